@@ -17,7 +17,7 @@ from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
 from memdiag.rules import detectors, find_detector
 from memdiag.rules.finding_path import with_paths
-from memdiag.rules.rule import Detector
+from memdiag.rules.rule import ModelDetector
 from memdiag.units import format_size
 
 DEFAULT_MIN_BYTES = 4096
@@ -44,7 +44,7 @@ class Selection:
     select: Sequence[str] = ()
     ignore: Sequence[str] = ()
     min_bytes: int = DEFAULT_MIN_BYTES
-    chosen: tuple[Detector, ...] = field(init=False, repr=False)
+    chosen: tuple[ModelDetector, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.min_bytes < 0:

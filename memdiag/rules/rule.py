@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
 from pkgutil import iter_modules
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from memdiag.errors import UsageError
 from memdiag.ort.analysis import AnalysisContext
@@ -91,39 +91,30 @@ class Rule:
         )
 
 
-Detect = Callable[[AnalysisContext], Iterator[Finding]]
+Context = TypeVar("Context")
+Found = TypeVar("Found")
 
 
-class Detector(NamedTuple):
-    """A rule with its detection.
+class Detector(NamedTuple, Generic[Context, Found]):
+    """A rule with its detection, for models or for programs.
 
     Attributes:
         rule: the rule.
-        detect: the function that yields the findings.
-        documentation: Markdown.
+        detect: the function that yields the findings in a context.
+        documentation: the docstring of its module: Markdown, whose first line is a sentence.
     """
 
     rule: Rule
-    detect: Detect
+    detect: Callable[[Context], Iterator[Found]]
     documentation: str
 
 
-class DocumentedRule(Protocol):
-    """A rule and its documentation, whatever it examines."""
-
-    @property
-    def rule(self) -> Rule:
-        """The rule."""
-
-    @property
-    def documentation(self) -> str:
-        """The docstring of its module: Markdown, whose first line is a sentence."""
+ModelDetector = Detector[AnalysisContext, Finding]
 
 
-D = TypeVar("D", bound=DocumentedRule)
-
-
-def find_by_name(name: str, detectors: Sequence[D]) -> D:
+def find_by_name(
+    name: str, detectors: Sequence[Detector[Context, Found]]
+) -> Detector[Context, Found]:
     """Return the one of `detectors` whose rule has the code or name `name`.
 
     Raises:
@@ -136,8 +127,8 @@ def find_by_name(name: str, detectors: Sequence[D]) -> D:
     raise UsageError(f"unknown rule {name!r}. The rules are {names}.")
 
 
-def rule_modules(package: str, path: Iterable[str]) -> list[tuple[Rule, Any, str]]:
-    """Return rule, `detect` and documentation of each module of a package with a rule, by code.
+def load_detectors(package: str, path: Iterable[str]) -> tuple[Detector[Any, Any], ...]:
+    """Return the detector of each module of a package with a `RULE`, sorted by code.
 
     Args:
         package: the name of the package.
@@ -145,8 +136,8 @@ def rule_modules(package: str, path: Iterable[str]) -> list[tuple[Rule, Any, str
     """
     modules = (import_module(f"{package}.{module.name}") for module in iter_modules(path))
     found = [
-        (module.RULE, module.detect, inspect.getdoc(module) or "")
+        Detector(module.RULE, module.detect, inspect.getdoc(module) or "")
         for module in modules
         if hasattr(module, "RULE")
     ]
-    return sorted(found, key=lambda each: each[0].code)
+    return tuple(sorted(found, key=lambda detector: detector.rule.code))

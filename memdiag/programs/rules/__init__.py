@@ -4,28 +4,21 @@ A module of this package with a `RULE` and a function `detect` is a detector; no
 it. Its docstring is the documentation of the rule: Markdown, whose first line is a sentence.
 """
 
-from collections.abc import Callable, Iterator
 from functools import cache
-from typing import NamedTuple
 
 from memdiag.records.run import ProgramFinding, ProgramRun
-from memdiag.rules.rule import Rule, rule_modules
+from memdiag.rules.rule import Detector, load_detectors
 
 MAX_REASON = 200
 
 
-class ProgramDetector(NamedTuple):
-    """A rule, the function that detects it, and its documentation in Markdown."""
-
-    rule: Rule
-    detect: Callable[[ProgramRun], Iterator[ProgramFinding]]
-    documentation: str
+ProgramDetector = Detector[ProgramRun, ProgramFinding]
 
 
 @cache
 def detectors() -> tuple[ProgramDetector, ...]:
     """Return all detectors, sorted by code."""
-    return tuple(ProgramDetector(*module) for module in rule_modules(__name__, __path__))
+    return load_detectors(__name__, __path__)
 
 
 def program_findings(run: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple[str, ...]]:
