@@ -3,7 +3,6 @@
 import gc
 import os
 import threading
-from types import TracebackType
 from typing import Self
 
 from memdiag.budgets.figures import above
@@ -49,12 +48,7 @@ class SessionProbe:
         self._sampler = None if first.peak_rss_bytes is not None else _Sampler()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         last = self._observer.boundary()
         self._observer.close()
         peak = last.peak_rss_bytes

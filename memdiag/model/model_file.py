@@ -7,7 +7,6 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from sys import intern
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -102,12 +101,7 @@ class ModelFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
