@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from memdiag.model.content import MAX_DECODED_BYTES, can_be_compared, identical_weights
-from memdiag.model.graph_index import GraphIndex, Node, Scope
+from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import Reader, readers
 from memdiag.model.shapes import Shapes, infer_shapes
@@ -72,10 +72,6 @@ class AnalysisContext:
         return PredictedSession(
             self.model, self.graphs, self.shapes, self.folds, self.readers, self.runtime
         )
-
-    def is_overridable(self, weight: Weight) -> bool:
-        """Return whether a caller may give another value for `weight`."""
-        return self.graphs.is_overridable(weight)
 
     @cached_property
     def used_values(self) -> UsedValues:
@@ -146,11 +142,3 @@ class AnalysisContext:
         if weight not in self._readers:
             self._readers[weight] = tuple(readers(self.graphs, weight))
         return self._readers[weight]
-
-    def node_name(self, scope: Scope, node: Node) -> str:
-        """Return the name of `node`, a node of `scope`, behind the path of its graph."""
-        return self.graphs.qualified(scope, node)
-
-    def weight(self, scope: Scope, name: str) -> Weight | None:
-        """Return the weight that `name` is, seen from `scope`; None if it is none."""
-        return self.graphs.weight(scope, name)

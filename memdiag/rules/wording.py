@@ -27,7 +27,7 @@ class NodeInScope(Protocol):
 
 def node_names(ctx: AnalysisContext, nodes: Iterable[NodeInScope]) -> list[str]:
     """Return the qualified names of `nodes`, each once."""
-    return list(dict.fromkeys(ctx.node_name(each.scope, each.node) for each in nodes))
+    return list(dict.fromkeys(ctx.graphs.qualified(each.scope, each.node) for each in nodes))
 
 
 def common_graph(ctx: AnalysisContext, folds: Iterable[Fold]) -> str:

@@ -61,7 +61,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     found = ctx.activations(sizes.of)
     if found.peak_bytes <= max_bytes or found.scope is None or found.node is None:
         return
-    node = ctx.node_name(found.scope, found.node)
+    node = ctx.graphs.qualified(found.scope, found.node)
     largest = found.largest
     largest_text = (
         f"; the largest of all is {largest.name!r} with {format_size(largest.nbytes)}"

@@ -78,7 +78,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         f"{assumed}{_growth(ctx, sizes, found)}",
         detail="The arena keeps at least as much from one run to the next; memory patterns can "
         "take as much again from the second run on, and for each new combination of input shapes.",
-        nodes=[ctx.node_name(found.scope, found.node)],
+        nodes=[ctx.graphs.qualified(found.scope, found.node)],
         nbytes=0 if sizes.assumed else found.peak_bytes,
         peak_bytes=0,
         run_bytes=0 if sizes.assumed else found.peak_bytes,

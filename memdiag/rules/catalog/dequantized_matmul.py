@@ -169,7 +169,7 @@ def _shared_scales(ctx: AnalysisContext) -> frozenset[Weight]:
         for node in scope.nodes:
             if node.op_type != "DequantizeLinear" or len(node.input) < 2 or not node.input[1]:
                 continue
-            scale = ctx.weight(scope, node.input[1])
+            scale = ctx.graphs.weight(scope, node.input[1])
             if scale is None:
                 continue
             is_number = scale.dtype == "float" and scale.shape == ()
@@ -180,7 +180,7 @@ def _shared_scales(ctx: AnalysisContext) -> frozenset[Weight]:
 
 def _scale(ctx: AnalysisContext, step: PathStep) -> Weight | None:
     name = step.node.input[1] if len(step.node.input) > 1 else ""
-    return ctx.weight(step.scope, name) if name else None
+    return ctx.graphs.weight(step.scope, name) if name else None
 
 
 def _dequantized_weight(

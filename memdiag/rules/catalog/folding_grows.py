@@ -221,7 +221,7 @@ def _is_fused(ctx: AnalysisContext, use: PackedUse) -> bool:
         defining = scope.defining_scope(name)
         if defining is None or name in defining.inputs:
             return False
-        if ctx.folds.index_of(defining, name) is None and ctx.weight(scope, name) is None:
+        if ctx.folds.index_of(defining, name) is None and ctx.graphs.weight(scope, name) is None:
             return False
     return True
 

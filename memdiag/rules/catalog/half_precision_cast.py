@@ -99,7 +99,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     found = [
         cast
         for weight in halves
-        if not ctx.is_overridable(weight) and (cast := _cast_weight(ctx, weight))
+        if not ctx.graphs.is_overridable(weight) and (cast := _cast_weight(ctx, weight))
     ]
     found.sort(key=lambda cast: -cast.nbytes)
     total = sum(cast.nbytes for cast in found)

@@ -55,7 +55,7 @@ _CRASH = " onnxruntime {} crashes while it optimizes such a model."
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each overridable weight that would be folded if it were constant."""
     for weight in ctx.model.weights:
-        if weight.nbytes >= _MIN_BYTES and ctx.is_overridable(weight):
+        if weight.nbytes >= _MIN_BYTES and ctx.graphs.is_overridable(weight):
             yield from _findings(ctx, weight)
 
 

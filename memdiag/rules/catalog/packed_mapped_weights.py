@@ -85,7 +85,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     found = [
         packed
         for weight in external
-        if not ctx.is_overridable(weight) and (packed := _packed_weight(ctx, weight, shared))
+        if not ctx.graphs.is_overridable(weight) and (packed := _packed_weight(ctx, weight, shared))
     ]
     found.sort(key=lambda packed: -packed.nbytes)
     total = sum(packed.nbytes for packed in found)

@@ -287,7 +287,7 @@ def _transpose(ctx: AnalysisContext, fold: Fold) -> str:
             axes = integers(node, "perm") or tuple(reversed(range(len(shape))))
             moved = [axis for axis, size in zip(axes, shape, strict=False) if size != 1]
             if moved != sorted(moved):
-                transpose = ctx.node_name(scope, node)
+                transpose = ctx.graphs.qualified(scope, node)
         elif node.op_type not in _SAME_VALUES:
             return ""
         found = _producer(scope, node.input[0])

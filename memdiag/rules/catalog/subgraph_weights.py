@@ -111,11 +111,11 @@ def _finding(
     hoisted = [replace(loaded, depth=0) for loaded in costly]
     return RULE.finding(
         ctx,
-        f"The subgraphs of {ctx.node_name(scope, node)} own {len(weights)} {noun} "
+        f"The subgraphs of {ctx.graphs.qualified(scope, node)} own {len(weights)} {noun} "
         f"({format_size(size)}): {some_weights(weights)}.",
         detail=_detail(ctx, stale, kept),
         weights=map(qualified_name, weights),
-        nodes=(ctx.node_name(scope, node),),
+        nodes=(ctx.graphs.qualified(scope, node),),
         graph=weights[0].graph,
         nbytes=max(0, stale + kept - _retained_in_main(ctx, costly)),
         peak_bytes=ctx.session.peak_reduction(costly, hoisted),

@@ -82,7 +82,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             readers = ctx.session.remaining_readers(weight)
             dead_readers += readers
             of_dead_nodes += _copies_for_dead_nodes(ctx, weight, readers)
-        elif is_embedded and (weight.graph or ctx.is_overridable(weight)):
+        elif is_embedded and (weight.graph or ctx.graphs.is_overridable(weight)):
             unread.append(_UnneededCopies(weight, "original", 1, weight.nbytes))
         elif is_embedded:
             dropped.append(weight)

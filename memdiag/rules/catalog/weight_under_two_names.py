@@ -68,7 +68,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         if (
             weight.nbytes >= _MIN_BYTES
             and weight.origin in ("initializer", "constant")
-            and not ctx.is_overridable(weight)
+            and not ctx.graphs.is_overridable(weight)
             and not any(scope.is_function for scope in ctx.graphs.scopes(weight))
         ):
             copies = _copies(ctx, weight)
