@@ -14,6 +14,7 @@ from memdiag.model.native_memory import trim_heap
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import newer_release_note
 from memdiag.ort.runtime import Runtime
+from memdiag.paths import path_text
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
 from memdiag.rules import detectors, find_detector
 from memdiag.rules.finding_path import with_paths
@@ -122,7 +123,7 @@ def check_models(
                 opened.release()  # an error where the file became shorter
                 checked.append(_facts(opened, notes))
         except ModelError as error:
-            checked.append(CheckedModel(path=_text(path), error=str(error)))
+            checked.append(CheckedModel(path=path_text(path), error=str(error)))
         else:
             findings += found
     return Check(
@@ -232,18 +233,13 @@ def _named(names: Iterable[str]) -> set[str]:
 
 def _facts(model: ModelFile, notes: tuple[str, ...]) -> CheckedModel:
     return CheckedModel(
-        path=_text(model.path),
+        path=path_text(model.path),
         file_bytes=model.file_bytes,
         external_bytes=model.external_bytes,
         weight_bytes=sum(weight.nbytes for weight in model.weights),
         node_count=model.node_count,
         notes=notes,
     )
-
-
-def _text(path: Path) -> str:
-    """Return `path` as text for a record, with bytes that are not UTF-8 escaped."""
-    return str(path).encode(errors="backslashreplace").decode()
 
 
 def _runtime(version: str | None) -> Runtime:

@@ -28,6 +28,7 @@ from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import require_runtime
 from memdiag.ort.session_config_keys import unknown_key_notes
+from memdiag.paths import distinct_names
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
     Bisection,
@@ -239,7 +240,7 @@ def _kind(
 def _saved_columns(files: Sequence[Path]) -> list[ComparisonColumn]:
     """Return the columns of saved profiles."""
     columns = []
-    labels = column_plans.numbered(column_plans.short_paths(files))
+    labels = column_plans.numbered(distinct_names(files))
     for label, path in zip(labels, files, strict=True):
         profile = load_profile(path)
         model = profile.model

@@ -22,6 +22,7 @@ from memdiag.fixing.state import FixState
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime, require_runtime
+from memdiag.paths import path_text
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.runner.job import Job, Limits, TimeLimitReached
@@ -154,11 +155,11 @@ def _record(
     oldest = output.built.oldest if output else None
     return Fix(
         schema=FIX_SCHEMA,
-        model=_text(state.writer.file.path),
+        model=path_text(state.writer.file.path),
         onnxruntime=str(runtime),
-        output=_text(output.files[0]) if output else None,
-        output_files=tuple(map(_text, output.files)) if output else (),
-        kept_files=tuple(map(_text, output.built.kept)) if output else (),
+        output=path_text(output.files[0]) if output else None,
+        output_files=tuple(map(path_text, output.files)) if output else (),
+        kept_files=tuple(map(path_text, output.built.kept)) if output else (),
         kept_bytes=output.built.kept_bytes if output else 0,
         remedies=state.outcomes,
         before=verified.before if verified else state.before,
@@ -178,7 +179,3 @@ def _record(
         notes=tuple(state.notes),
         duration_s=duration_s,
     )
-
-
-def _text(path: Path) -> str:
-    return str(path).encode(errors="backslashreplace").decode()

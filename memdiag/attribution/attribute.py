@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -22,6 +21,7 @@ from memdiag.attribution.search_target import (
     content_probe,
 )
 from memdiag.attribution.session_arenas import session_arenas
+from memdiag.paths import distinct_names, path_text
 from memdiag.records.attribution import (
     Arena,
     Attribution,
@@ -96,7 +96,8 @@ def attribute(
     )
     copies.sort(key=lambda copy: -copy.bytes)
     partial = space.partial or ended
-    names = _distinct_names([target.model.path for target in models])
+    paths = distinct_names([target.model.path for target in models])
+    names = [path_text(path) for path in paths]
     return Attribution(
         schema="memdiag.attribution/1",
         pid=pid,
@@ -184,21 +185,6 @@ class _ModelIndex:
         if not self._models:
             return ()
         return tuple(sorted(self._models.get(content_probe(content.values), ())))
-
-
-def _distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Return the file names of `paths`, each with as many folders as needed to be distinct."""
-    all_parts = [path.absolute().parts for path in paths]
-    names = []
-    for parts in all_parts:
-        others = [other for other in all_parts if other != parts]
-        length = next(
-            (n for n in range(1, len(parts)) if all(other[-n:] != parts[-n:] for other in others)),
-            1,
-        )
-        # A file name may contain any bytes, a record is text.
-        names.append("/".join(parts[-length:]).encode(errors="backslashreplace").decode())
-    return names
 
 
 def _extents(copies: Sequence[Copy]) -> Ranges:

@@ -15,6 +15,7 @@ from memdiag.model.model_file import ModelFile
 from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
 from memdiag.model.wire import THIS_FILE
+from memdiag.paths import path_text
 from memdiag.records.finding import Finding
 
 ONNX_DOMAINS = ("", "ai.onnx")
@@ -290,8 +291,7 @@ class ModelEditor:
                     if entry.value != THIS_FILE:
                         path = path.parent / entry.value
                     # A path that is not UTF-8 can be drawn, but the writer refuses it.
-                    encoded = str(path.resolve()).encode(errors="backslashreplace")
-                    entry.value = encoded.decode()
+                    entry.value = path_text(path.resolve())
         try:
             return ir.serde.deserialize_model(proto)
         except ir.serde.SerdeError as error:

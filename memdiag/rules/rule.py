@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from memdiag.errors import UsageError
 from memdiag.ort.analysis import AnalysisContext
+from memdiag.paths import path_text
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.phases import PhaseName
 
@@ -71,7 +72,7 @@ class Rule:
             remedies: those of the rule that fit; all by default.
         """
         return Finding(
-            model=str(ctx.model.path).encode(errors="backslashreplace").decode(),
+            model=path_text(ctx.model.path),
             rule=self.code,
             name=self.name,
             message=message,

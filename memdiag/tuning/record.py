@@ -5,6 +5,7 @@ from math import ceil
 from pathlib import Path
 
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.paths import path_text
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import Fix
 from memdiag.records.measured_change import SearchEnd
@@ -52,7 +53,7 @@ def tuning_record(
     program_point = chosen if chosen.options else _least_offered(search.points)
     return Tuning(
         schema=TUNING_SCHEMA,
-        model=_text(file.path),
+        model=path_text(file.path),
         onnxruntime=points.model_evaluator.onnxruntime,
         before=points.before,
         after=chosen.figures,
@@ -162,14 +163,10 @@ def _program(original: Path, point: Point, search: OptionSearch, fixed: Fix | No
     costs = {option.name: option.hurts for option in search.options_of(point)}
     sessions = search.point_evaluator.model_evaluator.job.session.sessions
     return session_program(
-        rewritten or _text(original),
+        rewritten or path_text(original),
         point,
         sessions,
         embedded=embedded,
         listed=listed,
         costs=costs,
     )
-
-
-def _text(path: Path) -> str:
-    return str(path).encode(errors="backslashreplace").decode()

@@ -18,6 +18,7 @@ from memdiag.comparison.reference import OutputComparison, ReferenceSession
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
 from memdiag.model.dimensions import Axis, axes_of
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.paths import path_text
 from memdiag.records.comparison import ComparisonColumn
 from memdiag.records.dimension import Dimension
 from memdiag.records.profile import Input, Profile
@@ -119,7 +120,7 @@ class SideBySide:
             label=plan.label,
             status=plan.status,
             message=plan.message,
-            model=plan.model or str(plan.job.model).encode(errors="backslashreplace").decode(),
+            model=plan.model or path_text(plan.job.model),
             optimizer=plan.optimizer,
             graph=graph_of(file) if isinstance(file, ModelFile) else None,
         )
