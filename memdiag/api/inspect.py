@@ -123,11 +123,7 @@ def _external_files(model: ModelFile) -> Iterator[ExternalFile]:
 
 
 def _operators(graphs: Iterable[Graph]) -> tuple[Operator, ...]:
-    counts = Counter(
-        ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
-        for graph in graphs
-        for node in graph.nodes
-    )
+    counts = Counter((node.domain_key, node.op_type) for graph in graphs for node in graph.nodes)
     found = (
         Operator(domain=domain, op_type=op_type, count=count)
         for (domain, op_type), count in counts.items()

@@ -46,6 +46,9 @@ FunctionKey = tuple[str, str, str]
 Array = NDArray[Any]
 Shape = tuple[int | None, ...]
 
+ONNX_DOMAINS = frozenset({"", "ai.onnx"})
+"""The two names of ONNX's own domain."""
+
 _GRAPH_TYPES = (AttributeProto.UNDEFINED, AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
@@ -95,6 +98,16 @@ class Node:
     def attribute(self) -> Sequence[AttributeProto]:
         """The attributes of the node."""
         return self.proto.attribute if self.has_attributes else ()
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether the operator belongs to ONNX's own domain."""
+        return self.domain in ONNX_DOMAINS
+
+    @property
+    def domain_key(self) -> str:
+        """The domain, by one name for ONNX's own: the empty one."""
+        return "" if self.is_onnx else self.domain
 
     @property
     def key(self) -> FunctionKey:

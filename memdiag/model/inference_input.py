@@ -23,10 +23,10 @@ from onnx import (
 from memdiag.model.contrib_shapes import DOMAINS, equivalent_op
 from memdiag.model.dimensions import fill_in_sizes
 from memdiag.model.function_calls import called
-from memdiag.model.graph_index import FunctionKey, Graph, Node, integer, subgraphs
+from memdiag.model.graph_index import ONNX_DOMAINS, FunctionKey, Graph, Node, integer, subgraphs
 
 _OTHER_DOMAIN: Final = "memdiag.unknown"
-_KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview"})
+_KNOWN_DOMAINS = ONNX_DOMAINS | {"ai.onnx.ml", "ai.onnx.preview"}
 
 # Their inference takes it for granted that the type of the input is known (onnx 1.23.2).
 _CRASHES = frozenset({"RegexFullMatch", "DictVectorizer"})
@@ -59,7 +59,7 @@ class InferenceInput:
         )
         for field in ("training_info", "metadata_props"):
             proto.ClearField(field)
-        if not any(opset.domain in ("", "ai.onnx") for opset in proto.opset_import):
+        if not any(opset.domain in ONNX_DOMAINS for opset in proto.opset_import):
             proto.opset_import.append(helper.make_opsetid("", 17))
         for importer in (proto, *proto.functions):
             importer.opset_import.append(helper.make_opsetid(_OTHER_DOMAIN, 1))

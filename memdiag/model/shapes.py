@@ -15,7 +15,15 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 from onnx.shape_inference import infer_shapes as infer_model
 
 from memdiag.model.function_calls import inlined_node_count
-from memdiag.model.graph_index import FunctionKey, Graph, GraphIndex, Node, Scope, subgraphs
+from memdiag.model.graph_index import (
+    ONNX_DOMAINS,
+    FunctionKey,
+    Graph,
+    GraphIndex,
+    Node,
+    Scope,
+    subgraphs,
+)
 from memdiag.model.inference_input import InferenceInput, function_body, is_safe, unknown_note
 from memdiag.model.model_file import ModelFile
 from memdiag.model.native_memory import limit_address_space, trim_heap
@@ -31,7 +39,6 @@ MAX_FUNCTION_NODES = 100_000
 MAX_INFERENCE_BYTES = 1 << 28
 """Memory that an inference may take, beside 64 times the size of the model without its weights."""
 
-_ONNX = ("", "ai.onnx")
 _MAX_REASON = 150
 _FAILURES = (
     *(InferenceError, ValidationError, defs.SchemaError, DecodeError, EncodeError),
@@ -107,7 +114,7 @@ class Shapes:
             values: the values of inputs that are small constants.
         """
         all_known = all(name in types for name in node.input if name)
-        if node.domain not in _ONNX or not all_known or not is_safe(node):
+        if not node.is_onnx or not all_known or not is_safe(node):
             return {}
         try:
             inferred = infer_node_outputs(
@@ -136,7 +143,7 @@ def infer_shapes(
     return Shapes(
         inference.types,
         opset=next(
-            (opset.version for opset in model.proto.opset_import if opset.domain in _ONNX), 1
+            (opset.version for opset in model.proto.opset_import if opset.domain in ONNX_DOMAINS), 1
         ),
         has_calls=bool(inference.functions),
         symbols=inference.symbols,

@@ -120,7 +120,7 @@ class _Inventory:
                 yield from self._in_node(node, path, "function")
 
     def _in_node(self, node: Node, path: str, origin: Origin | None) -> Iterator[WeightWithSource]:
-        constant = node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+        constant = node.op_type == "Constant" and node.is_onnx
         for attribute in node.attribute:
             if attribute.type in _NO_TENSOR and not constant:
                 continue

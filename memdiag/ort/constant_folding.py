@@ -45,7 +45,6 @@ _SIZED_SINCE_OPSET = 16
 # Transpose has a new version since this opset, which older releases do not fuse into Gemm.
 _NEW_TRANSPOSE_OPSET = 21
 
-_ONNX = ("", "ai.onnx")
 _QUANTIZATION = ("QuantizeLinear", "DequantizeLinear")
 
 # The runtime merges equal scalars and lists of at most so many numbers into one.
@@ -228,7 +227,7 @@ class _ConstantFolding:
             self._visit(body)
             self._copy_outputs(body, scope, node)
             return True
-        if node.domain not in _ONNX and node.op_type not in _QUANTIZATION:
+        if not node.is_onnx and node.op_type not in _QUANTIZATION:
             return False
         if node.op_type == "Shape":
             return self._fold_shape(scope, node)

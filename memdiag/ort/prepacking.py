@@ -17,7 +17,6 @@ from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind
 
 _NCHWC = 16
-_STANDARD = ("", "ai.onnx")
 _CONTRIB = "com.microsoft"
 
 
@@ -63,11 +62,10 @@ def packed_buffer(
     in fp32 where the runtime casts them ahead of time.
     """
     node = use.node
-    domain = "" if node.domain in _STANDARD else node.domain
-    buffer_of = _BUFFERS.get((domain, node.op_type))
+    buffer_of = _BUFFERS.get((node.domain_key, node.op_type))
     if buffer_of is None or use.input_index not in PACKED_INPUTS[node.op_type] or not prod(shape):
         return None
-    if dtype == "float16" and runtime >= FLOAT16_CAST_ONCE_SINCE and node.domain in _STANDARD:
+    if dtype == "float16" and runtime >= FLOAT16_CAST_ONCE_SINCE and node.is_onnx:
         dtype = "float"
     buffer = buffer_of(_ConstantInput(graphs, use, dtype, shape))
     if buffer is not None and _bits(node) == 2 and runtime < TWO_BITS_PACKED_SINCE:

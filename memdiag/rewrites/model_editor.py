@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto, TypeProto
 
 from memdiag.errors import ModelError
-from memdiag.model.graph_index import GraphIndex, Scope, subgraphs
+from memdiag.model.graph_index import ONNX_DOMAINS, GraphIndex, Scope, subgraphs
 from memdiag.model.model_file import ModelFile
 from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
@@ -18,7 +18,6 @@ from memdiag.model.wire import THIS_FILE
 from memdiag.paths import path_text
 from memdiag.records.finding import Finding
 
-ONNX_DOMAINS = ("", "ai.onnx")
 """The names of the domain of ONNX's own operators."""
 
 Storage = Literal["in_place", "external", "embedded"]

@@ -6,8 +6,8 @@ from typing import NamedTuple, Self
 import numpy as np
 import onnx_ir as ir
 
-from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
-from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
+from memdiag.model.graph_index import ONNX_DOMAINS, OVERRIDABLE_SINCE_IR
+from memdiag.rewrites.model_editor import ModelEditor
 
 Tensor = ir.TensorProtocol
 

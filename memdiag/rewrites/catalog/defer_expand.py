@@ -13,9 +13,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.model.tensor_types import TensorType
 from memdiag.records.finding import Finding
-from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
+from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
 
 REWRITE = Rewrite(

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.ort.releases import MATMULNBITS_8_BITS_FP32_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
@@ -34,7 +35,7 @@ from memdiag.rewrites.matmulnbits_packing import (
     packed_zeros,
     packing_problem,
 )
-from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
+from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
 from memdiag.rewrites.weights import Tensor, constant_tensor, new_initializer, remove_weight
 

@@ -18,8 +18,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from memdiag.errors import MeasurementError
+from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.records.finding import Finding
-from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
+from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite
 from memdiag.rewrites.weights import (
     NEW_INPUT_PROBLEM,

@@ -148,7 +148,7 @@ def _dequantized_weights(
 def _computes_floats(reader: Reader) -> bool:
     """Return whether a reader is a product or a Gather that is not computed in integers."""
     node, scope = reader.node, reader.scope
-    if node.domain not in ("", "ai.onnx") or not node.output:
+    if not node.is_onnx or not node.output:
         return False
     if node.op_type == "Gather" and reader.input_index == 0:
         return not any(use.node.op_type == "QuantizeLinear" for use in scope.uses(node.output[0]))

@@ -137,7 +137,7 @@ def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
 
 
 def _is_cast_for(reader: Reader) -> bool:
-    return reader.node.op_type in CAST_FROM_FLOAT16 and reader.node.domain in ("", "ai.onnx")
+    return reader.node.op_type in CAST_FROM_FLOAT16 and reader.node.is_onnx
 
 
 def _finding(ctx: AnalysisContext, found: list[_CastWeight], total: int) -> Finding:

@@ -48,7 +48,6 @@ RULE = Rule(
 )
 
 _MIN_BYTES = MIB
-_STANDARD = ("", "ai.onnx")
 _CRASH = " onnxruntime {} crashes while it optimizes such a model."
 
 
@@ -98,7 +97,7 @@ def _crashes(ctx: AnalysisContext, weight: Weight, readers: tuple[Reader, ...]) 
 def _is_foldable(reader: Reader) -> bool:
     """Return whether the reader is a Transpose or Cast, which could be folded to a copy."""
     node = reader.node
-    if node.domain not in _STANDARD or reader.input_index:
+    if not node.is_onnx or reader.input_index:
         return False
     return node.op_type == "Transpose" or (
         node.op_type == "Cast" and integer(node, "to", 0) in (1, 11)
