@@ -5,12 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memdiag.attribution.layout import LayoutHints, Quantization
 from memdiag.attribution.virtual_copy import Combine
-
-Array = NDArray[Any]
+from memdiag.model.tensor_types import Array
 
 _FP32 = np.dtype(np.float32)
 

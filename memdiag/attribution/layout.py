@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
+from typing import Protocol
 
 from memdiag.attribution.virtual_copy import VirtualCopy
+from memdiag.model.tensor_types import Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +21,8 @@ class Quantization:
         block_size: elements of a block along `axis`; 0 if `axis` is not divided.
     """
 
-    scale: NDArray[Any]
-    zero_point: NDArray[Any] | None = None
+    scale: Array
+    zero_point: Array | None = None
     axis: int = 1
     block_size: int = 0
 
@@ -55,8 +54,8 @@ class BlockQuantization:
     bits: int = 4
     by_row: bool = False
     signed: bool = False
-    scales: NDArray[Any] | None = None
-    zero_points: NDArray[Any] | None = None
+    scales: Array | None = None
+    zero_points: Array | None = None
 
     @property
     def blocks(self) -> int:
@@ -95,7 +94,7 @@ class Layout(Protocol):
         """The kind of copies in this layout: one of those in
         `memdiag.records.attribution.CopyKind`."""
 
-    def candidates(self, weight: NDArray[Any], hints: LayoutHints) -> Iterable[VirtualCopy]:
+    def candidates(self, weight: Array, hints: LayoutHints) -> Iterable[VirtualCopy]:
         """Yield the possible copies of `weight` in this layout; none if its dtype or rank excludes
         them.
 

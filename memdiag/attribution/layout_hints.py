@@ -4,14 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memdiag.attribution.layout import BlockQuantization, LayoutHints, Quantization
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
 from memdiag.model.readers import Reader
+from memdiag.model.tensor_types import Array
 from memdiag.records.weights import Weight
-
-Array = NDArray[Any]
 
 SAME_SHAPE = frozenset({"Identity", "Cast", "DequantizeLinear", "Mul"})
 """Operators whose output has the axes of the weight."""

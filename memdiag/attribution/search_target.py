@@ -15,10 +15,9 @@ from memdiag.model.content import identical_weights
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import Reader, readers
+from memdiag.model.tensor_types import Array
 from memdiag.records.attribution import MODEL_FILE, Attribution, Unidentifiable
 from memdiag.records.weights import Weight, qualified_name
-
-Array = NDArray[Any]
 
 MIN_WEIGHT_BYTES = 256
 """Smaller weights match by chance too easily."""

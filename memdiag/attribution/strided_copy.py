@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from itertools import product
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from memdiag.model.tensor_types import Array
+
 Box = tuple[slice, ...]
 
 MIN_RUN_BYTES = 4096

@@ -4,15 +4,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any
 
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import Values
 from memdiag.attribution.virtual_copy import Segment
+from memdiag.model.tensor_types import Array
 
-Array = NDArray[Any]
 Order = Sequence[tuple[int, str]]
 """Axes of a tiled copy, slowest first: (axis, "outer") is a block, (axis, "inner") within one."""
 

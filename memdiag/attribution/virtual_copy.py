@@ -20,8 +20,8 @@ from memdiag.attribution.strided_copy import (
     iter_boxes,
     max_box_extents,
 )
+from memdiag.model.tensor_types import Array
 
-Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
 Combine = Callable[..., Array]

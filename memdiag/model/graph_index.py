@@ -12,9 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from sys import intern
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from numpy.typing import NDArray
 from onnx import (
     AttributeProto,
     FunctionProto,
@@ -26,6 +25,7 @@ from onnx import (
 )
 
 from memdiag.model.dimensions import tensor_type
+from memdiag.model.tensor_types import Array
 from memdiag.records.weights import Weight
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ OVERRIDABLE_SINCE_IR = 4
 FunctionKey = tuple[str, str, str]
 """Domain, operator and overload: what a node that calls a function names."""
 
-Array = NDArray[Any]
 Shape = tuple[int | None, ...]
 
 ONNX_DOMAINS = frozenset({"", "ai.onnx"})

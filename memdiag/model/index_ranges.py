@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from memdiag.model.graph_index import Node, Scope, Use, integer, integers
-from memdiag.model.tensor_data import CONSTANT_FIELDS, Array, constant_array, inline_array
+from memdiag.model.tensor_data import CONSTANT_FIELDS, constant_array, inline_array
+from memdiag.model.tensor_types import Array
 
 MAX_VISITS = 20_000
 """An input is followed to so many uses; what the rest would ask of it is not known then."""

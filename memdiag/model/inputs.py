@@ -15,8 +15,7 @@ from memdiag.model.dimensions import Axis, axes_of, choose_sizes, tensor_type
 from memdiag.model.graph_index import Graph, main_scope
 from memdiag.model.index_ranges import InputConstraints, input_constraints
 from memdiag.model.model_file import ModelFile
-from memdiag.model.tensor_data import Array
-from memdiag.model.tensor_types import ELEMENT_TYPES, STRING, ElementType
+from memdiag.model.tensor_types import ELEMENT_TYPES, STRING, Array, ElementType
 from memdiag.records.base import Record
 
 Kind = Literal["tensor", "sequence", "optional"]

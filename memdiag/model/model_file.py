@@ -20,7 +20,6 @@ from memdiag.model.external_data import ExternalFiles, read_reference
 from memdiag.model.graph_index import Graph
 from memdiag.model.native_memory import trim_heap
 from memdiag.model.tensor_data import (
-    Array,
     as_array,
     constant_array,
     count_varints,
@@ -30,7 +29,7 @@ from memdiag.model.tensor_data import (
     element_type,
     packed_bytes,
 )
-from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, STRING, ElementType
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, STRING, Array, ElementType
 from memdiag.model.weights import Location, Source, inventory
 from memdiag.model.wire import NOT_ONNX, THIS_FILE, ReferenceKind, attribute_range, skeleton
 from memdiag.records.weights import Weight

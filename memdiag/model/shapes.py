@@ -27,8 +27,7 @@ from memdiag.model.graph_index import (
 from memdiag.model.inference_input import InferenceInput, function_body, is_safe, unknown_note
 from memdiag.model.model_file import ModelFile
 from memdiag.model.native_memory import limit_address_space, trim_heap
-from memdiag.model.tensor_data import Array
-from memdiag.model.tensor_types import TensorType
+from memdiag.model.tensor_types import Array, TensorType
 
 MAX_INLINED_NODES = 300_000
 """Nodes that functions may add to a model when they are inlined, as the inference does."""

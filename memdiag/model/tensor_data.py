@@ -1,7 +1,6 @@
 """Values of tensors in a model's proto: raw bytes, typed fields, sparse tensors, attributes."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, SparseTensorProto, TensorProto
@@ -11,10 +10,9 @@ from memdiag.model.tensor_types import (
     ELEMENT_TYPES,
     ELEMENT_TYPES_BY_NAME,
     STRING,
+    Array,
     ElementType,
 )
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _CONTINUES = 0x80
 """A byte of at least so much is followed by another one of the same number."""

@@ -2,18 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memdiag.errors import ModelError
 from memdiag.model.content import MAX_DECODED_BYTES
 from memdiag.model.model_file import ModelFile
-from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, Array
 from memdiag.records.weights import Weight
 
-Matrix = NDArray[Any]
+Matrix = Array
 
 MAX_COMPARED = 4
 """A weight that agrees in its probe with more others is compared with so many of them."""

@@ -16,8 +16,7 @@ import numpy as np
 
 from memdiag.model.graph_index import MAX_CALL_DEPTH, GraphIndex, Node, Scope, integer
 from memdiag.model.shapes import Shapes
-from memdiag.model.tensor_data import Array
-from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, TensorType
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, Array, TensorType
 from memdiag.ort.constant_values import MAX_VALUES, evaluate
 from memdiag.ort.operators import BFLOAT16_KERNELS, FLOAT16_KERNELS, RANDOM, WITHOUT_TENSORS
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE, TRANSPOSE_21_FUSED_SINCE

@@ -1,12 +1,12 @@
 """Quantized weights in the format of MatMulNBits: by columns, in blocks, unsigned."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
+from memdiag.model.tensor_types import Array
 from memdiag.rewrites.computed_tensor import iter_chunks
 from memdiag.rewrites.transposed import row_panels, transposed, transposed_nibbles
 from memdiag.rewrites.weights import Tensor
@@ -21,8 +21,6 @@ BITS = {
 
 _SIGNED = (ir.DataType.INT4, ir.DataType.INT8)
 _COLUMNS_PER_CHUNK = 1 << 12
-
-Array = NDArray[Any]
 
 
 class QuantizedOperand(NamedTuple):

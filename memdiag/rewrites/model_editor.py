@@ -2,18 +2,17 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 import onnx_ir as ir
-from numpy.typing import NDArray
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto, TypeProto
 
 from memdiag.errors import ModelError
 from memdiag.model.graph_index import ONNX_DOMAINS, GraphIndex, Scope, subgraphs
 from memdiag.model.model_file import ModelFile
 from memdiag.model.shapes import Shapes, infer_shapes
-from memdiag.model.tensor_types import TensorType
+from memdiag.model.tensor_types import Array, TensorType
 from memdiag.model.wire import THIS_FILE
 from memdiag.paths import path_text
 from memdiag.records.finding import Finding
@@ -256,7 +255,7 @@ class ModelEditor:
         graph.insert_before(node, new)
         return output
 
-    def constant_before(self, node: ir.Node, values: NDArray[Any], *, name: str) -> ir.Value:
+    def constant_before(self, node: ir.Node, values: Array, *, name: str) -> ir.Value:
         """Insert a Constant before `node`, in its graph, and return its output."""
         value = ir.AttrTensor("value", ir.tensor(values))
         return self.insert_before(node, "Constant", [], [value], name=name)

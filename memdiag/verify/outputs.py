@@ -4,12 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from memdiag.model.tensor_types import Array
 
 SavedOutputs = Mapping[str, Sequence[Path]]
 """The files of a model's outputs, by name."""

@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import Values, as_fp32
 from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import PANEL_COLUMNS, head_columns, panels, round_up
 from memdiag.attribution.virtual_copy import Segment, VirtualCopy
+from memdiag.model.tensor_types import Array
 
 _DEPTH = 256
 
@@ -23,7 +22,7 @@ class PackedFp32:
     name: str = "packed_fp32"
     kind: str = "packed"
 
-    def candidates(self, weight: NDArray[Any], hints: LayoutHints) -> Iterator[VirtualCopy]:
+    def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield the packed matrix and the packed transpose (``transB``).
 
         A matrix of exactly 16 columns equals its packed form and is skipped. Stacks of matrices are
@@ -77,11 +76,11 @@ class PackedFp32:
         return VirtualCopy(self.name, self.kind, offset, segments, parameters, tuple(gaps))
 
 
-def _columns(source: NDArray[Any], columns: slice) -> NDArray[Any]:
+def _columns(source: Array, columns: slice) -> Array:
     return source[:, columns]
 
 
-def _direction(source: NDArray[Any], number: int, rows: slice) -> NDArray[Any]:
+def _direction(source: Array, number: int, rows: slice) -> Array:
     return source[number, rows].T
 
 

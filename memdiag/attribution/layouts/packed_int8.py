@@ -3,17 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import Values, unchanged
 from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import PANEL_COLUMNS, head_columns, panels, round_up
 from memdiag.attribution.virtual_copy import Combine, Deferred, Segment, VirtualCopy
-
-Array = NDArray[Any]
+from memdiag.model.tensor_types import Array
 
 _DEPTH = 384
 _SUM_ROWS = 4096

@@ -2,18 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import Values, unchanged
 from memdiag.attribution.layout import BlockQuantization, LayoutHints
 from memdiag.attribution.tiling import PANEL_COLUMNS, round_up, tiled
 from memdiag.attribution.virtual_copy import Combine, Segment, VirtualCopy
-
-Array = NDArray[Any]
+from memdiag.model.tensor_types import Array
 
 _SLACK = 63
 """Bytes that onnxruntime adds twice, to align the values and the block sums within the buffer."""

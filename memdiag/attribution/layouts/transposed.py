@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import Values, as_fp32, unchanged
 from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import row_major
 from memdiag.attribution.virtual_copy import VirtualCopy
+from memdiag.model.tensor_types import Array
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Transposed:
     name: str = "transposed"
     kind: str = "transposed"
 
-    def candidates(self, weight: NDArray[Any], hints: LayoutHints) -> Iterator[VirtualCopy]:
+    def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield a copy for each permutation in the graph, and for the last two axes swapped.
 
         Permutations that move no byte (only axes of length 1 change position) are skipped: the copy
@@ -45,7 +44,7 @@ class Transposed:
                 parameters = {"perm": ",".join(map(str, perm)), **values.parameters}
                 yield VirtualCopy(self.name, self.kind, nbytes, segments, parameters)
 
-    def _values(self, weight: NDArray[Any], hints: LayoutHints) -> Iterator[Values]:
+    def _values(self, weight: Array, hints: LayoutHints) -> Iterator[Values]:
         yield unchanged(weight)
         if weight.dtype != np.float32:
             yield from as_fp32(weight, hints)

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import Values, as_fp32
 from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import row_major
 from memdiag.attribution.virtual_copy import VirtualCopy
+from memdiag.model.tensor_types import Array
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class TransposedFilter:
     name: str = "transposed_filter"
     kind: str = "transposed"
 
-    def candidates(self, weight: NDArray[Any], hints: LayoutHints) -> Iterator[VirtualCopy]:
+    def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield a transposed copy of a filter for each number of groups in the graph; for 1 if
         unknown."""
         if weight.ndim < 3 or not weight.size:

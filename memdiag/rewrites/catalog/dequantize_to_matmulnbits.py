@@ -22,13 +22,13 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from memdiag.model.graph_index import ONNX_DOMAINS
+from memdiag.model.tensor_types import Array
 from memdiag.ort.releases import MATMULNBITS_8_BITS_FP32_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.rewrites.computed_tensor import computed_tensor
 from memdiag.rewrites.matmulnbits_packing import (
     BITS,
-    Array,
     QuantizedOperand,
     packed_scales,
     packed_weight,
