@@ -20,6 +20,7 @@ from memdiag.records.baseline import Baseline, BaselineEntry
 from memdiag.records.budget import Budget, Judgement
 from memdiag.records.files import require_writable, resolve_output
 from memdiag.records.profile import Profile
+from memdiag.units import some_of
 
 DEFAULT_PROCESSES = 3
 MAX_OTHER_BASELINES = 3
@@ -196,13 +197,11 @@ def _other_baselines(path: Path, model: str) -> str:
     ]
     if not found:
         return ""
-    more = len(found) - MAX_OTHER_BASELINES
-    and_more = f" and {more} more" if more > 0 else ""
     here = Path.cwd()
     folder = path.parent.relative_to(here) if path.is_relative_to(here) else path.parent
     return (
         f" for these options. Baselines for other options in {folder}:"
-        f" {', '.join(found[:MAX_OTHER_BASELINES])}{and_more}"
+        f" {some_of(found, MAX_OTHER_BASELINES)}"
     )
 
 

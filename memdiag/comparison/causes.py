@@ -13,7 +13,7 @@ from memdiag.records.attribution import OwnerKind
 from memdiag.records.comparison import ColumnFigures, ComparisonColumn, CopyChange
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Profile
-from memdiag.units import MIB, format_size
+from memdiag.units import MIB, counted, format_size
 
 MAX_CAUSES = 3
 MIN_SHARE = 0.5
@@ -233,8 +233,7 @@ def _explained(causes: Sequence[_Cause], size: int) -> str:
     parts = [f"{format_size(cause.bytes, signed=True)}, {cause.text}" for cause in named]
     if others:
         total = sum(cause.bytes for cause in others)
-        noun = "cause" if len(others) == 1 else "causes"
-        parts.append(f"{format_size(total, signed=True)}, {len(others)} more {noun}")
+        parts.append(f"{format_size(total, signed=True)}, {counted(len(others), 'more cause')}")
     rest = size - sum(cause.bytes for cause in causes)
     if not causes:
         return "not explained"

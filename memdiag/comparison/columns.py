@@ -18,6 +18,7 @@ from memdiag.records.comparison import (
     PhaseFigures,
 )
 from memdiag.records.profile import PHASES, Memory, PeakKind, PhaseName, Profile
+from memdiag.units import plural, some_of
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.ratio import median_interval
 
@@ -78,9 +79,7 @@ def _difference(label: str, comparison: OutputComparison) -> str:
 
 
 def _outputs(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_OUTPUTS} more" if len(names) > MAX_OUTPUTS else ""
-    listed = ", ".join(names[:MAX_OUTPUTS])
-    return f"the output{'s' if len(names) > 1 else ''} {listed}{more}"
+    return f"the {plural(len(names), 'output')} {some_of(names, MAX_OUTPUTS)}"
 
 
 def _renamed(profile: Profile, model: str) -> Profile:

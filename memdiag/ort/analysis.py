@@ -15,7 +15,7 @@ from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_memory import PredictedSession
 from memdiag.ort.used_values import UsedValues
 from memdiag.records.weights import Weight, qualified_name
-from memdiag.units import format_size
+from memdiag.units import counted, format_size, some_of
 
 MIN_COMPARED_BYTES = 64
 """Smaller weights are not compared: the runtime itself merges most of them."""
@@ -85,11 +85,8 @@ class AnalysisContext:
             return []
         skipped = self._not_comparable()
         if skipped:
-            names = ", ".join(skipped[:3])
-            more = f" and {len(skipped) - 3:,} more" if len(skipped) > 3 else ""
-            count = f"{len(skipped):,} weight{'' if len(skipped) == 1 else 's'}"
             self.notes.append(
-                f"{count} ({names}{more}) of more than "
+                f"{counted(len(skipped), 'weight')} ({some_of(skipped)}) of more than "
                 f"{format_size(MAX_DECODED_BYTES)}, sparse or in fields of a number each, "
                 f"{'was' if len(skipped) == 1 else 'were'} not compared with others of the same "
                 "size."

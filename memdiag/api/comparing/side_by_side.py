@@ -24,6 +24,7 @@ from memdiag.records.dimension import Dimension
 from memdiag.records.profile import Input, Profile
 from memdiag.runner.job import Feed, InputConfig, Job
 from memdiag.runner.try_inputs import try_inputs
+from memdiag.units import some_of
 from memdiag.verify.model_evaluator import InputSet
 
 MAX_NAMED_INPUTS = 2
@@ -350,10 +351,9 @@ def _in_words(feeds: Sequence[Feed]) -> str:
     shapes = _shapes(feeds)
     names = [
         f"{feed.name} {list(shapes[feed.name])}" if feed.name in shapes else feed.name
-        for feed in feeds[:MAX_NAMED_INPUTS]
+        for feed in feeds
     ]
-    more = len(feeds) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    return some_of(names, MAX_NAMED_INPUTS)
 
 
 def _size(axis: Axis, shapes: Mapping[str, tuple[int, ...]]) -> int | None:

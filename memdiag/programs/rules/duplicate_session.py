@@ -49,8 +49,7 @@ from memdiag.programs.session_facts import (
 )
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of
-from memdiag.units import MIB
+from memdiag.units import MIB, some_of
 
 RULE = Rule(
     code="MD701",

@@ -12,7 +12,7 @@ from memdiag.reports.text import (
     sampled_mark,
     shortened,
 )
-from memdiag.units import MIB, format_size
+from memdiag.units import (MIB, counted, format_size)
 
 MIN_FACTOR_BYTES = MIB
 """Multiples of less than these weights are never printed."""
@@ -200,5 +200,5 @@ def _runtime(profile: Profile) -> str:
     parts += [plain(name).removesuffix("ExecutionProvider") for name in profile.session.providers]
     threads = profile.session.options.get("intra_op_num_threads", "0")
     if threads.isdecimal() and int(threads) > 0:
-        parts.append(f"{int(threads)} thread{'s' if int(threads) > 1 else ''}")
+        parts.append(counted(int(threads), "thread"))
     return ", ".join(part for part in parts if part)

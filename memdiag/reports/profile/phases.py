@@ -12,7 +12,7 @@ from memdiag.reports.profile.headline import ENDINGS
 from memdiag.reports.profile.timeline import bands
 from memdiag.reports.table import Bar, Cell, Column, Row, Table
 from memdiag.reports.text import decimals_for, mebibytes, plain
-from memdiag.units import MIB, format_duration, format_size
+from memdiag.units import (MIB, counted, format_duration, format_size)
 
 SAMPLED_MARK = "~"
 """Mark of a peak that is the largest sample, not the kernel's own figure."""
@@ -390,7 +390,7 @@ def _latency(profile: Profile) -> str:
         median = format_duration(statistics.median(ordered))
         p95 = format_duration(ordered[math.ceil(0.95 * len(ordered)) - 1])
         name = "p95" if len(ordered) >= MIN_RUNS_FOR_P95 else "p95 (the largest)"
-        count = f"{len(ordered)} run{'s' if len(ordered) > 1 else ''}"
+        count = counted(len(ordered), "run")
         parts.append(f"latency median {median}, {name} {p95} over {count}")
     if profile.first_run_s is not None:
         parts.append(f"first run {format_duration(profile.first_run_s)}")

@@ -51,8 +51,8 @@ from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.expected_copies import expected_copies
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted_weights, is_or_are, node_names, some_of
-from memdiag.units import KIB, MIB, format_size
+from memdiag.rules.wording import counted_weights, is_or_are, node_names
+from memdiag.units import KIB, MIB, format_size, some_of
 
 RULE = Rule(
     code="MD204",

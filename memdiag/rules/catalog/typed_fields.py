@@ -32,8 +32,7 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of
-from memdiag.units import MIB, counted, format_size
+from memdiag.units import MIB, counted, format_size, some_of
 
 RULE = Rule(
     code="MD402",

@@ -37,8 +37,8 @@ from memdiag.ort.releases import ARENA_FREED_SINCE, FOLDING_WITHOUT_PROTOBUF_SIN
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import node_names, some_of
-from memdiag.units import KIB, counted, format_size
+from memdiag.rules.wording import node_names
+from memdiag.units import KIB, counted, format_size, some_of
 
 RULE = Rule(
     code="MD106",
