@@ -6,26 +6,16 @@ from typing import Any
 import numpy as np
 
 from memdiag.attribution.layout import BlockQuantization, LayoutHints, Quantization
+from memdiag.attribution.weight_operators import (
+    ATTENTION_WEIGHTS,
+    GROUPED_FILTERS,
+    SAME_AXES,
+    InputIndices,
+)
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
 from memdiag.model.readers import Reader
 from memdiag.model.tensor_types import Array
 from memdiag.records.weights import Weight
-
-SAME_SHAPE = frozenset({"Identity", "Cast", "DequantizeLinear", "Mul"})
-"""Operators whose output has the axes of the weight."""
-
-# Operators with the weight of a convolution or an attention, and the index of that input.
-_FILTERS = {
-    "Conv": 1,
-    "ConvInteger": 1,
-    "ConvTranspose": 1,
-    "ConvTransposeWithDynamicPads": 1,
-    "FusedConv": 1,
-    "NhwcConv": 1,
-    "NhwcFusedConv": 1,
-    "QLinearConv": 3,
-}
-_ATTENTIONS = {"Attention": 1, "QAttention": 1}
 
 _BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
 _SIGNED = ("int4", "int8")
@@ -36,8 +26,8 @@ def layout_hints(graphs: GraphIndex, weight: Weight, readers: Sequence[Reader]) 
     """Return the hints for `weight` from the nodes that read it."""
     return LayoutHints(
         permutations=_unique(_permutations(readers, len(weight.shape))),
-        groups=_unique(_positive_attributes(readers, _FILTERS, "group", 1)),
-        heads=_unique(_positive_attributes(readers, _ATTENTIONS, "num_heads", 0)),
+        groups=_unique(_positive_attributes(readers, GROUPED_FILTERS, "group", 1)),
+        heads=_unique(_positive_attributes(readers, ATTENTION_WEIGHTS, "num_heads", 0)),
         quantizations=tuple(_quantizations(graphs, weight, readers)),
         block_quantizations=tuple(_block_quantizations(graphs, weight, readers)),
     )
@@ -175,17 +165,17 @@ def _permutations(readers: Iterable[Reader], rank: int) -> Iterator[tuple[int, .
                 if sorted(perm) != [*range(rank)]:
                     break
                 order = tuple(order[axis] for axis in perm)
-            elif step.op_type not in SAME_SHAPE:
+            elif step.op_type not in SAME_AXES:
                 break  # its output may have other axes
         else:
             yield order
 
 
 def _positive_attributes(
-    readers: Iterable[Reader], input_indices: dict[str, int], name: str, default: int
+    readers: Iterable[Reader], input_indices: InputIndices, name: str, default: int
 ) -> Iterator[int]:
     for reader in readers:
-        if input_indices.get(reader.node.op_type) == reader.input_index:
+        if reader.input_index in input_indices.get(reader.node.op_type, ()):
             number = integer(reader.node, name, default)
             if number > 0:
                 yield number

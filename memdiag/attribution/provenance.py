@@ -10,18 +10,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from memdiag.attribution.layout_hints import SAME_SHAPE
-from memdiag.attribution.packed_inputs import (
+from memdiag.attribution.search_target import SearchTarget, WeightContent
+from memdiag.attribution.weight_operators import (
     FILTERS,
     PACKED_INPUTS,
+    PRODUCTS,
     QUANTIZED_FILTERS,
+    SAME_AXES,
     TRANSPOSED_FILTERS,
+    WEIGHT_FORMS,
     InputIndices,
 )
-from memdiag.attribution.search_target import SearchTarget, WeightContent
 from memdiag.model.graph_index import integer, node_label
 from memdiag.model.model_file import ModelFile
-from memdiag.model.readers import SAME_ORDER, Reader
+from memdiag.model.readers import Reader
 from memdiag.records.attribution import MODEL_FILE, Attribution, Copy
 from memdiag.records.weights import qualified_name
 from memdiag.runner.log import LogEvidence
@@ -53,20 +55,6 @@ _FOLDED = {
 
 # Operators that are rarely folded, but computed in every run.
 _RARELY_FOLDED = ("DequantizeLinear",)
-
-# Operators whose output is still the weight, in this or another form.
-_STILL_THE_WEIGHT = {*SAME_ORDER, "Transpose", "Cast", "DequantizeLinear", "Mul"}
-
-_PRODUCTS = {
-    "FusedGemm",
-    "FusedMatMul",
-    "Gemm",
-    "MatMul",
-    "MatMulInteger",
-    "MatMulIntegerToFloat",
-    "QGemm",
-    "QLinearMatMul",
-}
 
 _NOT_REMOVED = ""
 
@@ -171,7 +159,7 @@ class _Provenance:
         if transformer and (len(direct) == 1 or not folded):
             # The transformer that removed the readers made their result, unless it is the weight.
             if all(
-                reader.node.op_type in steps or reader.node.op_type not in _STILL_THE_WEIGHT
+                reader.node.op_type in steps or reader.node.op_type not in WEIGHT_FORMS
                 for reader in direct
             ):
                 return _label(transformer, direct)
@@ -249,7 +237,7 @@ def reads_transposed(reader: Reader) -> bool | None:
     other operators.
     """
     through = reader.through
-    if reader.node.op_type not in _PRODUCTS or {*through} - {*SAME_SHAPE, "Transpose"}:
+    if reader.node.op_type not in PRODUCTS or {*through} - {*SAME_AXES, "Transpose"}:
         return None
     return bool(integer(reader.node, "transB", 0)) ^ bool(through.count("Transpose") % 2)
 

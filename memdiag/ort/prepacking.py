@@ -9,8 +9,8 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
-from memdiag.attribution.packed_inputs import PACKED_INPUTS
 from memdiag.attribution.tiling import PANEL_COLUMNS, round_up
+from memdiag.attribution.weight_operators import PACKED_INPUTS
 from memdiag.model.graph_index import GraphIndex, Node, Use, integer, integers
 from memdiag.ort.releases import FLOAT16_CAST_ONCE_SINCE, TWO_BITS_PACKED_SINCE
 from memdiag.ort.runtime import Runtime
