@@ -77,7 +77,7 @@ class SessionServer:
         Raises:
             MeasurementError: the model fails, or takes longer than the job's timeout.
         """
-        self._child.ask({"do": "run", "feeds": feeds, "times": times})
+        self._child.send({"do": "run", "feeds": feeds, "times": times})
         return tuple(map(float, self._answer("ran")["latencies"]))
 
     def save(self, feeds: int, folder: Path) -> dict[str, tuple[Path, ...]]:
@@ -90,7 +90,7 @@ class SessionServer:
         """
         folder.mkdir(parents=True, exist_ok=True)
         request = {"do": "save", "feeds": feeds, "folder": str(folder), "index": str(self._index)}
-        self._child.ask(request)
+        self._child.send(request)
         self._answer("saved")
         outputs = json.loads(self._index.read_text(encoding="utf-8"))
         return {name: tuple(map(Path, files)) for name, files in outputs.items()}
