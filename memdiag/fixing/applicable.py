@@ -9,14 +9,13 @@ from memdiag.model.model_file import ModelFile
 from memdiag.records.finding import Finding
 from memdiag.rewrites import rewriters, rewriters_for
 from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.rewrite import UNSAFE_PROBLEM
 
 MAX_NODES = 10_000
 """Maximum nodes of a model that is checked: reading a graph takes about 0.1 ms a node."""
 
 MAX_FINDINGS = 50
 """Maximum findings that are checked, the costliest first."""
-
-UNSAFE = "it changes values (see --unsafe)"
 
 
 def with_rewrites(findings: Sequence[Finding], file: ModelFile) -> tuple[Finding, ...]:
@@ -47,7 +46,7 @@ def _checked(editor: ModelEditor, finding: Finding) -> Finding:
     )
     for rewriter in preferred:
         try:
-            reason = rewriter.check(editor, finding) if rewriter.rewrite.safe else UNSAFE
+            reason = rewriter.check(editor, finding) if rewriter.rewrite.safe else UNSAFE_PROBLEM
         except Exception:  # a defect of one rewrite must not lose a profile
             return finding
         if reason is None:

@@ -12,6 +12,7 @@ from memdiag.records.finding import Finding
 from memdiag.records.fix import Remedy, RemedyStatus
 from memdiag.records.measured_change import Figures, SearchEnd
 from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.rewrite import UNSAFE_PROBLEM
 from memdiag.runner.job import Deadline
 from memdiag.verify.outputs import Bound
 from memdiag.verify.validity import Validity, ValidityChecker
@@ -63,7 +64,7 @@ class FixState:
         """
         rewriter, findings = change
         if not rewriter.rewrite.safe and not self.unsafe:
-            self.record(change, "refused", "it changes values (see --unsafe)")
+            self.record(change, "refused", UNSAFE_PROBLEM)
             return None
         editor = self.writer.editor(self.accepted)
         refused: dict[str, list[Finding]] = defaultdict(list)
