@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, ModelProto, SparseTensorProto, TensorProto
 
 from memdiag.errors import ModelError
-from memdiag.model.bus_errors import losses, watch
+from memdiag.model.bus_errors import missing_page_count, zero_missing_pages
 from memdiag.model.external_data import ExternalFiles, read_reference
 from memdiag.model.graph_index import Graph
 from memdiag.model.native_memory import trim_heap
@@ -75,8 +75,8 @@ class ModelFile:
         self.path = path
         self.file_bytes, mapping = _map_file(path)
         self._real_path = path.resolve()
-        watch(self._real_path)
-        self._losses = {self._real_path: losses(self._real_path)}
+        zero_missing_pages(self._real_path)
+        self._losses = {self._real_path: missing_page_count(self._real_path)}
         self._is_short = False
         self._external_files = ExternalFiles(path)
         self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
@@ -93,8 +93,8 @@ class ModelFile:
             self._sources[weight] = source
         self.external_bytes = self._external_files.total_bytes
         for external in self._external_files.paths:
-            watch(external)
-            self._losses[external] = losses(external)
+            zero_missing_pages(external)
+            self._losses[external] = missing_page_count(external)
         self.release()
 
     def __enter__(self) -> Self:
@@ -180,7 +180,7 @@ class ModelFile:
         """Whether a file of the model was found to be shorter than when the model was opened."""
         return (
             self._is_short
-            or any(losses(path) > before for path, before in self._losses.items())
+            or any(missing_page_count(path) > before for path, before in self._losses.items())
             or any(mapping.size() < len(mapping) for mapping in tuple(self._maps.values()))
         )
 
