@@ -31,13 +31,13 @@ def with_rewrites(findings: Sequence[Finding], file: ModelFile) -> tuple[Finding
         editor = ModelEditor(file, reads_weights=False)
     except MemdiagError:
         refusal = "its graph cannot be rewritten"
-        found = {id(each): _with(each, (), refusal) for each in checked}
+        found = {id(each): _with_remedies(each, (), refusal) for each in checked}
     else:
-        found = {id(each): _checked(editor, each) for each in checked}
+        found = {id(each): _with_checked_rewrites(editor, each) for each in checked}
     return tuple(found.get(id(each), each) for each in findings)
 
 
-def _checked(editor: ModelEditor, finding: Finding) -> Finding:
+def _with_checked_rewrites(editor: ModelEditor, finding: Finding) -> Finding:
     possible, refusal = [], ""
     names = finding.remedies  # in the order of preference
     preferred = sorted(
@@ -53,10 +53,10 @@ def _checked(editor: ModelEditor, finding: Finding) -> Finding:
             possible.append(rewriter.rewrite.name)
         else:
             refusal = refusal or f"{rewriter.rewrite.name}: {reason}"
-    return _with(finding, tuple(possible), "" if possible else refusal)
+    return _with_remedies(finding, tuple(possible), "" if possible else refusal)
 
 
-def _with(finding: Finding, possible: tuple[str, ...], refusal: str) -> Finding:
+def _with_remedies(finding: Finding, possible: tuple[str, ...], refusal: str) -> Finding:
     rewrites = {each.rewrite.name for each in rewriters()}
     left = [name for name in finding.remedies if name in possible or name not in rewrites]
     remedies = tuple(dict.fromkeys([*left, *possible]))

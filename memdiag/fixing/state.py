@@ -114,15 +114,15 @@ class FixState:
         found = self._validities.get(built.digest)
         if found is None:
             found = self._validities[built.digest] = self._checker.check(built.path)
-        self.is_valid = not found.complaint
-        return f"onnx.checker rejects it ({found.complaint})" if found.is_new else None
+        self.is_valid = not found.error
+        return f"onnx.checker rejects it ({found.error})" if found.is_new else None
 
     def explain_invalidity(self) -> None:
         """Add a note if the model that was checked last does not pass, like the original."""
         if self.is_valid is False:
             self.notes.append(
                 "onnx.checker rejects the original and the result for the same reason"
-                f" ({self._checker.complaint})"
+                f" ({self._checker.original_error})"
             )
 
     def any_possible(self, rules: ChangesByRule) -> bool:

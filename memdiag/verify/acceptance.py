@@ -5,8 +5,8 @@ from math import ceil
 from memdiag.records.measured_change import Figures
 from memdiag.units import format_sizes
 from memdiag.verify.latency import LatencyComparison
+from memdiag.verify.latency_ratio import LatencyRatio
 from memdiag.verify.model_evaluator import Comparisons
-from memdiag.verify.ratio import Ratio
 
 _MIN_SAVING = 1 << 20
 _MIN_SHARE = 0.01
@@ -144,5 +144,5 @@ def _floor(*peaks: int) -> int:
     return max(min(_MIN_SAVING, for_small), round(_MIN_SHARE * largest))
 
 
-def _is_below(first: Ratio, second: Ratio) -> bool:
+def _is_below(first: LatencyRatio, second: LatencyRatio) -> bool:
     return first.high < second.low

@@ -13,8 +13,8 @@ from memdiag.runner.session_server import SessionServer
 from memdiag.verify.latency import MAX_PAIRS, LatencyComparison, compare_latency, expected_s
 from memdiag.verify.memory import measure_interleaved, summarize
 from memdiag.verify.outputs import Bound, Difference
-from memdiag.verify.pace import DurationRatio
 from memdiag.verify.reference_outputs import ReferenceOutputs
+from memdiag.verify.step_estimate import DurationRatio
 
 _ORIGINAL_PROCESSES = 3
 _CONFIRMING_S = 60.0

@@ -14,7 +14,7 @@ CHECKPOINT_CONFIDENCE = 1 - (1 - CONFIDENCE) / len(CHECKPOINTS)
 their intervals contain the true ratio with a confidence of at least 95 %."""
 
 
-class Ratio(NamedTuple):
+class LatencyRatio(NamedTuple):
     """The ratio of after to before.
 
     Attributes:
@@ -29,7 +29,7 @@ class Ratio(NamedTuple):
     pairs: int
 
 
-def paired_ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
+def paired_ratio(before: Sequence[float], after: Sequence[float]) -> LatencyRatio:
     """Return the ratio of the pairs, of which there is at least one.
 
     The interval is that of the median (see `median_interval`) at `CHECKPOINT_CONFIDENCE`, because
@@ -38,7 +38,9 @@ def paired_ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
     ratios = [new / old for old, new in zip(before, after, strict=True) if old > 0]
     if not ratios:
         raise ValueError("there is no pair with a time above 0")
-    return Ratio(median(ratios), *median_interval(ratios, CHECKPOINT_CONFIDENCE), len(ratios))
+    return LatencyRatio(
+        median(ratios), *median_interval(ratios, CHECKPOINT_CONFIDENCE), len(ratios)
+    )
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:

@@ -42,7 +42,7 @@ class DurationRatio:
 
 
 @dataclass(kw_only=True)
-class Pace:
+class StepEstimate:
     """Mean duration of the steps so far.
 
     Attributes:
