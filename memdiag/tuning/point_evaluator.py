@@ -13,7 +13,7 @@ from memdiag.records.measured_change import Figures
 from memdiag.records.tuning import Point
 from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.tuning.options import TuningOption
-from memdiag.tuning.points import excess
+from memdiag.tuning.points import over_budget_bytes
 from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.verify.acceptance import saves_memory
 from memdiag.verify.latency import MIN_PAIRS
@@ -196,7 +196,7 @@ class PointEvaluator:
         return msgspec.structs.replace(point, problem=text, fits=False)
 
     def _fits(self, figures: Figures) -> bool:
-        return not excess(figures, self.budget)
+        return not over_budget_bytes(figures, self.budget)
 
 
 def _configured(job: Job, chosen: Sequence[TuningOption]) -> Job:

@@ -11,7 +11,7 @@ from memdiag.records.fix import Fix
 from memdiag.records.measured_change import SearchEnd
 from memdiag.records.tuning import REWRITE, TUNING_SCHEMA, Point, Tuning
 from memdiag.tuning.options import TuningOption
-from memdiag.tuning.points import cost
+from memdiag.tuning.points import peak_plus_steady
 from memdiag.tuning.prepared_models import lists_initializers
 from memdiag.tuning.program import session_program
 from memdiag.tuning.search import OptionSearch
@@ -151,7 +151,11 @@ def _sizes(point: Point) -> str:
 
 def _least_offered(points: Sequence[Point]) -> Point | None:
     """Return the offered point with the least memory; None where none is offered."""
-    found = [(cost(point.figures), point) for point in points if point.offered and point.figures]
+    found = [
+        (peak_plus_steady(point.figures), point)
+        for point in points
+        if point.offered and point.figures
+    ]
     return min(found, key=lambda entry: entry[0])[1] if found else None
 
 
