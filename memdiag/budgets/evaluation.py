@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 
-from memdiag.budgets.baselines import allowed, differences, dims_of
+from memdiag.budgets.baselines import differences, dims_of, max_figure
 from memdiag.budgets.figures import (
     BUDGET_PHASES,
     aggregate,
@@ -196,7 +196,7 @@ def find_breaches(
                 against="budget",
             )
     for name in sorted(before.keys() & figures.keys(), key=phase_index):
-        maximum = allowed(name, before[name], budget.tolerance, late=late)
+        maximum = max_figure(name, before[name], budget.tolerance, late=late)
         if figures[name] > maximum:
             yield Breach(
                 figure=name,
@@ -254,7 +254,7 @@ def _notes(
     for name in ("peak", "steady"):
         if name in before and name in figures:
             saved = before[name] - figures[name]
-            if before[name] > allowed(name, figures[name], budget.tolerance):
+            if before[name] > max_figure(name, figures[name], budget.tolerance):
                 yield (
                     f"{name} is {format_size(saved)} below the baseline, which may be updated"
                     f" ({update_option})"

@@ -82,7 +82,7 @@ def figures_of(profile: Profile) -> dict[str, int]:
     found = {"peak": profile.peak_rss_bytes - base}
     if profile.steady is not None:
         start = profile.phase("start")
-        found |= above(profile.steady, start.end if start else None, base)
+        found |= growth_since(profile.steady, start.end if start else None, base)
     for phase in profile.phases:
         if phase.name in BUDGET_PHASES:
             found[phase.name] = phase.peak_rss_bytes - base
@@ -120,7 +120,7 @@ def _lag_s(profile: Profile) -> float:
     return profile.sampling.boundary_lag_s or 0.0
 
 
-def above(memory: Memory, before: Memory | None, base: int) -> dict[str, int]:
+def growth_since(memory: Memory, before: Memory | None, base: int) -> dict[str, int]:
     """Return by how much `memory` is above `base` bytes and its parts above those of `before`."""
     found = {"steady": memory.rss_bytes - base}
     if before is None:

@@ -57,7 +57,7 @@ class _Cause(NamedTuple):
     bytes: int
 
 
-def of_steady(
+def explain_steady(
     copies: Sequence[CopyChange],
     before: ComparisonColumn,
     after: ComparisonColumn,
@@ -79,7 +79,7 @@ def of_steady(
     )
 
 
-def of_peak(
+def explain_peak(
     copies: Sequence[CopyChange],
     before: ComparisonColumn,
     after: ComparisonColumn,
@@ -96,7 +96,7 @@ def of_peak(
     assert old is not None
     assert new is not None
     if _peak_is_steady(old) and _peak_is_steady(new):
-        return of_steady(copies, before, after, size, tolerance)
+        return explain_steady(copies, before, after, size, tolerance)
     phase = new.peak_phase if size > 0 else old.peak_phase
     if old.peak_phase != new.peak_phase:
         peaks = [
@@ -123,7 +123,7 @@ def of_peak(
     return _explained(_of_copies(_certain(made, size, tolerance)), size)
 
 
-def of_kept(
+def explain_kept(
     copies: Sequence[CopyChange],
     before: ComparisonColumn,
     after: ComparisonColumn,
@@ -153,7 +153,7 @@ def of_kept(
     return "; ".join(filter(None, (made, part)))
 
 
-def of_load(before: ColumnFigures, after: ColumnFigures) -> str:
+def explain_load(before: ColumnFigures, after: ColumnFigures) -> str:
     """Return the phase that accounts for most of the difference in session creation."""
     durations = {each.phase: each.duration.median for each in before.phases}
     total = after.load.median - before.load.median
@@ -170,7 +170,7 @@ def of_load(before: ColumnFigures, after: ColumnFigures) -> str:
     return f"mostly in {phase}"
 
 
-def of_disk(before: ComparisonColumn, after: ComparisonColumn) -> str:
+def explain_disk(before: ComparisonColumn, after: ComparisonColumn) -> str:
     """Return the numbers of parameters, for models whose files differ in size."""
     if before.graph is None or after.graph is None:
         return ""

@@ -74,11 +74,15 @@ class _ColumnPair:
         """Yield the differences in memory: in total, then phase by phase."""
         steady = self._difference(self._old.steady, self._new.steady)
         if steady is not None:
-            why = causes.of_steady(self._copies, self._before, self._after, steady, self._tolerance)
+            why = causes.explain_steady(
+                self._copies, self._before, self._after, steady, self._tolerance
+            )
             yield self._change("steady", None, steady, self._old.steady, why)
         peak = self._difference(self._old.peak, self._new.peak)
         if peak is not None:
-            why = causes.of_peak(self._copies, self._before, self._after, peak, self._tolerance)
+            why = causes.explain_peak(
+                self._copies, self._before, self._after, peak, self._tolerance
+            )
             yield self._change("peak", self._new.peak_phase, peak, self._old.peak, why)
         yield from self._kept()
 
@@ -88,7 +92,7 @@ class _ColumnPair:
         if _is_disjoint(old, new) and abs(new.median - old.median) > MIN_LOAD_S:
             ratio = new.median / old.median
             if not 1 / MIN_RATIO <= ratio <= MIN_RATIO:
-                why = causes.of_load(self._old, self._new)
+                why = causes.explain_load(self._old, self._new)
                 yield self._change("load", None, 0, None, why, ratio=ratio)
         slower = (interleaved_ratio if interleaved else latency_ratio)(self._before, self._after)
         if slower is not None:
@@ -117,7 +121,7 @@ class _ColumnPair:
             size = new.saved_bytes - old.saved_bytes
             if abs(size) > max(MIN_BYTES, MIN_SHARE * old.saved_bytes):
                 yield self._change(
-                    "disk", None, size, None, causes.of_disk(self._before, self._after)
+                    "disk", None, size, None, causes.explain_disk(self._before, self._after)
                 )
         difference = self._after.largest_difference
         parts = [self._after.difference] if self._after.difference else []
@@ -132,7 +136,7 @@ class _ColumnPair:
             if each.phase in before:
                 size = self._difference(before[each.phase], each.kept)
                 if size is not None and abs(size) > max(MIN_KEPT_BYTES, 2 * self._tolerance):
-                    why = causes.of_kept(
+                    why = causes.explain_kept(
                         self._copies, self._before, self._after, each.phase, size, self._tolerance
                     )
                     yield self._change("kept", each.phase, size, None, why)

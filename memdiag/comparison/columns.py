@@ -20,7 +20,7 @@ from memdiag.records.comparison import (
 from memdiag.records.profile import PHASES, Memory, PeakKind, PhaseName, Profile
 from memdiag.units import plural, some_of
 from memdiag.verify.latency import LatencyComparison
-from memdiag.verify.ratio import median_interval
+from memdiag.verify.latency_ratio import median_interval
 
 MAX_OUTPUTS = 4
 """Outputs that a sentence names."""
