@@ -17,8 +17,8 @@ from memdiag.ort.runtime import Runtime
 from memdiag.paths import path_text
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
 from memdiag.rules import detectors, find_detector
-from memdiag.rules.finding_path import with_paths
 from memdiag.rules.rule import ModelDetector
+from memdiag.rules.use_chains import with_paths
 from memdiag.units import format_size
 
 DEFAULT_MIN_BYTES = 4096
@@ -51,9 +51,11 @@ class Selection:
         if self.min_bytes < 0:
             raise UsageError("--min-bytes must be 0 or greater.")
         wanted = (
-            _named(self.select) if self.select else {detector.rule.code for detector in detectors()}
+            _rule_codes(self.select)
+            if self.select
+            else {detector.rule.code for detector in detectors()}
         )
-        wanted -= _named(self.ignore)
+        wanted -= _rule_codes(self.ignore)
         chosen = tuple(detector for detector in detectors() if detector.rule.code in wanted)
         object.__setattr__(self, "chosen", chosen)
 
@@ -121,7 +123,7 @@ def check_models(
             with _without_cycle_collection(), open_model(path) as opened:
                 found, notes = find_waste(opened, runtime, selection, dims=dims)
                 opened.release()  # an error where the file became shorter
-                checked.append(_facts(opened, notes))
+                checked.append(_checked_model(opened, notes))
         except ModelError as error:
             checked.append(CheckedModel(path=path_text(path), error=str(error)))
         else:
@@ -216,7 +218,7 @@ def _stored_bytes(path: Path) -> int:
     return status.st_size if blocks is None else min(status.st_size, 512 * blocks)
 
 
-def _named(names: Iterable[str]) -> set[str]:
+def _rule_codes(names: Iterable[str]) -> set[str]:
     """Return the codes of the rules with `names`, which are names, codes or prefixes of codes.
 
     Raises:
@@ -231,7 +233,7 @@ def _named(names: Iterable[str]) -> set[str]:
     return codes
 
 
-def _facts(model: ModelFile, notes: tuple[str, ...]) -> CheckedModel:
+def _checked_model(model: ModelFile, notes: tuple[str, ...]) -> CheckedModel:
     return CheckedModel(
         path=path_text(model.path),
         file_bytes=model.file_bytes,

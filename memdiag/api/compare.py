@@ -21,7 +21,7 @@ from memdiag.comparison import runtimes
 from memdiag.comparison.changes import changes as changes_of
 from memdiag.comparison.changes import undecided_note
 from memdiag.comparison.columns import with_profiles
-from memdiag.comparison.comparable import Comparable, compare_profiles
+from memdiag.comparison.comparable import Comparable, comparability_of
 from memdiag.comparison.run_optimizer import choose_optimizers
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.file_state import FileStates
@@ -278,7 +278,7 @@ def _comparison(
         if not interleaved:
             comparable = Comparable(excluded={"latency": "their runs did not alternate"})
         if kind == "profiles" and before.profile is not None and after.profile is not None:
-            comparable = compare_profiles(before.profile, after.profile)
+            comparable = comparability_of(before.profile, after.profile)
             all_notes += [f"{before.label}, {after.label}: {note}" for note in comparable.notes]
         note = undecided_note(before, after)
         all_notes += [note] if note else []

@@ -8,7 +8,7 @@ from pathlib import Path
 from memdiag.api.arguments import OnProgress, check_dims, ignore_progress, model_path
 from memdiag.api.check import Selection, find_waste
 from memdiag.api.comparison_inputs import SIZES, find_comparison_inputs
-from memdiag.api.inputs import Given, read_given
+from memdiag.api.inputs import GivenInputs, read_given
 from memdiag.api.search_arguments import (
     DEFAULT_MAX_SLOWDOWN,
     check_search_arguments,
@@ -41,7 +41,7 @@ def fix(
     dry_run: bool = False,
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     dims: Mapping[str, int] | None = None,
-    inputs: Given | None = None,
+    inputs: GivenInputs | None = None,
     sizes: Sequence[int] = SIZES,
     check_with: Sequence[str | Path] = (),
     time_limit_s: float | None = None,

@@ -5,7 +5,7 @@ import os
 import threading
 from typing import Self
 
-from memdiag.budgets.figures import above
+from memdiag.budgets.figures import growth_since
 from memdiag.errors import UsageError
 from memdiag.records.probe import Probe
 from memdiag.runner.observer import observe
@@ -56,7 +56,7 @@ class SessionProbe:
             peak = max(self._sampler.stop(), last.memory.rss_bytes)
         assert peak is not None
         base = self._before.rss_bytes
-        figures = {"peak": peak - base, **above(last.memory, self._before, base)}
+        figures = {"peak": peak - base, **growth_since(last.memory, self._before, base)}
         self._result = Probe(
             name=_NAME,
             figures=figures | {"process_peak": peak},

@@ -14,9 +14,9 @@ from memdiag.api.inputs import (
     ArrayOrFile,
     ChosenInputs,
     choose_inputs,
-    describe,
+    describe_inputs,
     find_inputs,
-    save,
+    save_inputs,
 )
 from memdiag.api.profile_record import assemble_profile
 from memdiag.api.xray import ChildXray
@@ -185,7 +185,7 @@ def profile_model(
         inputs = ChosenInputs((), ())
         if config.inputs.runs is not None:
             inputs = choose_inputs(file, dims=config.inputs.dims, given=config.inputs.arrays)
-            feeds = save(inputs.plans, config.inputs.arrays, scratch / "inputs")
+            feeds = save_inputs(inputs.plans, config.inputs.arrays, scratch / "inputs")
             job = replace(job, feeds=tuple(feeds))
         run = _run_child(file, job, scratch, config.xray, on_progress)
         if _needs_other_inputs(run, inputs):
@@ -204,7 +204,7 @@ def profile_model(
                 found = None
             if found is not None:
                 inputs = _with_reason(found, inputs, run.measurement.outcome.message)
-                feeds = save(inputs.plans, config.inputs.arrays, scratch / "found")
+                feeds = save_inputs(inputs.plans, config.inputs.arrays, scratch / "found")
                 job = replace(job, feeds=tuple(feeds))
                 run = _run_child(file, job, scratch, config.xray, on_progress)
         result = assemble_profile(
@@ -212,7 +212,7 @@ def profile_model(
             job,
             run.measurement,
             run.xray,
-            inputs=describe(inputs.plans),
+            inputs=describe_inputs(inputs.plans),
             dimensions=inputs.dimensions,
             notes=inputs.notes,
             command=config.command,

@@ -9,7 +9,7 @@ from typing import Literal
 from memdiag.api.arguments import OnProgress, check_dims, ignore_progress, model_path
 from memdiag.api.comparison_inputs import SIZES, find_comparison_inputs
 from memdiag.api.fix import fix
-from memdiag.api.inputs import Given, read_given
+from memdiag.api.inputs import GivenInputs, read_given
 from memdiag.api.search_arguments import (
     DEFAULT_MAX_SLOWDOWN,
     check_search_arguments,
@@ -49,7 +49,7 @@ def tune(
     load_from: Literal["path", "bytes"] = "path",
     telemetry: bool = False,
     dims: Mapping[str, int] | None = None,
-    inputs: Given | None = None,
+    inputs: GivenInputs | None = None,
     sizes: Sequence[int] = SIZES,
     time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
