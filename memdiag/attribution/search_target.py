@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.layout_hints import layout_hints
-from memdiag.model.content import identical_weights
+from memdiag.model.equal_weights import identical_weights
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import Reader, readers

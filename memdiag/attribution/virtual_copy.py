@@ -33,7 +33,7 @@ _MAX_SHORT_AXIS = 4
 
 
 @dataclass
-class Deferred:
+class DeferredArray:
     """A one-dimensional source that is computed at first use, by a pass over the weight.
 
     Attributes:
@@ -79,7 +79,7 @@ class Segment:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    sources: tuple[Array | Deferred, ...]
+    sources: tuple[Array | DeferredArray, ...]
     combine: Combine | None = None
 
     @cached_property

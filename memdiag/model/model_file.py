@@ -30,7 +30,7 @@ from memdiag.model.tensor_data import (
     packed_bytes,
 )
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, STRING, Array, ElementType
-from memdiag.model.weights import Location, Source, inventory
+from memdiag.model.weights import Location, Source, list_weights
 from memdiag.model.wire import NOT_ONNX, THIS_FILE, ReferenceKind, attribute_range, skeleton
 from memdiag.records.weights import Weight
 
@@ -86,7 +86,7 @@ class ModelFile:
         self.proto, self.graph, self.functions = _parse(found.proto, str(path))
         self.weights: list[Weight] = []
         self._sources: dict[Weight, Source] = {}
-        for weight, source in inventory(
+        for weight, source in list_weights(
             self.graph, self.functions, origin=str(path), locate=self._locate
         ):
             self.weights.append(weight)

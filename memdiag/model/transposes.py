@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memdiag.errors import ModelError
-from memdiag.model.content import MAX_DECODED_BYTES
+from memdiag.model.equal_weights import MAX_DECODED_BYTES
 from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, Array
 from memdiag.records.weights import Weight

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from memdiag.model.content import MAX_DECODED_BYTES, can_be_compared, identical_weights
+from memdiag.model.equal_weights import MAX_DECODED_BYTES, can_be_compared, identical_weights
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import Reader, readers

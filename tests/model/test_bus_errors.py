@@ -20,7 +20,7 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from memdiag.errors import MemdiagError
-from memdiag.model.content import identical_weights
+from memdiag.model.equal_weights import identical_weights
 from memdiag.model.model_file import open_model
 from memdiag.model.transposes import transposes
 

@@ -9,7 +9,7 @@ import numpy as np
 from memdiag.attribution.element_values import Values, unchanged
 from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import PANEL_COLUMNS, head_columns, panels, round_up
-from memdiag.attribution.virtual_copy import Combine, Deferred, Segment, VirtualCopy
+from memdiag.attribution.virtual_copy import Combine, DeferredArray, Segment, VirtualCopy
 from memdiag.model.tensor_types import Array
 
 _DEPTH = 384
@@ -146,7 +146,7 @@ def _sums(parts: list[Array], form: _Form, offset: int) -> Segment:
                 sums += part[start : start + _SUM_ROWS].sum(0, dtype=np.int32)
         return sums.astype(np.int32)
 
-    source = Deferred((columns,), (4,), total)
+    source = DeferredArray((columns,), (4,), total)
     return Segment(offset, np.dtype(np.int32), (round_up(columns, PANEL_COLUMNS),), (4,), (source,))
 
 
