@@ -160,7 +160,7 @@ class Verifier:
                 return 0
             verified += size
             self.compared_bytes += size
-            self._count(size)
+            self._limit_mapped_bytes(size)
         return verified
 
     def _compare_blocks(self, copy: VirtualCopy, address: int, blocks: int) -> int:
@@ -184,11 +184,11 @@ class Verifier:
                 return 0
             compared += expected.size
             # A block may come from many pages, and the kernel maps their neighbours too.
-            self._count(len(batch) * _BYTES_MAPPED_PER_BLOCK)
+            self._limit_mapped_bytes(len(batch) * _BYTES_MAPPED_PER_BLOCK)
         self.compared_bytes += compared
         return compared
 
-    def _count(self, nbytes: int) -> None:
+    def _limit_mapped_bytes(self, nbytes: int) -> None:
         """Count bytes of the model that were mapped into our memory, and release them in time."""
         self._since_release += nbytes
         if self._since_release > _RELEASE_BYTES:

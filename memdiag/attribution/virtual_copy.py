@@ -57,7 +57,7 @@ class DeferredArray:
 
 
 @dataclass(frozen=True)
-class Segment:
+class CopySegment:
     """A box of a virtual copy: strided values of the source at strided offsets of the copy.
 
     Element ``(i, j, …)`` starts ``offset + i * strides[0] + j * strides[1] + …`` bytes into the
@@ -217,7 +217,7 @@ class VirtualCopy:
     layout: str
     kind: str
     nbytes: int
-    segments: tuple[Segment, ...]
+    segments: tuple[CopySegment, ...]
     parameters: dict[str, str] = field(default_factory=dict)
     unspecified: tuple[tuple[int, int], ...] = ()
     derived: tuple[tuple[int, int], ...] = ()

@@ -9,7 +9,7 @@ import numpy as np
 from memdiag.attribution.element_values import Values, as_fp32
 from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import PANEL_COLUMNS, head_columns, panels, round_up
-from memdiag.attribution.virtual_copy import Segment, VirtualCopy
+from memdiag.attribution.virtual_copy import CopySegment, VirtualCopy
 from memdiag.model.tensor_types import Array
 
 _DEPTH = 256
@@ -63,7 +63,7 @@ class PackedFp32:
             yield self._packed(matrices, {"transB": "1", "gates": gates, **values.parameters})
 
     def _packed(self, matrices: list[Values], parameters: dict[str, str]) -> VirtualCopy:
-        segments: tuple[Segment, ...] = ()
+        segments: tuple[CopySegment, ...] = ()
         gaps = []
         offset = 0
         for matrix in matrices:

@@ -9,7 +9,7 @@ import numpy as np
 from memdiag.attribution.element_values import Values, unchanged
 from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import PANEL_COLUMNS, head_columns, panels, round_up
-from memdiag.attribution.virtual_copy import Combine, DeferredArray, Segment, VirtualCopy
+from memdiag.attribution.virtual_copy import Combine, CopySegment, DeferredArray, VirtualCopy
 from memdiag.model.tensor_types import Array
 
 _DEPTH = 384
@@ -86,7 +86,7 @@ class PackedInt8:
     def _packed(
         self, matrices: list[list[Array]], form: _Form, parameters: dict[str, str]
     ) -> VirtualCopy:
-        segments: list[Segment] = []
+        segments: list[CopySegment] = []
         derived, unspecified = [], []
         offset = 0
         for parts in matrices:
@@ -136,7 +136,7 @@ def _flip(values: Array) -> Array:
     return np.asarray(values ^ values.dtype.type(0x80))
 
 
-def _sums(parts: list[Array], form: _Form, offset: int) -> Segment:
+def _sums(parts: list[Array], form: _Form, offset: int) -> CopySegment:
     columns = parts[0].shape[1]
 
     def total() -> Array:
@@ -147,7 +147,9 @@ def _sums(parts: list[Array], form: _Form, offset: int) -> Segment:
         return sums.astype(np.int32)
 
     source = DeferredArray((columns,), (4,), total)
-    return Segment(offset, np.dtype(np.int32), (round_up(columns, PANEL_COLUMNS),), (4,), (source,))
+    return CopySegment(
+        offset, np.dtype(np.int32), (round_up(columns, PANEL_COLUMNS),), (4,), (source,)
+    )
 
 
 LAYOUT = PackedInt8()

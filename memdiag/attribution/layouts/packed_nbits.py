@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import as_strided
 from memdiag.attribution.element_values import Values, unchanged
 from memdiag.attribution.layout import BlockQuantization, LayoutHints
 from memdiag.attribution.tiling import PANEL_COLUMNS, round_up, tiled
-from memdiag.attribution.virtual_copy import Combine, Segment, VirtualCopy
+from memdiag.attribution.virtual_copy import Combine, CopySegment, VirtualCopy
 from memdiag.model.tensor_types import Array
 
 _SLACK = 63
@@ -50,7 +50,7 @@ class _ColumnValues:
         """The bytes of one packed column."""
         return int(self.values.shape[2] * self.values.shape[3] * self.bits // 8)
 
-    def packed(self, block: int, run: int, *, tiled: bool) -> tuple[Segment, ...]:
+    def packed(self, block: int, run: int, *, tiled: bool) -> tuple[CopySegment, ...]:
         """Return the segments of the packed values, from offset 0 on.
 
         Values of one column are stored in runs of `run`. Two 4-bit values half a run apart share a
@@ -69,7 +69,7 @@ class _ColumnValues:
 
     def _segment(
         self, columns: tuple[int, int], depth: tuple[int, int], run: int, tile: int
-    ) -> Segment:
+    ) -> CopySegment:
         _, shared, _, paired = self.values.shape
         count, length = columns[1] - columns[0], run * self.bits // 8
         runs = (depth[1] - depth[0]) // run
@@ -89,7 +89,7 @@ class _ColumnValues:
         ]
         order = [0, 1, 2, 3, 4, 5] if tile > 1 else [0, 2, 3, 1, 4, 5]
         offset = columns[0] * self.column_bytes + tile * (depth[0] * self.bits // 8)
-        return Segment(
+        return CopySegment(
             offset,
             np.dtype(np.uint8),
             tuple(shape[axis] for axis in order),
@@ -242,7 +242,7 @@ def _with_shifts(values: Array, quantization: BlockQuantization, axis: int) -> _
     return _ColumnValues(values, shifts, 4, quantization.signed)
 
 
-def _sums(quantization: BlockQuantization, offset: int) -> tuple[Segment, ...]:
+def _sums(quantization: BlockQuantization, offset: int) -> tuple[CopySegment, ...]:
     assert quantization.scales is not None
     scales = quantization.scales.reshape(quantization.columns, quantization.blocks)
     if quantization.zero_points is None:
@@ -257,14 +257,14 @@ def _sums(quantization: BlockQuantization, offset: int) -> tuple[Segment, ...]:
 
 def _scales(
     quantization: BlockQuantization, offset: int, per_run: int, *, tiled_columns: bool
-) -> tuple[Segment, ...]:
+) -> tuple[CopySegment, ...]:
     """Return the scales in the order of the blocks of the packed values."""
     assert quantization.scales is not None
     scales = quantization.scales.reshape(quantization.columns, quantization.blocks)
     full = quantization.columns - quantization.columns % _TILE_COLUMNS if tiled_columns else 0
     whole = quantization.blocks - quantization.blocks % per_run
     row = quantization.blocks * 4
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[CopySegment, ...] = ()
     order = ((0, "outer"), (1, "outer"), (0, "inner"), (1, "inner"))
     for start, stop, run in ((0, whole, per_run), (whole, quantization.blocks, 1)):
         if full and start < stop:
