@@ -72,13 +72,13 @@ def attribute(
         searched = search(
             space,
             memory,
-            [content for target in targets for content in target.contents],
+            [content for target in targets for content in target.weights],
             release,
             sampled=sampled,
         )
         arenas = _arenas(sessions or {}, space, memory, process_layout)
         ended = memory.ended
-    fused = {content for target in targets if target.fused for content in target.contents}
+    fused = {content for target in targets if target.fused for content in target.weights}
     models = [target for target in targets if not target.fused]
     model_index = _ModelIndex(models)
     copies = [
@@ -177,7 +177,7 @@ class _ModelIndex:
         self._models: dict[tuple[int, bytes], set[int]] = {}
         if len(models) > 1:
             for index, target in enumerate(models):
-                for content in target.contents:
+                for content in target.weights:
                     self._models.setdefault(content_probe(content.values), set()).add(index)
 
     def of(self, content: WeightContent) -> tuple[int, ...]:
@@ -196,7 +196,7 @@ def _mapped_copies(space: AddressSpace, models: Sequence[SearchTarget]) -> list[
     """Return the weights that are mapped from files; weights that models share count once."""
     copies: dict[tuple[int, int], Copy] = {}
     for index, target in enumerate(models):
-        names = {name: content.names for content in target.contents for name in content.names}
+        names = {name: content.names for content in target.weights for name in content.names}
         for mapped in mapped_weights(space, target.model):
             nbytes = mapped.weight.length or 0
             copy = Copy(

@@ -90,12 +90,12 @@ class _Provenance:
         self._contents = {
             (content.names, target.fused): content
             for target in targets
-            for content in target.contents
+            for content in target.weights
         }
         self._removed_by = _removed_by(targets, log.removed)
         self._not_in_log = _NOT_REMOVED if log.removed_all else None
         fused_names = {
-            content.names[0] for target in targets if target.fused for content in target.contents
+            content.names[0] for target in targets if target.fused for content in target.weights
         }
         models = [target.model for target in targets if not target.fused] if fused_names else []
         self._new_names = fused_names - {

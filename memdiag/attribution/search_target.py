@@ -63,14 +63,14 @@ class SearchTarget(NamedTuple):
 
     Attributes:
         model: the open model.
-        contents: its weights, grouped by content, and the model file as a whole.
+        weights: its weights, those of equal content once, and the model file as a whole.
         unidentifiable: weights that are not searched for, by reason.
-        fused: whether the contents are not weights of the user's model, but weights that
+        fused: whether these are not weights of the user's model, but weights that
             onnxruntime computed from them.
     """
 
     model: ModelFile
-    contents: tuple[WeightContent, ...]
+    weights: tuple[WeightContent, ...]
     unidentifiable: tuple[Unidentifiable, ...]
     fused: bool = False
 
@@ -81,7 +81,7 @@ def search_target(model: ModelFile) -> SearchTarget:
     if model.file_bytes >= MIN_FILE_BYTES:
         # A program may keep the bytes of the file that it loaded from.
         file = WeightContent(
-            names=(MODEL_FILE,), values=model.contents, hints=LayoutHints(), readers=()
+            names=(MODEL_FILE,), values=model.file_bytes_view, hints=LayoutHints(), readers=()
         )
         contents = (*contents, file)
     return SearchTarget(model, contents, unidentifiable)
@@ -92,7 +92,7 @@ def fused_search_target(optimized: ModelFile, original: SearchTarget) -> SearchT
 
     New weights without a distinct content are included in `unidentifiable`, unless they are small.
     """
-    known = {content_probe(content.values) for content in original.contents}
+    known = {content_probe(content.values) for content in original.weights}
     names = frozenset(qualified_name(weight) for weight in original.model.weights)
     contents, unidentifiable = weight_contents(optimized, known=names)
     new = tuple(content for content in contents if content_probe(content.values) not in known)
@@ -106,7 +106,7 @@ def missing_bytes(target: SearchTarget, attribution: Attribution) -> int:
         name for copy in attribution.copies if copy.in_use is not False for name in copy.weights
     }
     found.add(MODEL_FILE)
-    return sum(content.values.nbytes for content in target.contents if not found & {*content.names})
+    return sum(content.values.nbytes for content in target.weights if not found & {*content.names})
 
 
 def weight_contents(

@@ -153,7 +153,7 @@ class ModelFile:
         return (self._real_path, *self._external_files.paths)
 
     @property
-    def contents(self) -> Array:
+    def file_bytes_view(self) -> Array:
         """The bytes of the model's own file, as a read-only view of the mapping."""
         return np.frombuffer(self._maps[self._real_path], np.uint8)
 
@@ -252,7 +252,7 @@ class ModelFile:
             stored = self._references[offset]
             if stored == "raw" or stored == "typed":
                 return Location(stored, self.path.name, offset, length)
-            count = count_varints(self.contents[offset : offset + length])
+            count = count_varints(self.file_bytes_view[offset : offset + length])
             self.release()
             found = dense_bytes(count, element) if stored == element.field else 0
             return Location("typed", None, None, found)

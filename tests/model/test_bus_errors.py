@@ -42,7 +42,7 @@ ACTIONS = [
     "list(transposes(file, file.weights))",
     "sum(int(np.frombuffer(file.raw_bytes(one), np.uint8).sum()) for one in file.weights)",
     "file.read_proto()",
-    "bytes(file.contents)",
+    "bytes(file.file_bytes_view)",
 ]
 OF_THE_MODELS_OWN_FILE = ACTIONS[-2:]
 
