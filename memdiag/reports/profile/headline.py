@@ -29,7 +29,7 @@ _MIN_EARLIER_SHARE = 0.97
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
+class ProfileHeadline:
     """The answer.
 
     Attributes:
@@ -44,7 +44,7 @@ class Headline:
     facts: str
 
 
-def profile_headline(profile: Profile) -> Headline:
+def profile_headline(profile: Profile) -> ProfileHeadline:
     """Return the headline of `profile`, whether the run completed or not."""
     completed = profile.outcome.status == "completed"
     peak = _peak(profile)
@@ -62,7 +62,7 @@ def profile_headline(profile: Profile) -> Headline:
         second = f"The peak until then was {peak}{where}."
     weights = profile.model.weight_bytes
     facts = [f"{format_size(weights)} of weights"] if weights is not None else []
-    return Headline(
+    return ProfileHeadline(
         model=model_file(profile.model.path),
         completed=completed,
         first=first,
