@@ -14,8 +14,8 @@ A session is created in these steps, and what it has in memory differs from one 
 5. ``steady``: what is left, and the mapped weights that are read.
 
 `PredictedSession` finds out for one model and release which kernel packs or reads each constant.
-`SessionMemory` adds up some or all of its weights for each step. A rule compares the memory of the
-weights as they are with that of a replacement: `SessionMemory.peak_reduction`.
+`PredictedMemory` adds up some or all of its weights for each step. A rule compares the memory of the
+weights as they are with that of a replacement: `PredictedMemory.peak_reduction`.
 """
 
 from collections import defaultdict
@@ -86,13 +86,13 @@ class SessionConstant:
     Attributes:
         uses: the inputs that read it.
         is_exposed: whether it is also an output of its graph, or a caller may override it.
-        content: equal for constants with equal content.
+        content_key: equal for constants with equal content.
         is_kept: whether the runtime keeps it although every use packs it.
     """
 
     uses: tuple[PackedUse, ...]
     is_exposed: bool = False
-    content: Hashable = None
+    content_key: Hashable = None
     is_kept: bool = False
 
     @property
@@ -117,7 +117,7 @@ class SessionConstant:
         """
         for use in self.uses:
             if use.buffer is not None:
-                yield (self.content, use.kernel, use.buffer), use.buffer
+                yield (self.content_key, use.kernel, use.buffer), use.buffer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,13 +192,13 @@ class LoadedWeight(SessionConstant):
         """The number of its originals at steady state, stale ones included."""
         return self.stale_copies + (self.is_read or self.is_kept)
 
-    def with_content(self, content: Hashable) -> Self:
-        """Return it, and its results, with the content of an equal weight."""
+    def with_content_key(self, key: Hashable) -> Self:
+        """Return it, and its results, with the key of an equal weight."""
         results = tuple(
-            replace(result, content=(content, result.fold.dtype, result.fold.shape))
+            replace(result, content_key=(key, result.fold.dtype, result.fold.shape))
             for result in self.results
         )
-        return replace(self, content=content, results=results)
+        return replace(self, content_key=key, results=results)
 
 
 class FoldedCopy(NamedTuple):
@@ -393,9 +393,9 @@ class PredictedSession:
             )
         return FoldingMemory(peak_bytes, kept_bytes)
 
-    def memory(self, weights: Sequence[LoadedWeight]) -> "SessionMemory":
+    def memory(self, weights: Sequence[LoadedWeight]) -> "PredictedMemory":
         """Return the memory of `weights`, as if the model had no others."""
-        return SessionMemory(self, weights)
+        return PredictedMemory(self, weights)
 
     def peak_reduction(
         self, weights: Sequence[LoadedWeight], replacement: Sequence[LoadedWeight]
@@ -412,7 +412,7 @@ class PredictedSession:
         )
         packed = next(filter(None, buffers), 0)
         before, after = (
-            SessionMemory(self, each, converted=converted, packed=packed)
+            PredictedMemory(self, each, converted=converted, packed=packed)
             for each in (weights, replacement)
         )
         return max(0, before.peak() - after.peak())
@@ -433,7 +433,7 @@ class PredictedSession:
             )
         loaded = LoadedWeight(
             weight=weight,
-            content=weight,
+            content_key=weight,
             uses=uses,
             is_exposed=is_overridable or any(weight.name in scope.outputs for scope in scopes),
             depth=subgraph_depth(self._graphs, weight),
@@ -442,7 +442,7 @@ class PredictedSession:
                 for reader in remaining
             ),
             results=tuple(
-                replace(self.result(fold), content=(weight, fold.dtype, fold.shape))
+                replace(self.result(fold), content_key=(weight, fold.dtype, fold.shape))
                 for fold in self._folds.of_weight(weight)
                 if fold.stays
             ),
@@ -531,7 +531,7 @@ class PredictedSession:
         return 0 if kind is None else kind.nbytes or 0
 
 
-class SessionMemory:
+class PredictedMemory:
     """The memory of some or all weights of a session in each step of its creation.
 
     Args:

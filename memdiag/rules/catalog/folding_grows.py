@@ -200,9 +200,9 @@ def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
         if result.is_kept or not is_used or remaining.is_read:
             unpacked_bytes += result.fold.nbytes
         content = result.fold.scope, result.fold.output
-        packed.append(replace(result, uses=shared, content=content))
+        packed.append(replace(result, uses=shared, content_key=content))
         packed += [
-            replace(result, uses=(use,), content=(content, index))
+            replace(result, uses=(use,), content_key=(content, index))
             for index, use in enumerate(fused)
         ]
         if result.is_kept or not is_used or shared or result.is_exposed:
@@ -233,7 +233,7 @@ def _peak_reduction(ctx: AnalysisContext, found: Sequence[_GrownResult]) -> int:
         for weight in grown.fold.weights:
             results[weight].append(grown.result)
     loaded = [
-        replace(ctx.session.weight(weight), results=tuple(of_weight)).with_content(weight)
+        replace(ctx.session.weight(weight), results=tuple(of_weight)).with_content_key(weight)
         for weight, of_weight in results.items()
     ]
     return ctx.session.peak_reduction(loaded, list(map(LoadedWeight.unpacked, results)))

@@ -227,7 +227,7 @@ def _finding(
     weights = [packed.weight for packed in group]
     kinds = {buffer.kind for buffer in buffers}
     # Results of folding are those of the rules on folding.
-    loaded = [replace(packed.loaded, content=weights[0], results=()) for packed in group]
+    loaded = [replace(packed.loaded, content_key=weights[0], results=()) for packed in group]
     return RULE.finding(
         ctx,
         message,

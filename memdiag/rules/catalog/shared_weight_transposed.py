@@ -225,7 +225,7 @@ class _TransposeCosts:
         self.weights = [
             replace(
                 session.weight(weight), results=tuple(copy.result for copy in copies)
-            ).with_content(content)
+            ).with_content_key(content)
             for weight, copies in by_weight.items()
         ]
         results = [result for loaded in self.weights for result in loaded.results]
