@@ -9,7 +9,7 @@ from onnx import ModelProto, numpy_helper, parser
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_memory import LoadedWeight, merge_equal
+from memdiag.ort.session_constants import LoadedWeight, merge_equal
 
 ROWS, COLUMNS = 128, 256
 SIZE = ROWS * COLUMNS * 4

@@ -49,12 +49,7 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold
 from memdiag.ort.fusions import batch_normalization_after
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE
-from memdiag.ort.session_memory import (
-    FoldedResult,
-    LoadedWeight,
-    PackedUse,
-    SessionConstant,
-)
+from memdiag.ort.session_constants import FoldedResult, LoadedWeight, PackedUse, SessionConstant
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule

@@ -35,7 +35,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.session_memory import FoldedCopy, LoadedWeight, merge_equal
+from memdiag.ort.session_constants import LoadedWeight, merge_equal
+from memdiag.ort.session_memory import FoldedCopy
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import qualified_name

@@ -42,10 +42,7 @@ from typing import NamedTuple
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import PackedBuffer
 from memdiag.ort.releases import ARENA_FREED_SINCE, PACKED_SHARED_SINCE
-from memdiag.ort.session_memory import (
-    LoadedWeight,
-    PackedUse,
-)
+from memdiag.ort.session_constants import LoadedWeight, PackedUse
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.expected_copies import expected_copies

@@ -56,10 +56,7 @@ from memdiag.model.readers import SAME_ORDER
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold
 from memdiag.ort.releases import ARENA_FREED_SINCE, PACKED_SHARED_SINCE
-from memdiag.ort.session_memory import (
-    FoldedResult,
-    LoadedWeight,
-)
+from memdiag.ort.session_constants import FoldedResult, LoadedWeight
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name

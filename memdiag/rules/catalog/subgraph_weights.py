@@ -40,7 +40,8 @@ from dataclasses import replace
 from memdiag.model.graph_index import Node, Scope
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import ARENA_FREED_SINCE
-from memdiag.ort.session_memory import LoadedWeight, subgraph_depth
+from memdiag.ort.session_constants import LoadedWeight
+from memdiag.ort.session_memory import subgraph_depth
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.equal_weights import (

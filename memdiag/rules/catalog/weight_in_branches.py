@@ -34,7 +34,7 @@ that are given here is then not resident.
 from collections.abc import Iterator
 
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.session_memory import LoadedWeight, merge_equal
+from memdiag.ort.session_constants import LoadedWeight, merge_equal
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import qualified_name
 from memdiag.rules.equal_weights import (
