@@ -237,7 +237,9 @@ def _evidence(finding: Finding) -> str:
     if not finding.bytes and finding.phase == "constant_fold":
         return f"{verb}: constant folding added {size} at its peak"
     if finding.evidence == "refuted":
-        return f"refuted: the X-ray saw {size if finding.measured_bytes else 'none'} of it"
+        if not finding.measured_bytes:
+            return "refuted: the X-ray found no such copy"
+        return f"refuted: the X-ray found {size} of it"
     return f"measured: {size}"
 
 

@@ -154,7 +154,7 @@ def merge_problem(kept: ir.Value, dropped: ir.Value) -> str:
     """Return why `dropped` cannot be replaced by the transpose of `kept`; empty if it can."""
     for weight in (kept, dropped):
         if not weight.is_initializer():
-            return f"{weight.name} is no initializer"
+            return f"{weight.name} is not an initializer"
         if weight.is_graph_input():
             return f"callers may set {weight.name}"
     return ""
@@ -255,7 +255,7 @@ def _of_weights(editor: ModelEditor, finding: Finding) -> Products:
         weight = editor.value(name)
         shape = _matrix_shape(weight) if weight is not None else None
         if weight is None or shape is None:
-            problems.append("the weight is no matrix that is stored in the model")
+            problems.append("the weight is not a matrix that is stored in the model")
             continue
         for transpose, source in _transposes(weight):
             output = transpose.outputs[0]

@@ -90,7 +90,7 @@ def move_problem(editor: ModelEditor, value: ir.Value) -> str:
     if root == "function":
         return "it is in a function, which cannot read values from outside"
     if constant_tensor(value) is None:
-        return "it is no dense tensor of numbers"
+        return "it is not a dense tensor of numbers"
     if value.is_graph_output():
         return "it is an output of its graph"
     if is_overridable(editor, value):
@@ -107,9 +107,9 @@ def move_problem(editor: ModelEditor, value: ir.Value) -> str:
 def tensor_problem(value: ir.Value | None) -> str:
     """Return why `value` cannot be given another tensor; empty if it can."""
     if value is None:
-        return "the weight is no initializer and no Constant"
+        return "the weight is neither an initializer nor a Constant"
     if constant_tensor(value) is None:
-        return "the weight is no dense tensor of numbers"
+        return "the weight is not a dense tensor of numbers"
     return ""
 
 

@@ -136,7 +136,7 @@ def _quantized(
     if BITS[weight.dtype] == 8 and Runtime.installed() < MATMULNBITS_8_BITS_FP32_SINCE:
         return "MatMulNBits fully supports 8 bits only since onnxruntime 1.23"
     if len(weight.shape) != 2:
-        return "the weight is no matrix"
+        return "the weight is not a matrix"
     block, axis = _integer(node, "block_size", 0), _integer(node, "axis", 1) % 2
     if block:
         summed = 1 if by_columns else 0
@@ -155,7 +155,7 @@ def _constants_problem(weight: ir.Value, scales: ir.Value, zeros: ir.Value | Non
     """Return why weight, scales and zero points cannot be replaced; empty if they can."""
     for value in (weight, scales, *([zeros] if zeros is not None else [])):
         if constant_tensor(value) is None or value.is_graph_input():
-            return f"{value.name} is no constant"
+            return f"{value.name} is not a constant"
         if value.is_graph_output():
             return f"{value.name} is an output"
     return "something else reads the weight as well" if len(weight.uses()) > 1 else ""
@@ -171,11 +171,14 @@ def _readers_problem(editor: ModelEditor, node: ir.Node) -> str:
     for product, input_index in output.uses():
         name = product.op_type
         if name not in ("MatMul", "Gemm") or product.domain not in ONNX_DOMAINS or input_index != 1:
-            return f"{name} reads the dequantized weight, not as a right operand"
+            return (
+                f"{name} does not read the dequantized weight as the right operand of a MatMul or"
+                " Gemm"
+            )
         left = product.inputs[0]
         kind = editor.type_of(left) if left is not None else None
         if left is output or (kind is not None and kind.dtype != "float"):
-            return "the left operand of the product is no fp32"
+            return "the left operand of the product is not fp32"
         producer = left.producer() if left is not None else None
         if producer is not None and producer.op_type == "DequantizeLinear":
             return "the left operand is dequantized as well, for a product of integers"

@@ -100,7 +100,7 @@ def _product_problem(editor: ModelEditor, product: Product) -> str:
 def _weight_problem(editor: ModelEditor, weight: ir.Value) -> str:
     """Return why `weight` cannot be stored in a file and packed from there; empty if it can."""
     if not weight.is_initializer() or not isinstance(weight.const_value, ir.ExternalTensor):
-        return "the weight is no initializer that could be external data"
+        return "the weight is not an initializer that could be external data"
     if not is_main_initializer(editor, weight):
         return "the weight is owned by a subgraph"
     if initializers_are_inputs(editor):

@@ -227,7 +227,7 @@ def _reason(
     if "Gather" in operators:
         return "a Gather reads it"
     if len(shape) != 2:
-        return "the weight is no matrix"
+        return "the weight is not a matrix"
     if any("Transpose" in reader.through for reader in readers):
         return "a Transpose is between them"
     if any(integer(reader.node, "transB", 0) for reader in readers):

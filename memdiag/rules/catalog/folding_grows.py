@@ -21,8 +21,8 @@ on all releases.
 - Store the weight in the type that it is used in, or gather first and cast what was gathered.
 - `defer-expand`: move the Expand, Tile or Cast behind the node that can do with the small operand.
 - `fp16-to-fp32`: store the weight in the type that it is cast to.
-- `keep-unfolded`: list the small operand among the inputs, so that it is no constant; the large one
-  is then computed in every run.
+- `keep-unfolded`: list the small operand among the inputs, so that it is not a constant; the large
+  one is then computed in every run.
 - `folding-size-limit`: set the option above to a smaller number of bytes (since 1.27).
 - `disable-constant-folding`: leave the optimizer `ConstantFolding` out, on all releases.
 
