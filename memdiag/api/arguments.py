@@ -54,7 +54,7 @@ def session_config(
     telemetry: bool = False,
     python: str | Path | None = None,
 ) -> SessionConfig:
-    """Return the configuration of the session; the arguments are those of `memdiag.profile`.
+    """Return the configuration of the session for the arguments of `memdiag.profile`.
 
     Raises:
         UsageError: an argument is not of its type, an option cannot be set, or onnxruntime is not
@@ -107,7 +107,7 @@ def input_config(
     runs: int = DEFAULT_RUNS,
     run: bool = True,
 ) -> InputConfig:
-    """Return the configuration of the inputs; the arguments are those of `memdiag.profile`.
+    """Return the configuration of the inputs for the arguments of `memdiag.profile`.
 
     Raises:
         UsageError: an argument is not of its type, or a file cannot be read as an array.

@@ -76,7 +76,7 @@ class _Sampler:
         self._thread.start()
 
     def stop(self) -> int:
-        """Return the largest sample, in bytes."""
+        """Stop the sampling thread and return the largest resident set, in bytes."""
         self._ended.set()
         self._thread.join()
         self._observer.close()

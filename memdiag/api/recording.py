@@ -106,7 +106,7 @@ class Recording:
         return time.perf_counter() - self._origin_s
 
     def next_part(self) -> RecordingPart:
-        """Return what was recorded since the last call, while the recording is under way.
+        """Return the part of the recording since the last call, while recording continues.
 
         Raises:
             MeasurementError: the process that records has ended.

@@ -44,8 +44,8 @@ def watch(
         period_s: the seconds between samples.
         xray: identify the owners of the memory of each process that uses onnxruntime, at the end
             and at peaks that last.
-        models: the ONNX files whose weights are searched for; by default those that a process maps,
-            has open or was started with.
+        models: the ONNX files whose weights are searched for; by default the files that a process
+            maps, has open or was started with.
         folder: where `request_xray` finds the recording while it is under way.
         each_step: is called several times a second with the recorder.
 

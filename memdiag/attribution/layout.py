@@ -91,8 +91,7 @@ class Layout(Protocol):
 
     @property
     def kind(self) -> str:
-        """The kind of copies in this layout: one of those in
-        `memdiag.records.attribution.CopyKind`."""
+        """The kind of copies in this layout, a `memdiag.records.attribution.CopyKind`."""
 
     def candidates(self, weight: Array, hints: LayoutHints) -> Iterable[VirtualCopy]:
         """Yield the possible copies of `weight` in this layout; none if its dtype or rank excludes

@@ -189,7 +189,7 @@ class Verifier:
         return compared
 
     def _limit_mapped_bytes(self, nbytes: int) -> None:
-        """Count bytes of the model that were mapped into our memory, and release them in time."""
+        """Add `nbytes` to the mapped model bytes; release the mapped pages every 32 MiB."""
         self._since_release += nbytes
         if self._since_release > _RELEASE_BYTES:
             self._release()

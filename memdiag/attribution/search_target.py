@@ -63,7 +63,7 @@ class SearchTarget(NamedTuple):
 
     Attributes:
         model: the open model.
-        weights: its weights, those of equal content once, and the model file as a whole.
+        weights: its weights, each content once, and the model file as a whole.
         unidentifiable: weights that are not searched for, by reason.
         fused: whether these are not weights of the user's model, but weights that
             onnxruntime computed from them.

@@ -32,7 +32,7 @@ def tiled(
     """Return (bytes of the tiled copy, its segments).
 
     Each axis ``a`` of `values` is cut into blocks of ``blocks[a]``, the last block padded to its
-    whole length. The copy's axes are those of `order`, contiguous from `offset` on unless `strides`
+    whole length. The copy has the axes in `order`, contiguous from `offset` on unless `strides`
     (bytes, for each axis of `order`) is given. Whole and padded blocks become separate segments,
     because only whole blocks are a strided box of the source.
     """

@@ -50,7 +50,7 @@ Status = Literal["created", "updated", "kept"]
 def baseline_entry(profiles: Sequence[Profile]) -> BaselineEntry:
     """Return the entry of a baseline file for `profiles` of the same model in several processes.
 
-    Copies and setup are those of the first.
+    Copies and setup are taken from the first profile.
     """
     profile, figures = profiles[0], aggregate(profiles)
     copies = copy_totals(profile.attribution) if profile.attribution else ()
@@ -98,7 +98,7 @@ def with_entry(before: Baseline | None, model: str, machine: str, entry: Baselin
 
 
 def differences(before: BaselineEntry, profile: Profile) -> tuple[str, ...]:
-    """Return how the conditions of `profile` differ from those of a baseline file's entry.
+    """Return how the conditions of `profile` differ from the conditions of a baseline entry.
 
     If they differ, figures cannot be compared.
     """

@@ -50,7 +50,7 @@ def judge(
 
     Args:
         profiles: completed runs of the model, each in a process of its own. Copies and findings
-            are those of the first.
+            are taken from the first run.
         budget: the limits, for figures above the process's own baseline.
         entry: the entry of the baseline file for this class of machines.
         update_option: the command-line option that updates the baseline file, for messages.
@@ -172,11 +172,10 @@ def find_breaches(
     *,
     late: int = 0,
 ) -> Iterator[Breach]:
-    """Yield the figures above their limit in `budget`, then those above `before`, the figures
-    of the baseline file.
+    """Yield the breaches of `budget`, then the breaches of `before`, the baseline's figures.
 
-    Both are in the order of the phases. Figures of phases may exceed the latter by their possible
-    error, `late`.
+    Both are in the order of the phases. Figures of phases may exceed the baseline by their possible
+    error, `late` bytes.
     """
 
     def phase_index(name: str) -> int:

@@ -121,7 +121,7 @@ def _lag_s(profile: Profile) -> float:
 
 
 def growth_since(memory: Memory, before: Memory | None, base: int) -> dict[str, int]:
-    """Return by how much `memory` is above `base` bytes and its parts above those of `before`."""
+    """Return by how many bytes `memory` exceeds `base`, and its parts the parts of `before`."""
     found = {"steady": memory.rss_bytes - base}
     if before is None:
         return found
@@ -184,7 +184,7 @@ def copy_totals(attribution: Attribution) -> tuple[CopyTotal, ...]:
 
 
 def largest_repeated(rows: Sequence[CopyTotal]) -> tuple[CopyTotal, ...]:
-    """Return the rows of the weight with the most bytes among those with several copies."""
+    """Return the rows of the weight that has several copies and the most bytes."""
     weights: dict[str, list[CopyTotal]] = {}
     for row in rows:
         weights.setdefault(row.weight, []).append(row)

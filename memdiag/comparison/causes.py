@@ -88,7 +88,7 @@ def explain_peak(
 ) -> str:
     """Return the causes of a difference of `size` bytes in the peak.
 
-    Where the peak is the steady memory in both columns, its causes are those of steady memory.
+    Where the peak is the steady memory in both columns, the causes of steady memory are returned.
     Otherwise they are the copies made until the phase of the larger peak. If the peak moved to
     another phase, and that phase does not differ as much, the cause is the move.
     """
@@ -192,7 +192,7 @@ def _has_xrays(*columns: ComparisonColumn) -> bool:
 
 
 def _certain(copies: Sequence[CopyChange], size: int, tolerance: int) -> list[CopyChange]:
-    """Return those of `copies` that were made in one column only.
+    """Return the `copies` that were made in one column only.
 
     Packed copies exist until the session ends. Any other copy may have been made in both columns
     and released in one, so such copies must fit into `size`.

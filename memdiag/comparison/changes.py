@@ -87,7 +87,7 @@ class _ColumnPair:
         yield from self._kept()
 
     def times(self, *, interleaved: bool) -> Iterator[FigureChange]:
-        """Yield the differences in time."""
+        """Yield the differences of load time and latency."""
         old, new = self._old.load, self._new.load
         if _is_disjoint(old, new) and abs(new.median - old.median) > MIN_LOAD_S:
             ratio = new.median / old.median
@@ -174,8 +174,8 @@ def interleaved_ratio(
 ) -> tuple[float, float, float] | None:
     """Return the ratio of latencies of interleaved runs, with bounds; None if it is not known.
 
-    Runs alternate with those of the first column only. The bounds of a quotient of two such ratios
-    are those that both intervals allow.
+    Runs alternate with runs of the first column only. The bounds of a quotient of two such ratios
+    are the bounds that both intervals allow.
     """
     old, new = _ratio_to_first(before) or (1.0, 1.0, 1.0), _ratio_to_first(after)
     if new is None:

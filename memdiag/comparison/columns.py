@@ -64,7 +64,7 @@ def with_profiles(
 
 
 def _difference(label: str, comparison: OutputComparison) -> str:
-    """Return how outputs differ from those of the first column, without finite differences."""
+    """Return how outputs differ from the first column's outputs, without finite differences."""
     parts = []
     largest = comparison.largest
     if largest and not isfinite(largest.relative):
@@ -130,7 +130,7 @@ def latency(
 ) -> Latency | None:
     """Return the latency of the `timed` runs of `profiles`; None if nothing was run.
 
-    `against_first` are the latencies of runs that alternated with those of the first column.
+    `against_first` are the latencies of runs that alternated with runs of the first column.
     """
     runs = [run.latency_s for profile in profiles for run in profile.runs[timed]]
     if not runs:

@@ -17,7 +17,7 @@ MAX_INTERLEAVED_S = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class OutputComparison:
-    """Outputs and latency of a session, compared with those of the first session.
+    """Outputs and latency of a session, compared with the first session's.
 
     Attributes:
         largest: the largest difference of an output that both have; None if they share none.

@@ -21,8 +21,8 @@ MAX_FINDINGS = 50
 def with_rewrites(findings: Sequence[Finding], file: ModelFile) -> tuple[Finding, ...]:
     """Return `findings`, each with the rewrites that can be applied to the open model.
 
-    No weight is read. Findings that a measurement refuted, those beyond `MAX_FINDINGS` and those of
-    a model of more than `MAX_NODES` nodes are not checked.
+    No weight is read. Not checked are findings that a measurement refuted, findings beyond
+    `MAX_FINDINGS`, and all findings in a model of more than `MAX_NODES` nodes.
     """
     checked = [each for each in findings[:MAX_FINDINGS] if each.evidence != "refuted"]
     if not checked or file.node_count > MAX_NODES:

@@ -65,7 +65,7 @@ class PublishedModel(NamedTuple):
 
     Attributes:
         built: the model as it was written.
-        files: all files that it needs, the model first, those of the original last.
+        files: all files that it needs: the model first, files of the original last.
     """
 
     built: BuiltModel

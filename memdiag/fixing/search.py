@@ -1,4 +1,4 @@
-"""The search of a fix: every change of every rule, tried on top of those accepted before."""
+"""The search of a fix: every change of every rule, tried on top of the accepted changes."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -39,7 +39,7 @@ _MARGIN = 1.25
 class RewriteSearch:
     """Finds the best change of each rule, the costliest rule first.
 
-    A change is tried on top of those accepted before, and has to save something compared with the
+    A change is tried on top of the accepted changes, and has to save something compared with the
     model that has them. Latency is compared with the original. At `end`, or at Ctrl-C, the search
     ends with the best result so far.
 
@@ -101,7 +101,7 @@ class RewriteSearch:
         return result
 
     def _explore(self, rules: ChangesByRule) -> None:
-        """Try all changes, as far as the time allows."""
+        """Try each rule's changes, accept the best, and stop at the exploration deadline."""
         self._step_estimate = StepEstimate(first_s=self._trial_s(), end=self.end)
         self._remaining = sum(map(len, rules))
         deadline = self.evaluator.job.limits.deadline

@@ -2,7 +2,7 @@
 
 ONNX's shape inference does not know the domain ``com.microsoft``. In the copy of the model that it
 gets, a node of that domain is replaced by a node of ONNX whose first output has the same type and
-shape, whatever it computes. The operators are those of ONNX Runtime's ContribOperators.md.
+shape, whatever it computes. ONNX Runtime's ContribOperators.md lists the operators.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from memdiag.model.graph_index import integer
 DOMAINS = frozenset({"com.microsoft"})
 
 Dims = Callable[[str], tuple[int, ...] | None]
-"""Returns the shape of an initializer; None if the name is none."""
+"""Returns the shape of an initializer; None if the name is not an initializer's."""
 
 
 class EquivalentNode(NamedTuple):

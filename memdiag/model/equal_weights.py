@@ -22,7 +22,7 @@ MAX_THREADS = 4
 """More threads do not read faster than memory allows."""
 
 MAX_READ_FACTOR = 4
-"""A model of weights that overlap is compared only until so many times its files were read."""
+"""Maximum bytes read to compare weights, as a multiple of the files: weights may overlap."""
 
 _PROBES, _PROBE_BYTES = 8, 64
 _MIN_THREADED_BYTES = 1 << 20

@@ -210,7 +210,7 @@ class Graph:
 
     @cached_property
     def node_count(self) -> int:
-        """The number of nodes, those of subgraphs included; a call of a function counts as one."""
+        """The number of nodes, subgraphs included; a call of a function counts as one."""
         return len(self.nodes) + sum(inner.node_count for inner in self.subgraphs)
 
     @cached_property
@@ -231,8 +231,7 @@ class Graph:
 
     @cached_property
     def declared_shapes(self) -> dict[str, Shape]:
-        """The shapes that the graph declares for its values, including those of tensors, by
-        name."""
+        """The shapes that the graph declares for its values and tensors, by name."""
         shapes: dict[str, Shape] = {}
         for value in self.declared_values:
             tensor = value.type.tensor_type
@@ -268,8 +267,7 @@ class Graph:
 
     @property
     def required_inputs(self) -> tuple[ValueInfoProto, ...]:
-        """The inputs of the main graph without a default: those that are not initializers as
-        well."""
+        """The inputs of the main graph without a default, that is, without an initializer."""
         sparse = {tensor.values.name for tensor in self.sparse_initializers}
         return tuple(
             value

@@ -12,7 +12,7 @@ from memdiag.model.tensor_data import CONSTANT_FIELDS, constant_array, inline_ar
 from memdiag.model.tensor_types import Array
 
 MAX_VISITS = 20_000
-"""An input is followed to so many uses; what the rest would ask of it is not known then."""
+"""Maximum uses to which an input is followed; limits set by further uses stay unknown."""
 
 MAX_SHAPE_STEPS = 50
 """Maximum operators through which the shape of a table is followed."""

@@ -108,8 +108,7 @@ class InferenceInput:
             )
 
     def _make_safe(self, node: NodeProto) -> bool:
-        """Return whether the inference of `node` is safe; replace the operator if that makes it
-        so."""
+        """Make the inference of `node` safe if possible; return whether it is safe."""
         if node.op_type == "EyeLike":
             _replace_eye_like(node)
         return is_safe(node) and not (node.op_type == "LabelEncoder" and self._has_first_ml)
@@ -154,7 +153,7 @@ def function_body(
 
 
 def _arguments(function: FunctionProto, caller: Node) -> dict[str, AttributeProto]:
-    """Return the attributes of a function call by name; defaults for those that it leaves out."""
+    """Return the attributes of a function call by name, defaults included."""
     return {
         attribute.name: attribute for attribute in (*function.attribute_proto, *caller.attribute)
     }

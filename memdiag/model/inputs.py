@@ -121,12 +121,12 @@ def plan_inputs(
 
     Args:
         model: the open model.
-        dims: sizes of free dimensions, by name, or ``input:axis`` for those without one.
+        dims: sizes of free dimensions, by name, or by ``input:axis`` if they have no name.
         given: arrays for some of the inputs; they also set the dimensions they show.
-        free_dim: the size of the other free dimensions, save those that look like a batch (the
-            first axis of an input, or a name with ``batch`` in it), which are 1, and those for
-            which an operator accepts one size only; where None, realistic sizes by their roles
-            (see `axis_roles`).
+        free_dim: the size of the other free dimensions. Dimensions that look like a batch (the
+            first axis of an input, or a name with ``batch`` in it) are 1, and dimensions for
+            which an operator accepts one size only keep that size. If None, sizes are
+            realistic for their roles (see `axis_roles`).
 
     Raises:
         UsageError: a name in `dims` or `given` is not the model's, an array does not fit its

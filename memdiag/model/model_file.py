@@ -109,7 +109,7 @@ class ModelFile:
 
     @property
     def node_count(self) -> int:
-        """The number of nodes, those of subgraphs included; a call of a function counts as one."""
+        """The number of nodes, subgraphs included; a call of a function counts as one."""
         return self.graph.node_count
 
     def read_proto(self) -> ModelProto:

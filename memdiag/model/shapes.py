@@ -137,7 +137,7 @@ def infer_shapes(
     Values whose type could not be inferred are missing. Sentences on the reasons are appended to
     `notes`, except where the only reason is a free dimension.
     """
-    inference = _Inference(model, graphs, sizes)
+    inference = _ShapeInference(model, graphs, sizes)
     notes.extend(inference.notes)
     return Shapes(
         inference.types,
@@ -150,8 +150,8 @@ def infer_shapes(
     )
 
 
-class _Inference:
-    """One inference over a model, its subgraphs, and the first call of each function.
+class _ShapeInference:
+    """Type and shape inference over a model, its subgraphs, and the first call of each function.
 
     Attributes:
         types: the known types by scope and name.
@@ -250,7 +250,7 @@ class _Inference:
                     self.types[scope][weight.name] = TensorType(weight.dtype, weight.shape)
 
     def _add_graph(self, scope: Scope, inferred: GraphProto) -> None:
-        """Add the types of a graph's values, and of those in its subgraphs."""
+        """Add the types of the values of a graph and its subgraphs."""
         types = self.types[scope]
         for values in (inferred.input, inferred.value_info, inferred.output):
             types.update(self._typed(values))
@@ -260,7 +260,7 @@ class _Inference:
                 self._add_graph(inner, graph)
 
     def _typed(self, values: Iterable[ValueInfoProto]) -> Iterable[tuple[str, TensorType]]:
-        """Yield names and types of `values`, without those of unknown type."""
+        """Yield names and types of the `values` whose type is known."""
         for value in values:
             key = value.type.SerializeToString()  # most values have one of a few types
             if key not in self._known_types:

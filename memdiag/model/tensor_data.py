@@ -15,7 +15,7 @@ from memdiag.model.tensor_types import (
 )
 
 _CONTINUES = 0x80
-"""A byte of at least so much is followed by another one of the same number."""
+"""Bytes of a varint from this value on are followed by another byte of the same number."""
 
 _MAX_VARINT_BYTES = 10
 _PART_BYTES = 1 << 18

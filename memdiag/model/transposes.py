@@ -15,7 +15,7 @@ from memdiag.records.weights import Weight
 Matrix = Array
 
 MAX_COMPARED = 4
-"""A weight that agrees in its probe with more others is compared with so many of them."""
+"""Maximum number of weights with an equal probe that a weight is compared with."""
 
 _PROBES = 32
 _TILE = 1024
@@ -25,7 +25,7 @@ class _Matrix(NamedTuple):
     """A weight that is a matrix.
 
     Attributes:
-        number: the index of the weight among those searched.
+        number: the index of the weight in the search.
         weight: the weight.
         rows, columns: its shape, without leading axes of length 1.
     """

@@ -73,7 +73,7 @@ Locate = Callable[[TensorProto, ElementType, str], Location]
 def list_weights(
     graph: Graph, functions: Iterable[Graph], *, origin: str, locate: Locate
 ) -> Iterator[WeightWithSource]:
-    """Yield every weight of a model: those of the graph first, then those of the functions.
+    """Yield every weight of a model: of the graph first, then of the functions.
 
     Args:
         graph: the main graph.

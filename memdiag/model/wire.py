@@ -132,7 +132,7 @@ def skeleton(
         origin: the name of the model in errors.
         location: the name of the file in references.
         compact: also replace integers in typed fields, and attributes with long lists or strings,
-            except those of Constant nodes. Such an attribute keeps name and type, and
+            except tensors of Constant nodes. Such an attribute keeps name and type, and
             `attribute_range` returns its range in the file.
 
     Raises:

@@ -160,8 +160,8 @@ def activation_peak(
         graphs: the model.
         shapes: the types of its values at certain sizes of the free dimensions.
         folds: the folded nodes, which are not executed.
-        declared: the types without those sizes; from `shapes` by default.
-        sizes: the sizes.
+        declared: the types without the given sizes; from `shapes` by default.
+        sizes: the sizes of the free dimensions.
     """
     declared = declared or shapes.as_declared
     simulation = _Simulation(graphs, shapes, declared, folds, sizes)

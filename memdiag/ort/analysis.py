@@ -28,7 +28,7 @@ class AnalysisContext:
         model: the open model.
         runtime: the release.
         sizes: the sizes of free dimensions by name, where the user gave them.
-        reads_weights: whether rules may read the values of weights. Without, those that have to
+        reads_weights: whether rules may read the values of weights. If not, rules that need values
             find nothing.
 
     Attributes:
@@ -75,7 +75,7 @@ class AnalysisContext:
 
     @cached_property
     def used_values(self) -> UsedValues:
-        """The values that are read, and those on which an output depends."""
+        """The values that are read, and the values on which an output depends."""
         return UsedValues(self.graphs)
 
     @cached_property

@@ -216,7 +216,7 @@ class _ConstantFolding:
                 self._remaining.append((scope, node))
 
     def _process(self, scope: Scope, node: Node) -> bool:
-        """Fold, inline or drop `node` if the runtime does; return whether it is removed so."""
+        """Fold, inline or drop `node` as the runtime would. Return whether the node disappears."""
         if node.subgraphs:
             return self._process_control_flow(scope, node, scope.subgraphs[node])
         if node.op_type == "Constant":

@@ -1,4 +1,4 @@
-"""Evaluation of operators on small constants: shapes, axes and conditions are computed so."""
+"""Evaluation of operators on small constants, to compute shapes, axes and conditions."""
 
 from collections.abc import Callable, Sequence
 

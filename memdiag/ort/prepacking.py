@@ -1,8 +1,8 @@
 """Prepacking: the constant operands that kernels copy into a layout of their own, and its size.
 
-For the CPU provider on x86-64. The sizes are those of `memdiag.attribution.layouts`, computed from
-the shape alone. The releases 1.20 to 1.31 pack the same operands alike. Where the instruction set
-matters (blocks of convolution filters), AVX-512 is assumed: AVX2 pads less.
+For the CPU provider on x86-64. The sizes equal the sizes of `memdiag.attribution.layouts`, but are
+computed from the shape alone. The releases 1.20 to 1.31 pack the same operands alike. Where the
+instruction set matters (blocks of convolution filters), AVX-512 is assumed: AVX2 pads less.
 """
 
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def packed_buffer(
 ) -> PackedBuffer | None:
     """Return the buffer into which the kernel packs the constant of `use`; None without one.
 
-    `dtype` and `shape` are those of the operand as the node reads it. float16 operands are packed
+    `dtype` and `shape` describe the operand as the node reads it. float16 operands are packed
     in fp32 where the runtime casts them ahead of time.
     """
     node = use.node

@@ -201,7 +201,10 @@ class PredictedSession:
         return found
 
     def retained_bytes(self, loaded: LoadedWeight) -> int:
-        """Return the bytes that a weight and its folded copies leave in the arena when freed."""
+        """Return the bytes of arena blocks that stay reserved after `loaded` is freed.
+
+        The blocks of its folded copies are included. Since 1.23 no block stays reserved.
+        """
         copies = self.folded_copies(loaded.weight)
         folded = sum(copy.nbytes for copy in copies if copy.is_retained)
         return folded + loaded.weight.nbytes * loaded.is_retained
@@ -335,7 +338,7 @@ class PredictedSession:
 
     @cached_property
     def _scope_order(self) -> dict[Scope, int]:
-        """The order in which graphs are initialized: outer ones first, then those in each node.
+        """The order in which graphs are initialized: each graph before its subgraphs.
 
         Functions are inlined by then, and their names made unique.
         """
@@ -358,7 +361,7 @@ class PredictedSession:
         return last
 
     def _with_operands(self, folds: Iterable[Fold]) -> Iterator[Fold]:
-        """Yield `folds` and those that they are computed from, in topological order."""
+        """Yield `folds` and the folds that compute their operands, in topological order."""
         needed: set[int] = set()
         pending = list(folds)
         while pending:
@@ -444,7 +447,7 @@ class PredictedMemory:
     def _pack(self) -> tuple[int, int]:
         """Return the maximum of bytes during packing, and the bytes after it.
 
-        Both are those of constants in private memory and of packed buffers.
+        Counted are constants in private memory and packed buffers.
         """
         constants = [
             *map(self._packed_weight, self._weights),
@@ -504,7 +507,7 @@ class _PackedConstant(NamedTuple):
 
 
 def direct_readers(found: Iterable[Reader]) -> list[Reader]:
-    """Return those of the readers of a weight that read the weight itself in a session.
+    """Return the readers of a weight that read the weight itself in a session.
 
     Identity nodes are removed and calls of functions inlined by then.
     """

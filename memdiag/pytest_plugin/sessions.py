@@ -228,7 +228,7 @@ def _cells(row: _Row) -> tuple[str, ...]:
 
 
 def _aligned(lines: Sequence[tuple[str, ...]], rows: Sequence[_Row]) -> Iterator[str]:
-    """Yield `lines` with columns as wide as those of all `rows`."""
+    """Yield `lines` with columns as wide as the columns of all `rows`."""
     widths = [max(map(len, column)) for column in zip(*map(_cells, rows), strict=True)]
     for number, model, place, rise, runs, end in lines:
         yield (

@@ -203,7 +203,7 @@ def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _steady_bytes(finding: Finding) -> int:
-    """Return what `finding` costs at steady state, as measured if it was measured."""
+    """Return the bytes that `finding` costs at steady state, as measured if it was measured."""
     is_measured = finding.measured_bytes is not None and finding.bytes and not finding.run_bytes
     return finding.measured_bytes or 0 if is_measured else finding.bytes
 
@@ -248,7 +248,7 @@ class Block:
     """A heading, a paragraph or a list of a rule's documentation.
 
     Attributes:
-        items: one item, or those of the list; each is a sequence of texts with whether they are
+        items: the items, one for a heading or paragraph; each is a sequence of texts with whether they are
             code.
     """
 

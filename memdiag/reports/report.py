@@ -129,7 +129,7 @@ class Report(Generic[R]):
     ) -> None:
         """Print the summary of `record` on `console`.
 
-        `written` are the files to name; `quiet` prints only the headline; `options` are those of
+        `written` are the files to name; `quiet` prints only the headline; `options` are the options of
         this kind of record.
         """
         self.show(codec.escaped(record), console, written=written, quiet=quiet, **options)

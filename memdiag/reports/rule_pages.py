@@ -17,7 +17,7 @@ INDEX = "README.md"
 
 
 def all_detectors() -> tuple[Detector[Any, Any], ...]:
-    """Return the detectors for models and those for programs, sorted by code."""
+    """Return the detectors for models, then the detectors for programs, by code."""
     return (*detectors(), *program_rules.detectors())
 
 

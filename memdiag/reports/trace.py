@@ -221,7 +221,7 @@ def _merged(path: Path, run: ProgramRun) -> Iterator[Event]:
 
 
 def _thread(number: int, run: ProgramRun) -> int:
-    """Return the id of a thread's track, which differs from those of the sessions."""
+    """Return the id of a thread's track, which differs from the ids of the sessions' tracks."""
     return number + _THREAD_OFFSET if number <= len(run.sessions) else number
 
 

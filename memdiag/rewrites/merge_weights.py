@@ -179,7 +179,7 @@ def _can_be_kept(editor: ModelEditor, value: ir.Value) -> bool:
 
 
 def _preference(editor: ModelEditor, value: ir.Value) -> tuple[bool, bool, bool]:
-    """Order weights by which to keep: outputs first, then those of the main graph."""
+    """Return the sort key of a weight to keep: outputs first, then weights of the main graph."""
     return (
         not value.is_graph_output(),
         not is_main_initializer(editor, value),

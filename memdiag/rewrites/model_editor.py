@@ -130,7 +130,7 @@ class ModelEditor:
             inner = owner.graph if owner is not None else None
 
     def root(self, graph: ir.Graph) -> Root:
-        """Return what `graph` belongs to."""
+        """Return the kind of root around `graph`: the model, a function, or a removed node."""
         *_, outermost = self.enclosing(graph)
         if outermost is self.model.graph:
             return "model"
@@ -382,7 +382,7 @@ def _graphs(model: ModelProto) -> Iterator[GraphProto | FunctionProto]:
 
 
 def _unsupported(model: ModelProto) -> str:
-    """Return what of a model onnx_ir does not support, and what to do; empty if nothing."""
+    """Return the part of a model that onnx_ir does not support, and what to do; empty if none."""
     if model.training_info:
         return "graphs for training cannot be rewritten. Export the model for inference."
     for graph in _graphs(model):

@@ -140,7 +140,7 @@ def _range(tensor: TensorProto) -> FileRange:
 
 
 def _refer(proto: ModelProto, editor: ModelEditor, path: Path) -> None:
-    """Refer to weights in the original's files, and embed those that cannot be referenced."""
+    """Refer to weights in the original's files; embed weights that cannot be referenced."""
     if _unreferable_bytes(list(_movable_ranges(proto)), editor) > MAX_EMBEDDED_BYTES:
         raise UsageError(
             f"{path}: weights inside {editor.file.path} are not aligned and too large to be copied"

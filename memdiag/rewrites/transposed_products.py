@@ -314,7 +314,7 @@ def _swaps_axes(node: ir.Node) -> bool:
 
 
 def _collect(editor: ModelEditor, value: ir.Value, known: Product, found: list[Product]) -> str:
-    """Add the products that read `value` to `found`; return why the value is still needed, if so.
+    """Add the products that read `value` to `found`; return why it is still needed, or empty.
 
     `known` has all attributes of the products but `node` and `operand`.
     """

@@ -69,7 +69,7 @@ class Rule:
             expected: the copies that the X-ray would list; the first `MAX_NAMED` are recorded.
             retained_bytes: how much of `nbytes` is freed but stays in the arena.
             run_bytes: what a run takes at least.
-            remedies: those of the rule that fit; all by default.
+            remedies: the rule's remedies that fit; all by default.
         """
         return Finding(
             model=path_text(ctx.model.path),

@@ -1,4 +1,4 @@
-"""The path of a finding: the uses of its weight, as ``Gather ← w → Transpose → MatMul``."""
+"""Use chains of a finding's weight for reports, as ``Gather ← w → Transpose → MatMul``."""
 
 from collections.abc import Sequence
 from itertools import islice

@@ -119,7 +119,7 @@ class PhaseTracker:
     the last sample if the sample was nearer.
 
     Between the graph transformers of level 1 and 2 onnxruntime partitions the graph: it assigns
-    nodes to the execution `providers`, and those other than CPU may compile theirs.
+    nodes to the execution `providers`, and providers other than CPU may compile their nodes.
     """
 
     def __init__(self, start: Memory, providers: Sequence[str] = ()) -> None:

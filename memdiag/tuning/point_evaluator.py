@@ -54,7 +54,7 @@ class PointEvaluator:
 
     @property
     def session_count(self) -> int:
-        """Number of sessions that were started, those that save models included."""
+        """Number of sessions that were started, sessions that save models included."""
         return self.model_evaluator.session_count + self._models.saved_count
 
     @property

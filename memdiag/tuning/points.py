@@ -52,7 +52,7 @@ def usable_points(points: Sequence[Point]) -> list[tuple[Point, Figures, float]]
 
 
 def with_pareto_front(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield the points with `on_front` set for those that no other point dominates."""
+    """Yield the points with `on_front` set where no other point dominates."""
     usable = [point for point, _, _ in usable_points(points)]
     for point in points:
         beaten = any(_dominates(other, point) for other in usable if other is not point)
@@ -91,7 +91,7 @@ def recommended_point(points: Sequence[Point], budget: Mapping[str, int], limit:
 
 
 def _simplest(points: Sequence[tuple[Point, Figures]]) -> Point:
-    """Return the point with the fewest options, and among those with the least memory."""
+    """Return the point with the fewest options; of several, the point with the least memory."""
     return min(points, key=lambda entry: (len(entry[0].options), peak_plus_steady(entry[1])))[0]
 
 

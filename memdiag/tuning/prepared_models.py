@@ -98,7 +98,7 @@ def lists_initializers(file: ModelFile) -> bool:
 def _remove_initializers_from_inputs(original: ModelFile, path: Path) -> None:
     """Remove all but the required inputs of `original` from the model saved to `path`.
 
-    The runtime keeps former initializers as inputs, and requires those that it folded away.
+    The runtime keeps former initializers as inputs, and requires the folded ones.
     """
     saved = onnx.load(path, load_external_data=False)
     fed = {each.name for each in original.graph.required_inputs}

@@ -43,7 +43,7 @@ def tuning_record(
         file: the original model.
         search: the search, after its end.
         fixed: the fix that came first; None for none.
-        notes: sentences that come before those about the search.
+        notes: sentences that come before the sentences about the search.
         dimensions: the free dimensions, with the realistic sizes.
         duration_s: the duration of everything.
     """

@@ -132,7 +132,7 @@ class OptionSearch:
         return best if best.undecided and best.options != self.chosen.options else None
 
     def _offered(self) -> set[Names]:
-        """Return the points that save memory but were not compared in time."""
+        """Return the points that save memory but whose latency was not compared."""
         if self.ended_by == "completion":
             return set()
         base = self._base()
@@ -233,7 +233,7 @@ class OptionSearch:
         return (min(found, key=lambda entry: entry[0])[1],) if found else ()
 
     def _grow(self, best: tuple[TuningOption, ...], limit: float) -> tuple[TuningOption, ...]:
-        """Add each option in turn, the most saving first, and keep those that save more."""
+        """Add each option in turn, the most saving first, and keep options that save more."""
         least = self._figures(best) or self._base()
         for option in sorted(self.usable, key=self._single_cost):
             if option in best or _clashes(option, best):

@@ -20,7 +20,8 @@ def is_worth_it(
 ) -> bool:
     """Return whether a change saves memory or, at no cost in memory, much time.
 
-    `before_comparisons` are those of the model that was changed; all are with the original.
+    `before_comparisons` compare the model before the change, `comparisons` the model after it, each
+    with the original.
     """
     if saves_memory(before, after):
         return True
@@ -42,7 +43,7 @@ def is_faster(comparisons: Comparisons, before: Comparisons) -> bool:
     """Return whether a model is faster beyond doubt with some inputs, and slower with none.
 
     `before` are the comparisons of the model that was changed; both are with the original. Fixes of
-    lost time need it, such as those for denormal values.
+    lost time need it, such as `flush-denormals`.
     """
     standing = {name: found.ratio for name, found in before}
     pairs = [(found.ratio, standing.get(name)) for name, found in comparisons]
@@ -124,7 +125,7 @@ def _grows(before: Figures, after: Figures) -> bool:
 
 
 def _gains(before: Figures, after: Figures) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return what is saved at the peak and steadily, each with the amount that may be chance."""
+    """Return the bytes saved at peak and steady state, each with the bytes that may be chance."""
     floor = _floor(before.peak_bytes)
     return (
         (

@@ -46,7 +46,7 @@ def paired_ratio(before: Sequence[float], after: Sequence[float]) -> LatencyRati
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Return the confidence interval of the median of `values`, of which there is at least one.
 
-    It uses order statistics, which holds for any distribution (Conover, "Practical Nonparametric
+    It uses order statistics, valid for any distribution (Conover, "Practical Nonparametric
     Statistics", 1999, section 3.2). Fewer than six values have no interval of 95 %, fewer than
     eight none of 99 %: the range from the smallest to the largest is returned then.
     """

@@ -105,7 +105,7 @@ def checker_error(
 
 
 def undeclared_before(before: ModelProto, after: ModelProto) -> str | None:
-    """Return what `after` declares that needs a newer runtime than `before`; None if nothing.
+    """Return the declaration of `after` that needs a newer runtime than `before`; None if none.
 
     The versions of the IR and of operator sets must not change. A domain that a node uses may be
     added.

@@ -41,7 +41,7 @@ class SideBySide:
         inputs: sizes and arrays of the inputs, and the number of runs.
         processes: number of processes for each column.
         xray: identify the owners of resident bytes in the first process of each column.
-        own_inputs: generate other inputs for models that do not run with those of the first.
+        own_inputs: generate other inputs for models that do not run with the first model's inputs.
         on_progress: called with the current step.
         notes: notes on all columns.
         interrupted: whether Ctrl-C ended the measurement; the columns up to then were returned.
@@ -297,7 +297,7 @@ class SideBySide:
         return slice(self._timed, None, max(1, len(self._sets)))
 
     def _compare_outputs(self, completed: Sequence[ColumnPlan]) -> dict[str, OutputComparison]:
-        """Compare outputs and latencies with those of the first column that completed."""
+        """Compare outputs and latencies with the first column that completed."""
         found = {
             plan.label: OutputComparison(failure=self._difference_in_inputs(plan))
             for plan in completed

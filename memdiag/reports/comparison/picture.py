@@ -1,6 +1,6 @@
 """A comparison as a picture: memory by phase and over time, then steady memory, load and latency.
 
-`timeline_of` gives the lines of memory over time to the page as well.
+`timeline_of` computes the memory lines; the HTML page uses it too.
 """
 
 from __future__ import annotations

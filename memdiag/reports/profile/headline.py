@@ -177,7 +177,7 @@ def _in_parentheses(text: str | None) -> str:
 
 
 def _steady_parts(profile: Profile) -> str:
-    """Return what the steady state adds to the baseline, by kind of memory."""
+    """Return the bytes that the steady state adds to the baseline, by kind of memory."""
     base, steady = baseline_memory(profile), profile.steady
     if steady is None or base is None:
         return ""

@@ -280,8 +280,8 @@ def span_row(span: Span) -> SpanRow:
 def span_rows(profile: Profile) -> tuple[SpanRow, ...]:
     """Return the spans that add detail to their phase, largest movement of memory first.
 
-    These are all spans of the phases in which graph transformers run, and those of any other phase
-    in which memory moved more than once.
+    Included are the phases in which graph transformers run, and other phases in which memory moved
+    more than once.
     """
     rows = [span_row(span) for span in profile.spans]
     moves = Counter(row.phase for row in rows if max(row.movement) >= _MIN_GROWTH)

@@ -43,7 +43,7 @@ def tiles(
 ) -> tuple[Tile, ...]:
     """Return the tiles: owners, the largest weights in them, and the copies of each weight.
 
-    Each tile comes before those inside it. There is a tile for each row of the owner table, with
+    Each tile comes before the tiles inside it. There is a tile for each row of the owner table, with
     the same size. `trimmed_bytes` were returned by ``malloc_trim`` before the X-ray was taken, and
     count as retained by malloc.
     """

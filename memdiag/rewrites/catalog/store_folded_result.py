@@ -126,7 +126,7 @@ def _nbytes(editor: ModelEditor, value: ir.Value) -> int | None:
 
 
 def _chain(value: ir.Value) -> list[ir.Node] | None:
-    """Return the nodes that compute `value` from constants alone, in order; None if not so."""
+    """Return the nodes that compute `value` from constants alone, in order; else None."""
     producer = value.producer()
     return None if producer is None else _chain_of(producer)
 

@@ -50,7 +50,7 @@ _MIN_KEPT = MIB
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield at most one finding for Constant nodes of graphs, and one for those of each
+    """Yield at most one finding for Constant nodes of graphs, and one for the nodes of each
     function."""
     graphs: dict[str, list[Weight]] = {}
     functions: dict[str, list[Weight]] = {}

@@ -76,7 +76,7 @@ _UNFOLDING = ("keep-unfolded", "folding-size-limit", "disable-constant-folding")
 """The remedies that have the nodes evaluated in every run."""
 _GROWN_LATER = frozenset({"Expand", "Tile", "ConstantOfShape", "Cast"})
 _MIN_GROWTH = 1.5
-"""Bytes after folding, divided by those before it, from which a node is reported."""
+"""Ratio of the bytes after and before folding from which a node is reported."""
 
 
 class _GrownResult(NamedTuple):
@@ -167,7 +167,7 @@ def _total(weights: Iterable[Weight]) -> int:
 def _run_bytes(ctx: AnalysisContext, folds: Sequence[Fold]) -> int:
     """Return the bytes that the largest of these nodes needs in a run if nothing is folded.
 
-    Its result and those of its operands that were folded too are in the arena at once.
+    Its result and its folded operands are in the arena at once.
     """
     largest = 0
     for fold in folds:

@@ -54,7 +54,7 @@ _MIN_BYTES = 64 * MIB
 _MIN_WEIGHT_BYTES = 64 * KIB
 _HALF = ("float16", "bfloat16")
 _MAX_GROWTH = 4
-"""A weight is not packed into more bytes than so many times its own."""
+"""Maximum ratio of the packed bytes of a weight to its own bytes."""
 
 
 class _PackedMappedWeight(NamedTuple):

@@ -126,8 +126,7 @@ def _finding(
 
 
 def _expected(ctx: AnalysisContext, weights: tuple[Weight, ...]) -> Iterator[ExpectedCopies]:
-    """Yield the originals that an X-ray should list, with those of other weights of equal
-    content."""
+    """Yield the originals that an X-ray should list, also of other weights of equal content."""
     if not all(is_listed_by_name(ctx, weight) for weight in weights):
         return
     equal = {twin for weight in weights for twin in ctx.equal_to(weight)}

@@ -110,7 +110,7 @@ def _is_blocked(scope: Scope, output: str, names: set[str]) -> bool:
 def _captures(subgraph: Scope, names: set[str], *, directly: bool = False) -> bool:
     """Return whether `subgraph` reads one of the values `names` of the graphs around it.
 
-    With `directly`, only its own nodes count, not those of subgraphs inside it.
+    With `directly`, only its own nodes count, not the nodes of subgraphs inside it.
     """
     return any(
         not subgraph.graph.defines(name)
