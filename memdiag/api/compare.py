@@ -66,7 +66,7 @@ def compare(
     """Measure versions, optimizers or models as columns; return their differences, with causes.
 
     All columns run in turn with the same inputs, each time in a fresh process; outputs and latency
-    are compared with those of the first column. The column of a session that fails, hangs or is not
+    are compared with the first column. The column of a session that fails, hangs or is not
     available has the reason.
 
     Args:

@@ -57,8 +57,8 @@ def tune(
     """Return the options that make `model` fit `budget` with the least latency.
 
     The memory of every option is measured alone. Where an option saves memory, outputs are checked
-    and the latency is compared quickly with that of the defaults, the largest saving first. The
-    others are then added to the option that saves the most, and those that save more are kept. The
+    and the latency is compared quickly with the defaults, the largest saving first. The other
+    options are then added to the option that saves the most, and kept if they save more. The
     chosen point is measured again in several processes, and its latency is compared precisely.
     Ctrl-C, or a time limit, ends the search with the best result so far. If a fix comes first and
     is interrupted, the tuning has no points.

@@ -153,7 +153,7 @@ class ChildXray:
 
 
 def _save_optimized(job: Job, scratch: Path) -> Path | None:
-    """Return the model as onnxruntime optimized it, saved by another child; None if that fails."""
+    """Return the path of the optimized model, which another child saves; None on failure."""
     folder = scratch / "optimized"
     folder.mkdir(exist_ok=True)
     path = folder / "model.onnx"

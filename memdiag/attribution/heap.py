@@ -309,7 +309,7 @@ class _Walker:
         self.states.append(state)
 
     def _arena_heaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield (start, end) of other arenas' heaps in ``[start, end)``, by their heap_info."""
+        """Yield (start, end) of the heaps of secondary malloc arenas in ``[start, end)``."""
         at = -(-start // HEAP_ALIGNMENT) * HEAP_ALIGNMENT
         while at < end:
             self._words.discard()

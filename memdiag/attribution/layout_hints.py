@@ -182,7 +182,7 @@ def _positive_attributes(
 
 
 def _by_column(values: Array) -> Array:
-    """Return values per block, per column or per matrix with the columns as the first axis."""
+    """Return scales or zero points with columns as first axis, ``[N, blocks]`` or ``[N, 1]``."""
     return values.T if values.ndim == 2 else values.reshape(-1, 1)
 
 

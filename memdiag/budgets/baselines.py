@@ -92,7 +92,7 @@ def matches_entry(before: BaselineEntry, now: BaselineEntry, tolerance: float | 
 
 
 def with_entry(before: Baseline | None, model: str, machine: str, entry: BaselineEntry) -> Baseline:
-    """Return `before` with `entry` for `machine`; the entries of other machines stay."""
+    """Return the baseline `before` with `entry` for `machine`; entries of other machines stay."""
     machines = dict(before.machines) if before else {}
     return Baseline(schema=BASELINE_SCHEMA, model=model, machines={**machines, machine: entry})
 

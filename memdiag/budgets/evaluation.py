@@ -208,7 +208,7 @@ def find_breaches(
 
 
 def _suspect(findings: Sequence[Finding], copies: Sequence[CopyTotal]) -> Suspect | None:
-    """Return the costliest finding that was not refuted, one about `copies` first."""
+    """Return the costliest finding that was not refuted; a finding about `copies` comes first."""
     weights = {row.weight for row in copies}
     candidates = [
         (

@@ -36,7 +36,7 @@ class Figure:
     unit: Unit = "bytes"
 
     def show(self, value: int, *, signed: bool = False) -> str:
-        """Return `value` of this figure as text."""
+        """Return `value`, bytes or a count, as text with its unit."""
         if self.unit == "count":
             return f"{value:+,}" if signed else f"{value:,}"
         return format_size(value, signed=signed)

@@ -83,7 +83,7 @@ def _outputs(names: Sequence[str]) -> str:
 
 
 def _renamed(profile: Profile, model: str) -> Profile:
-    """Return `profile` with the name `model` for its model."""
+    """Return a copy of `profile` whose model is named `model`."""
     return msgspec.structs.replace(
         profile,
         model=msgspec.structs.replace(profile.model, path=model),
@@ -94,7 +94,7 @@ def _renamed(profile: Profile, model: str) -> Profile:
 
 
 def graph_of(file: ModelFile) -> GraphSize:
-    """Return the size of a model."""
+    """Return the nodes, initializers, parameters and file bytes of a model."""
     return GraphSize(
         nodes=file.node_count,
         initializers=sum(weight.origin == "initializer" for weight in file.weights),

@@ -22,7 +22,7 @@ class OutputComparison:
     Attributes:
         largest: the largest difference of an output that both have; None if they share none.
         missing: the outputs that only the first has.
-        added: the outputs that only this one has.
+        added: the outputs that only this session has.
         interleaved: the latencies of alternating runs.
         failure: why outputs and latency were not compared; empty if they were.
     """

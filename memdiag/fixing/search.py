@@ -257,7 +257,7 @@ class RewriteSearch:
     def _finish(self) -> VerifiedResult | None:
         """Verify the result thoroughly, and publish it if it is confirmed.
 
-        If it is not, the next best change of the last rule replaces the one that was accepted.
+        Otherwise the next best change of the last rule replaces the accepted change.
         """
         about = format_duration(self._verification_s())
         self.report_progress(f"verifying the result (about {about})")
@@ -365,7 +365,7 @@ class RewriteSearch:
         return self._accepted[-1][-1] if self._accepted else None
 
     def _comparisons(self) -> Comparisons:
-        """Return latency comparisons of the model with the accepted changes with the original."""
+        """Return the latencies of the model with the accepted changes, compared with the original."""
         return self._last.comparisons if self._last is not None else ()
 
     def _end_notes(self) -> list[str]:

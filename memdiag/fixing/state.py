@@ -84,7 +84,7 @@ class FixState:
         return (Change(rewriter, tuple(possible)), editor) if possible else None
 
     def record(self, change: Change, status: RemedyStatus, reason: str) -> None:
-        """Record the outcome of a change, instead of an earlier one."""
+        """Record the outcome of a change; it replaces an earlier outcome of the same change."""
         self._outcomes[change.name, change.rule, change.weights] = Remedy(
             name=change.name,
             rule=change.rule,

@@ -30,7 +30,7 @@ _SLICE_BYTES = 16 << 20
 
 
 def can_be_compared(model: ModelFile, weight: Weight) -> bool:
-    """Return whether the bytes of a weight are in a file, or few enough to be decoded."""
+    """Return whether a weight's bytes are in a file, or at most `MAX_DECODED_BYTES` decoded."""
     in_file = weight.file is not None or model.is_decoded(weight)
     return in_file or weight.nbytes <= MAX_DECODED_BYTES
 

@@ -358,7 +358,7 @@ def _normal(random: np.random.Generator, element: ElementType, shape: tuple[int,
 
 
 def is_bits_of(array: np.ndarray[Any, Any], element: ElementType) -> bool:
-    """Return whether `array` has elements of a type that numpy lacks, as in ``ml_dtypes``.
+    """Return whether `array` stores the bits of an `element` type that numpy lacks (bfloat16).
 
     In an ``.npy`` file such an array has no name for its type, only a size.
     """

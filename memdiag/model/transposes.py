@@ -121,7 +121,7 @@ def _probe(model: ModelFile, candidate: _Matrix, *, transpose: bool) -> bytes | 
 
 
 def _equal(model: ModelFile, first: _Matrix, second: _Matrix) -> bool:
-    """Return whether `second` is the transpose of `first`. They are compared tile by tile."""
+    """Return whether matrix `second` is the transpose of `first`, comparing tile by tile."""
     left, right = _bits(model, first), _bits(model, second)
     if left is None or right is None:
         return False

@@ -299,7 +299,7 @@ class _SkeletonBuilder:
             return b"".join((*parts, self.data[copied:end]))
 
     def check_size(self, nbytes: int) -> None:
-        """Raise an error if a skeleton of `nbytes` is above the maximum."""
+        """Raise an error if `nbytes` exceeds the maximum size of a parsed graph without weights."""
         if nbytes > MAX_SKELETON_BYTES:
             size = format_size(MAX_SKELETON_BYTES)
             raise _TooLargeError(f"its graph takes more than {size} without the weights")

@@ -419,7 +419,7 @@ class _ConstantFolding:
         return types, values
 
     def _refine_types(self, scope: Scope, node: Node, inputs: list[_Constant | None]) -> None:
-        """Infer the output types of a node that is not folded from folded inputs.
+        """Refine the output types of a node that is not folded by the values of its folded inputs.
 
         The numbers of a folded input, such as the shape for a Reshape, may determine more sizes
         than the types in the file.

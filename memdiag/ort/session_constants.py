@@ -61,17 +61,17 @@ class SessionConstant:
 
     @property
     def is_read(self) -> bool:
-        """Whether something reads it unpacked, so that it stays."""
+        """Whether something reads the constant unpacked, so that it stays in memory."""
         return self.is_exposed or any(use.buffer is None for use in self.uses)
 
     @property
     def is_packed_only(self) -> bool:
-        """Whether it has uses, each of which packs it."""
+        """Whether the constant has uses, each of which packs it."""
         return bool(self.uses) and not self.is_read
 
     @property
     def is_prepacked(self) -> bool:
-        """Whether a kernel packs it; filters are reordered before kernels exist."""
+        """Whether a kernel packs the constant; a reordered filter is not packed by a kernel."""
         return any(buffer.kind != "reordered" for _, buffer in self.buffers())
 
     def buffers(self) -> Iterator[tuple[Hashable, PackedBuffer]]:
@@ -96,12 +96,12 @@ class FoldedResult(SessionConstant):
 
     @property
     def is_freed(self) -> bool:
-        """Whether it is freed when it is packed."""
+        """Whether the result is freed when it is packed."""
         return self.is_packed_only and not self.is_kept
 
     @property
     def is_in_subgraph(self) -> bool:
-        """Whether it is a constant of a subgraph."""
+        """Whether the result is a constant of a subgraph."""
         return self.fold.scope.parent is not None and not self.fold.scope.is_function
 
     def merged(self, other: "FoldedResult") -> "FoldedResult":
@@ -138,12 +138,12 @@ class LoadedWeight(SessionConstant):
 
     @property
     def private_bytes(self) -> int:
-        """Its bytes in private memory; 0 for an external weight, which is mapped."""
+        """The weight's bytes in private memory; 0 for an external weight, which is mapped."""
         return 0 if self.weight.storage == "external" else self.weight.nbytes
 
     @property
     def mapped_bytes(self) -> int:
-        """Its bytes in a mapped file."""
+        """The weight's bytes in a mapped file."""
         return self.weight.nbytes - self.private_bytes
 
     @property

@@ -210,7 +210,7 @@ class PredictedSession:
         return folded + loaded.weight.nbytes * loaded.is_retained
 
     def retained_results(self, results: Iterable[FoldedResult]) -> int:
-        """Return the bytes that results leave in the arena after they are packed and freed.
+        """Return the bytes of arena blocks that stay reserved after `results` are packed and freed.
 
         Subgraphs are initialized one after another: the next one reuses the blocks of the last.
         """
@@ -347,7 +347,7 @@ class PredictedSession:
 
     @cached_property
     def _last_with_name(self) -> dict[str, int]:
-        """The position of the last graph that has a constant of each name."""
+        """The position in `_scope_order` of the last graph with a constant of each name."""
         last: dict[str, int] = {}
         constants = [
             (scope, weight.name)

@@ -156,7 +156,7 @@ def summary_line(tuning: Tuning) -> str:
 
 
 def _why_defaults(tuning: Tuning) -> str:
-    """Return why the defaults were kept: what was tried, and what was not."""
+    """Return the sentence on why the defaults were kept, with tried and untried options."""
     tried = [point for point in tuning.points if point.options]
     problems = Counter(_problem(point) for point in tried if point.problem)
     unusable = problems.total()

@@ -272,7 +272,7 @@ def _of_weights(editor: ModelEditor, finding: Finding) -> Products:
 
 
 def _of_stored(editor: ModelEditor, finding: Finding) -> Products:
-    """Return the products by one of two stored matrices that is the other's transpose."""
+    """Return the products by one of two stored matrices that are each other's transpose."""
     pair = stored_pair(editor, finding)
     if pair is None:
         return Products((), ("the two weights are not both stored as matrices of one type",))

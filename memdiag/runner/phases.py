@@ -149,7 +149,7 @@ class PhaseTracker:
         return self._open.name
 
     def add_sample(self, now_s: float, reading: Reading) -> None:
-        """Add a sample to the open span."""
+        """Add a sample of resident memory to the open span."""
         self._sampled_s, self._sampled = now_s, reading
         self._add_to_open(reading.rss_bytes)
 
@@ -175,7 +175,7 @@ class PhaseTracker:
         self.close_window(now_s, reading)
 
     def finish(self, now_s: float, reading: Boundary) -> None:
-        """End the open span; `reading` is the last one available."""
+        """End the open span with `reading`, the last reading of memory."""
         self._end_open(now_s, reading.memory)
         self._read_window(reading)
 

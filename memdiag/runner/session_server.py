@@ -57,7 +57,7 @@ class SessionServer:
         self.close()
 
     def close(self) -> None:
-        """End the child."""
+        """End the child process, and the session in it."""
         self._child.end()
         self._scratch.cleanup()
 
@@ -96,7 +96,7 @@ class SessionServer:
         return {name: tuple(map(Path, files)) for name, files in outputs.items()}
 
     def _answer(self, name: str) -> dict[str, Any]:
-        """Return the fields of the next event `name`."""
+        """Wait for the child's next event `name` and return its fields."""
         deadline = min(time.monotonic() + self._job.limits.timeout_s, self._job.limits.deadline.at)
         for event in self._events:
             if event is not None and event.name == name:

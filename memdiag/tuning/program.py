@@ -47,7 +47,7 @@ def session_program(
 
 
 def saving_options(path: str) -> dict[str, str]:
-    """Return the session options that have the runtime write its optimized model to `path`."""
+    """Return the session options with which onnxruntime writes its optimized model to `path`."""
     data = f"{PurePath(path).name}.data"
     return {
         "optimized_model_filepath": path,

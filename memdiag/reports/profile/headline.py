@@ -89,7 +89,7 @@ def weight_factor(profile: Profile, size: int) -> str | None:
 def runtime_bytes(profile: Profile) -> int:
     """Return the file-backed memory added since the baseline that is not the model's.
 
-    These are pages of the runtime's libraries, used for the first time. 0 if unknown.
+    It consists of pages of the runtime's libraries, used for the first time. 0 if unknown.
     """
     if not profile.phases:
         return 0

@@ -105,8 +105,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 
 def _private_weight(ctx: AnalysisContext, weight: Weight) -> _PrivateWeight | None:
-    """Return the weight if it stays in private memory and would be mapped as external data; else
-    None."""
+    """Return a weight in private memory that external data would map instead; else None."""
     if ctx.graphs.is_overridable(weight):
         return _PrivateWeight(weight, 0)
     uses = ctx.session.weight(weight).uses

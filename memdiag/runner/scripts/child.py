@@ -118,7 +118,7 @@ def convert(current: Any, text: str, name: str) -> Any:
 
 
 def session_options(onnxruntime: Any, job: dict[str, Any]) -> Any:
-    """Return SessionOptions as the job asks for them, logging everything."""
+    """Return the SessionOptions of the job, with verbose logging."""
     options = onnxruntime.SessionOptions()
     for name, text in job["options"].items():
         if name == "register_custom_ops_library":
