@@ -45,7 +45,7 @@ class SlowdownUndecided(NamedTuple):
     """Outcome of a change that saves memory and may be too slow.
 
     Attributes:
-        reason: the saving and the latency that does not decide.
+        reason: the saving, and the latency ratio that may exceed the limit.
     """
 
     reason: str

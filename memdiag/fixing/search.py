@@ -365,7 +365,7 @@ class RewriteSearch:
         return self._accepted[-1][-1] if self._accepted else None
 
     def _comparisons(self) -> Comparisons:
-        """Return the latencies of the model with the accepted changes, compared with the original."""
+        """Return the latencies of the model with all accepted changes, relative to the original."""
         return self._last.comparisons if self._last is not None else ()
 
     def _end_notes(self) -> list[str]:

@@ -150,7 +150,7 @@ class ComparisonColumn(Record, frozen=True, kw_only=True):
         largest_difference: the largest difference of any output that the first column has too,
             relative to the output's largest value; None if outputs were not compared, or if no
             figure can express how they differ.
-        difference: the differences beyond that figure: in type, in shape, or because an output
+        difference: the differences that `largest_difference` cannot express: in type, in shape, or because an output
             exists in one column only.
         profile: the run with the X-ray.
     """

@@ -145,7 +145,7 @@ def write_files(contents: Sequence[tuple[Path, bytes]]) -> tuple[Path, ...]:
     """Write files with their contents, create missing folders, and return the paths.
 
     All files are written under temporary names before the first replaces its target, so that an
-    error leaves what was there, and never half a file.
+    error leaves the earlier files, and never half a file.
 
     Raises:
         ReportError: a file could not be written.

@@ -284,7 +284,7 @@ def _instant(name: str, track: tuple[int, int], t_s: float, arguments: Event) ->
 def _slice(
     name: str, category: str, track: tuple[int, int], time: Any, arguments: Event | None = None
 ) -> Event:
-    """Return the slice of anything with a `start_s` and an `end_s`."""
+    """Return the trace event of an object with a `start_s` and an `end_s`."""
     start, end = _micros(time.start_s), _micros(time.end_s)
     return _complete(name, category, track, start, end, arguments or {})
 

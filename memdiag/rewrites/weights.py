@@ -36,7 +36,7 @@ class FileRange(NamedTuple):
 
     @classmethod
     def of(cls, tensor: ir.ExternalTensor) -> Self:
-        """Return the range of `tensor`."""
+        """Return the range of the file that stores `tensor`."""
         return cls(Path(tensor.path), tensor.offset or 0, tensor.length or tensor.nbytes)
 
 
