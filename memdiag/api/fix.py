@@ -104,18 +104,20 @@ def fix(
             job = Job(model=path, runs=None, limits=Limits(deadline=deadline))
             evaluator: ModelEvaluator | None = None
             try:
-                found = find_comparison_inputs(
+                comparison_inputs = find_comparison_inputs(
                     file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes
                 )
-                state.notes += found.notes
-                dimensions = found.dimensions
-                if found.sets:
+                state.notes += comparison_inputs.notes
+                dimensions = comparison_inputs.dimensions
+                if comparison_inputs.sets:
                     report_progress("measuring the original")
                     interpreters = [Path(python) for python in check_with]
-                    other_runtimes = OtherRuntimes(interpreters, job, found.sets, scratch)
+                    other_runtimes = OtherRuntimes(
+                        interpreters, job, comparison_inputs.sets, scratch
+                    )
                     disk_bytes = sum(each.stat().st_size for each in file.files)
                     evaluator = exits.enter_context(
-                        ModelEvaluator(job, found.sets, scratch, disk_bytes)
+                        ModelEvaluator(job, comparison_inputs.sets, scratch, disk_bytes)
                     )
             except TimeLimitReached:
                 state.record_untried(rules, "the time limit ended the search before")

@@ -79,21 +79,21 @@ def figures_of(profile: Profile) -> dict[str, int]:
     were none, nor has `copies` without an X-ray.
     """
     base = profile.baseline_rss_bytes
-    found = {"peak": profile.peak_rss_bytes - base}
+    figures = {"peak": profile.peak_rss_bytes - base}
     if profile.steady is not None:
         start = profile.phase("start")
-        found |= growth_since(profile.steady, start.end if start else None, base)
+        figures |= growth_since(profile.steady, start.end if start else None, base)
     for phase in profile.phases:
         if phase.name in BUDGET_PHASES:
-            found[phase.name] = phase.peak_rss_bytes - base
+            figures[phase.name] = phase.peak_rss_bytes - base
     if len(profile.runs) > 1:
         grown = profile.runs[-1].rss_bytes - profile.runs[0].rss_bytes
-        found["growth_per_run"] = round(grown / (len(profile.runs) - 1))
+        figures["growth_per_run"] = round(grown / (len(profile.runs) - 1))
     if profile.attribution is not None:
         counts: Counter[tuple[str, ...]] = Counter()
         counts.update(copy.weights for copy in profile.attribution.copies if counts_as_copy(copy))
-        found["copies"] = max(counts.values(), default=0)
-    return found | {"process_peak": profile.peak_rss_bytes}
+        figures["copies"] = max(counts.values(), default=0)
+    return figures | {"process_peak": profile.peak_rss_bytes}
 
 
 def aggregate(profiles: Sequence[Profile]) -> dict[str, int]:

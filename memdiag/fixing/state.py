@@ -111,11 +111,11 @@ class FixState:
         """Return why a changed model is not as valid as the original; None if it is."""
         if built.newer is not None:
             return f"it declares {built.newer}, which the original does not"
-        found = self._validities.get(built.digest)
-        if found is None:
-            found = self._validities[built.digest] = self._checker.check(built.path)
-        self.is_valid = not found.error
-        return f"onnx.checker rejects it ({found.error})" if found.is_new else None
+        validity = self._validities.get(built.digest)
+        if validity is None:
+            validity = self._validities[built.digest] = self._checker.check(built.path)
+        self.is_valid = not validity.error
+        return f"onnx.checker rejects it ({validity.error})" if validity.is_new else None
 
     def explain_invalidity(self) -> None:
         """Add a note if the model that was checked last does not pass, like the original."""

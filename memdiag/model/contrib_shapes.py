@@ -67,13 +67,13 @@ def _product_typed_as(left: int, right: int, typed: int) -> EquivalentRule:
     def rule(node: NodeProto, dims: Dims) -> EquivalentNode | None:
         if len(node.input) <= max(left, right, typed):
             return None
-        taken = [""] * 8
+        inputs = [""] * 8
         # QLinearMatMul takes the matrices at 0 and 3, zero points of the same types at 2 and 5, and
         # the output's type from the last input.
-        taken[0] = taken[2] = node.input[left]
-        taken[3] = taken[5] = node.input[right]
-        taken[7] = node.input[typed]
-        return EquivalentNode("QLinearMatMul", tuple(taken))
+        inputs[0] = inputs[2] = node.input[left]
+        inputs[3] = inputs[5] = node.input[right]
+        inputs[7] = node.input[typed]
+        return EquivalentNode("QLinearMatMul", tuple(inputs))
 
     return rule
 

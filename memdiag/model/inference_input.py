@@ -91,17 +91,17 @@ class InferenceInput:
             if node.op_type in _CHECKED and not self._make_safe(node):
                 node.domain = _OTHER_DOMAIN
             elif node.domain not in _KNOWN_DOMAINS and _key(node) not in self._functions:
-                found = equivalent_op(node, self._dims.get) if node.domain in DOMAINS else None
-                if found is None:
+                equivalent = equivalent_op(node, self._dims.get) if node.domain in DOMAINS else None
+                if equivalent is None:
                     kind = f"{node.domain}.{node.op_type}"
                     unknown[kind] += 1
                     node.domain = _OTHER_DOMAIN
                     continue
-                node.domain, node.op_type = "", found.op_type
-                node.input[:] = found.inputs
-                if found.equation:
-                    node.attribute.append(helper.make_attribute("equation", found.equation))
-                made_up.update(found.made_up)
+                node.domain, node.op_type = "", equivalent.op_type
+                node.input[:] = equivalent.inputs
+                if equivalent.equation:
+                    node.attribute.append(helper.make_attribute("equation", equivalent.equation))
+                made_up.update(equivalent.made_up)
         if isinstance(graph, GraphProto):
             graph.value_info.extend(
                 helper.make_tensor_value_info(name, 1, shape) for name, shape in made_up.items()

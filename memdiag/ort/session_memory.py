@@ -167,18 +167,18 @@ class PredictedSession:
 
     def packed_buffers(self, constants: Iterable[SessionConstant]) -> list[PackedBuffer]:
         """Return the packed buffers of `constants`; a buffer that kernels share is listed once."""
-        found: list[PackedBuffer] = []
+        buffers: list[PackedBuffer] = []
         seen: set[Hashable] = set()
         for constant in constants:
             for key, buffer in constant.buffers():
                 if self.runtime < PACKED_SHARED_SINCE or key not in seen:
-                    found.append(buffer)
+                    buffers.append(buffer)
                 seen.add(key)
-        return found
+        return buffers
 
     def folded_copies(self, weight: Weight) -> list[FoldedCopy]:
         """Return the folded copies of `weight` alone that are resident at steady state."""
-        found: list[FoldedCopy] = []
+        copies: list[FoldedCopy] = []
         seen: set[Node] = set()
         for reader in self._readers(weight):
             steps = [step for step in reader.path if step.node.op_type != "Identity"]
@@ -197,8 +197,8 @@ class PredictedSession:
             work = tuple(_signature(step.node) for step in steps)
             signature = (id(scope), fold.shape, fold.dtype, *work)
             kind = kinds[-1] if kinds else "original"
-            found.append(FoldedCopy(kind, fold.nbytes, signature, is_retained))
-        return found
+            copies.append(FoldedCopy(kind, fold.nbytes, signature, is_retained))
+        return copies
 
     def retained_bytes(self, loaded: LoadedWeight) -> int:
         """Return the bytes of arena blocks that stay reserved after `loaded` is freed.
@@ -506,14 +506,14 @@ class _PackedConstant(NamedTuple):
     freed: _Freed
 
 
-def direct_readers(found: Iterable[Reader]) -> list[Reader]:
+def direct_readers(weight_readers: Iterable[Reader]) -> list[Reader]:
     """Return the readers of a weight that read the weight itself in a session.
 
     Identity nodes are removed and calls of functions inlined by then.
     """
     return [
         reader
-        for reader in found
+        for reader in weight_readers
         if reader.node.op_type != "Identity"
         and all(step.node.op_type == "Identity" for step in reader.path)
         and reader.scope.call(reader.node) is None

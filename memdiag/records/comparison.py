@@ -150,8 +150,8 @@ class ComparisonColumn(Record, frozen=True, kw_only=True):
         largest_difference: the largest difference of any output that the first column has too,
             relative to the output's largest value; None if outputs were not compared, or if no
             figure can express how they differ.
-        difference: the differences that `largest_difference` cannot express: in type, in shape, or because an output
-            exists in one column only.
+        difference: the differences that `largest_difference` cannot express: another type or
+            shape, or an output that exists in one column only.
         profile: the run with the X-ray.
     """
 

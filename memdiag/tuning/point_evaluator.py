@@ -167,12 +167,12 @@ class PointEvaluator:
 
     def _with_latency(self, point: Point, comparisons: Comparisons) -> Point:
         name, slowest = max(
-            ((name, found.ratio) for name, found in comparisons),
+            ((name, comparison.ratio) for name, comparison in comparisons),
             key=lambda entry: entry[1].median,
             default=("", None),
         )
-        is_slower = any(found.is_slower(self.limit) for _, found in comparisons)
-        is_within = all(found.is_within(self.limit) for _, found in comparisons)
+        is_slower = any(comparison.is_slower(self.limit) for _, comparison in comparisons)
+        is_within = all(comparison.is_within(self.limit) for _, comparison in comparisons)
         return self._with_fit(
             msgspec.structs.replace(
                 point,

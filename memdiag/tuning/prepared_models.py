@@ -100,13 +100,13 @@ def _remove_initializers_from_inputs(original: ModelFile, path: Path) -> None:
 
     The runtime keeps former initializers as inputs, and requires the folded ones.
     """
-    saved = onnx.load(path, load_external_data=False)
+    prepared = onnx.load(path, load_external_data=False)
     fed = {each.name for each in original.graph.required_inputs}
-    kept = [each for each in saved.graph.input if each.name in fed]
-    del saved.graph.input[:]
-    saved.graph.input.extend(kept)
-    saved.ir_version = OVERRIDABLE_SINCE_IR
-    onnx.save(saved, path)
+    kept = [each for each in prepared.graph.input if each.name in fed]
+    del prepared.graph.input[:]
+    prepared.graph.input.extend(kept)
+    prepared.ir_version = OVERRIDABLE_SINCE_IR
+    onnx.save(prepared, path)
 
 
 def _shared(model: Path) -> tuple[SharedWeight, ...]:

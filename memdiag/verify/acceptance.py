@@ -45,8 +45,8 @@ def is_faster(comparisons: Comparisons, before: Comparisons) -> bool:
     `before` are the comparisons of the model that was changed; both are with the original. Fixes of
     lost time need it, such as `flush-denormals`.
     """
-    standing = {name: found.ratio for name, found in before}
-    pairs = [(found.ratio, standing.get(name)) for name, found in comparisons]
+    ratios_before = {name: comparison.ratio for name, comparison in before}
+    pairs = [(comparison.ratio, ratios_before.get(name)) for name, comparison in comparisons]
     faster = any(
         new.high < _CLEARLY_FASTER * (old.low if old is not None else 1.0) for new, old in pairs
     )
@@ -57,9 +57,9 @@ def is_faster(comparisons: Comparisons, before: Comparisons) -> bool:
 
 def slowness(comparisons: Comparisons, limit: float) -> str | None:
     """Return with which inputs a model is slower by more than `limit`; None where with none."""
-    for name, found in comparisons:
-        if found.is_slower(limit):
-            return f"slower: {_interval(found)} with {name}"
+    for name, comparison in comparisons:
+        if comparison.is_slower(limit):
+            return f"slower: {_interval(comparison)} with {name}"
     return None
 
 
@@ -68,14 +68,16 @@ def undecided_slowness(comparisons: Comparisons, limit: float) -> str | None:
 
     None where there are no such inputs. A median below the limit counts as fast enough.
     """
-    undecided = [(name, found) for name, found in comparisons if found.is_undecided(limit)]
+    undecided = [
+        (name, comparison) for name, comparison in comparisons if comparison.is_undecided(limit)
+    ]
     if not undecided:
         return None
-    name, found = max(undecided, key=lambda entry: entry[1].ratio.high)
-    high = ceil(found.ratio.high * 100) / 100
+    name, comparison = max(undecided, key=lambda entry: entry[1].ratio.high)
+    high = ceil(comparison.ratio.high * 100) / 100
     return (
-        f"latency {_interval(found)} with {name} after {found.ratio.pairs} pairs does not decide;"
-        f" --max-slowdown {high:.2f} accepts it"
+        f"latency {_interval(comparison)} with {name} after {comparison.ratio.pairs} pairs does not"
+        f" decide; --max-slowdown {high:.2f} accepts it"
     )
 
 

@@ -298,16 +298,16 @@ class SideBySide:
 
     def _compare_outputs(self, completed: Sequence[ColumnPlan]) -> dict[str, OutputComparison]:
         """Compare outputs and latencies with the first column that completed."""
-        found = {
+        comparisons = {
             plan.label: OutputComparison(failure=self._difference_in_inputs(plan))
             for plan in completed
             if plan.label in self._own
         }
-        others = [plan for plan in completed if plan.label not in found]
+        others = [plan for plan in completed if plan.label not in comparisons]
         if self._reference is None and others:
             self._reference = others.pop(0).job
         if self._reference is None or not others or not self._sets:
-            return found
+            return comparisons
         with ReferenceSession(self._reference, self._sets, self._folder("outputs")) as reference:
             if reference.unstable:
                 names = ", ".join(sorted(reference.unstable))
@@ -315,10 +315,10 @@ class SideBySide:
             for plan in others:
                 self.on_progress(f"{plan.label} beside the first")
                 try:
-                    found[plan.label] = reference.compare(plan.job, self._timed)
+                    comparisons[plan.label] = reference.compare(plan.job, self._timed)
                 except MeasurementError as error:
-                    found[plan.label] = OutputComparison(failure=str(error))
-        return found
+                    comparisons[plan.label] = OutputComparison(failure=str(error))
+        return comparisons
 
     def _difference_in_inputs(self, plan: ColumnPlan) -> str:
         """Return why `plan`, which has inputs of its own, is not compared with the first."""

@@ -110,8 +110,8 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         if after >= _MIN_GROWTH * before:
             grown = _GrownResult(ctx.session.result(fold), replaced, kept)
             by_operator[fold.node.op_type].append(grown)
-    for operator, found in by_operator.items():
-        yield from _findings(ctx, operator, found)
+    for operator, grown_results in by_operator.items():
+        yield from _findings(ctx, operator, grown_results)
 
 
 def _is_used(ctx: AnalysisContext, weight: Weight) -> bool:
@@ -121,16 +121,19 @@ def _is_used(ctx: AnalysisContext, weight: Weight) -> bool:
 
 
 def _findings(
-    ctx: AnalysisContext, operator: str, found: Sequence[_GrownResult]
+    ctx: AnalysisContext, operator: str, grown_results: Sequence[_GrownResult]
 ) -> Iterator[Finding]:
-    folds = [grown.fold for grown in found]
+    folds = [grown.fold for grown in grown_results]
     result_bytes = sum(fold.nbytes for fold in folds)
     source_bytes = _total({weight for fold in folds for weight in fold.weights})
-    replaced_bytes = _total({weight for grown in found for weight in grown.replaced})
+    replaced_bytes = _total({weight for grown in grown_results for weight in grown.replaced})
     beside = {
-        weight for grown in found for weight in grown.kept if weight.nbytes >= _MIN_NODE_BYTES
+        weight
+        for grown in grown_results
+        for weight in grown.kept
+        if weight.nbytes >= _MIN_NODE_BYTES
     }
-    steady_bytes = _steady_bytes(ctx, [grown.result for grown in found])
+    steady_bytes = _steady_bytes(ctx, [grown.result for grown in grown_results])
     growth = steady_bytes - replaced_bytes
     if growth < _MIN_BYTES:
         return
@@ -153,9 +156,9 @@ def _findings(
         nodes=nodes,
         graph=common_graph(ctx, folds),
         nbytes=growth,
-        peak_bytes=max(growth, _peak_reduction(ctx, found)),
+        peak_bytes=max(growth, _peak_reduction(ctx, grown_results)),
         phase="constant_fold",
-        expected=_expected(found),
+        expected=_expected(grown_results),
         remedies=_remedies(ctx, operator, folds, unfolding_saves=unfolding_saves),
     )
 
@@ -221,10 +224,10 @@ def _is_fused(ctx: AnalysisContext, use: PackedUse) -> bool:
     return True
 
 
-def _peak_reduction(ctx: AnalysisContext, found: Sequence[_GrownResult]) -> int:
+def _peak_reduction(ctx: AnalysisContext, grown_results: Sequence[_GrownResult]) -> int:
     """Return by how much the peak would be lower if the sources were not folded."""
     results: dict[Weight, list[FoldedResult]] = defaultdict(list)
-    for grown in found:
+    for grown in grown_results:
         for weight in grown.fold.weights:
             results[weight].append(grown.result)
     loaded = [
@@ -258,14 +261,14 @@ def _detail(ctx: AnalysisContext, steady_bytes: int, replaced_bytes: int, kept: 
     return f"onnxruntime {ctx.runtime} keeps {format_size(steady_bytes)} for it, {where}."
 
 
-def _expected(found: Sequence[_GrownResult]) -> Iterator[ExpectedCopies]:
+def _expected(grown_results: Sequence[_GrownResult]) -> Iterator[ExpectedCopies]:
     """Yield the copies that an X-ray recognizes: half-precision weights cast to float."""
-    folds = [grown.fold for grown in found]
+    folds = [grown.fold for grown in grown_results]
     weights = dict.fromkeys(weight for fold in folds for weight in fold.weights)
     if (
         all(fold.node.op_type == "Cast" and fold.dtype == "float" for fold in folds)
         and all(weight.dtype in ("float16", "bfloat16") for weight in weights)
-        and not any(grown.result.is_freed for grown in found)
+        and not any(grown.result.is_freed for grown in grown_results)
     ):
         yield ExpectedCopies(
             weights=tuple(qualified_name(weight) for weight in weights),

@@ -82,15 +82,15 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     if _MAX_GROWTH * sum(weight.nbytes for weight in external) < _MIN_BYTES:
         return
     shared: set[Hashable] = set()
-    found = [
+    packed_weights = [
         packed
         for weight in external
         if not ctx.graphs.is_overridable(weight) and (packed := _packed_weight(ctx, weight, shared))
     ]
-    found.sort(key=lambda packed: -packed.nbytes)
-    total = sum(packed.nbytes for packed in found)
+    packed_weights.sort(key=lambda packed: -packed.nbytes)
+    total = sum(packed.nbytes for packed in packed_weights)
     if total >= _MIN_BYTES:
-        yield _finding(ctx, found, total)
+        yield _finding(ctx, packed_weights, total)
 
 
 def _may_stay_mapped(weight: Weight) -> bool:
@@ -130,15 +130,17 @@ def _packed_weight(
     return _PackedMappedWeight(qualified_name(weight), weight.nbytes, nodes, kind, len(new), nbytes)
 
 
-def _finding(ctx: AnalysisContext, found: list[_PackedMappedWeight], total: int) -> Finding:
-    names = [packed.name for packed in found]
-    nodes = [node for packed in found for node in packed.nodes]
-    mapped = sum(packed.mapped_bytes for packed in found)
+def _finding(
+    ctx: AnalysisContext, packed_weights: list[_PackedMappedWeight], total: int
+) -> Finding:
+    names = [packed.name for packed in packed_weights]
+    nodes = [node for packed in packed_weights for node in packed.nodes]
+    mapped = sum(packed.mapped_bytes for packed in packed_weights)
     remedies = RULE.remedies if ctx.runtime >= PREPACKED_SAVED_SINCE else RULE.remedies[1:]
     return RULE.finding(
         ctx,
         f"{counted_weights(names, mapped)} that would stay mapped from the file "
-        f"{is_or_are(len(found))} packed into private memory, for "
+        f"{is_or_are(len(packed_weights))} packed into private memory, for "
         f"{some_of(list(dict.fromkeys(nodes)))}",
         detail=f"Each session has {format_size(total)} of packed copies. Pages of the file would "
         "be shared and reclaimable.",
@@ -150,7 +152,7 @@ def _finding(ctx: AnalysisContext, found: list[_PackedMappedWeight], total: int)
             ExpectedCopies(
                 weights=(packed.name,), kind=packed.kind, count=packed.copies, bytes=packed.nbytes
             )
-            for packed in found
+            for packed in packed_weights
             if packed.copies
         ),
         remedies=remedies,
