@@ -127,7 +127,7 @@ def input_config(
 def limits(
     *, timeout_s: float = DEFAULT_TIMEOUT_S, memory_limit_bytes: int | None = None
 ) -> Limits:
-    """Return the limits of a child.
+    """Return the time and memory limits of a child process.
 
     Raises:
         UsageError: a limit leaves no time or no memory.

@@ -150,7 +150,7 @@ def _record(
     dimensions: tuple[Dimension, ...],
     duration_s: float,
 ) -> Fix:
-    """Return the record of a fix; a `result` that is only an `PublishedModel` was not verified."""
+    """Return the record of a fix. A `result` of type `PublishedModel` was not verified."""
     verified = result if isinstance(result, VerifiedResult) else None
     output = result.output if isinstance(result, VerifiedResult) else result
     difference = verified.verdict.difference if verified else None

@@ -182,7 +182,7 @@ class RewriteSearch:
         )
 
     def _compared(self, job: Job, bound: Bound, is_saving: bool) -> Verdict:
-        """Compare outputs and latency with the original, briefly where no memory is saved."""
+        """Compare outputs and latency with the original, with few runs where no memory is saved."""
         return self.evaluator.evaluate(
             job,
             bound,

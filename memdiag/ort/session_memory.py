@@ -532,7 +532,7 @@ def subgraph_depth(graphs: GraphIndex, weight: Weight) -> int:
 
 
 def _signature(node: Node) -> tuple[object, ...]:
-    """Return a key that is equal for nodes that do the same with their first input."""
+    """Return a key that is equal for nodes with the same operator, attributes and other inputs."""
     attributes = sorted(
         attribute.SerializeToString(deterministic=True) for attribute in node.attribute
     )

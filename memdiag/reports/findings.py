@@ -69,7 +69,7 @@ class FindingText:
 
 
 def finding_text(finding: Finding) -> FindingText:
-    """Return the texts of `finding`."""
+    """Return the sentences that describe `finding` in reports."""
     return FindingText(
         model=plain(finding.model),
         rule=plain(finding.rule),

@@ -23,10 +23,10 @@ from memdiag.tuning.program import saving_options
 
 
 class PreparedModels:
-    """Writes the models that options need.
+    """Writes the model files that session options need, such as a saved optimized model.
 
     Args:
-        scratch: the folder for them.
+        scratch: the folder for these files.
 
     Attributes:
         saved_count: the number of models that the runtime saved.

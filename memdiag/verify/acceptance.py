@@ -112,7 +112,7 @@ def takes_less_time(first: Comparisons, second: Comparisons) -> bool | None:
 
 
 def memory_change(before: Figures, after: Figures) -> str:
-    """Return how peak and steady memory change, as text."""
+    """Return the change of peak and steady memory as text."""
     peak = " → ".join(format_sizes(before.peak_bytes, after.peak_bytes))
     steady = " → ".join(format_sizes(before.steady_bytes, after.steady_bytes))
     return f"peak {peak}, steady {steady}"

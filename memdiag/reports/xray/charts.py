@@ -304,7 +304,7 @@ def _text_length(cells: Iterable[str | int]) -> int:
 
 
 def tile_columns(tiles: Sequence[Tile]) -> dict[str, list[Any]]:
-    """Return `tiles` as columns."""
+    """Return the fields of `tiles` as lists of equal length, for the page's chart."""
     return {
         "id": [tile.id for tile in tiles],
         "parent": [tile.parent for tile in tiles],
