@@ -1,4 +1,7 @@
-"""Sizes, durations and counts as text. Output has binary units, input binary or decimal ones."""
+"""Sizes, durations, counts and lists of names as text.
+
+Output has binary units, input binary or decimal ones.
+"""
 
 import re
 from collections.abc import Sequence
@@ -12,6 +15,9 @@ GIB = 1024 * MIB
 
 MIN_GROUP_GAP = 0.02
 """Share of the largest size by which two groups of sizes must differ."""
+
+MAX_LISTED = 3
+"""Names that a sentence lists."""
 
 _FACTORS = {
     "": 1,
@@ -139,6 +145,18 @@ def two_groups(sizes: Sequence[int]) -> tuple[Sequence[int], Sequence[int]] | No
     return ordered[:split], ordered[split:]
 
 
-def counted(count: int, singular: str, plural: str = "") -> str:
+def plural(count: int, singular: str, several: str = "") -> str:
+    """Return the noun for `count` things: ``weight``, ``weights``."""
+    return singular if count == 1 else several or f"{singular}s"
+
+
+def counted(count: int, singular: str, several: str = "") -> str:
     """Return `count` with its noun: ``1 weight``, ``1,200 weights``."""
-    return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
+    return f"{count:,} {plural(count, singular, several)}"
+
+
+def some_of(names: Sequence[str], limit: int = MAX_LISTED, separator: str = ", ") -> str:
+    """Return the first few of `names`, and how many more there are: ``a, b, c and 12 more``."""
+    listed = separator.join(names[:limit])
+    more = len(names) - limit
+    return f"{listed} and {more:,} more" if more > 0 else listed

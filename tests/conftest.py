@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from benchmarks.real_models import FetchError
 from benchmarks.real_models import real_models as fetch_real_models
 from memdiag.verify.latency import LatencyComparison
-from memdiag.verify.ratio import Ratio
+from memdiag.verify.latency_ratio import LatencyRatio
 from sample_models import load_recipes
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def equal_latency(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let two models be equally fast: to compare them takes seconds of alternate runs."""
 
     def compared(*arguments: object, **options: object) -> LatencyComparison:
-        return LatencyComparison(1e-3, 1e-3, Ratio(1.0, 1.0, 1.0, 15))
+        return LatencyComparison(1e-3, 1e-3, LatencyRatio(1.0, 1.0, 1.0, 15))
 
     monkeypatch.setattr("memdiag.verify.model_evaluator.compare_latency", compared)
     monkeypatch.setattr("memdiag.comparison.reference.compare_latency", compared)

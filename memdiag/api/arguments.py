@@ -37,7 +37,7 @@ def input_config(
     runs: int = DEFAULT_RUNS,
     run: bool = True,
 ) -> InputConfig:
-    """Return the configuration of the inputs; the arguments are those of `memdiag.profile`.
+    """Return the configuration of the inputs for the arguments of `memdiag.profile`.
 
     Raises:
         UsageError: an argument is not of its type, or a file cannot be read as an array.
@@ -57,7 +57,7 @@ def input_config(
 def limits(
     *, timeout_s: float = DEFAULT_TIMEOUT_S, memory_limit_bytes: int | None = None
 ) -> Limits:
-    """Return the limits of a child.
+    """Return the time and memory limits of a child process.
 
     Raises:
         UsageError: a limit leaves no time or no memory.

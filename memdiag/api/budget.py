@@ -21,6 +21,7 @@ from memdiag.records.baseline import Baseline, BaselineEntry
 from memdiag.records.budget import Budget, Judgement
 from memdiag.records.files import require_writable, resolve_output
 from memdiag.records.profile import Profile
+from memdiag.units import some_of
 
 MAX_OTHER_BASELINES = 3
 """Baselines of other options in an error."""
@@ -120,8 +121,8 @@ def check_budget(
     if update and baseline is not None:
         resolve_output(baseline)  # before anything is measured
         require_writable(baseline)
-    saved = read_baseline(baseline) if baseline else None
-    if not budget.limits and saved is None and not update:
+    saved_baseline = read_baseline(baseline) if baseline else None
+    if not budget.limits and saved_baseline is None and not update:
         others = _other_baselines(baseline, model) if baseline else ""
         raise UsageError(
             f"{model}: there is no budget or baseline{others}. Give a budget such as peak=1.2GB, or"
@@ -131,7 +132,7 @@ def check_budget(
     if first.outcome.status != "completed":
         return BudgetResult(profile=first)
     machine = first.environment.machine
-    entry = saved.machines.get(machine) if saved and not update else None
+    entry = saved_baseline.machines.get(machine) if saved_baseline and not update else None
     profiles = [first]
     judgement = judge(profiles, budget, entry=entry, update_option=update_option)
     if (update or not judgement.is_met) and processes > 1:
@@ -153,8 +154,8 @@ def check_budget(
     elif update:
         notes.append("the baseline was not updated: the budget is exceeded")
     incomparable = ""
-    if saved is not None and entry is None and not update:
-        incomparable = _incomparable(saved, machine, update_option)
+    if saved_baseline is not None and entry is None and not update:
+        incomparable = _incomparable(saved_baseline, machine, update_option)
         notes.append(incomparable)
     judgement = msgspec.structs.replace(judgement, notes=tuple(notes))
     return BudgetResult(
@@ -171,12 +172,12 @@ def refuse_other_configuration(path: Path, model: str, profile: Profile) -> None
         UsageError: the file at `path` is of another model, or was measured with other options.
         RecordError: the file is not a baseline.
     """
-    saved = read_baseline(path)
-    before = saved.machines.get(profile.environment.machine) if saved else None
-    if saved is not None and Path(saved.model).name != Path(model).name:
-        owner = saved.model
-    elif before is not None and (found := differences(before, profile)):
-        owner = f"another configuration (this run had {'; '.join(found)})"
+    saved_baseline = read_baseline(path)
+    before = saved_baseline.machines.get(profile.environment.machine) if saved_baseline else None
+    if saved_baseline is not None and Path(saved_baseline.model).name != Path(model).name:
+        owner = saved_baseline.model
+    elif before is not None and (changed_settings := differences(before, profile)):
+        owner = f"another configuration (this run had {'; '.join(changed_settings)})"
     else:
         return
     raise UsageError(
@@ -196,13 +197,11 @@ def _other_baselines(path: Path, model: str) -> str:
     ]
     if not found:
         return ""
-    more = len(found) - MAX_OTHER_BASELINES
-    and_more = f" and {more} more" if more > 0 else ""
     here = Path.cwd()
     folder = path.parent.relative_to(here) if path.is_relative_to(here) else path.parent
     return (
         f" for these options. Baselines for other options in {folder}:"
-        f" {', '.join(found[:MAX_OTHER_BASELINES])}{and_more}"
+        f" {some_of(found, MAX_OTHER_BASELINES)}"
     )
 
 

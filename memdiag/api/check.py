@@ -14,10 +14,11 @@ from memdiag.model.native_memory import trim_heap
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import newer_release_note
 from memdiag.ort.runtime import Runtime
+from memdiag.paths import path_text
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
 from memdiag.rules import detectors, find_detector
-from memdiag.rules.finding_path import with_paths
-from memdiag.rules.rule import Detector
+from memdiag.rules.rule import ModelDetector
+from memdiag.rules.use_chains import with_paths
 from memdiag.units import format_size
 
 DEFAULT_MIN_BYTES = 4096
@@ -44,15 +45,17 @@ class Selection:
     select: Sequence[str] = ()
     ignore: Sequence[str] = ()
     min_bytes: int = DEFAULT_MIN_BYTES
-    chosen: tuple[Detector, ...] = field(init=False, repr=False)
+    chosen: tuple[ModelDetector, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.min_bytes < 0:
             raise UsageError("--min-bytes must be 0 or greater.")
         wanted = (
-            _named(self.select) if self.select else {detector.rule.code for detector in detectors()}
+            _rule_codes(self.select)
+            if self.select
+            else {detector.rule.code for detector in detectors()}
         )
-        wanted -= _named(self.ignore)
+        wanted -= _rule_codes(self.ignore)
         chosen = tuple(detector for detector in detectors() if detector.rule.code in wanted)
         object.__setattr__(self, "chosen", chosen)
 
@@ -120,9 +123,9 @@ def check_models(
             with _without_cycle_collection(), open_model(path) as opened:
                 found, notes = find_waste(opened, runtime, selection, dims=dims)
                 opened.release()  # an error where the file became shorter
-                checked.append(_facts(opened, notes))
+                checked.append(_checked_model(opened, notes))
         except ModelError as error:
-            checked.append(CheckedModel(path=_text(path), error=str(error)))
+            checked.append(CheckedModel(path=path_text(path), error=str(error)))
         else:
             findings += found
     return Check(
@@ -215,7 +218,7 @@ def _stored_bytes(path: Path) -> int:
     return status.st_size if blocks is None else min(status.st_size, 512 * blocks)
 
 
-def _named(names: Iterable[str]) -> set[str]:
+def _rule_codes(names: Iterable[str]) -> set[str]:
     """Return the codes of the rules with `names`, which are names, codes or prefixes of codes.
 
     Raises:
@@ -230,20 +233,15 @@ def _named(names: Iterable[str]) -> set[str]:
     return codes
 
 
-def _facts(model: ModelFile, notes: tuple[str, ...]) -> CheckedModel:
+def _checked_model(model: ModelFile, notes: tuple[str, ...]) -> CheckedModel:
     return CheckedModel(
-        path=_text(model.path),
+        path=path_text(model.path),
         file_bytes=model.file_bytes,
         external_bytes=model.external_bytes,
         weight_bytes=sum(weight.nbytes for weight in model.weights),
         node_count=model.node_count,
         notes=notes,
     )
-
-
-def _text(path: Path) -> str:
-    """Return `path` as text for a record, with bytes that are not UTF-8 escaped."""
-    return str(path).encode(errors="backslashreplace").decode()
 
 
 def _runtime(version: str | None) -> Runtime:

@@ -21,7 +21,7 @@ from memdiag.comparison import runtimes
 from memdiag.comparison.changes import changes as changes_of
 from memdiag.comparison.changes import undecided_note
 from memdiag.comparison.columns import with_profiles
-from memdiag.comparison.comparable import Comparable, compare_profiles
+from memdiag.comparison.comparable import Comparable, comparability_of
 from memdiag.comparison.run_optimizer import choose_optimizers
 from memdiag.defaults import COMPARISON_PROCESSES, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError, UsageError
@@ -29,6 +29,7 @@ from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import require_runtime
 from memdiag.ort.session_config_keys import unknown_key_notes
+from memdiag.paths import distinct_names
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
     Bisection,
@@ -65,7 +66,7 @@ def compare(
     """Measure versions, optimizers or models as columns; return their differences, with causes.
 
     All columns run in turn with the same inputs, each time in a fresh process; outputs and latency
-    are compared with those of the first column. The column of a session that fails, hangs or is not
+    are compared with the first column. The column of a session that fails, hangs or is not
     available has the reason.
 
     Args:
@@ -239,7 +240,7 @@ def _kind(
 def _saved_columns(files: Sequence[Path]) -> list[ComparisonColumn]:
     """Return the columns of saved profiles."""
     columns = []
-    labels = column_plans.numbered(column_plans.short_paths(files))
+    labels = column_plans.numbered(distinct_names(files))
     for label, path in zip(labels, files, strict=True):
         profile = load_profile(path)
         model = profile.model
@@ -277,7 +278,7 @@ def _comparison(
         if not interleaved:
             comparable = Comparable(excluded={"latency": "their runs did not alternate"})
         if kind == "profiles" and before.profile is not None and after.profile is not None:
-            comparable = compare_profiles(before.profile, after.profile)
+            comparable = comparability_of(before.profile, after.profile)
             all_notes += [f"{before.label}, {after.label}: {note}" for note in comparable.notes]
         note = undecided_note(before, after)
         all_notes += [note] if note else []

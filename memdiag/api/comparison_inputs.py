@@ -23,7 +23,7 @@ class ComparisonInputs(NamedTuple):
     """The inputs with which two models are compared.
 
     Attributes:
-        sets: sets of inputs that the model runs with, those of the realistic sizes first; empty if
+        sets: sets of inputs that the model runs with, realistic sizes first; empty if
             it runs with none.
         dimensions: the free dimensions and their realistic sizes.
         notes: sentences on the choice of sizes.

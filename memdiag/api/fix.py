@@ -8,7 +8,7 @@ from pathlib import Path
 from memdiag.api.arguments import OnProgress, check_dims, ignore_progress, model_path
 from memdiag.api.check import Selection, find_waste
 from memdiag.api.comparison_inputs import find_comparison_inputs
-from memdiag.api.inputs import Given, read_given
+from memdiag.api.inputs import GivenInputs, read_given
 from memdiag.api.search_arguments import (
     check_search_arguments,
     deadline_after,
@@ -22,6 +22,7 @@ from memdiag.fixing.state import FixState
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime, require_runtime
+from memdiag.paths import path_text
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.runner.job import Job, Limits, TimeLimitReached
@@ -40,7 +41,7 @@ def fix(
     dry_run: bool = False,
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     dims: Mapping[str, int] | None = None,
-    inputs: Given | None = None,
+    inputs: GivenInputs | None = None,
     sizes: Sequence[int] = DEFAULT_SIZES,
     check_with: Sequence[str | Path] = (),
     time_limit_s: float | None = None,
@@ -103,18 +104,20 @@ def fix(
             job = Job(model=path, runs=None, limits=Limits(deadline=deadline))
             evaluator: ModelEvaluator | None = None
             try:
-                found = find_comparison_inputs(
+                comparison_inputs = find_comparison_inputs(
                     file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes
                 )
-                state.notes += found.notes
-                dimensions = found.dimensions
-                if found.sets:
+                state.notes += comparison_inputs.notes
+                dimensions = comparison_inputs.dimensions
+                if comparison_inputs.sets:
                     report_progress("measuring the original")
                     interpreters = [Path(python) for python in check_with]
-                    other_runtimes = OtherRuntimes(interpreters, job, found.sets, scratch)
+                    other_runtimes = OtherRuntimes(
+                        interpreters, job, comparison_inputs.sets, scratch
+                    )
                     disk_bytes = sum(each.stat().st_size for each in file.files)
                     evaluator = exits.enter_context(
-                        ModelEvaluator(job, found.sets, scratch, disk_bytes)
+                        ModelEvaluator(job, comparison_inputs.sets, scratch, disk_bytes)
                     )
             except TimeLimitReached:
                 state.record_untried(rules, "the time limit ended the search before")
@@ -147,18 +150,18 @@ def _record(
     dimensions: tuple[Dimension, ...],
     duration_s: float,
 ) -> Fix:
-    """Return the record of a fix; a `result` that is only an `PublishedModel` was not verified."""
+    """Return the record of a fix. A `result` of type `PublishedModel` was not verified."""
     verified = result if isinstance(result, VerifiedResult) else None
     output = result.output if isinstance(result, VerifiedResult) else result
     difference = verified.verdict.difference if verified else None
     oldest = output.built.oldest if output else None
     return Fix(
         schema=FIX_SCHEMA,
-        model=_text(state.writer.file.path),
+        model=path_text(state.writer.file.path),
         onnxruntime=str(runtime),
-        output=_text(output.files[0]) if output else None,
-        output_files=tuple(map(_text, output.files)) if output else (),
-        kept_files=tuple(map(_text, output.built.kept)) if output else (),
+        output=path_text(output.files[0]) if output else None,
+        output_files=tuple(map(path_text, output.files)) if output else (),
+        kept_files=tuple(map(path_text, output.built.kept)) if output else (),
         kept_bytes=output.built.kept_bytes if output else 0,
         remedies=state.outcomes,
         before=verified.before if verified else state.before,
@@ -178,7 +181,3 @@ def _record(
         notes=tuple(state.notes),
         duration_s=duration_s,
     )
-
-
-def _text(path: Path) -> str:
-    return str(path).encode(errors="backslashreplace").decode()

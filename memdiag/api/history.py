@@ -130,7 +130,9 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
                 f" {_VERSION}); update memdiag."
             )
         if application != _APPLICATION and (tables or application or version):
-            raise RecordError(f"{path}: this database is no history of memdiag's; name another.")
+            raise RecordError(
+                f"{path}: this database is not a history of memdiag. Name another file."
+            )
         if application != _APPLICATION:
             for statement in _TABLES.strip().split(";\n"):
                 database.execute(statement)

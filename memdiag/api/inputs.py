@@ -37,10 +37,10 @@ MAX_MEMORY_SHARE = 0.25
 ArrayOrFile = np.ndarray | str | Path
 """The data of an input: an array, or the path of a ``.npy`` file."""
 
-Given = Mapping[str, ArrayOrFile]
+GivenInputs = Mapping[str, ArrayOrFile]
 
 
-def read_given(inputs: Given) -> dict[str, np.ndarray]:
+def read_given(inputs: GivenInputs) -> dict[str, np.ndarray]:
     """Return the given arrays; ``.npy`` files are read.
 
     Raises:
@@ -73,7 +73,9 @@ def read_archive(path: Path) -> dict[str, np.ndarray]:
         raise UsageError(f"{path}: not a readable .npz archive ({error}).") from error
 
 
-def save(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path) -> list[Feed]:
+def save_inputs(
+    plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path
+) -> list[Feed]:
     """Write the arrays of `plans` to `folder` and return their files."""
     arrays = [given[plan.name] if plan.name in given else make(plan, SEED) for plan in plans]
     return save_arrays(plans, arrays, folder)
@@ -101,7 +103,7 @@ def save_arrays(
     return feeds
 
 
-def describe(plans: Sequence[InputPlan]) -> tuple[Input, ...]:
+def describe_inputs(plans: Sequence[InputPlan]) -> tuple[Input, ...]:
     """Return the descriptions of the inputs for a profile; values are not in it."""
     return tuple(
         Input(
@@ -182,7 +184,9 @@ def find_inputs(
     Return None if it runs with none of them.
     """
     candidates = [first, *_alternatives(model, dims, given, first)]
-    feeds = [save(each.plans, given, folder / f"try-{i}") for i, each in enumerate(candidates)]
+    feeds = [
+        save_inputs(each.plans, given, folder / f"try-{i}") for i, each in enumerate(candidates)
+    ]
     found = try_inputs(job, feeds)
     return None if found is None else candidates[found]
 

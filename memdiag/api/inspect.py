@@ -15,6 +15,7 @@ from memdiag.model.graph_index import Graph, GraphIndex, joined
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.readers import readers
 from memdiag.model.tensor_types import ELEMENT_TYPES
+from memdiag.paths import path_text
 from memdiag.records.dimension import Dimension
 from memdiag.records.inventory import (
     INVENTORY_SCHEMA,
@@ -50,7 +51,7 @@ def _inventory(model: ModelFile) -> Inventory:
         graphs += function.with_paths(f"{domain}::{name}")
     return Inventory(
         schema=INVENTORY_SCHEMA,
-        path=str(model.path).encode(errors="backslashreplace").decode(),
+        path=path_text(model.path),
         file_bytes=model.file_bytes,
         external_bytes=model.external_bytes,
         ir_version=head.ir_version,
@@ -122,11 +123,7 @@ def _external_files(model: ModelFile) -> Iterator[ExternalFile]:
 
 
 def _operators(graphs: Iterable[Graph]) -> tuple[Operator, ...]:
-    counts = Counter(
-        ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
-        for graph in graphs
-        for node in graph.nodes
-    )
+    counts = Counter((node.domain_key, node.op_type) for graph in graphs for node in graph.nodes)
     found = (
         Operator(domain=domain, op_type=op_type, count=count)
         for (domain, op_type), count in counts.items()

@@ -3,10 +3,9 @@
 import gc
 import os
 import threading
-from types import TracebackType
 from typing import Self
 
-from memdiag.budgets.figures import above
+from memdiag.budgets.figures import growth_since
 from memdiag.errors import UsageError
 from memdiag.records.probe import Probe
 from memdiag.runner.observer import observe
@@ -49,12 +48,7 @@ class SessionProbe:
         self._sampler = None if first.peak_rss_bytes is not None else _Sampler()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         last = self._observer.boundary()
         self._observer.close()
         peak = last.peak_rss_bytes
@@ -62,7 +56,7 @@ class SessionProbe:
             peak = max(self._sampler.stop(), last.memory.rss_bytes)
         assert peak is not None
         base = self._before.rss_bytes
-        figures = {"peak": peak - base, **above(last.memory, self._before, base)}
+        figures = {"peak": peak - base, **growth_since(last.memory, self._before, base)}
         self._result = Probe(
             name=_NAME,
             figures=figures | {"process_peak": peak},
@@ -82,7 +76,7 @@ class _Sampler:
         self._thread.start()
 
     def stop(self) -> int:
-        """Return the largest sample, in bytes."""
+        """Stop the sampling thread and return the largest resident set, in bytes."""
         self._ended.set()
         self._thread.join()
         self._observer.close()

@@ -14,9 +14,9 @@ from memdiag.api.inputs import (
     ArrayOrFile,
     ChosenInputs,
     choose_inputs,
-    describe,
+    describe_inputs,
     find_inputs,
-    save,
+    save_inputs,
 )
 from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import assemble_profile
@@ -159,7 +159,7 @@ def profile_model(
             job,
             run.measurement,
             run.xray,
-            inputs=describe(inputs.plans),
+            inputs=describe_inputs(inputs.plans),
             dimensions=inputs.dimensions,
             notes=inputs.notes,
             command=config.command,
@@ -265,7 +265,7 @@ def _measure(
         model=file.path,
         session=config.session,
         limits=config.limits,
-        feeds=tuple(save(inputs.plans, config.inputs.arrays, scratch / "inputs")),
+        feeds=tuple(save_inputs(inputs.plans, config.inputs.arrays, scratch / "inputs")),
         runs=config.inputs.runs,
     )
     return _JobRun(job, inputs, _run_child(file, job, scratch, config.xray, on_progress))

@@ -124,7 +124,11 @@ def _model_facts(file: ModelFile) -> Model:
 
 
 def _peak(measured: Measurement, baseline_rss_bytes: int) -> tuple[int, Phase]:
-    """Return the largest peak after `start` in bytes, and the phase that reached it."""
+    """Return the largest peak after `start` in bytes, and the phase that reached it.
+
+    Peaks of phases that retain the same memory differ by a few pages. The returned phase is
+    the earliest that reached `MAX_PEAK_DIFFERENCE` of the largest peak above the baseline.
+    """
     started = [phase for phase in measured.phases if phase.name != "start"]
     phases = started or list(measured.phases)
     peak = max(phase.peak_rss_bytes for phase in phases)

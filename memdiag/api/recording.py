@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -82,12 +81,7 @@ class Recording:
         self._uninstall = _install(address)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         run = self.stop()
         if self.folder is not None:
             run.write_reports(self.folder)
@@ -130,7 +124,7 @@ class Recording:
         return time.perf_counter() - self._origin_s
 
     def next_part(self) -> RecordingPart:
-        """Return what was recorded since the last call, while the recording is under way.
+        """Return the part of the recording since the last call, while recording continues.
 
         Raises:
             MeasurementError: the process that records has ended.

@@ -9,7 +9,7 @@ from typing import Literal
 from memdiag.api.arguments import OnProgress, check_dims, ignore_progress, model_path
 from memdiag.api.comparison_inputs import find_comparison_inputs
 from memdiag.api.fix import fix
-from memdiag.api.inputs import Given, read_given
+from memdiag.api.inputs import GivenInputs, read_given
 from memdiag.api.search_arguments import (
     check_search_arguments,
     deadline_after,
@@ -49,7 +49,7 @@ def tune(
     load_from: Literal["path", "bytes"] = "path",
     telemetry: bool = False,
     dims: Mapping[str, int] | None = None,
-    inputs: Given | None = None,
+    inputs: GivenInputs | None = None,
     sizes: Sequence[int] = DEFAULT_SIZES,
     time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
@@ -57,8 +57,8 @@ def tune(
     """Return the options that make `model` fit `budget` with the least latency.
 
     The memory of every option is measured alone. Where an option saves memory, outputs are checked
-    and the latency is compared quickly with that of the defaults, the largest saving first. The
-    others are then added to the option that saves the most, and those that save more are kept. The
+    and the latency is compared quickly with the defaults, the largest saving first. The other
+    options are then added to the option that saves the most, and kept if they save more. The
     chosen point is measured again in several processes, and its latency is compared precisely.
     Ctrl-C, or a time limit, ends the search with the best result so far. If a fix comes first and
     is interrupted, the tuning has no points.

@@ -48,7 +48,7 @@ def xray(
 
     Args:
         pid: a process of this user, in any language.
-        models: the ONNX file or files whose weights are searched for; by default those that the
+        models: the ONNX file or files whose weights are searched for; by default the files that the
             process maps, has open, was started with or opened (see `guess_models`).
         verify: compare every byte of each copy, or sampled blocks.
         pause: stop the process while it is read (SIGSTOP), and continue it afterwards.

@@ -1,6 +1,6 @@
 """Address ranges of owners for the record: split by copy, and limited in number.
 
-If there are too many ranges, those of the same owner are joined over the narrowest gaps. No byte
+If there are too many ranges, ranges of the same owner are joined over the narrowest gaps. No byte
 changes its owner.
 """
 
@@ -21,7 +21,7 @@ _NO_COPY = -1
 
 
 def address_ranges(owned: Sequence[Ranges], copies: Ranges) -> tuple[AddressRange, ...]:
-    """Return the ranges of all owners by address; their resident bytes sum to those in `owned`.
+    """Return the ranges of all owners by address. Their resident bytes sum to the bytes in `owned`.
 
     Args:
         owned: resident ranges of each owner; no byte has two owners.

@@ -317,7 +317,7 @@ def _resident_pages(flags: NDArray[np.uint64], region: Region) -> NDArray[np.boo
     """Return which pages the kernel counts as resident, given its count.
 
     Pages of zeros cannot be distinguished from pages shared with a forked process, except by
-    number: if a region has both, the first ones are assumed to be those that count.
+    number: if a region has both, the first ones are assumed to count.
     """
     present: NDArray[np.bool_] = np.not_equal(flags & _PRESENT, 0)
     surplus = int(present.sum()) - region.rss // PAGE

@@ -180,7 +180,7 @@ class _Arena(NamedTuple):
 
 
 def _possible_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Iterator[int]:
-    """Yield the addresses at which the vectors of an arena may start."""
+    """Yield the addresses in the heap at which the region vector of a BFCArena object may start."""
     blocks = heap.blocks_in_use(_MIN_OBJECT, _MAX_OBJECT)
     resident = space.resident
     index = np.searchsorted(resident[:, 1], blocks[:, 0], side="right")

@@ -5,12 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from memdiag.attribution.layout import Quantization, Uses
+from memdiag.attribution.layout import LayoutHints, Quantization
 from memdiag.attribution.virtual_copy import Combine
-
-Array = NDArray[Any]
+from memdiag.model.tensor_types import Array
 
 _FP32 = np.dtype(np.float32)
 
@@ -52,7 +50,7 @@ def cast(weight: Array) -> Iterator[Values]:
         yield Values((weight,), _FP32, _widen, {"from": weight.dtype.name})
 
 
-def dequantized(weight: Array, uses: Uses) -> Iterator[Values]:
+def dequantized(weight: Array, hints: LayoutHints) -> Iterator[Values]:
     """Yield ``(weight - zero_point) * scale`` in fp32 for each quantization that fits the weight.
 
     Formula and rounding of both steps are as in ONNX's DequantizeLinear. With scales per block,
@@ -60,19 +58,19 @@ def dequantized(weight: Array, uses: Uses) -> Iterator[Values]:
     """
     if weight.dtype not in (np.int8, np.uint8, np.int32):
         return
-    for quantization in uses.quantizations:
+    for quantization in hints.quantizations:
         views = _quantized_views(weight, quantization)
         if views is not None:
             combine = _dequantize if len(views) == 3 else _scale
             yield Values(views, _FP32, combine, {"from": weight.dtype.name})
 
 
-def as_fp32(weight: Array, uses: Uses) -> Iterator[Values]:
+def as_fp32(weight: Array, hints: LayoutHints) -> Iterator[Values]:
     """Yield the arrays in fp32 of the weight's shape that a kernel may read for `weight`."""
     if weight.dtype == np.float32:
         yield unchanged(weight)
     yield from cast(weight)
-    yield from (values for values in dequantized(weight, uses) if values.shape == weight.shape)
+    yield from (values for values in dequantized(weight, hints) if values.shape == weight.shape)
 
 
 def _quantized_views(weight: Array, quantization: Quantization) -> tuple[Array, ...] | None:

@@ -9,7 +9,7 @@ chain ends exactly at the end of the area; everything else is unknown.
 
 The state is that of the moment of the walk, which is repeated if a running process changes the
 chain meanwhile. Blocks freed to a thread's cache (by default up to 1 KiB each, seven per size) and
-to the fast bins (up to 128 bytes) appear to be in use, because malloc keeps them marked so.
+to the fast bins (up to 128 bytes) appear to be in use, because malloc keeps them marked as used.
 """
 
 import bisect
@@ -309,7 +309,7 @@ class _Walker:
         self.states.append(state)
 
     def _arena_heaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield (start, end) of other arenas' heaps in ``[start, end)``, by their heap_info."""
+        """Yield (start, end) of the heaps of secondary malloc arenas in ``[start, end)``."""
         at = -(-start // HEAP_ALIGNMENT) * HEAP_ALIGNMENT
         while at < end:
             self._words.discard()
@@ -373,7 +373,7 @@ class _Words:
         self._unpack = struct.Struct("<Q").unpack_from
 
     def discard(self) -> None:
-        """Discard the window, so that words are read again."""
+        """Drop the buffered memory, so that the next `at` reads the process again."""
         self._start = self._end = 0
 
     def at(self, address: int) -> int:

@@ -1,12 +1,11 @@
-"""Interface of memory layouts, and the properties of a weight's uses on which layouts depend."""
+"""Interface of memory layouts, and the properties of a weight's readers that they depend on."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
+from typing import Protocol
 
 from memdiag.attribution.virtual_copy import VirtualCopy
+from memdiag.model.tensor_types import Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,14 +21,14 @@ class Quantization:
         block_size: elements of a block along `axis`; 0 if `axis` is not divided.
     """
 
-    scale: NDArray[Any]
-    zero_point: NDArray[Any] | None = None
+    scale: Array
+    zero_point: Array | None = None
     axis: int = 1
     block_size: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class NBits:
+class BlockQuantization:
     """Block quantization of the operand of a MatMulNBits, or of a DequantizeLinear before a MatMul.
 
     MatMulNBits stores the weight as ``[N, blocks, bytes of a block]``.
@@ -55,8 +54,8 @@ class NBits:
     bits: int = 4
     by_row: bool = False
     signed: bool = False
-    scales: NDArray[Any] | None = None
-    zero_points: NDArray[Any] | None = None
+    scales: Array | None = None
+    zero_points: Array | None = None
 
     @property
     def blocks(self) -> int:
@@ -65,22 +64,22 @@ class NBits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uses:
-    """Properties of the nodes that use one weight; with no properties, layouts try the defaults.
+class LayoutHints:
+    """Properties of the nodes that read one weight; without any, layouts try the defaults.
 
     Attributes:
         permutations: permutations of the Transpose nodes that read the weight.
         groups: ``group`` attributes of the convolutions.
         heads: numbers of heads of the Attention and QAttention nodes.
         quantizations: dequantizations of the weight.
-        nbits: block quantizations of the weight.
+        block_quantizations: quantizations of the weight in the blocks of a MatMulNBits.
     """
 
     permutations: tuple[tuple[int, ...], ...] = ()
     groups: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
     quantizations: tuple[Quantization, ...] = ()
-    nbits: tuple[NBits, ...] = ()
+    block_quantizations: tuple[BlockQuantization, ...] = ()
 
 
 class Layout(Protocol):
@@ -92,10 +91,9 @@ class Layout(Protocol):
 
     @property
     def kind(self) -> str:
-        """The kind of copies in this layout: one of those in
-        `memdiag.records.attribution.CopyKind`."""
+        """The kind of copies in this layout, a `memdiag.records.attribution.CopyKind`."""
 
-    def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterable[VirtualCopy]:
+    def candidates(self, weight: Array, hints: LayoutHints) -> Iterable[VirtualCopy]:
         """Yield the possible copies of `weight` in this layout; none if its dtype or rank excludes
         them.
 

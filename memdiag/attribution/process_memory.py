@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from memdiag.attribution.address_space import access_denied, no_such_process
 from memdiag.attribution.intervals import Ranges
 from memdiag.errors import XrayError
+from memdiag.model.tensor_types import Array
 
 CHUNK_BYTES = 256 << 10
 """Small enough for a chunk to stay in the cache until it is processed. Reading alone is faster in
@@ -28,7 +28,7 @@ larger chunks, by half at 4 MiB."""
 MAX_RUNS_PER_CALL = 1024
 """Maximum ranges of one system call (IOV_MAX)."""
 
-Runs = Sequence[tuple[int, int]] | NDArray[Any]
+Runs = Sequence[tuple[int, int]] | Array
 """Runs to read, each (address, length in bytes): a sequence of pairs or an array ``[n, 2]``."""
 
 _POINTER = ctypes.c_void_p
@@ -64,12 +64,7 @@ class ProcessMemory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

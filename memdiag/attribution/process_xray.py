@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -22,6 +21,7 @@ from memdiag.attribution.search_target import (
     content_probe,
 )
 from memdiag.attribution.session_arenas import session_arenas
+from memdiag.paths import distinct_names, path_text
 from memdiag.records.attribution import (
     Arena,
     Attribution,
@@ -72,13 +72,13 @@ def take_xray(
         searched = search(
             space,
             memory,
-            [content for target in targets for content in target.contents],
+            [content for target in targets for content in target.weights],
             release,
             sampled=sampled,
         )
         arenas = _arenas(sessions or {}, space, memory, process_layout)
         ended = memory.ended
-    fused = {content for target in targets if target.fused for content in target.contents}
+    fused = {content for target in targets if target.fused for content in target.weights}
     models = [target for target in targets if not target.fused]
     model_index = _ModelIndex(models)
     copies = [
@@ -96,7 +96,8 @@ def take_xray(
     )
     copies.sort(key=lambda copy: -copy.bytes)
     partial = space.partial or ended
-    names = _distinct_names([target.model.path for target in models])
+    paths = distinct_names([target.model.path for target in models])
+    names = [path_text(path) for path in paths]
     return Attribution(
         schema="memdiag.attribution/1",
         pid=pid,
@@ -176,7 +177,7 @@ class _ModelIndex:
         self._models: dict[tuple[int, bytes], set[int]] = {}
         if len(models) > 1:
             for index, target in enumerate(models):
-                for content in target.contents:
+                for content in target.weights:
                     self._models.setdefault(content_probe(content.values), set()).add(index)
 
     def of(self, content: WeightContent) -> tuple[int, ...]:
@@ -184,21 +185,6 @@ class _ModelIndex:
         if not self._models:
             return ()
         return tuple(sorted(self._models.get(content_probe(content.values), ())))
-
-
-def _distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Return the file names of `paths`, each with as many folders as needed to be distinct."""
-    all_parts = [path.absolute().parts for path in paths]
-    names = []
-    for parts in all_parts:
-        others = [other for other in all_parts if other != parts]
-        length = next(
-            (n for n in range(1, len(parts)) if all(other[-n:] != parts[-n:] for other in others)),
-            1,
-        )
-        # A file name may contain any bytes, a record is text.
-        names.append("/".join(parts[-length:]).encode(errors="backslashreplace").decode())
-    return names
 
 
 def _extents(copies: Sequence[Copy]) -> Ranges:
@@ -210,7 +196,7 @@ def _mapped_copies(space: AddressSpace, models: Sequence[SearchTarget]) -> list[
     """Return the weights that are mapped from files; weights that models share count once."""
     copies: dict[tuple[int, int], Copy] = {}
     for index, target in enumerate(models):
-        names = {name: content.names for content in target.contents for name in content.names}
+        names = {name: content.names for content in target.weights for name in content.names}
         for mapped in mapped_weights(space, target.model):
             nbytes = mapped.weight.length or 0
             copy = Copy(

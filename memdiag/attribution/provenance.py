@@ -10,18 +10,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from memdiag.attribution.packed_inputs import (
+from memdiag.attribution.search_target import SearchTarget, WeightContent
+from memdiag.attribution.weight_operators import (
     FILTERS,
     PACKED_INPUTS,
+    PRODUCTS,
     QUANTIZED_FILTERS,
+    SAME_AXES,
     TRANSPOSED_FILTERS,
+    WEIGHT_FORMS,
     InputIndices,
 )
-from memdiag.attribution.search_target import SearchTarget, WeightContent
-from memdiag.attribution.weight_uses import WeightConsumer
-from memdiag.model.graph_index import node_label
+from memdiag.model.graph_index import integer, node_label
 from memdiag.model.model_file import ModelFile
-from memdiag.model.readers import SAME_ORDER
+from memdiag.model.readers import Reader
 from memdiag.records.attribution import MODEL_FILE, Attribution, Copy
 from memdiag.records.weights import qualified_name
 from memdiag.runner.log import LogEvidence
@@ -53,9 +55,6 @@ _FOLDED = {
 
 # Operators that are rarely folded, but computed in every run.
 _RARELY_FOLDED = ("DequantizeLinear",)
-
-# Operators whose output is still the weight, in this or another form.
-_STILL_THE_WEIGHT = {*SAME_ORDER, "Transpose", "Cast", "DequantizeLinear", "Mul"}
 
 _NOT_REMOVED = ""
 
@@ -91,12 +90,12 @@ class _Provenance:
         self._contents = {
             (content.names, target.fused): content
             for target in targets
-            for content in target.contents
+            for content in target.weights
         }
         self._removed_by = _removed_by(targets, log.removed)
         self._not_in_log = _NOT_REMOVED if log.removed_all else None
         fused_names = {
-            content.names[0] for target in targets if target.fused for content in target.contents
+            content.names[0] for target in targets if target.fused for content in target.weights
         }
         models = [target.model for target in targets if not target.fused] if fused_names else []
         self._new_names = fused_names - {
@@ -113,9 +112,8 @@ class _Provenance:
         if copy.layout in _PREPACKED:
             return self._prepack_maker(copy, content)
         if copy.layout == "reordered_nchwc":
-            consumers = _readers(content.consumers, FILTERS)
             return (
-                _label(_NCHWC_TRANSFORMER, consumers)
+                _label(_NCHWC_TRANSFORMER, _readers_of(content, FILTERS))
                 if _NCHWC_TRANSFORMER in self._changed
                 else None
             )
@@ -126,11 +124,13 @@ class _Provenance:
         return "loading from bytes" if MODEL_FILE in content.names else "parse"
 
     def _prepack_maker(self, copy: Copy, content: WeightContent) -> str | None:
-        readers = _readers(content.consumers, _PREPACKED[copy.layout])
+        readers = _readers_of(content, _PREPACKED[copy.layout])
         if "transB" in copy.parameters:
             transposed = copy.parameters["transB"] == "1"
-            readers = [reader for reader in readers if reader.transposed in (None, transposed)]
-        nodes = len({reader.node for reader in readers})
+            readers = [
+                reader for reader in readers if reads_transposed(reader) in (None, transposed)
+            ]
+        nodes = len({reader.node.label for reader in readers})
         # Each node that packs reserves a buffer, also if it then shares the buffer of another node.
         reserved = nodes if self._reserved is None else self._reserved.get(copy.bytes, 0)
         if copy.layout in _RESERVED and not reserved:
@@ -140,19 +140,26 @@ class _Provenance:
 
     def _folding_maker(self, content: WeightContent, steps: Collection[str]) -> str | None:
         """Return the maker of a transposed or converted copy of a weight of the model."""
-        direct = [consumer for consumer in content.consumers if not consumer.through]
-        folded = [consumer for consumer in content.consumers if consumer.op_type in steps]
+        # Calls of one function share its nodes, which have one label.
+        direct = list(
+            {
+                (reader.node.label, reader.node.op_type, reader.input_index): reader
+                for reader in content.readers
+                if not reader.path
+            }.values()
+        )
+        folded = [reader for reader in content.readers if reader.node.op_type in steps]
         removed_by = {self._removed_by.get(name, self._not_in_log) for name in content.names}
         transformer = removed_by.pop() if len(removed_by) == 1 else None
         if transformer == _CONSTANT_FOLDING:
             return _label(_CONSTANT_FOLDING, folded)
         if transformer == _NOT_REMOVED and len(direct) == 1:
             # Its only consumer still reads it: nothing was folded, but its kernel ran.
-            return _label("kernel", [reader for reader in direct if reader.op_type in steps])
+            return _label("kernel", [reader for reader in direct if reader.node.op_type in steps])
         if transformer and (len(direct) == 1 or not folded):
             # The transformer that removed the readers made their result, unless it is the weight.
             if all(
-                reader.op_type in steps or reader.op_type not in _STILL_THE_WEIGHT
+                reader.node.op_type in steps or reader.node.op_type not in WEIGHT_FORMS
                 for reader in direct
             ):
                 return _label(transformer, direct)
@@ -160,7 +167,7 @@ class _Provenance:
         if _CONSTANT_FOLDING in self._changed:
             return _label(
                 _CONSTANT_FOLDING,
-                [reader for reader in folded if reader.op_type not in _RARELY_FOLDED],
+                [reader for reader in folded if reader.node.op_type not in _RARELY_FOLDED],
             )
         return None
 
@@ -168,10 +175,7 @@ class _Provenance:
         """Return the maker of a weight that only onnxruntime's optimized model has."""
         if unchanged:
             blocked = [
-                consumer
-                for consumer in content.consumers
-                if consumer.domain == _NCHWC
-                and consumer.input_index in FILTERS.get(consumer.op_type, ())
+                reader for reader in _readers_of(content, FILTERS) if reader.node.domain == _NCHWC
             ]
             if blocked and _NCHWC_TRANSFORMER in self._changed:
                 # It makes every filter of these convolutions, after all other changes.
@@ -187,9 +191,9 @@ class _Provenance:
                 return f"{_CONSTANT_FOLDING} · {node}"
             fusion = _FUSION.match(name)
             if fusion and name in self._new_names:
-                return _label(fusion[0], content.consumers)
+                return _label(fusion[0], content.readers)
         only = [*self._changed] if len(self._changed) == 1 else ["optimize"]
-        return _label(only[0], content.consumers)
+        return _label(only[0], content.readers)
 
 
 def _removed_by(
@@ -226,18 +230,28 @@ def _output_nodes(models: Sequence[ModelFile], names: Collection[str]) -> dict[s
     }
 
 
-def _readers(
-    consumers: Iterable[WeightConsumer], input_indices: InputIndices
-) -> list[WeightConsumer]:
+def reads_transposed(reader: Reader) -> bool | None:
+    """Return whether a matrix product multiplies with the transposed weight.
+
+    It does so by an attribute or by a Transpose before it. Return None if that is unknown, and for
+    other operators.
+    """
+    through = reader.through
+    if reader.node.op_type not in PRODUCTS or {*through} - {*SAME_AXES, "Transpose"}:
+        return None
+    return bool(integer(reader.node, "transB", 0)) ^ bool(through.count("Transpose") % 2)
+
+
+def _readers_of(content: WeightContent, input_indices: InputIndices) -> list[Reader]:
     return [
-        consumer
-        for consumer in consumers
-        if consumer.input_index in input_indices.get(consumer.op_type, ())
+        reader
+        for reader in content.readers
+        if reader.input_index in input_indices.get(reader.node.op_type, ())
     ]
 
 
-def _label(maker: str, consumers: Iterable[WeightConsumer], *, one_of: bool = False) -> str | None:
-    nodes = list(dict.fromkeys(consumer.node for consumer in consumers))
+def _label(maker: str, readers: Iterable[Reader], *, one_of: bool = False) -> str | None:
+    nodes = list(dict.fromkeys(reader.node.label for reader in readers))
     if len(nodes) < 2:
         return f"{maker} · {nodes[0]}" if nodes else None
     return f"{maker} · {'one of ' if one_of else ''}{nodes[0]} and {len(nodes) - 1} more"

@@ -81,7 +81,7 @@ def search(
     content_of_copy: list[WeightContent] = []
     for content in contents:
         for layout in layouts():
-            for copy in layout.candidates(content.values, content.uses):
+            for copy in layout.candidates(content.values, content.hints):
                 copies.append(copy)
                 content_of_copy.append(content)
     anchors = choose_anchors(copies, release)
@@ -160,7 +160,7 @@ class Verifier:
                 return 0
             verified += size
             self.compared_bytes += size
-            self._count(size)
+            self._limit_mapped_bytes(size)
         return verified
 
     def _compare_blocks(self, copy: VirtualCopy, address: int, blocks: int) -> int:
@@ -184,12 +184,12 @@ class Verifier:
                 return 0
             compared += expected.size
             # A block may come from many pages, and the kernel maps their neighbours too.
-            self._count(len(batch) * _BYTES_MAPPED_PER_BLOCK)
+            self._limit_mapped_bytes(len(batch) * _BYTES_MAPPED_PER_BLOCK)
         self.compared_bytes += compared
         return compared
 
-    def _count(self, nbytes: int) -> None:
-        """Count bytes of the model that were mapped into our memory, and release them in time."""
+    def _limit_mapped_bytes(self, nbytes: int) -> None:
+        """Add `nbytes` to the mapped model bytes; release the mapped pages every 32 MiB."""
         self._since_release += nbytes
         if self._since_release > _RELEASE_BYTES:
             self._release()

@@ -1,7 +1,7 @@
 """Search targets: the weights of a model, grouped by content, with their use in the graph."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from memdiag.attribution.layout import Uses
-from memdiag.attribution.weight_uses import WeightConsumer, weight_uses
-from memdiag.model.content import identical_weights
+from memdiag.attribution.layout import LayoutHints
+from memdiag.attribution.layout_hints import layout_hints
+from memdiag.model.equal_weights import identical_weights
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
+from memdiag.model.readers import Reader, readers
+from memdiag.model.tensor_types import Array
 from memdiag.records.attribution import MODEL_FILE, Attribution, Unidentifiable
 from memdiag.records.weights import Weight, qualified_name
-
-Array = NDArray[Any]
 
 MIN_WEIGHT_BYTES = 256
 """Smaller weights match by chance too easily."""
@@ -41,21 +41,21 @@ class WeightContent:
     """Weights with equal bytes, type and shape.
 
     Weights with equal bytes but another type or shape are a content of their own with the same
-    `names` and `consumers`, because they have other layouts.
+    `names` and `readers`, because they have other layouts.
 
     Attributes:
         names: names of all weights with these bytes, with the path of their graph unless it is the
             main graph.
         values: the values, C-contiguous and read-only: a view of the mapped file if it stores them
             contiguously. bfloat16 has its own type if onnx supports it.
-        uses: properties of the nodes that use the weights of this type and shape.
-        consumers: the nodes that read any of the weights.
+        hints: properties of the nodes that read the weights of this type and shape.
+        readers: the nodes that read any of the weights.
     """
 
     names: tuple[str, ...]
     values: Array
-    uses: Uses
-    consumers: tuple[WeightConsumer, ...]
+    hints: LayoutHints
+    readers: tuple[Reader, ...]
 
 
 class SearchTarget(NamedTuple):
@@ -63,14 +63,14 @@ class SearchTarget(NamedTuple):
 
     Attributes:
         model: the open model.
-        contents: its weights, grouped by content, and the model file as a whole.
+        weights: its weights, each content once, and the model file as a whole.
         unidentifiable: weights that are not searched for, by reason.
-        fused: whether the contents are not weights of the user's model, but weights that
+        fused: whether these are not weights of the user's model, but weights that
             onnxruntime computed from them.
     """
 
     model: ModelFile
-    contents: tuple[WeightContent, ...]
+    weights: tuple[WeightContent, ...]
     unidentifiable: tuple[Unidentifiable, ...]
     fused: bool = False
 
@@ -80,7 +80,9 @@ def search_target(model: ModelFile) -> SearchTarget:
     contents, unidentifiable = weight_contents(model)
     if model.file_bytes >= MIN_FILE_BYTES:
         # A program may keep the bytes of the file that it loaded from.
-        file = WeightContent(names=(MODEL_FILE,), values=model.contents, uses=Uses(), consumers=())
+        file = WeightContent(
+            names=(MODEL_FILE,), values=model.file_bytes_view, hints=LayoutHints(), readers=()
+        )
         contents = (*contents, file)
     return SearchTarget(model, contents, unidentifiable)
 
@@ -90,7 +92,7 @@ def fused_search_target(optimized: ModelFile, original: SearchTarget) -> SearchT
 
     New weights without a distinct content are included in `unidentifiable`, unless they are small.
     """
-    known = {content_probe(content.values) for content in original.contents}
+    known = {content_probe(content.values) for content in original.weights}
     names = frozenset(qualified_name(weight) for weight in original.model.weights)
     contents, unidentifiable = weight_contents(optimized, known=names)
     new = tuple(content for content in contents if content_probe(content.values) not in known)
@@ -104,7 +106,7 @@ def missing_bytes(target: SearchTarget, attribution: Attribution) -> int:
         name for copy in attribution.copies if copy.in_use is not False for name in copy.weights
     }
     found.add(MODEL_FILE)
-    return sum(content.values.nbytes for content in target.contents if not found & {*content.names})
+    return sum(content.values.nbytes for content in target.weights if not found & {*content.names})
 
 
 def weight_contents(
@@ -153,29 +155,31 @@ def content_probe(values: Array) -> tuple[int, bytes]:
 def _contents(group: list[tuple[Weight, Array]], graphs: GraphIndex) -> Iterator[WeightContent]:
     """Yield a content for each type and shape of the weights of `group`, all of equal bytes."""
     names = tuple(dict.fromkeys(qualified_name(weight) for weight, _ in group))
-    consumers: dict[WeightConsumer, None] = {}
-    forms: dict[tuple[Any, ...], tuple[Array, list[Uses]]] = {}
+    all_readers: list[Reader] = []
+    forms: dict[tuple[Any, ...], tuple[Array, list[LayoutHints]]] = {}
     for weight, values in group:
-        uses, weight_consumers = weight_uses(graphs, weight)
-        consumers.update(dict.fromkeys(weight_consumers))
-        forms.setdefault((values.dtype, values.shape), (values, []))[1].append(uses)
-    for values, all_uses in forms.values():
+        weight_readers = tuple(readers(graphs, weight))
+        all_readers += weight_readers
+        hints = layout_hints(graphs, weight, weight_readers)
+        forms.setdefault((values.dtype, values.shape), (values, []))[1].append(hints)
+    for values, all_hints in forms.values():
         yield WeightContent(
-            names=names, values=values, uses=_merged(all_uses), consumers=tuple(consumers)
+            names=names, values=values, hints=_merged(all_hints), readers=tuple(all_readers)
         )
 
 
-def _merged(all_uses: Iterable[Uses]) -> Uses:
-    uses = list(all_uses)
-    if len(uses) == 1:
-        return uses[0]
-    return Uses(**{field.name: tuple(_union(uses, field.name)) for field in fields(Uses)})
+def _merged(all_hints: Sequence[LayoutHints]) -> LayoutHints:
+    if len(all_hints) == 1:
+        return all_hints[0]
+    return LayoutHints(
+        **{field.name: tuple(_union(all_hints, field.name)) for field in fields(LayoutHints)}
+    )
 
 
-def _union(all_uses: list[Uses], field: str) -> Iterator[Any]:
+def _union(all_hints: Iterable[LayoutHints], field: str) -> Iterator[Any]:
     seen: list[Any] = []
-    for uses in all_uses:
-        for value in getattr(uses, field):
+    for hints in all_hints:
+        for value in getattr(hints, field):
             # Values that contain arrays cannot be compared; a duplicate only costs time.
             if isinstance(value, (int, tuple)) and value in seen:
                 continue

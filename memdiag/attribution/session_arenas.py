@@ -84,7 +84,7 @@ def session_arenas(
 
 
 class _Pointers:
-    """Pointers between the blocks of a heap: those to the first byte of a block in use.
+    """Pointers from blocks of a heap to the first byte of a block in use.
 
     Args:
         space: the address space of the process.

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from itertools import product
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from memdiag.model.tensor_types import Array
+
 Box = tuple[slice, ...]
 
 MIN_RUN_BYTES = 4096
@@ -61,13 +60,13 @@ def max_box_extents(
     def grow(axis: int, goal: int) -> bool:
         """Lengthen one axis up to the limits; return whether the box now has the whole axis."""
         elements_per_index = prod(extents) // extents[axis]
-        wanted = min(shape[axis], goal, max_elements // elements_per_index)
-        while wanted > extents[axis]:
-            box = (*extents[:axis], wanted, *extents[axis + 1 :])
+        extent = min(shape[axis], goal, max_elements // elements_per_index)
+        while extent > extents[axis]:
+            box = (*extents[:axis], extent, *extents[axis + 1 :])
             if prod(box[: len(box) - contiguous_axes(box, strides, itemsize)]) <= MAX_RUNS:
-                extents[axis] = wanted
+                extents[axis] = extent
                 break
-            wanted = (wanted + extents[axis]) // 2
+            extent = (extent + extents[axis]) // 2
         return extents[axis] == shape[axis]
 
     for axis in copy_order:

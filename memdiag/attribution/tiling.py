@@ -4,15 +4,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any
 
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import Values
-from memdiag.attribution.virtual_copy import Segment
+from memdiag.attribution.virtual_copy import CopySegment
+from memdiag.model.tensor_types import Array
 
-Array = NDArray[Any]
 Order = Sequence[tuple[int, str]]
 """Axes of a tiled copy, slowest first: (axis, "outer") is a block, (axis, "inner") within one."""
 
@@ -30,11 +28,11 @@ def tiled(
     *,
     offset: int = 0,
     strides: Sequence[int] | None = None,
-) -> tuple[int, tuple[Segment, ...]]:
+) -> tuple[int, tuple[CopySegment, ...]]:
     """Return (bytes of the tiled copy, its segments).
 
     Each axis ``a`` of `values` is cut into blocks of ``blocks[a]``, the last block padded to its
-    whole length. The copy's axes are those of `order`, contiguous from `offset` on unless `strides`
+    whole length. The copy has the axes in `order`, contiguous from `offset` on unless `strides`
     (bytes, for each axis of `order`) is given. Whole and padded blocks become separate segments,
     because only whole blocks are a strided box of the source.
     """
@@ -53,12 +51,12 @@ def tiled(
             shape.append(count if part == "outer" else blocks[axis])
         views = tuple(_view(source, ranges, order) for source in values.sources)
         segments.append(
-            Segment(start, values.dtype, tuple(shape), tuple(strides), views, values.combine)
+            CopySegment(start, values.dtype, tuple(shape), tuple(strides), views, values.combine)
         )
     return itemsize * prod(extents), tuple(segments)
 
 
-def row_major(values: Values) -> tuple[int, tuple[Segment, ...]]:
+def row_major(values: Values) -> tuple[int, tuple[CopySegment, ...]]:
     """Return (bytes, segments) of `values` laid out without gaps, the last axis fastest."""
     axes = range(len(values.shape))
     return tiled(values, (1,) * len(values.shape), [(axis, "outer") for axis in axes])
@@ -70,7 +68,7 @@ def panels(
     depth: int,
     group: int = 1,
     offset: int = 0,
-) -> tuple[int, tuple[Segment, ...]]:
+) -> tuple[int, tuple[CopySegment, ...]]:
     """Return (bytes, segments) of a ``[K, N]`` matrix cut into panels of 16 columns.
 
     The matrix is given as `parts`, stacked vertically. The height of each part but the last, and
@@ -82,7 +80,7 @@ def panels(
     columns = parts[0].shape[1]
     itemsize = parts[0].dtype.itemsize
     pitch = round_up(columns, PANEL_COLUMNS) * itemsize
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[CopySegment, ...] = ()
     first = 0
     for part in parts:
         height, done = part.shape[0], 0

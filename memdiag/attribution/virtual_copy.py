@@ -20,8 +20,8 @@ from memdiag.attribution.strided_copy import (
     iter_boxes,
     max_box_extents,
 )
+from memdiag.model.tensor_types import Array
 
-Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
 Combine = Callable[..., Array]
@@ -33,7 +33,7 @@ _MAX_SHORT_AXIS = 4
 
 
 @dataclass
-class Deferred:
+class DeferredArray:
     """A one-dimensional source that is computed at first use, by a pass over the weight.
 
     Attributes:
@@ -57,7 +57,7 @@ class Deferred:
 
 
 @dataclass(frozen=True)
-class Segment:
+class CopySegment:
     """A box of a virtual copy: strided values of the source at strided offsets of the copy.
 
     Element ``(i, j, …)`` starts ``offset + i * strides[0] + j * strides[1] + …`` bytes into the
@@ -79,7 +79,7 @@ class Segment:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    sources: tuple[Array | Deferred, ...]
+    sources: tuple[Array | DeferredArray, ...]
     combine: Combine | None = None
 
     @cached_property
@@ -217,7 +217,7 @@ class VirtualCopy:
     layout: str
     kind: str
     nbytes: int
-    segments: tuple[Segment, ...]
+    segments: tuple[CopySegment, ...]
     parameters: dict[str, str] = field(default_factory=dict)
     unspecified: tuple[tuple[int, int], ...] = ()
     derived: tuple[tuple[int, int], ...] = ()

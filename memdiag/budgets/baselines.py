@@ -50,7 +50,7 @@ Status = Literal["created", "updated", "kept"]
 def baseline_entry(profiles: Sequence[Profile]) -> BaselineEntry:
     """Return the entry of a baseline file for `profiles` of the same model in several processes.
 
-    Copies and setup are those of the first.
+    Copies and setup are taken from the first profile.
     """
     profile, figures = profiles[0], aggregate(profiles)
     copies = copy_totals(profile.attribution) if profile.attribution else ()
@@ -66,7 +66,7 @@ def baseline_entry(profiles: Sequence[Profile]) -> BaselineEntry:
     )
 
 
-def allowed(name: str, before: int, tolerance: float | None, *, late: int = 0) -> int:
+def max_figure(name: str, before: int, tolerance: float | None, *, late: int = 0) -> int:
     """Return the maximum of figure `name` if it is `before` in the baseline file.
 
     Figures of phases may be off by `late` bytes, as boundaries are read late.
@@ -78,7 +78,7 @@ def allowed(name: str, before: int, tolerance: float | None, *, late: int = 0) -
     return maximum + late if name in BUDGET_PHASES else maximum
 
 
-def is_same(before: BaselineEntry, now: BaselineEntry, tolerance: float | None) -> bool:
+def matches_entry(before: BaselineEntry, now: BaselineEntry, tolerance: float | None) -> bool:
     """Return whether `now` has the runtime, the setup, and about the figures of `before`."""
     same_setup = (before.onnxruntime, before.setup) == (now.onnxruntime, now.setup)
     if not same_setup or before.figures.keys() != now.figures.keys():
@@ -86,19 +86,19 @@ def is_same(before: BaselineEntry, now: BaselineEntry, tolerance: float | None) 
     late = max(before.late_bytes, now.late_bytes)
     pairs = [(name, before.figures[name], now.figures[name]) for name in now.figures]
     return all(
-        max(first, second) <= allowed(name, min(first, second), tolerance, late=late)
+        max(first, second) <= max_figure(name, min(first, second), tolerance, late=late)
         for name, first, second in pairs
     )
 
 
 def with_entry(before: Baseline | None, model: str, machine: str, entry: BaselineEntry) -> Baseline:
-    """Return `before` with `entry` for `machine`; the entries of other machines stay."""
+    """Return the baseline `before` with `entry` for `machine`; entries of other machines stay."""
     machines = dict(before.machines) if before else {}
     return Baseline(schema=BASELINE_SCHEMA, model=model, machines={**machines, machine: entry})
 
 
 def differences(before: BaselineEntry, profile: Profile) -> tuple[str, ...]:
-    """Return how the conditions of `profile` differ from those of a baseline file's entry.
+    """Return how the conditions of `profile` differ from the conditions of a baseline entry.
 
     If they differ, figures cannot be compared.
     """
@@ -232,7 +232,7 @@ def update_baseline(
     """
     before = read_baseline(path)
     known = before.machines.get(machine) if before else None
-    if known is not None and is_same(known, entry, tolerance):
+    if known is not None and matches_entry(known, entry, tolerance):
         return "kept"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

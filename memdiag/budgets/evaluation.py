@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 
-from memdiag.budgets.baselines import allowed, differences, dims_of
+from memdiag.budgets.baselines import differences, dims_of, max_figure
 from memdiag.budgets.figures import (
     BUDGET_PHASES,
     aggregate,
@@ -50,7 +50,7 @@ def judge(
 
     Args:
         profiles: completed runs of the model, each in a process of its own. Copies and findings
-            are those of the first.
+            are taken from the first run.
         budget: the limits, for figures above the process's own baseline.
         entry: the entry of the baseline file for this class of machines.
         update_option: the command-line option that updates the baseline file, for messages.
@@ -172,11 +172,10 @@ def find_breaches(
     *,
     late: int = 0,
 ) -> Iterator[Breach]:
-    """Yield the figures above their limit in `budget`, then those above `before`, the figures
-    of the baseline file.
+    """Yield the breaches of `budget`, then the breaches of `before`, the baseline's figures.
 
-    Both are in the order of the phases. Figures of phases may exceed the latter by their possible
-    error, `late`.
+    Both are in the order of the phases. Figures of phases may exceed the baseline by their possible
+    error, `late` bytes.
     """
 
     def phase_index(name: str) -> int:
@@ -196,7 +195,7 @@ def find_breaches(
                 against="budget",
             )
     for name in sorted(before.keys() & figures.keys(), key=phase_index):
-        maximum = allowed(name, before[name], budget.tolerance, late=late)
+        maximum = max_figure(name, before[name], budget.tolerance, late=late)
         if figures[name] > maximum:
             yield Breach(
                 figure=name,
@@ -209,7 +208,7 @@ def find_breaches(
 
 
 def _suspect(findings: Sequence[Finding], copies: Sequence[CopyTotal]) -> Suspect | None:
-    """Return the costliest finding that was not refuted, one about `copies` first."""
+    """Return the costliest finding that was not refuted; a finding about `copies` comes first."""
     weights = {row.weight for row in copies}
     candidates = [
         (
@@ -254,7 +253,7 @@ def _notes(
     for name in ("peak", "steady"):
         if name in before and name in figures:
             saved = before[name] - figures[name]
-            if before[name] > allowed(name, figures[name], budget.tolerance):
+            if before[name] > max_figure(name, figures[name], budget.tolerance):
                 yield (
                     f"{name} is {format_size(saved)} below the baseline, which may be updated"
                     f" ({update_option})"

@@ -36,7 +36,7 @@ class Figure:
     unit: Unit = "bytes"
 
     def show(self, value: int, *, signed: bool = False) -> str:
-        """Return `value` of this figure as text."""
+        """Return `value`, bytes or a count, as text with its unit."""
         if self.unit == "count":
             return f"{value:+,}" if signed else f"{value:,}"
         return format_size(value, signed=signed)
@@ -79,21 +79,21 @@ def figures_of(profile: Profile) -> dict[str, int]:
     were none, nor has `copies` without an X-ray.
     """
     base = profile.baseline_rss_bytes
-    found = {"peak": profile.peak_rss_bytes - base}
+    figures = {"peak": profile.peak_rss_bytes - base}
     if profile.steady is not None:
         start = profile.phase("start")
-        found |= above(profile.steady, start.end if start else None, base)
+        figures |= growth_since(profile.steady, start.end if start else None, base)
     for phase in profile.phases:
         if phase.name in BUDGET_PHASES:
-            found[phase.name] = phase.peak_rss_bytes - base
+            figures[phase.name] = phase.peak_rss_bytes - base
     if len(profile.runs) > 1:
         grown = profile.runs[-1].rss_bytes - profile.runs[0].rss_bytes
-        found["growth_per_run"] = round(grown / (len(profile.runs) - 1))
+        figures["growth_per_run"] = round(grown / (len(profile.runs) - 1))
     if profile.attribution is not None:
         counts: Counter[tuple[str, ...]] = Counter()
         counts.update(copy.weights for copy in profile.attribution.copies if counts_as_copy(copy))
-        found["copies"] = max(counts.values(), default=0)
-    return found | {"process_peak": profile.peak_rss_bytes}
+        figures["copies"] = max(counts.values(), default=0)
+    return figures | {"process_peak": profile.peak_rss_bytes}
 
 
 def aggregate(profiles: Sequence[Profile]) -> dict[str, int]:
@@ -120,8 +120,8 @@ def _lag_s(profile: Profile) -> float:
     return profile.sampling.boundary_lag_s or 0.0
 
 
-def above(memory: Memory, before: Memory | None, base: int) -> dict[str, int]:
-    """Return by how much `memory` is above `base` bytes and its parts above those of `before`."""
+def growth_since(memory: Memory, before: Memory | None, base: int) -> dict[str, int]:
+    """Return by how many bytes `memory` exceeds `base`, and its parts the parts of `before`."""
     found = {"steady": memory.rss_bytes - base}
     if before is None:
         return found
@@ -184,7 +184,7 @@ def copy_totals(attribution: Attribution) -> tuple[CopyTotal, ...]:
 
 
 def largest_repeated(rows: Sequence[CopyTotal]) -> tuple[CopyTotal, ...]:
-    """Return the rows of the weight with the most bytes among those with several copies."""
+    """Return the rows of the weight that has several copies and the most bytes."""
     weights: dict[str, list[CopyTotal]] = {}
     for row in rows:
         weights.setdefault(row.weight, []).append(row)

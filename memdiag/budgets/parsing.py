@@ -73,7 +73,7 @@ def parse_tolerance(value: object, *, where: str) -> float:
 
 
 def merged(first: Budget, second: Budget) -> Budget:
-    """Return both budgets as one; limits of `second` override those of `first`."""
+    """Return both budgets as one; limits of `second` override limits of `first`."""
     return Budget(
         limits={**first.limits, **second.limits},
         tolerance=first.tolerance if second.tolerance is None else second.tolerance,

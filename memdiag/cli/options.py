@@ -210,7 +210,9 @@ def add_output_record(group: Group) -> None:
 
 def add_quiet(group: Group) -> None:
     """Add ``--quiet``."""
-    group.add_argument("-q", "--quiet", action="store_true", help="Print only the answer.")
+    group.add_argument(
+        "-q", "--quiet", action="store_true", help="Print only the headline, without tables."
+    )
 
 
 def add_list(group: Group, name: str, *, metavar: str, help: str, type: Any = str) -> None:

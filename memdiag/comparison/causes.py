@@ -13,7 +13,7 @@ from memdiag.records.attribution import OwnerKind
 from memdiag.records.comparison import ColumnFigures, ComparisonColumn, CopyChange
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Profile
-from memdiag.units import MIB, format_size
+from memdiag.units import MIB, counted, format_size
 
 MAX_CAUSES = 3
 MIN_SHARE = 0.5
@@ -57,7 +57,7 @@ class _Cause(NamedTuple):
     bytes: int
 
 
-def of_steady(
+def explain_steady(
     copies: Sequence[CopyChange],
     before: ComparisonColumn,
     after: ComparisonColumn,
@@ -79,7 +79,7 @@ def of_steady(
     )
 
 
-def of_peak(
+def explain_peak(
     copies: Sequence[CopyChange],
     before: ComparisonColumn,
     after: ComparisonColumn,
@@ -88,7 +88,7 @@ def of_peak(
 ) -> str:
     """Return the causes of a difference of `size` bytes in the peak.
 
-    Where the peak is the steady memory in both columns, its causes are those of steady memory.
+    Where the peak is the steady memory in both columns, the causes of steady memory are returned.
     Otherwise they are the copies made until the phase of the larger peak. If the peak moved to
     another phase, and that phase does not differ as much, the cause is the move.
     """
@@ -96,7 +96,7 @@ def of_peak(
     assert old is not None
     assert new is not None
     if _peak_is_steady(old) and _peak_is_steady(new):
-        return of_steady(copies, before, after, size, tolerance)
+        return explain_steady(copies, before, after, size, tolerance)
     phase = new.peak_phase if size > 0 else old.peak_phase
     if old.peak_phase != new.peak_phase:
         peaks = [
@@ -123,7 +123,7 @@ def of_peak(
     return _explained(_of_copies(_certain(made, size, tolerance)), size)
 
 
-def of_kept(
+def explain_kept(
     copies: Sequence[CopyChange],
     before: ComparisonColumn,
     after: ComparisonColumn,
@@ -153,7 +153,7 @@ def of_kept(
     return "; ".join(filter(None, (made, part)))
 
 
-def of_load(before: ColumnFigures, after: ColumnFigures) -> str:
+def explain_load(before: ColumnFigures, after: ColumnFigures) -> str:
     """Return the phase that accounts for most of the difference in session creation."""
     durations = {each.phase: each.duration.median for each in before.phases}
     total = after.load.median - before.load.median
@@ -170,7 +170,7 @@ def of_load(before: ColumnFigures, after: ColumnFigures) -> str:
     return f"mostly in {phase}"
 
 
-def of_disk(before: ComparisonColumn, after: ComparisonColumn) -> str:
+def explain_disk(before: ComparisonColumn, after: ComparisonColumn) -> str:
     """Return the numbers of parameters, for models whose files differ in size."""
     if before.graph is None or after.graph is None:
         return ""
@@ -192,7 +192,7 @@ def _has_xrays(*columns: ComparisonColumn) -> bool:
 
 
 def _certain(copies: Sequence[CopyChange], size: int, tolerance: int) -> list[CopyChange]:
-    """Return those of `copies` that were made in one column only.
+    """Return the `copies` that were made in one column only.
 
     Packed copies exist until the session ends. Any other copy may have been made in both columns
     and released in one, so such copies must fit into `size`.
@@ -233,8 +233,7 @@ def _explained(causes: Sequence[_Cause], size: int) -> str:
     parts = [f"{format_size(cause.bytes, signed=True)}, {cause.text}" for cause in named]
     if others:
         total = sum(cause.bytes for cause in others)
-        noun = "cause" if len(others) == 1 else "causes"
-        parts.append(f"{format_size(total, signed=True)}, {len(others)} more {noun}")
+        parts.append(f"{format_size(total, signed=True)}, {counted(len(others), 'more cause')}")
     rest = size - sum(cause.bytes for cause in causes)
     if not causes:
         return "not explained"

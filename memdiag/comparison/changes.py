@@ -74,21 +74,25 @@ class _ColumnPair:
         """Yield the differences in memory: in total, then phase by phase."""
         steady = self._difference(self._old.steady, self._new.steady)
         if steady is not None:
-            why = causes.of_steady(self._copies, self._before, self._after, steady, self._tolerance)
+            why = causes.explain_steady(
+                self._copies, self._before, self._after, steady, self._tolerance
+            )
             yield self._change("steady", None, steady, self._old.steady, why)
         peak = self._difference(self._old.peak, self._new.peak)
         if peak is not None:
-            why = causes.of_peak(self._copies, self._before, self._after, peak, self._tolerance)
+            why = causes.explain_peak(
+                self._copies, self._before, self._after, peak, self._tolerance
+            )
             yield self._change("peak", self._new.peak_phase, peak, self._old.peak, why)
         yield from self._kept()
 
     def times(self, *, interleaved: bool) -> Iterator[FigureChange]:
-        """Yield the differences in time."""
+        """Yield the differences of load time and latency."""
         old, new = self._old.load, self._new.load
         if _is_disjoint(old, new) and abs(new.median - old.median) > MIN_LOAD_S:
             ratio = new.median / old.median
             if not 1 / MIN_RATIO <= ratio <= MIN_RATIO:
-                why = causes.of_load(self._old, self._new)
+                why = causes.explain_load(self._old, self._new)
                 yield self._change("load", None, 0, None, why, ratio=ratio)
         slower = (interleaved_ratio if interleaved else latency_ratio)(self._before, self._after)
         if slower is not None:
@@ -117,7 +121,7 @@ class _ColumnPair:
             size = new.saved_bytes - old.saved_bytes
             if abs(size) > max(MIN_BYTES, MIN_SHARE * old.saved_bytes):
                 yield self._change(
-                    "disk", None, size, None, causes.of_disk(self._before, self._after)
+                    "disk", None, size, None, causes.explain_disk(self._before, self._after)
                 )
         difference = self._after.largest_difference
         parts = [self._after.difference] if self._after.difference else []
@@ -132,7 +136,7 @@ class _ColumnPair:
             if each.phase in before:
                 size = self._difference(before[each.phase], each.kept)
                 if size is not None and abs(size) > max(MIN_KEPT_BYTES, 2 * self._tolerance):
-                    why = causes.of_kept(
+                    why = causes.explain_kept(
                         self._copies, self._before, self._after, each.phase, size, self._tolerance
                     )
                     yield self._change("kept", each.phase, size, None, why)
@@ -170,8 +174,8 @@ def interleaved_ratio(
 ) -> tuple[float, float, float] | None:
     """Return the ratio of latencies of interleaved runs, with bounds; None if it is not known.
 
-    Runs alternate with those of the first column only. The bounds of a quotient of two such ratios
-    are those that both intervals allow.
+    Runs alternate with runs of the first column only. The bounds of a quotient of two such ratios
+    are the bounds that both intervals allow.
     """
     old, new = _ratio_to_first(before) or (1.0, 1.0, 1.0), _ratio_to_first(after)
     if new is None:

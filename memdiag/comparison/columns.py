@@ -18,8 +18,9 @@ from memdiag.records.comparison import (
     PhaseFigures,
 )
 from memdiag.records.profile import PHASES, Memory, PeakKind, PhaseName, Profile
+from memdiag.units import plural, some_of
 from memdiag.verify.latency import LatencyComparison
-from memdiag.verify.ratio import median_interval
+from memdiag.verify.latency_ratio import median_interval
 
 MAX_OUTPUTS = 4
 """Outputs that a sentence names."""
@@ -63,7 +64,7 @@ def with_profiles(
 
 
 def _difference(label: str, comparison: OutputComparison) -> str:
-    """Return how outputs differ from those of the first column, without finite differences."""
+    """Return how outputs differ from the first column's outputs, without finite differences."""
     parts = []
     largest = comparison.largest
     if largest and not isfinite(largest.relative):
@@ -78,13 +79,11 @@ def _difference(label: str, comparison: OutputComparison) -> str:
 
 
 def _outputs(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_OUTPUTS} more" if len(names) > MAX_OUTPUTS else ""
-    listed = ", ".join(names[:MAX_OUTPUTS])
-    return f"the output{'s' if len(names) > 1 else ''} {listed}{more}"
+    return f"the {plural(len(names), 'output')} {some_of(names, MAX_OUTPUTS)}"
 
 
 def _renamed(profile: Profile, model: str) -> Profile:
-    """Return `profile` with the name `model` for its model."""
+    """Return a copy of `profile` whose model is named `model`."""
     return msgspec.structs.replace(
         profile,
         model=msgspec.structs.replace(profile.model, path=model),
@@ -95,7 +94,7 @@ def _renamed(profile: Profile, model: str) -> Profile:
 
 
 def graph_of(file: ModelFile) -> GraphSize:
-    """Return the size of a model."""
+    """Return the nodes, initializers, parameters and file bytes of a model."""
     return GraphSize(
         nodes=file.node_count,
         initializers=sum(weight.origin == "initializer" for weight in file.weights),
@@ -131,7 +130,7 @@ def latency(
 ) -> Latency | None:
     """Return the latency of the `timed` runs of `profiles`; None if nothing was run.
 
-    `against_first` are the latencies of runs that alternated with those of the first column.
+    `against_first` are the latencies of runs that alternated with runs of the first column.
     """
     runs = [run.latency_s for profile in profiles for run in profile.runs[timed]]
     if not runs:

@@ -37,7 +37,7 @@ class Comparable:
         return (*excluded, *self.remarks)
 
 
-def compare_profiles(before: Profile, after: Profile) -> Comparable:
+def comparability_of(before: Profile, after: Profile) -> Comparable:
     """Return which figures of two saved profiles can be compared."""
     excluded: dict[Metric, str] = {"outputs": "saved profiles contain none"}
     machines = tuple(

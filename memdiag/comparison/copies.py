@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from memdiag.records.attribution import Attribution, Copy, CopyKind
 from memdiag.records.comparison import CopyChange
 from memdiag.records.phases import PhaseName
+from memdiag.units import counted
 
 _PHASES_BY_STEP: dict[str, PhaseName] = {
     "parse": "parse",
@@ -72,13 +73,13 @@ def in_words(change: CopyChange) -> str:
     weight = change.weights[0]
     if not change.count:
         others = len(change.weights) - 1
-        more = f" (and of {others} more weight{'s' if others > 1 else ''})" if others else ""
+        more = f" (and of {counted(others, 'more weight')})" if others else ""
         size = "larger" if change.bytes > 0 else "smaller"
         return f"the {change.kind} copy of {weight}{more} is {size} in {change.to}"
     is_added = change.count > 0
     column = change.to if is_added else change.from_
     others = abs(change.count) - 1
-    more = f" (and {others} more such cop{'y' if others == 1 else 'ies'})" if others else ""
+    more = f" (and {counted(others, 'more such copy', 'more such copies')})" if others else ""
     if step == "prepack" and node:
         return f"{node} packs {weight} in {column}{more}"
     if change.kind == "original":

@@ -123,7 +123,7 @@ def run_tool(words: Sequence[str | Path], subject: str) -> str:
     """Return the output of a tool that uses the registry; `subject` is the subject of errors.
 
     Raises:
-        ProvisionError: it failed, or did not end in time.
+        ProvisionError: it failed or exceeded its time limit.
     """
     try:
         done = subprocess.run(

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from memdiag.runner.job import Job
@@ -18,12 +17,12 @@ MAX_INTERLEAVED_S = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class OutputComparison:
-    """Outputs and latency of a session, compared with those of the first session.
+    """Outputs and latency of a session, compared with the first session's.
 
     Attributes:
         largest: the largest difference of an output that both have; None if they share none.
         missing: the outputs that only the first has.
-        added: the outputs that only this one has.
+        added: the outputs that only this session has.
         interleaved: the latencies of alternating runs.
         failure: why outputs and latency were not compared; empty if they were.
     """
@@ -65,12 +64,7 @@ class ReferenceSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._server.close()
 
     def compare(self, job: Job, timed: int) -> OutputComparison:

@@ -9,6 +9,7 @@ from memdiag.model.model_file import ModelFile
 from memdiag.records.finding import Finding
 from memdiag.rewrites import rewriters, rewriters_for
 from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.rewrite import UNSAFE_PROBLEM
 
 MAX_NODES = 10_000
 """Maximum nodes of a model that is checked: reading a graph takes about 0.1 ms a node."""
@@ -16,14 +17,12 @@ MAX_NODES = 10_000
 MAX_FINDINGS = 50
 """Maximum findings that are checked, the costliest first."""
 
-UNSAFE = "it changes values (see --unsafe)"
-
 
 def with_rewrites(findings: Sequence[Finding], file: ModelFile) -> tuple[Finding, ...]:
     """Return `findings`, each with the rewrites that can be applied to the open model.
 
-    No weight is read. Findings that a measurement refuted, those beyond `MAX_FINDINGS` and those of
-    a model of more than `MAX_NODES` nodes are not checked.
+    No weight is read. Not checked are findings that a measurement refuted, findings beyond
+    `MAX_FINDINGS`, and all findings in a model of more than `MAX_NODES` nodes.
     """
     checked = [each for each in findings[:MAX_FINDINGS] if each.evidence != "refuted"]
     if not checked or file.node_count > MAX_NODES:
@@ -32,13 +31,13 @@ def with_rewrites(findings: Sequence[Finding], file: ModelFile) -> tuple[Finding
         editor = ModelEditor(file, reads_weights=False)
     except MemdiagError:
         refusal = "its graph cannot be rewritten"
-        found = {id(each): _with(each, (), refusal) for each in checked}
+        found = {id(each): _with_remedies(each, (), refusal) for each in checked}
     else:
-        found = {id(each): _checked(editor, each) for each in checked}
+        found = {id(each): _with_checked_rewrites(editor, each) for each in checked}
     return tuple(found.get(id(each), each) for each in findings)
 
 
-def _checked(editor: ModelEditor, finding: Finding) -> Finding:
+def _with_checked_rewrites(editor: ModelEditor, finding: Finding) -> Finding:
     possible, refusal = [], ""
     names = finding.remedies  # in the order of preference
     preferred = sorted(
@@ -47,17 +46,17 @@ def _checked(editor: ModelEditor, finding: Finding) -> Finding:
     )
     for rewriter in preferred:
         try:
-            reason = rewriter.check(editor, finding) if rewriter.rewrite.safe else UNSAFE
+            reason = rewriter.check(editor, finding) if rewriter.rewrite.safe else UNSAFE_PROBLEM
         except Exception:  # a defect of one rewrite must not lose a profile
             return finding
         if reason is None:
             possible.append(rewriter.rewrite.name)
         else:
             refusal = refusal or f"{rewriter.rewrite.name}: {reason}"
-    return _with(finding, tuple(possible), "" if possible else refusal)
+    return _with_remedies(finding, tuple(possible), "" if possible else refusal)
 
 
-def _with(finding: Finding, possible: tuple[str, ...], refusal: str) -> Finding:
+def _with_remedies(finding: Finding, possible: tuple[str, ...], refusal: str) -> Finding:
     rewrites = {each.rewrite.name for each in rewriters()}
     left = [name for name in finding.remedies if name in possible or name not in rewrites]
     remedies = tuple(dict.fromkeys([*left, *possible]))

@@ -41,11 +41,11 @@ class Candidate:
         return self.verdict.comparisons
 
 
-class Undecided(NamedTuple):
+class SlowdownUndecided(NamedTuple):
     """Outcome of a change that saves memory and may be too slow.
 
     Attributes:
-        reason: the saving and the latency that does not decide.
+        reason: the saving, and the latency ratio that may exceed the limit.
     """
 
     reason: str

@@ -36,7 +36,7 @@ class Change(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        """Whether every operation stays as it is."""
+        """Whether every operation of the model stays as it is, so that outputs are equal."""
         return self.rewriter.rewrite.arithmetic == "same"
 
 

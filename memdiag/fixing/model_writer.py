@@ -32,7 +32,7 @@ from memdiag.rewrites.saving import (
     weight_bytes,
 )
 from memdiag.runner.temporary import own_prefix, remove_stale
-from memdiag.verify.validity import newer
+from memdiag.verify.validity import undeclared_before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class PublishedModel(NamedTuple):
 
     Attributes:
         built: the model as it was written.
-        files: all files that it needs, the model first, those of the original last.
+        files: all files that it needs: the model first, files of the original last.
     """
 
     built: BuiltModel
@@ -196,7 +196,7 @@ class ModelWriter:
                 kept_bytes=sum(nbytes for _, _, nbytes in ranges),
                 disk_bytes=sum(path.stat().st_size for path in model.files),
                 digest=_digest(written),
-                newer=newer(self.file.read_proto(), model.read_proto()),
+                newer=undeclared_before(self.file.read_proto(), model.read_proto()),
                 oldest=oldest_runtime(model),
             )
 

@@ -1,4 +1,4 @@
-"""The search of a fix: every change of every rule, tried on top of those accepted before."""
+"""The search of a fix: every change of every rule, tried on top of the accepted changes."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from memdiag.errors import MeasurementError, MemdiagError, ReportError
-from memdiag.fixing.candidates import Candidate, Undecided, VerifiedResult, preferred
+from memdiag.fixing.candidates import Candidate, SlowdownUndecided, VerifiedResult, preferred
 from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import BuiltModel
 from memdiag.fixing.state import ChangesByRule, FixState
@@ -24,7 +24,7 @@ from memdiag.verify.latency import MIN_PAIRS
 from memdiag.verify.model_evaluator import Comparisons, ModelEvaluator, Verdict
 from memdiag.verify.other_runtimes import OtherRuntimes
 from memdiag.verify.outputs import Bound
-from memdiag.verify.pace import Pace
+from memdiag.verify.step_estimate import StepEstimate
 
 _PROCESSES = 3
 _PAIRS = 16
@@ -39,7 +39,7 @@ _MARGIN = 1.25
 class RewriteSearch:
     """Finds the best change of each rule, the costliest rule first.
 
-    A change is tried on top of those accepted before, and has to save something compared with the
+    A change is tried on top of the accepted changes, and has to save something compared with the
     model that has them. Latency is compared with the original. At `end`, or at Ctrl-C, the search
     ends with the best result so far.
 
@@ -65,7 +65,7 @@ class RewriteSearch:
     # The candidates of each rule whose best candidate was accepted.
     _accepted: list[list[Candidate]] = field(init=False, default_factory=list)
     _names_by_digest: dict[bytes, str] = field(init=False, default_factory=dict)
-    _pace: Pace = field(init=False)
+    _step_estimate: StepEstimate = field(init=False)
     _exploration_end: float = field(init=False, default=inf)
     _remaining: int = field(init=False, default=0)
     _write_error: ReportError | None = field(init=False, default=None)
@@ -101,8 +101,8 @@ class RewriteSearch:
         return result
 
     def _explore(self, rules: ChangesByRule) -> None:
-        """Try all changes, as far as the time allows."""
-        self._pace = Pace(first_s=self._trial_s(), end=self.end)
+        """Try each rule's changes, accept the best, and stop at the exploration deadline."""
+        self._step_estimate = StepEstimate(first_s=self._trial_s(), end=self.end)
         self._remaining = sum(map(len, rules))
         deadline = self.evaluator.job.limits.deadline
         thorough_s = self._confirming_s() + self._verification_s()
@@ -135,7 +135,7 @@ class RewriteSearch:
         if found is None:
             return None
         change, editor = found
-        self.report_progress(f"trying {change.name} ({self._pace.step(self._remaining)})")
+        self.report_progress(f"trying {change.name} ({self._step_estimate.step(self._remaining)})")
         try:
             with self.state.writer.built(editor) as built:
                 outcome = self._evaluate(change, built)
@@ -146,7 +146,7 @@ class RewriteSearch:
         self._dismiss(change, outcome)
         return None
 
-    def _evaluate(self, change: Change, built: BuiltModel) -> Candidate | str | Undecided:
+    def _evaluate(self, change: Change, built: BuiltModel) -> Candidate | str | SlowdownUndecided:
         """Return the change as a candidate, or why it is not kept.
 
         The cheapest checks come first; memory is measured once.
@@ -169,7 +169,7 @@ class RewriteSearch:
         if slower := slowness(verdict.comparisons, self.max_slowdown):
             return slower
         if doubt := undecided_slowness(verdict.comparisons, self.max_slowdown):
-            return Undecided(f"{memory_change(before, after)}; {doubt}")
+            return SlowdownUndecided(f"{memory_change(before, after)}; {doubt}")
         return Candidate(
             change=change,
             before=before,
@@ -182,7 +182,7 @@ class RewriteSearch:
         )
 
     def _compared(self, job: Job, bound: Bound, is_saving: bool) -> Verdict:
-        """Compare outputs and latency with the original, briefly where no memory is saved."""
+        """Compare outputs and latency with the original, with few runs where no memory is saved."""
         return self.evaluator.evaluate(
             job,
             bound,
@@ -257,7 +257,7 @@ class RewriteSearch:
     def _finish(self) -> VerifiedResult | None:
         """Verify the result thoroughly, and publish it if it is confirmed.
 
-        If it is not, the next best change of the last rule replaces the one that was accepted.
+        Otherwise the next best change of the last rule replaces the accepted change.
         """
         about = format_duration(self._verification_s())
         self.report_progress(f"verifying the result (about {about})")
@@ -276,7 +276,9 @@ class RewriteSearch:
         self._accept(ranked)
         return None
 
-    def _verify(self, built: BuiltModel, last: Candidate) -> VerifiedResult | str | Undecided:
+    def _verify(
+        self, built: BuiltModel, last: Candidate
+    ) -> VerifiedResult | str | SlowdownUndecided:
         """Compare the result with the original and publish it; or return why it is rejected."""
         problem = self.state.invalidity(built)
         if problem is not None:
@@ -303,7 +305,7 @@ class RewriteSearch:
         if not is_worth_it(before, after, verdict.comparisons, ()):
             return f"together they save nothing ({memory_change(before, after)})"
         if doubt := undecided_slowness(verdict.comparisons, self.max_slowdown):
-            return Undecided(f"{memory_change(before, after)}; {doubt}")
+            return SlowdownUndecided(f"{memory_change(before, after)}; {doubt}")
         self.state.explain_invalidity()
         return VerifiedResult(
             output=self.state.writer.publish(built),
@@ -341,8 +343,8 @@ class RewriteSearch:
                 verified_on=(self.evaluator.onnxruntime,),
             )
 
-    def _dismiss(self, change: Change, why: str | Undecided) -> None:
-        if isinstance(why, Undecided):
+    def _dismiss(self, change: Change, why: str | SlowdownUndecided) -> None:
+        if isinstance(why, SlowdownUndecided):
             self.state.record(change, "undecided", why.reason)
         else:
             self.state.record(change, "rejected", why)
@@ -363,7 +365,7 @@ class RewriteSearch:
         return self._accepted[-1][-1] if self._accepted else None
 
     def _comparisons(self) -> Comparisons:
-        """Return latency comparisons of the model with the accepted changes with the original."""
+        """Return the latencies of the model with all accepted changes, relative to the original."""
         return self._last.comparisons if self._last is not None else ()
 
     def _end_notes(self) -> list[str]:
@@ -381,7 +383,7 @@ class RewriteSearch:
         """Return the expected duration of a whole fix, with a margin, from what was measured."""
         possible = [outcome for outcome in self.state.outcomes if outcome.status != "refused"]
         rules = {outcome.rule for outcome in possible}
-        trials_s = len(possible) * max(self._trial_s(), self._pace.step_s)
+        trials_s = len(possible) * max(self._trial_s(), self._step_estimate.step_s)
         confirming_s = len(rules) * self._confirming_s()
         whole_s = self.setup_s + trials_s + confirming_s + self._verification_s()
         return _MARGIN * whole_s

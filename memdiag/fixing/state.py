@@ -12,6 +12,7 @@ from memdiag.records.finding import Finding
 from memdiag.records.fix import Remedy, RemedyStatus
 from memdiag.records.measured_change import Figures, SearchEnd
 from memdiag.rewrites.model_editor import ModelEditor
+from memdiag.rewrites.rewrite import UNSAFE_PROBLEM
 from memdiag.runner.job import Deadline
 from memdiag.verify.outputs import Bound
 from memdiag.verify.validity import Validity, ValidityChecker
@@ -63,7 +64,7 @@ class FixState:
         """
         rewriter, findings = change
         if not rewriter.rewrite.safe and not self.unsafe:
-            self.record(change, "refused", "it changes values (see --unsafe)")
+            self.record(change, "refused", UNSAFE_PROBLEM)
             return None
         editor = self.writer.editor(self.accepted)
         refused: dict[str, list[Finding]] = defaultdict(list)
@@ -83,7 +84,7 @@ class FixState:
         return (Change(rewriter, tuple(possible)), editor) if possible else None
 
     def record(self, change: Change, status: RemedyStatus, reason: str) -> None:
-        """Record the outcome of a change, instead of an earlier one."""
+        """Record the outcome of a change; it replaces an earlier outcome of the same change."""
         self._outcomes[change.name, change.rule, change.weights] = Remedy(
             name=change.name,
             rule=change.rule,
@@ -110,18 +111,18 @@ class FixState:
         """Return why a changed model is not as valid as the original; None if it is."""
         if built.newer is not None:
             return f"it declares {built.newer}, which the original does not"
-        found = self._validities.get(built.digest)
-        if found is None:
-            found = self._validities[built.digest] = self._checker.check(built.path)
-        self.is_valid = not found.complaint
-        return f"onnx.checker rejects it ({found.complaint})" if found.is_new else None
+        validity = self._validities.get(built.digest)
+        if validity is None:
+            validity = self._validities[built.digest] = self._checker.check(built.path)
+        self.is_valid = not validity.error
+        return f"onnx.checker rejects it ({validity.error})" if validity.is_new else None
 
     def explain_invalidity(self) -> None:
         """Add a note if the model that was checked last does not pass, like the original."""
         if self.is_valid is False:
             self.notes.append(
                 "onnx.checker rejects the original and the result for the same reason"
-                f" ({self._checker.complaint})"
+                f" ({self._checker.original_error})"
             )
 
     def any_possible(self, rules: ChangesByRule) -> bool:

@@ -75,7 +75,7 @@ class Role(NamedTuple):
 def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, Role]:
     """Return the role of every free dimension of the inputs of `graph`, by `Axis.key`.
 
-    Dimensions that are arithmetic over others (``past + sequence``) have none: they follow those.
+    Dimensions that are arithmetic over others (``past + sequence``) have no role of their own.
     """
     values = {value.name: value for value in graph.required_inputs}
     axes = {name: axes_of(value) for name, value in values.items()}

@@ -2,7 +2,7 @@
 
 The system ends a process (SIGBUS) that reads a mapped page behind the end of its file, for example
 because an exporter rewrites the model in place. On Linux this module replaces the missing pages by
-zeros instead. `losses` counts these replacements for each file.
+zeros instead. `missing_page_count` counts these replacements for each file.
 """
 
 import ctypes
@@ -45,7 +45,7 @@ class _SignalAction(ctypes.Structure):
     )
 
 
-def watch(path: Path) -> None:
+def zero_missing_pages(path: Path) -> None:
     """Replace missing pages by zeros in mappings of the file at `path`, a path without links.
 
     On other systems than Linux this does nothing.
@@ -57,7 +57,7 @@ def watch(path: Path) -> None:
         _install()
 
 
-def losses(path: Path) -> int:
+def missing_page_count(path: Path) -> int:
     """Return how often missing pages of the file at `path` were replaced by zeros so far."""
     return _losses.get(os.fsencode(path), 0)
 

@@ -2,7 +2,7 @@
 
 ONNX's shape inference does not know the domain ``com.microsoft``. In the copy of the model that it
 gets, a node of that domain is replaced by a node of ONNX whose first output has the same type and
-shape, whatever it computes. The operators are those of ONNX Runtime's ContribOperators.md.
+shape, whatever it computes. ONNX Runtime's ContribOperators.md lists the operators.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from memdiag.model.graph_index import integer
 DOMAINS = frozenset({"com.microsoft"})
 
 Dims = Callable[[str], tuple[int, ...] | None]
-"""Returns the shape of an initializer; None if the name is none."""
+"""Returns the shape of an initializer; None if the name is not an initializer's."""
 
 
 class EquivalentNode(NamedTuple):
@@ -67,13 +67,13 @@ def _product_typed_as(left: int, right: int, typed: int) -> EquivalentRule:
     def rule(node: NodeProto, dims: Dims) -> EquivalentNode | None:
         if len(node.input) <= max(left, right, typed):
             return None
-        taken = [""] * 8
+        inputs = [""] * 8
         # QLinearMatMul takes the matrices at 0 and 3, zero points of the same types at 2 and 5, and
         # the output's type from the last input.
-        taken[0] = taken[2] = node.input[left]
-        taken[3] = taken[5] = node.input[right]
-        taken[7] = node.input[typed]
-        return EquivalentNode("QLinearMatMul", tuple(taken))
+        inputs[0] = inputs[2] = node.input[left]
+        inputs[3] = inputs[5] = node.input[right]
+        inputs[7] = node.input[typed]
+        return EquivalentNode("QLinearMatMul", tuple(inputs))
 
     return rule
 

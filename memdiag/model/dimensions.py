@@ -158,7 +158,7 @@ def batch_keys(inputs: Mapping[str, tuple[Axis, ...] | None]) -> set[str]:
     """Return the keys of the axes that count examples.
 
     These are axes with batch in their names and the first free axes of inputs of several axes. The
-    only axis of an input counts as well, unless this is so for all inputs with free first axes:
+    only axis of an input counts as well, unless all inputs with a free first axis have one axis:
     then the axis is more likely a length, such as the samples of a sound. The second of three axes
     counts if it alone is free and another input has a free first axis: recurrent states are
     [layers, batch, features].

@@ -28,7 +28,7 @@ def read_reference(tensor: TensorProto, *, where: str) -> ExternalReference:
     """Return the external reference of `tensor`, which `where` names in errors.
 
     Raises:
-        ModelError: an entry is missing or is no number of bytes.
+        ModelError: an entry is missing or is not a number of bytes.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location")
@@ -46,8 +46,8 @@ def read_reference(tensor: TensorProto, *, where: str) -> ExternalReference:
             continue
         if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 20):
             raise ModelError(
-                f"{where} has {text[:40]!r} as the {key} of its external data, which is no number "
-                "of bytes; export the model again."
+                f"{where} has {text[:40]!r} as the {key} of its external data, which is not a "
+                "number of bytes; export the model again."
             )
         numbers[key] = int(text)
     return ExternalReference(location, numbers.get("offset", 0), numbers.get("length"))

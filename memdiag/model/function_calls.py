@@ -44,7 +44,7 @@ def inlined_calls(graph: Graph, functions: Iterable[Graph]) -> dict[str, int]:
 def called(
     nodes: Iterable[Node], functions: Mapping[FunctionKey, Graph]
 ) -> dict[FunctionKey, Graph]:
-    """Return the functions that `nodes`, including those in subgraphs, call directly or
+    """Return the functions that `nodes` and the nodes of subgraphs call directly or
     indirectly."""
     found: dict[FunctionKey, Graph] = {}
     pending = list(_calls(nodes, functions))

@@ -12,9 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from sys import intern
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from numpy.typing import NDArray
 from onnx import (
     AttributeProto,
     FunctionProto,
@@ -26,6 +25,7 @@ from onnx import (
 )
 
 from memdiag.model.dimensions import tensor_type
+from memdiag.model.tensor_types import Array
 from memdiag.records.weights import Weight
 
 if TYPE_CHECKING:
@@ -43,8 +43,10 @@ OVERRIDABLE_SINCE_IR = 4
 FunctionKey = tuple[str, str, str]
 """Domain, operator and overload: what a node that calls a function names."""
 
-Array = NDArray[Any]
 Shape = tuple[int | None, ...]
+
+ONNX_DOMAINS = frozenset({"", "ai.onnx"})
+"""The two names of ONNX's own domain."""
 
 _GRAPH_TYPES = (AttributeProto.UNDEFINED, AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
@@ -95,6 +97,16 @@ class Node:
     def attribute(self) -> Sequence[AttributeProto]:
         """The attributes of the node."""
         return self.proto.attribute if self.has_attributes else ()
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether the operator belongs to ONNX's own domain."""
+        return self.domain in ONNX_DOMAINS
+
+    @property
+    def domain_key(self) -> str:
+        """The domain, by one name for ONNX's own: the empty one."""
+        return "" if self.is_onnx else self.domain
 
     @property
     def key(self) -> FunctionKey:
@@ -198,7 +210,7 @@ class Graph:
 
     @cached_property
     def node_count(self) -> int:
-        """The number of nodes, those of subgraphs included; a call of a function counts as one."""
+        """The number of nodes, subgraphs included; a call of a function counts as one."""
         return len(self.nodes) + sum(inner.node_count for inner in self.subgraphs)
 
     @cached_property
@@ -219,8 +231,7 @@ class Graph:
 
     @cached_property
     def declared_shapes(self) -> dict[str, Shape]:
-        """The shapes that the graph declares for its values, including those of tensors, by
-        name."""
+        """The shapes that the graph declares for its values and tensors, by name."""
         shapes: dict[str, Shape] = {}
         for value in self.declared_values:
             tensor = value.type.tensor_type
@@ -256,8 +267,7 @@ class Graph:
 
     @property
     def required_inputs(self) -> tuple[ValueInfoProto, ...]:
-        """The inputs of the main graph without a default: those that are not initializers as
-        well."""
+        """The inputs of the main graph without a default, that is, without an initializer."""
         sparse = {tensor.values.name for tensor in self.sparse_initializers}
         return tuple(
             value

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from memdiag.model.graph_index import Node, Scope, Use, integer, integers
-from memdiag.model.tensor_data import CONSTANT_FIELDS, Array, constant_array, inline_array
+from memdiag.model.tensor_data import CONSTANT_FIELDS, constant_array, inline_array
+from memdiag.model.tensor_types import Array
 
 MAX_VISITS = 20_000
-"""An input is followed to so many uses; what the rest would ask of it is not known then."""
+"""Maximum uses to which an input is followed; limits set by further uses stay unknown."""
 
 MAX_SHAPE_STEPS = 50
 """Maximum operators through which the shape of a table is followed."""
@@ -139,15 +140,14 @@ class _ConstraintSearch:
 
     def _use(self, use: Use, offset: int) -> None:
         scope, node, index = use
-        domain = "" if node.domain == "ai.onnx" else node.domain
         for inner_scope, inner_name in _as_input(scope, node, index):
             self._follow(inner_scope, inner_name, offset)
-        for at, table, axis in _LOOKUPS.get((domain, node.op_type), ()):
+        for at, table, axis in _LOOKUPS.get((node.domain_key, node.op_type), ()):
             if index == at and len(node.input) > table:
                 if node.op_type not in _AXIS_IS_FIXED:
                     axis = integer(node, "axis", 0)
                 self._limit(scope, node.input[table], axis, offset)
-        if domain:
+        if not node.is_onnx:
             return
         if node.op_type in _MOVES:
             moved = _MOVES[node.op_type]
@@ -222,7 +222,7 @@ class _ConstraintSearch:
         if node is None:
             outer = defining_scope.argument(name)
             return self._shape(*outer, steps - 1) if outer else None
-        if not node.input or node.domain not in ("", "ai.onnx", "com.microsoft"):
+        if not node.input or node.domain_key not in ("", "com.microsoft"):
             return None
         if node.op_type in _SAME_SHAPE:
             return self._shape(defining_scope, node.input[0], steps - 1)

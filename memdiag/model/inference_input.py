@@ -23,10 +23,10 @@ from onnx import (
 from memdiag.model.contrib_shapes import DOMAINS, equivalent_op
 from memdiag.model.dimensions import fill_in_sizes
 from memdiag.model.function_calls import called
-from memdiag.model.graph_index import FunctionKey, Graph, Node, integer, subgraphs
+from memdiag.model.graph_index import ONNX_DOMAINS, FunctionKey, Graph, Node, integer, subgraphs
 
 _OTHER_DOMAIN: Final = "memdiag.unknown"
-_KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview"})
+_KNOWN_DOMAINS = ONNX_DOMAINS | {"ai.onnx.ml", "ai.onnx.preview"}
 
 # Their inference takes it for granted that the type of the input is known (onnx 1.23.2).
 _CRASHES = frozenset({"RegexFullMatch", "DictVectorizer"})
@@ -59,7 +59,7 @@ class InferenceInput:
         )
         for field in ("training_info", "metadata_props"):
             proto.ClearField(field)
-        if not any(opset.domain in ("", "ai.onnx") for opset in proto.opset_import):
+        if not any(opset.domain in ONNX_DOMAINS for opset in proto.opset_import):
             proto.opset_import.append(helper.make_opsetid("", 17))
         for importer in (proto, *proto.functions):
             importer.opset_import.append(helper.make_opsetid(_OTHER_DOMAIN, 1))
@@ -91,25 +91,24 @@ class InferenceInput:
             if node.op_type in _CHECKED and not self._make_safe(node):
                 node.domain = _OTHER_DOMAIN
             elif node.domain not in _KNOWN_DOMAINS and _key(node) not in self._functions:
-                found = equivalent_op(node, self._dims.get) if node.domain in DOMAINS else None
-                if found is None:
+                equivalent = equivalent_op(node, self._dims.get) if node.domain in DOMAINS else None
+                if equivalent is None:
                     kind = f"{node.domain}.{node.op_type}"
                     unknown[kind] += 1
                     node.domain = _OTHER_DOMAIN
                     continue
-                node.domain, node.op_type = "", found.op_type
-                node.input[:] = found.inputs
-                if found.equation:
-                    node.attribute.append(helper.make_attribute("equation", found.equation))
-                made_up.update(found.made_up)
+                node.domain, node.op_type = "", equivalent.op_type
+                node.input[:] = equivalent.inputs
+                if equivalent.equation:
+                    node.attribute.append(helper.make_attribute("equation", equivalent.equation))
+                made_up.update(equivalent.made_up)
         if isinstance(graph, GraphProto):
             graph.value_info.extend(
                 helper.make_tensor_value_info(name, 1, shape) for name, shape in made_up.items()
             )
 
     def _make_safe(self, node: NodeProto) -> bool:
-        """Return whether the inference of `node` is safe; replace the operator if that makes it
-        so."""
+        """Make the inference of `node` safe if possible; return whether it is safe."""
         if node.op_type == "EyeLike":
             _replace_eye_like(node)
         return is_safe(node) and not (node.op_type == "LabelEncoder" and self._has_first_ml)
@@ -154,7 +153,7 @@ def function_body(
 
 
 def _arguments(function: FunctionProto, caller: Node) -> dict[str, AttributeProto]:
-    """Return the attributes of a function call by name; defaults for those that it leaves out."""
+    """Return the attributes of a function call by name, defaults included."""
     return {
         attribute.name: attribute for attribute in (*function.attribute_proto, *caller.attribute)
     }

@@ -15,8 +15,7 @@ from memdiag.model.dimensions import Axis, axes_of, choose_sizes, tensor_type
 from memdiag.model.graph_index import Graph, main_scope
 from memdiag.model.index_ranges import InputConstraints, input_constraints
 from memdiag.model.model_file import ModelFile
-from memdiag.model.tensor_data import Array
-from memdiag.model.tensor_types import ELEMENT_TYPES, STRING, ElementType
+from memdiag.model.tensor_types import ELEMENT_TYPES, STRING, Array, ElementType
 from memdiag.records.base import Record
 
 Kind = Literal["tensor", "sequence", "optional"]
@@ -122,12 +121,12 @@ def plan_inputs(
 
     Args:
         model: the open model.
-        dims: sizes of free dimensions, by name, or ``input:axis`` for those without one.
+        dims: sizes of free dimensions, by name, or by ``input:axis`` if they have no name.
         given: arrays for some of the inputs; they also set the dimensions they show.
-        free_dim: the size of the other free dimensions, save those that look like a batch (the
-            first axis of an input, or a name with ``batch`` in it), which are 1, and those for
-            which an operator accepts one size only; where None, realistic sizes by their roles
-            (see `axis_roles`).
+        free_dim: the size of the other free dimensions. Dimensions that look like a batch (the
+            first axis of an input, or a name with ``batch`` in it) are 1, and dimensions for
+            which an operator accepts one size only keep that size. If None, sizes are
+            realistic for their roles (see `axis_roles`).
 
     Raises:
         UsageError: a name in `dims` or `given` is not the model's, an array does not fit its
@@ -359,7 +358,7 @@ def _normal(random: np.random.Generator, element: ElementType, shape: tuple[int,
 
 
 def is_bits_of(array: np.ndarray[Any, Any], element: ElementType) -> bool:
-    """Return whether `array` has elements of a type that numpy lacks, as in ``ml_dtypes``.
+    """Return whether `array` stores the bits of an `element` type that numpy lacks (bfloat16).
 
     In an ``.npy`` file such an array has no name for its type, only a size.
     """

@@ -7,7 +7,6 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from sys import intern
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -16,12 +15,11 @@ from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, ModelProto, SparseTensorProto, TensorProto
 
 from memdiag.errors import ModelError
-from memdiag.model.bus_errors import losses, watch
+from memdiag.model.bus_errors import missing_page_count, zero_missing_pages
 from memdiag.model.external_data import ExternalFiles, read_reference
 from memdiag.model.graph_index import Graph
 from memdiag.model.native_memory import trim_heap
 from memdiag.model.tensor_data import (
-    Array,
     as_array,
     constant_array,
     count_varints,
@@ -31,8 +29,8 @@ from memdiag.model.tensor_data import (
     element_type,
     packed_bytes,
 )
-from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, STRING, ElementType
-from memdiag.model.weights import Location, Source, inventory
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, STRING, Array, ElementType
+from memdiag.model.weights import Location, Source, list_weights
 from memdiag.model.wire import NOT_ONNX, THIS_FILE, ReferenceKind, attribute_range, skeleton
 from memdiag.records.weights import Weight
 
@@ -77,8 +75,8 @@ class ModelFile:
         self.path = path
         self.file_bytes, mapping = _map_file(path)
         self._real_path = path.resolve()
-        watch(self._real_path)
-        self._losses = {self._real_path: losses(self._real_path)}
+        zero_missing_pages(self._real_path)
+        self._losses = {self._real_path: missing_page_count(self._real_path)}
         self._is_short = False
         self._external_files = ExternalFiles(path)
         self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
@@ -88,26 +86,21 @@ class ModelFile:
         self.proto, self.graph, self.functions = _parse(found.proto, str(path))
         self.weights: list[Weight] = []
         self._sources: dict[Weight, Source] = {}
-        for weight, source in inventory(
+        for weight, source in list_weights(
             self.graph, self.functions, origin=str(path), locate=self._locate
         ):
             self.weights.append(weight)
             self._sources[weight] = source
         self.external_bytes = self._external_files.total_bytes
         for external in self._external_files.paths:
-            watch(external)
-            self._losses[external] = losses(external)
+            zero_missing_pages(external)
+            self._losses[external] = missing_page_count(external)
         self.release()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -116,7 +109,7 @@ class ModelFile:
 
     @property
     def node_count(self) -> int:
-        """The number of nodes, those of subgraphs included; a call of a function counts as one."""
+        """The number of nodes, subgraphs included; a call of a function counts as one."""
         return self.graph.node_count
 
     def read_proto(self) -> ModelProto:
@@ -160,7 +153,7 @@ class ModelFile:
         return (self._real_path, *self._external_files.paths)
 
     @property
-    def contents(self) -> Array:
+    def file_bytes_view(self) -> Array:
         """The bytes of the model's own file, as a read-only view of the mapping."""
         return np.frombuffer(self._maps[self._real_path], np.uint8)
 
@@ -187,7 +180,7 @@ class ModelFile:
         """Whether a file of the model was found to be shorter than when the model was opened."""
         return (
             self._is_short
-            or any(losses(path) > before for path, before in self._losses.items())
+            or any(missing_page_count(path) > before for path, before in self._losses.items())
             or any(mapping.size() < len(mapping) for mapping in tuple(self._maps.values()))
         )
 
@@ -259,7 +252,7 @@ class ModelFile:
             stored = self._references[offset]
             if stored == "raw" or stored == "typed":
                 return Location(stored, self.path.name, offset, length)
-            count = count_varints(self.contents[offset : offset + length])
+            count = count_varints(self.file_bytes_view[offset : offset + length])
             self.release()
             found = dense_bytes(count, element) if stored == element.field else 0
             return Location("typed", None, None, found)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from memdiag.model.graph_index import GraphIndex, Node, Scope
+from memdiag.model.graph_index import GraphIndex, Node, Scope, Use
 from memdiag.records.weights import Weight
 
 SAME_ORDER = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
@@ -27,20 +27,35 @@ class PathStep(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """A node that reads a weight.
+    """A node that reads a weight, directly or behind steps.
 
     Attributes:
-        scope, node: the node and its scope.
-        input_index: the index of the input.
-        name: the value that the node reads: the weight, or the output of the last step.
+        use: the input of the node.
         path: the steps between the weight and the node; empty if it reads the weight itself.
     """
 
-    scope: Scope
-    node: Node
-    input_index: int
-    name: str
+    use: Use
     path: tuple[PathStep, ...]
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of the node."""
+        return self.use.scope
+
+    @property
+    def node(self) -> Node:
+        """The node."""
+        return self.use.node
+
+    @property
+    def input_index(self) -> int:
+        """The index of the input."""
+        return self.use.input_index
+
+    @property
+    def name(self) -> str:
+        """The value that the node reads: the weight, or the output of the last step."""
+        return self.node.input[self.input_index]
 
     @property
     def through(self) -> tuple[str, ...]:
@@ -66,19 +81,18 @@ def readers(graphs: GraphIndex, weight: Weight) -> Iterator[Reader]:
         seen.add((scope, name))
         for use in scope.uses(name):
             count += 1
-            node = use.node
-            yield Reader(use.scope, node, use.input_index, name, path)
-            function = use.scope.call(node)
+            yield Reader(use, path)
+            function = use.scope.call(use.node)
             if function is not None and use.input_index < len(function.inputs):
                 pending.append((function, function.inputs[use.input_index], path))
-            elif len(path) < MAX_STEPS and _keeps_the_weight(
-                graphs, use.scope, node, use.input_index
-            ):
-                pending.append((use.scope, node.output[0], (*path, PathStep(use.scope, node))))
+            elif len(path) < MAX_STEPS and _is_path_step(graphs, use):
+                step = PathStep(use.scope, use.node)
+                pending.append((use.scope, use.node.output[0], (*path, step)))
 
 
-def _keeps_the_weight(graphs: GraphIndex, scope: Scope, node: Node, input_index: int) -> bool:
-    """Return whether the output of `node` is the weight moved, cast or scaled: a step."""
+def _is_path_step(graphs: GraphIndex, use: Use) -> bool:
+    """Return whether the output of the node is its input moved, cast or scaled."""
+    scope, node, input_index = use
     if not node.output:
         return False
     if node.op_type == "Mul":

@@ -15,12 +15,19 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 from onnx.shape_inference import infer_shapes as infer_model
 
 from memdiag.model.function_calls import inlined_node_count
-from memdiag.model.graph_index import FunctionKey, Graph, GraphIndex, Node, Scope, subgraphs
+from memdiag.model.graph_index import (
+    ONNX_DOMAINS,
+    FunctionKey,
+    Graph,
+    GraphIndex,
+    Node,
+    Scope,
+    subgraphs,
+)
 from memdiag.model.inference_input import InferenceInput, function_body, is_safe, unknown_note
 from memdiag.model.model_file import ModelFile
 from memdiag.model.native_memory import limit_address_space, trim_heap
-from memdiag.model.tensor_data import Array
-from memdiag.model.tensor_types import TensorType
+from memdiag.model.tensor_types import Array, TensorType
 
 MAX_INLINED_NODES = 300_000
 """Nodes that functions may add to a model when they are inlined, as the inference does."""
@@ -31,7 +38,6 @@ MAX_FUNCTION_NODES = 100_000
 MAX_INFERENCE_BYTES = 1 << 28
 """Memory that an inference may take, beside 64 times the size of the model without its weights."""
 
-_ONNX = ("", "ai.onnx")
 _MAX_REASON = 150
 _FAILURES = (
     *(InferenceError, ValidationError, defs.SchemaError, DecodeError, EncodeError),
@@ -107,7 +113,7 @@ class Shapes:
             values: the values of inputs that are small constants.
         """
         all_known = all(name in types for name in node.input if name)
-        if node.domain not in _ONNX or not all_known or not is_safe(node):
+        if not node.is_onnx or not all_known or not is_safe(node):
             return {}
         try:
             inferred = infer_node_outputs(
@@ -131,12 +137,12 @@ def infer_shapes(
     Values whose type could not be inferred are missing. Sentences on the reasons are appended to
     `notes`, except where the only reason is a free dimension.
     """
-    inference = _Inference(model, graphs, sizes)
+    inference = _ShapeInference(model, graphs, sizes)
     notes.extend(inference.notes)
     return Shapes(
         inference.types,
         opset=next(
-            (opset.version for opset in model.proto.opset_import if opset.domain in _ONNX), 1
+            (opset.version for opset in model.proto.opset_import if opset.domain in ONNX_DOMAINS), 1
         ),
         has_calls=bool(inference.functions),
         symbols=inference.symbols,
@@ -144,8 +150,8 @@ def infer_shapes(
     )
 
 
-class _Inference:
-    """One inference over a model, its subgraphs, and the first call of each function.
+class _ShapeInference:
+    """Type and shape inference over a model, its subgraphs, and the first call of each function.
 
     Attributes:
         types: the known types by scope and name.
@@ -244,7 +250,7 @@ class _Inference:
                     self.types[scope][weight.name] = TensorType(weight.dtype, weight.shape)
 
     def _add_graph(self, scope: Scope, inferred: GraphProto) -> None:
-        """Add the types of a graph's values, and of those in its subgraphs."""
+        """Add the types of the values of a graph and its subgraphs."""
         types = self.types[scope]
         for values in (inferred.input, inferred.value_info, inferred.output):
             types.update(self._typed(values))
@@ -254,7 +260,7 @@ class _Inference:
                 self._add_graph(inner, graph)
 
     def _typed(self, values: Iterable[ValueInfoProto]) -> Iterable[tuple[str, TensorType]]:
-        """Yield names and types of `values`, without those of unknown type."""
+        """Yield names and types of the `values` whose type is known."""
         for value in values:
             key = value.type.SerializeToString()  # most values have one of a few types
             if key not in self._known_types:

@@ -1,7 +1,6 @@
 """Values of tensors in a model's proto: raw bytes, typed fields, sparse tensors, attributes."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, SparseTensorProto, TensorProto
@@ -11,13 +10,12 @@ from memdiag.model.tensor_types import (
     ELEMENT_TYPES,
     ELEMENT_TYPES_BY_NAME,
     STRING,
+    Array,
     ElementType,
 )
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 _CONTINUES = 0x80
-"""A byte of at least so much is followed by another one of the same number."""
+"""Bytes of a varint from this value on are followed by another byte of the same number."""
 
 _MAX_VARINT_BYTES = 10
 _PART_BYTES = 1 << 18

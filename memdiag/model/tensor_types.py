@@ -4,7 +4,11 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import TensorShapeProto, TypeProto, helper
+
+Array = NDArray[Any]
+"""An array of any element type."""
 
 
 class ElementType(NamedTuple):

@@ -2,21 +2,20 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memdiag.errors import ModelError
-from memdiag.model.content import MAX_DECODED_BYTES
+from memdiag.model.equal_weights import MAX_DECODED_BYTES
 from memdiag.model.model_file import ModelFile
-from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, Array
 from memdiag.records.weights import Weight
 
-Matrix = NDArray[Any]
+Matrix = Array
 
 MAX_COMPARED = 4
-"""A weight that agrees in its probe with more others is compared with so many of them."""
+"""Maximum number of weights with an equal probe that a weight is compared with."""
 
 _PROBES = 32
 _TILE = 1024
@@ -26,7 +25,7 @@ class _Matrix(NamedTuple):
     """A weight that is a matrix.
 
     Attributes:
-        number: the index of the weight among those searched.
+        number: the index of the weight in the search.
         weight: the weight.
         rows, columns: its shape, without leading axes of length 1.
     """
@@ -122,7 +121,7 @@ def _probe(model: ModelFile, candidate: _Matrix, *, transpose: bool) -> bytes | 
 
 
 def _equal(model: ModelFile, first: _Matrix, second: _Matrix) -> bool:
-    """Return whether `second` is the transpose of `first`. They are compared tile by tile."""
+    """Return whether matrix `second` is the transpose of `first`, comparing tile by tile."""
     left, right = _bits(model, first), _bits(model, second)
     if left is None or right is None:
         return False

@@ -70,10 +70,10 @@ Locate = Callable[[TensorProto, ElementType, str], Location]
 """Finds and checks a tensor's data: the tensor, its element type, and its name in errors."""
 
 
-def inventory(
+def list_weights(
     graph: Graph, functions: Iterable[Graph], *, origin: str, locate: Locate
 ) -> Iterator[WeightWithSource]:
-    """Yield every weight of a model: those of the graph first, then those of the functions.
+    """Yield every weight of a model: of the graph first, then of the functions.
 
     Args:
         graph: the main graph.
@@ -84,13 +84,13 @@ def inventory(
     Raises:
         ModelError: a tensor's type, shape or size is invalid, or `locate` cannot find its data.
     """
-    finder = _Inventory(origin, locate)
+    finder = _WeightLister(origin, locate)
     yield from finder.in_graph(graph, "", None)
     for function in functions:
         yield from finder.in_function(function)
 
 
-class _Inventory:
+class _WeightLister:
     """Builder of the inventory, with the name of the model in errors and the function `locate`."""
 
     def __init__(self, origin: str, locate: Locate) -> None:
@@ -120,7 +120,7 @@ class _Inventory:
                 yield from self._in_node(node, path, "function")
 
     def _in_node(self, node: Node, path: str, origin: Origin | None) -> Iterator[WeightWithSource]:
-        constant = node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+        constant = node.op_type == "Constant" and node.is_onnx
         for attribute in node.attribute:
             if attribute.type in _NO_TENSOR and not constant:
                 continue

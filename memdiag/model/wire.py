@@ -132,7 +132,7 @@ def skeleton(
         origin: the name of the model in errors.
         location: the name of the file in references.
         compact: also replace integers in typed fields, and attributes with long lists or strings,
-            except those of Constant nodes. Such an attribute keeps name and type, and
+            except tensors of Constant nodes. Such an attribute keeps name and type, and
             `attribute_range` returns its range in the file.
 
     Raises:
@@ -299,7 +299,7 @@ class _SkeletonBuilder:
             return b"".join((*parts, self.data[copied:end]))
 
     def check_size(self, nbytes: int) -> None:
-        """Raise an error if a skeleton of `nbytes` is above the maximum."""
+        """Raise an error if `nbytes` exceeds the maximum size of a parsed graph without weights."""
         if nbytes > MAX_SKELETON_BYTES:
             size = format_size(MAX_SKELETON_BYTES)
             raise _TooLargeError(f"its graph takes more than {size} without the weights")

@@ -160,8 +160,8 @@ def activation_peak(
         graphs: the model.
         shapes: the types of its values at certain sizes of the free dimensions.
         folds: the folded nodes, which are not executed.
-        declared: the types without those sizes; from `shapes` by default.
-        sizes: the sizes.
+        declared: the types without the given sizes; from `shapes` by default.
+        sizes: the sizes of the free dimensions.
     """
     declared = declared or shapes.as_declared
     simulation = _Simulation(graphs, shapes, declared, folds, sizes)
@@ -337,16 +337,16 @@ def _execution_order(scope: Scope, is_computed: bytearray, reads: Reads) -> list
     is_read = bytearray(len(is_computed))
     producers = scope.producers
     for node in scope.nodes:
-        found: list[int] = []
+        producer_indices: list[int] = []
         if is_computed[node.index]:
             for name in reads(node):
                 producer = producers.get(name)
                 if producer is not None and producer is not node and is_computed[producer.index]:
                     is_read[producer.index] = 1
-                    found.append(producer.index)
-            if len(found) > 1:
-                found = sorted(set(found))
-        producers_of.append(found)
+                    producer_indices.append(producer.index)
+            if len(producer_indices) > 1:
+                producer_indices = sorted(set(producer_indices))
+        producers_of.append(producer_indices)
     # Depth first: an index below 0 is the complement of a node whose producers are all in order.
     pending = list(_unread(is_computed, is_read))
     seen = bytearray(len(is_computed))

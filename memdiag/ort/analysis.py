@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from memdiag.model.content import MAX_DECODED_BYTES, can_be_compared, identical_weights
-from memdiag.model.graph_index import GraphIndex, Node, Scope
+from memdiag.model.equal_weights import MAX_DECODED_BYTES, can_be_compared, identical_weights
+from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import Reader, readers
 from memdiag.model.shapes import Shapes, infer_shapes
@@ -15,7 +15,7 @@ from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_memory import PredictedSession
 from memdiag.ort.used_values import UsedValues
 from memdiag.records.weights import Weight, qualified_name
-from memdiag.units import format_size
+from memdiag.units import counted, format_size, some_of
 
 MIN_COMPARED_BYTES = 64
 """Smaller weights are not compared: the runtime itself merges most of them."""
@@ -28,7 +28,7 @@ class AnalysisContext:
         model: the open model.
         runtime: the release.
         sizes: the sizes of free dimensions by name, where the user gave them.
-        reads_weights: whether rules may read the values of weights. Without, those that have to
+        reads_weights: whether rules may read the values of weights. If not, rules that need values
             find nothing.
 
     Attributes:
@@ -73,13 +73,9 @@ class AnalysisContext:
             self.model, self.graphs, self.shapes, self.folds, self.readers, self.runtime
         )
 
-    def is_overridable(self, weight: Weight) -> bool:
-        """Return whether a caller may give another value for `weight`."""
-        return self.graphs.is_overridable(weight)
-
     @cached_property
     def used_values(self) -> UsedValues:
-        """The values that are read, and those on which an output depends."""
+        """The values that are read, and the values on which an output depends."""
         return UsedValues(self.graphs)
 
     @cached_property
@@ -89,11 +85,8 @@ class AnalysisContext:
             return []
         skipped = self._not_comparable()
         if skipped:
-            names = ", ".join(skipped[:3])
-            more = f" and {len(skipped) - 3:,} more" if len(skipped) > 3 else ""
-            count = f"{len(skipped):,} weight{'' if len(skipped) == 1 else 's'}"
             self.notes.append(
-                f"{count} ({names}{more}) of more than "
+                f"{counted(len(skipped), 'weight')} ({some_of(skipped)}) of more than "
                 f"{format_size(MAX_DECODED_BYTES)}, sparse or in fields of a number each, "
                 f"{'was' if len(skipped) == 1 else 'were'} not compared with others of the same "
                 "size."
@@ -146,11 +139,3 @@ class AnalysisContext:
         if weight not in self._readers:
             self._readers[weight] = tuple(readers(self.graphs, weight))
         return self._readers[weight]
-
-    def node_name(self, scope: Scope, node: Node) -> str:
-        """Return the name of `node`, a node of `scope`, behind the path of its graph."""
-        return self.graphs.qualified(scope, node)
-
-    def weight(self, scope: Scope, name: str) -> Weight | None:
-        """Return the weight that `name` is, seen from `scope`; None if it is none."""
-        return self.graphs.weight(scope, name)

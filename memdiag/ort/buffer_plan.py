@@ -1,7 +1,7 @@
 """The buffers that the values of one graph share, as onnxruntime's allocation planner assigns them.
 
 The planner goes through the nodes once, in the order in which they run. Operators that pass their
-input on (Reshape, Identity) and those that write over an input that nothing else reads (Relu,
+input on (Reshape, Identity) and operators that write over an input that nothing else reads (Relu,
 Softmax) need no buffer of their own. Any other value reuses the buffer of a dead value of the same
 shape and element size, whenever that died: a buffer is therefore allocated until the last of its
 values is dead, including the times between two values. Outputs of the graph have a buffer each.
@@ -68,7 +68,7 @@ class BufferPlan:
         fusions: the values that fusions may remove.
 
     Attributes:
-        buffers: those that take any bytes, in the order of their first steps.
+        buffers: the buffers of more than 0 bytes, in the order of their first steps.
         unknown: the number of values of unknown size.
     """
 

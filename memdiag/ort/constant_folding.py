@@ -16,8 +16,7 @@ import numpy as np
 
 from memdiag.model.graph_index import MAX_CALL_DEPTH, GraphIndex, Node, Scope, integer
 from memdiag.model.shapes import Shapes
-from memdiag.model.tensor_data import Array
-from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, TensorType
+from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, Array, TensorType
 from memdiag.ort.constant_values import MAX_VALUES, evaluate
 from memdiag.ort.operators import BFLOAT16_KERNELS, FLOAT16_KERNELS, RANDOM, WITHOUT_TENSORS
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE, TRANSPOSE_21_FUSED_SINCE
@@ -45,7 +44,6 @@ _SIZED_SINCE_OPSET = 16
 # Transpose has a new version since this opset, which older releases do not fuse into Gemm.
 _NEW_TRANSPOSE_OPSET = 21
 
-_ONNX = ("", "ai.onnx")
 _QUANTIZATION = ("QuantizeLinear", "DequantizeLinear")
 
 # The runtime merges equal scalars and lists of at most so many numbers into one.
@@ -218,7 +216,7 @@ class _ConstantFolding:
                 self._remaining.append((scope, node))
 
     def _process(self, scope: Scope, node: Node) -> bool:
-        """Fold, inline or drop `node` if the runtime does; return whether it is removed so."""
+        """Fold, inline or drop `node` as the runtime would. Return whether the node disappears."""
         if node.subgraphs:
             return self._process_control_flow(scope, node, scope.subgraphs[node])
         if node.op_type == "Constant":
@@ -228,7 +226,7 @@ class _ConstantFolding:
             self._visit(body)
             self._copy_outputs(body, scope, node)
             return True
-        if node.domain not in _ONNX and node.op_type not in _QUANTIZATION:
+        if not node.is_onnx and node.op_type not in _QUANTIZATION:
             return False
         if node.op_type == "Shape":
             return self._fold_shape(scope, node)
@@ -421,7 +419,7 @@ class _ConstantFolding:
         return types, values
 
     def _refine_types(self, scope: Scope, node: Node, inputs: list[_Constant | None]) -> None:
-        """Infer the output types of a node that is not folded from folded inputs.
+        """Refine the output types of a node that is not folded by the values of its folded inputs.
 
         The numbers of a folded input, such as the shape for a Reshape, may determine more sizes
         than the types in the file.

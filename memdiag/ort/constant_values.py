@@ -1,12 +1,12 @@
-"""Evaluation of operators on small constants: shapes, axes and conditions are computed so."""
+"""Evaluation of operators on small constants, to compute shapes, axes and conditions."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from memdiag.model.graph_index import Node, integer, integers
-from memdiag.model.tensor_data import Array, inline_array
-from memdiag.model.tensor_types import ELEMENT_TYPES
+from memdiag.model.tensor_data import inline_array
+from memdiag.model.tensor_types import ELEMENT_TYPES, Array
 
 MAX_VALUES = 1024
 """Elements of a constant that is evaluated. Shapes and conditions have a few."""

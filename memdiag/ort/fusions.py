@@ -43,7 +43,7 @@ def kernel_of(graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node) -> K
     transposed = bool(integer(node, "transB", 0))
     if becomes_gemm(graphs, shapes, scope, node):
         return Kernel("", "Gemm", transposed)
-    return Kernel("" if node.domain == "ai.onnx" else node.domain, node.op_type, transposed)
+    return Kernel(node.domain_key, node.op_type, transposed)
 
 
 def becomes_gemm(graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node) -> bool:

@@ -91,4 +91,4 @@ PRODUCTS = frozenset(
 """Matrix products."""
 
 TRANSPOSE_FUSED_INTO = frozenset({"FusedMatMul", "Gemm", "MatMul"})
-"""A Transpose that only these read is fused into them, if its input is no constant."""
+"""A Transpose that only these read is fused into them, if its input is not a constant."""

@@ -1,23 +1,22 @@
 """Prepacking: the constant operands that kernels copy into a layout of their own, and its size.
 
-For the CPU provider on x86-64. The sizes are those of `memdiag.attribution.layouts`, computed from
-the shape alone. The releases 1.20 to 1.32 pack the same operands alike. Where the instruction set
-matters (blocks of convolution filters), AVX-512 is assumed: AVX2 pads less.
+For the CPU provider on x86-64. The sizes equal the sizes of `memdiag.attribution.layouts`, but are
+computed from the shape alone. The releases 1.20 to 1.32 pack the same operands alike. Where the
+instruction set matters (blocks of convolution filters), AVX-512 is assumed: AVX2 pads less.
 """
 
 from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
-from memdiag.attribution.packed_inputs import PACKED_INPUTS
 from memdiag.attribution.tiling import PANEL_COLUMNS, round_up
-from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
+from memdiag.attribution.weight_operators import PACKED_INPUTS
+from memdiag.model.graph_index import GraphIndex, Node, Use, integer, integers
 from memdiag.ort.releases import FLOAT16_CAST_ONCE_SINCE, TWO_BITS_PACKED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind
 
 _NCHWC = 16
-_STANDARD = ("", "ai.onnx")
 _CONTRIB = "com.microsoft"
 
 
@@ -39,39 +38,36 @@ class _ConstantInput(NamedTuple):
 
     Attributes:
         graphs: the graphs of the model.
-        scope, node, input_index: the node and its input.
+        use: the input.
         dtype, shape: the type of the constant as the node reads it.
     """
 
     graphs: GraphIndex
-    scope: Scope
-    node: Node
-    input_index: int
+    use: Use
     dtype: str
     shape: tuple[int, ...]
 
+    @property
+    def node(self) -> Node:
+        """The node."""
+        return self.use.node
+
 
 def packed_buffer(
-    graphs: GraphIndex,
-    runtime: Runtime,
-    scope: Scope,
-    node: Node,
-    input_index: int,
-    dtype: str,
-    shape: tuple[int, ...],
+    graphs: GraphIndex, runtime: Runtime, use: Use, dtype: str, shape: tuple[int, ...]
 ) -> PackedBuffer | None:
-    """Return the buffer into which the kernel of `node` packs a constant input; None without one.
+    """Return the buffer into which the kernel packs the constant of `use`; None without one.
 
-    `dtype` and `shape` are those of the operand as the node reads it. float16 operands are packed
+    `dtype` and `shape` describe the operand as the node reads it. float16 operands are packed
     in fp32 where the runtime casts them ahead of time.
     """
-    domain = "" if node.domain in _STANDARD else node.domain
-    buffer_of = _BUFFERS.get((domain, node.op_type))
-    if buffer_of is None or input_index not in PACKED_INPUTS[node.op_type] or not prod(shape):
+    node = use.node
+    buffer_of = _BUFFERS.get((node.domain_key, node.op_type))
+    if buffer_of is None or use.input_index not in PACKED_INPUTS[node.op_type] or not prod(shape):
         return None
-    if dtype == "float16" and runtime >= FLOAT16_CAST_ONCE_SINCE and node.domain in _STANDARD:
+    if dtype == "float16" and runtime >= FLOAT16_CAST_ONCE_SINCE and node.is_onnx:
         dtype = "float"
-    buffer = buffer_of(_ConstantInput(graphs, scope, node, input_index, dtype, shape))
+    buffer = buffer_of(_ConstantInput(graphs, use, dtype, shape))
     if buffer is not None and _bits(node) == 2 and runtime < TWO_BITS_PACKED_SINCE:
         return None
     return buffer
@@ -131,7 +127,7 @@ def _signed_input(operand: _ConstantInput) -> bool:
     input_index = {"MatMulInteger": 2, "MatMulIntegerToFloat": 4}.get(operand.node.op_type, 2)
     if operand.node.op_type == "DynamicQuantizeMatMul":
         return False
-    zero = operand.graphs.constant_weight(operand.scope, operand.node, input_index)
+    zero = operand.graphs.constant_weight(operand.use.scope, operand.node, input_index)
     return zero is not None and zero.dtype == "int8"
 
 
@@ -139,7 +135,7 @@ def _recurrent(operand: _ConstantInput) -> PackedBuffer | None:
     if operand.dtype != "float" or len(operand.shape) != 3:
         return None
     directions, outputs, inputs = operand.shape
-    is_split = operand.node.op_type == "GRU" and operand.input_index == 2
+    is_split = operand.node.op_type == "GRU" and operand.use.input_index == 2
     last = outputs // 3 if is_split else 0
     gates = (outputs - last, last)
     size = sum(fp32_panels(inputs, columns) for columns in gates)
@@ -201,7 +197,7 @@ def _filter(operand: _ConstantInput) -> PackedBuffer | None:
     """A filter ``[O, I, H, W]`` in blocks of channels, where the graph is rewritten for that."""
     if operand.dtype != "float" or len(operand.shape) != 4:
         return None
-    node, scope = operand.node, operand.scope
+    node, scope = operand.node, operand.use.scope
     # The rewrite considers constants of the node's own graph only.
     if any(scope.defining_scope(name) is not scope for name in node.input[1:3] if name):
         return None

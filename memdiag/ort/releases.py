@@ -16,7 +16,7 @@ NEWEST_MEASURED = Runtime(1, 32, 0)
 
 
 def newer_release_note(runtime: Runtime) -> str | None:
-    """Return a sentence that predictions for `runtime` were never measured; None if they were.
+    """Return a note if predictions for `runtime` were never compared with a measurement; else None.
 
     Patch releases of `NEWEST_MEASURED` count as measured.
     """

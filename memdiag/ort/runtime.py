@@ -23,7 +23,7 @@ class Runtime(NamedTuple):
         """Return the release that `text`, such as ``1.24`` or ``1.24.4``, names.
 
         Raises:
-            UsageError: it names none.
+            UsageError: the text does not name a release.
         """
         found = _VERSION.fullmatch(text.strip())
         if found is None:
@@ -41,7 +41,7 @@ class Runtime(NamedTuple):
         return cls.parse(installed_version() or "")
 
     def __str__(self) -> str:
-        """Return it as it is usually written."""
+        """Return the release as text, such as ``1.24.4``."""
         return f"{self.major}.{self.minor}.{self.patch}"
 
 

@@ -1,6 +1,6 @@
 """Session config entries that onnxruntime knows, for a note on keys that it does not know.
 
-onnxruntime stores every key without an error, and reads only those that it knows.
+onnxruntime stores every key without an error, and reads only known keys.
 """
 
 from collections.abc import Iterable, Iterator

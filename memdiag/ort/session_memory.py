@@ -14,23 +14,23 @@ A session is created in these steps, and what it has in memory differs from one 
 5. ``steady``: what is left, and the mapped weights that are read.
 
 `PredictedSession` finds out for one model and release which kernel packs or reads each constant.
-`SessionMemory` adds up some or all of its weights for each step. A rule compares the memory of the
-weights as they are with that of a replacement: `SessionMemory.peak_reduction`.
+`PredictedMemory` adds up some or all of its weights for each step. A rule compares the memory of
+the weights as they are with that of a replacement: `PredictedSession.peak_reduction`.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from heapq import nlargest
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
-from memdiag.model.graph_index import GraphIndex, Node, Scope, integers
+from memdiag.model.graph_index import GraphIndex, Node, Scope, Use
 from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import SAME_ORDER, Reader
 from memdiag.model.shapes import Shapes
 from memdiag.ort.constant_folding import Fold, Folds
-from memdiag.ort.fusions import Kernel, kernel_of
+from memdiag.ort.fusions import kernel_of
 from memdiag.ort.prepacking import PackedBuffer, packed_buffer
 from memdiag.ort.releases import (
     ARENA_FREED_SINCE,
@@ -39,6 +39,7 @@ from memdiag.ort.releases import (
     SUBGRAPH_WEIGHTS_KEPT_SINCE,
 )
 from memdiag.ort.runtime import Runtime
+from memdiag.ort.session_constants import FoldedResult, LoadedWeight, PackedUse, SessionConstant
 from memdiag.records.attribution import CopyKind
 from memdiag.records.weights import Weight
 
@@ -48,141 +49,6 @@ MAX_LARGEST = 64
 LoadingStep = Literal["parsed", "converted", "folded", "packed", "steady"]
 
 _COPY_KINDS: dict[str, CopyKind] = {"Transpose": "transposed", "Cast": "cast"}
-
-
-class Consumer(NamedTuple):
-    """A node of the optimized graph that reads a constant.
-
-    Attributes:
-        scope, node, input_index: the node and its input.
-        buffer: the buffer into which its kernel packs the constant; None if it reads it unpacked.
-        kernel: the kernel, where it packs.
-    """
-
-    scope: Scope
-    node: Node
-    input_index: int
-    buffer: PackedBuffer | None
-    kernel: Kernel | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionConstant:
-    """A constant of the optimized graph: a weight of the file, or a result of constant folding.
-
-    Attributes:
-        consumers: the nodes that read it.
-        is_exposed: whether it is also an output of its graph, or a caller may override it.
-        content: equal for constants with equal content.
-        is_kept: whether the runtime keeps it although every consumer packs it.
-    """
-
-    consumers: tuple[Consumer, ...]
-    is_exposed: bool = False
-    content: Hashable = None
-    is_kept: bool = False
-
-    @property
-    def is_read(self) -> bool:
-        """Whether something reads it unpacked, so that it stays."""
-        return self.is_exposed or any(consumer.buffer is None for consumer in self.consumers)
-
-    @property
-    def is_packed_only(self) -> bool:
-        """Whether it has consumers and all pack it."""
-        return bool(self.consumers) and not self.is_read
-
-    @property
-    def is_prepacked(self) -> bool:
-        """Whether a kernel packs it; filters are reordered before kernels exist."""
-        return any(buffer.kind != "reordered" for _, buffer in self.buffers())
-
-    def buffers(self) -> Iterator[tuple[Hashable, PackedBuffer]]:
-        """Yield the buffers that it is packed into, each with a key.
-
-        Kernels with equal keys share one buffer, in releases that share them.
-        """
-        for consumer in self.consumers:
-            if consumer.buffer is not None:
-                yield (self.content, consumer.kernel, consumer.buffer), consumer.buffer
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoldedResult(SessionConstant):
-    """A result of constant folding that stays after folding.
-
-    Attributes:
-        fold: its computation.
-    """
-
-    fold: Fold
-
-    @property
-    def is_freed(self) -> bool:
-        """Whether it is freed when it is packed."""
-        return self.is_packed_only and not self.is_kept
-
-    @property
-    def is_in_subgraph(self) -> bool:
-        """Whether it is a constant of a subgraph."""
-        return self.fold.scope.parent is not None and not self.fold.scope.is_function
-
-    def merged(self, other: "FoldedResult") -> "FoldedResult":
-        """Return this result with the consumers of `other` as well, which has equal content."""
-        consumers = (*self.consumers, *other.consumers)
-        return replace(self, consumers=consumers, is_exposed=self.is_exposed or other.is_exposed)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadedWeight(SessionConstant):
-    """A weight of the file as one session loads it.
-
-    Attributes:
-        weight: the weight.
-        depth: the number of subgraphs around it, up to a function.
-        is_read_in_subgraph: whether a node of a subgraph reads it.
-        is_retained: whether its block of the arena stays although it is freed.
-        results: the results of constant folding that are computed from it and stay.
-    """
-
-    weight: Weight
-    depth: int = 0
-    is_read_in_subgraph: bool = False
-    is_retained: bool = False
-    results: tuple[FoldedResult, ...] = ()
-
-    @classmethod
-    def unpacked(cls, weight: Weight) -> Self:
-        """Return `weight` as if nodes of the main graph read it, unpacked."""
-        return cls(weight=weight, consumers=(), is_exposed=True)
-
-    @property
-    def private_bytes(self) -> int:
-        """Its bytes in private memory; 0 for an external weight, which is mapped."""
-        return 0 if self.weight.storage == "external" else self.weight.nbytes
-
-    @property
-    def mapped_bytes(self) -> int:
-        """Its bytes in a mapped file."""
-        return self.weight.nbytes - self.private_bytes
-
-    @property
-    def stale_copies(self) -> int:
-        """The number of its copies in the nodes that contain its subgraph."""
-        return 0 if self.weight.storage == "external" else self.depth
-
-    @property
-    def original_copies(self) -> int:
-        """The number of its originals at steady state, stale ones included."""
-        return self.stale_copies + (self.is_read or self.is_kept)
-
-    def with_content(self, content: Hashable) -> Self:
-        """Return it, and its results, with the content of an equal weight."""
-        results = tuple(
-            replace(result, content=(content, result.fold.dtype, result.fold.shape))
-            for result in self.results
-        )
-        return replace(self, content=content, results=results)
 
 
 class FoldedCopy(NamedTuple):
@@ -242,7 +108,7 @@ class PredictedSession:
         self._results: dict[tuple[Scope, str], FoldedResult] = {}
 
     def weight(self, weight: Weight) -> LoadedWeight:
-        """Return `weight` as the session loads it, with its consumers and folded results."""
+        """Return `weight` as the session loads it, with its uses and folded results."""
         if weight not in self._weights:
             self._weights[weight] = self._load(weight)
         return self._weights[weight]
@@ -256,16 +122,14 @@ class PredictedSession:
         ]
 
     def result(self, fold: Fold) -> FoldedResult:
-        """Return the result of `fold`, which stays after folding, with its consumers."""
+        """Return the result of `fold`, which stays after folding, with its uses."""
         key = fold.scope, fold.output
         if key not in self._results:
             # The runtime merges duplicates of one graph: only the first result remains.
             duplicates = [fold, *self._folds.duplicates(fold)]
             self._results[key] = FoldedResult(
                 fold=fold,
-                consumers=tuple(
-                    consumer for each in duplicates for consumer in self._consumers(each)
-                ),
+                uses=tuple(use for each in duplicates for use in self._uses(each)),
                 is_exposed=any(each.output in each.scope.outputs for each in duplicates),
                 is_kept=self.is_kept(fold.scope, fold.output),
             )
@@ -274,7 +138,7 @@ class PredictedSession:
     def is_freed(self, weight: Weight, *, mapped: bool | None = None) -> bool:
         """Return whether `weight` itself is gone when the session is ready.
 
-        That is so if every consumer packs it, and if there is none. `mapped` overrides whether its
+        That is so if every use packs it, and if there is none. `mapped` overrides whether its
         data is external.
         """
         if mapped is None:
@@ -283,12 +147,12 @@ class PredictedSession:
             return False
         loaded = self.weight(weight)
         is_own = bool(weight.graph) and weight.origin == "initializer"
-        if is_own and loaded.consumers and self.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
+        if is_own and loaded.uses and self.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
             return False
         return not loaded.is_read
 
     def is_kept(self, scope: Scope, name: str) -> bool:
-        """Return whether the constant `name` of `scope` stays although every consumer packs it.
+        """Return whether the constant `name` of `scope` stays although every use packs it.
 
         A constant of a subgraph does since 1.29. Older releases count by name alone, over all
         graphs, the nodes that still have to pack a constant. Sibling branches may use one name: the
@@ -303,18 +167,18 @@ class PredictedSession:
 
     def packed_buffers(self, constants: Iterable[SessionConstant]) -> list[PackedBuffer]:
         """Return the packed buffers of `constants`; a buffer that kernels share is listed once."""
-        found: list[PackedBuffer] = []
+        buffers: list[PackedBuffer] = []
         seen: set[Hashable] = set()
         for constant in constants:
             for key, buffer in constant.buffers():
                 if self.runtime < PACKED_SHARED_SINCE or key not in seen:
-                    found.append(buffer)
+                    buffers.append(buffer)
                 seen.add(key)
-        return found
+        return buffers
 
     def folded_copies(self, weight: Weight) -> list[FoldedCopy]:
         """Return the folded copies of `weight` alone that are resident at steady state."""
-        found: list[FoldedCopy] = []
+        copies: list[FoldedCopy] = []
         seen: set[Node] = set()
         for reader in self._readers(weight):
             steps = [step for step in reader.path if step.node.op_type != "Identity"]
@@ -324,10 +188,7 @@ class PredictedSession:
             fold = self._folds.of_node(steps[-1].node)
             if fold is None or fold.node in seen or len(fold.weights) != 1:
                 continue
-            consumer = self._consumer(
-                reader.scope, reader.node, reader.input_index, fold.dtype, fold.shape
-            )
-            is_packed = consumer.buffer is not None
+            is_packed = self._packed_use(reader.use, fold.dtype, fold.shape).buffer is not None
             is_retained = is_packed and self.runtime < ARENA_FREED_SINCE
             if is_packed and not is_retained and not self.is_kept(scope, fold.output):
                 continue
@@ -336,17 +197,20 @@ class PredictedSession:
             work = tuple(_signature(step.node) for step in steps)
             signature = (id(scope), fold.shape, fold.dtype, *work)
             kind = kinds[-1] if kinds else "original"
-            found.append(FoldedCopy(kind, fold.nbytes, signature, is_retained))
-        return found
+            copies.append(FoldedCopy(kind, fold.nbytes, signature, is_retained))
+        return copies
 
     def retained_bytes(self, loaded: LoadedWeight) -> int:
-        """Return the bytes that a weight and its folded copies leave in the arena when freed."""
+        """Return the bytes of arena blocks that stay reserved after `loaded` is freed.
+
+        The blocks of its folded copies are included. Since 1.23 no block stays reserved.
+        """
         copies = self.folded_copies(loaded.weight)
         folded = sum(copy.nbytes for copy in copies if copy.is_retained)
         return folded + loaded.weight.nbytes * loaded.is_retained
 
     def retained_results(self, results: Iterable[FoldedResult]) -> int:
-        """Return the bytes that results leave in the arena after they are packed and freed.
+        """Return the bytes of arena blocks that stay reserved after `results` are packed and freed.
 
         Subgraphs are initialized one after another: the next one reuses the blocks of the last.
         """
@@ -382,9 +246,9 @@ class PredictedSession:
             )
         return FoldingMemory(peak_bytes, kept_bytes)
 
-    def memory(self, weights: Sequence[LoadedWeight]) -> "SessionMemory":
+    def memory(self, weights: Sequence[LoadedWeight]) -> "PredictedMemory":
         """Return the memory of `weights`, as if the model had no others."""
-        return SessionMemory(self, weights)
+        return PredictedMemory(self, weights)
 
     def peak_reduction(
         self, weights: Sequence[LoadedWeight], replacement: Sequence[LoadedWeight]
@@ -401,7 +265,7 @@ class PredictedSession:
         )
         packed = next(filter(None, buffers), 0)
         before, after = (
-            SessionMemory(self, each, converted=converted, packed=packed)
+            PredictedMemory(self, each, converted=converted, packed=packed)
             for each in (weights, replacement)
         )
         return max(0, before.peak() - after.peak())
@@ -415,18 +279,15 @@ class PredictedSession:
         remaining = self.remaining_readers(weight)
         scopes = self._graphs.scopes(weight)
         is_overridable = self._graphs.is_overridable(weight)
-        consumers: tuple[Consumer, ...] = ()
+        uses: tuple[PackedUse, ...] = ()
         if not is_overridable:
-            consumers = tuple(
-                self._consumer(
-                    reader.scope, reader.node, reader.input_index, weight.dtype, weight.shape
-                )
-                for reader in remaining
+            uses = tuple(
+                self._packed_use(reader.use, weight.dtype, weight.shape) for reader in remaining
             )
         loaded = LoadedWeight(
             weight=weight,
-            content=weight,
-            consumers=consumers,
+            content_key=weight,
+            uses=uses,
             is_exposed=is_overridable or any(weight.name in scope.outputs for scope in scopes),
             depth=subgraph_depth(self._graphs, weight),
             is_read_in_subgraph=any(
@@ -434,7 +295,7 @@ class PredictedSession:
                 for reader in remaining
             ),
             results=tuple(
-                replace(self.result(fold), content=(weight, fold.dtype, fold.shape))
+                replace(self.result(fold), content_key=(weight, fold.dtype, fold.shape))
                 for fold in self._folds.of_weight(weight)
                 if fold.stays
             ),
@@ -449,8 +310,8 @@ class PredictedSession:
             and any(self.is_kept(scope, weight.name) for scope in scopes),
         )
 
-    def _consumers(self, fold: Fold) -> Iterator[Consumer]:
-        """Yield the consumers of a folded value, also behind Identity and in functions."""
+    def _uses(self, fold: Fold) -> Iterator[PackedUse]:
+        """Yield the uses of a folded value, also behind Identity and in functions."""
         first = (fold.scope, fold.output)
         pending, seen = [first], {first}
         while pending:
@@ -466,21 +327,18 @@ class PredictedSession:
                         seen.add(following)
                         pending.append(following)
                 elif not self._folds.is_folded(use.scope, use.node):
-                    yield self._consumer(
-                        use.scope, use.node, use.input_index, fold.dtype, fold.shape
-                    )
+                    yield self._packed_use(use, fold.dtype, fold.shape)
 
-    def _consumer(
-        self, scope: Scope, node: Node, input_index: int, dtype: str, shape: tuple[int, ...]
-    ) -> Consumer:
+    def _packed_use(self, use: Use, dtype: str, shape: tuple[int, ...]) -> PackedUse:
         graphs = self._graphs
-        buffer = packed_buffer(graphs, self.runtime, scope, node, input_index, dtype, shape)
-        kernel = kernel_of(graphs, self._shapes, scope, node) if buffer is not None else None
-        return Consumer(scope, node, input_index, buffer, kernel)
+        buffer = packed_buffer(graphs, self.runtime, use, dtype, shape)
+        is_packed = buffer is not None
+        kernel = kernel_of(graphs, self._shapes, use.scope, use.node) if is_packed else None
+        return PackedUse(use, buffer, kernel)
 
     @cached_property
     def _scope_order(self) -> dict[Scope, int]:
-        """The order in which graphs are initialized: outer ones first, then those in each node.
+        """The order in which graphs are initialized: each graph before its subgraphs.
 
         Functions are inlined by then, and their names made unique.
         """
@@ -489,7 +347,7 @@ class PredictedSession:
 
     @cached_property
     def _last_with_name(self) -> dict[str, int]:
-        """The position of the last graph that has a constant of each name."""
+        """The position in `_scope_order` of the last graph with a constant of each name."""
         last: dict[str, int] = {}
         constants = [
             (scope, weight.name)
@@ -503,7 +361,7 @@ class PredictedSession:
         return last
 
     def _with_operands(self, folds: Iterable[Fold]) -> Iterator[Fold]:
-        """Yield `folds` and those that they are computed from, in topological order."""
+        """Yield `folds` and the folds that compute their operands, in topological order."""
         needed: set[int] = set()
         pending = list(folds)
         while pending:
@@ -526,7 +384,7 @@ class PredictedSession:
         return 0 if kind is None else kind.nbytes or 0
 
 
-class SessionMemory:
+class PredictedMemory:
     """The memory of some or all weights of a session in each step of its creation.
 
     Args:
@@ -589,7 +447,7 @@ class SessionMemory:
     def _pack(self) -> tuple[int, int]:
         """Return the maximum of bytes during packing, and the bytes after it.
 
-        Both are those of constants in private memory and of packed buffers.
+        Counted are constants in private memory and packed buffers.
         """
         constants = [
             *map(self._packed_weight, self._weights),
@@ -619,7 +477,7 @@ class SessionMemory:
         elif loaded.is_read_in_subgraph and runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
             freed = "at the end"
         # Without any reader it is dropped before kernels are created.
-        is_used = bool(loaded.consumers) or loaded.is_exposed
+        is_used = bool(loaded.uses) or loaded.is_exposed
         private_bytes = loaded.private_bytes if is_used else 0
         return _PackedConstant(loaded, private_bytes, loaded.mapped_bytes, freed)
 
@@ -636,9 +494,9 @@ class _PackedConstant(NamedTuple):
     """A constant during packing.
 
     Attributes:
-        constant: the constant with its consumers.
+        constant: the constant with its uses.
         private_bytes, mapped_bytes: its size; mapped pages are resident while they are packed.
-        freed: whether it is freed once its consumers have packed it, when all kernels have packed
+        freed: whether it is freed once its kernels have packed it, when all kernels have packed
             their constants, or never.
     """
 
@@ -648,37 +506,14 @@ class _PackedConstant(NamedTuple):
     freed: _Freed
 
 
-def merge_equal(weights: Sequence[LoadedWeight]) -> LoadedWeight:
-    """Return one weight of the main graph that replaces `weights`, which have equal content.
-
-    It is an external one, if there is one.
-    """
-    first = next((loaded for loaded in weights if loaded.weight.storage == "external"), weights[0])
-    results: dict[Hashable, FoldedResult] = {}
-    for result in (result for loaded in weights for result in loaded.results):
-        fold = result.fold
-        perm = integers(fold.node, "perm")
-        work = fold.scope, fold.node.op_type, fold.dtype, fold.shape, perm
-        results[work] = results[work].merged(result) if work in results else result
-    return replace(
-        first,
-        consumers=tuple(consumer for loaded in weights for consumer in loaded.consumers),
-        is_exposed=any(loaded.is_exposed for loaded in weights),
-        results=tuple(results.values()),
-        depth=0,
-        is_read_in_subgraph=any(loaded.is_read_in_subgraph for loaded in weights),
-        is_kept=False,
-    )
-
-
-def direct_readers(found: Iterable[Reader]) -> list[Reader]:
-    """Return those of the readers of a weight that read the weight itself in a session.
+def direct_readers(weight_readers: Iterable[Reader]) -> list[Reader]:
+    """Return the readers of a weight that read the weight itself in a session.
 
     Identity nodes are removed and calls of functions inlined by then.
     """
     return [
         reader
-        for reader in found
+        for reader in weight_readers
         if reader.node.op_type != "Identity"
         and all(step.node.op_type == "Identity" for step in reader.path)
         and reader.scope.call(reader.node) is None
@@ -697,7 +532,7 @@ def subgraph_depth(graphs: GraphIndex, weight: Weight) -> int:
 
 
 def _signature(node: Node) -> tuple[object, ...]:
-    """Return a key that is equal for nodes that do the same with their first input."""
+    """Return a key that is equal for nodes with the same operator, attributes and other inputs."""
     attributes = sorted(
         attribute.SerializeToString(deterministic=True) for attribute in node.attribute
     )

@@ -13,7 +13,7 @@ Value = tuple[Scope, str]
 
 
 class UsedValues:
-    """The values that are read, and those on which an output of the model depends.
+    """The values that are read, and the values on which an output of the model depends.
 
     The body of a called function counts as a whole: all its outputs are needed.
     """

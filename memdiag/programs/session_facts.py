@@ -7,8 +7,7 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from memdiag.records.run import ProgramRun, ProgramSession
-from memdiag.rules.wording import some_of
-from memdiag.units import format_size
+from memdiag.units import format_size, some_of
 
 K = TypeVar("K", bound=Hashable)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from memdiag.records.attribution import Copy, OwnerKind
 from memdiag.records.run import ProcessXray, ProgramRun, ProgramSession
-from memdiag.rules.wording import some_of
+from memdiag.units import some_of
 
 
 class ModelKey(NamedTuple):

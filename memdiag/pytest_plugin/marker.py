@@ -175,7 +175,7 @@ def _measure(item: pytest.Item, request: MarkerArguments, settings: Settings) ->
 
 
 def _refuse_shared(config: pytest.Config, request: MarkerArguments) -> None:
-    """Refuse a baseline that another test uses for another model, or with other options.
+    """Raise an error if another test uses the baseline file for another model or other options.
 
     Raises:
         UsageError: there is such a test.

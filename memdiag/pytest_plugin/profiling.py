@@ -33,7 +33,7 @@ def profile(
     Args:
         config: pytest's configuration.
         model: the model, relative to the rootdir.
-        options: those of `memdiag.profile`.
+        options: the options of `memdiag.profile`.
         pinned: make malloc release freed memory, so that figures are reproducible.
         xray: as in `memdiag.profile`.
 

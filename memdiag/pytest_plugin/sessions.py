@@ -100,17 +100,17 @@ def start(config: pytest.Config) -> None:
 @contextmanager
 def running(item: pytest.Item) -> Iterator[None]:
     """Store when the test `item` ran."""
-    found = item.config.stash.get(_RECORDING, None)
-    if found is None:
+    session_recording = item.config.stash.get(_RECORDING, None)
+    if session_recording is None:
         yield
         return
-    start_s = found.recording.now_s()
+    start_s = session_recording.recording.now_s()
     # While it runs, it has no end yet.
-    found.tests.append((item.nodeid, start_s, float("inf")))
+    session_recording.tests.append((item.nodeid, start_s, float("inf")))
     try:
         yield
     finally:
-        found.tests[-1] = (item.nodeid, start_s, found.recording.now_s())
+        session_recording.tests[-1] = (item.nodeid, start_s, session_recording.recording.now_s())
 
 
 def finish(config: pytest.Config) -> None:
@@ -228,7 +228,7 @@ def _cells(row: _Row) -> tuple[str, ...]:
 
 
 def _aligned(lines: Sequence[tuple[str, ...]], rows: Sequence[_Row]) -> Iterator[str]:
-    """Yield `lines` with columns as wide as those of all `rows`."""
+    """Yield `lines` with columns as wide as the columns of all `rows`."""
     widths = [max(map(len, column)) for column in zip(*map(_cells, rows), strict=True)]
     for number, model, place, rise, runs, end in lines:
         yield (

@@ -235,7 +235,7 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
             placed[range_.owner] += range_.resident_bytes
             reached = range_.start
         if placed != [owner.bytes for owner in self.owners]:
-            raise ValueError("the ranges do not have the bytes of their owners")
+            raise ValueError("the address ranges do not add up to their owners' sizes")
 
     def bytes_of(self, kind: OwnerKind, name: str | None = None) -> int:
         """Return the bytes of all owners of `kind` together, or of those called `name`."""

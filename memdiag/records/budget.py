@@ -83,8 +83,8 @@ class Judgement(Record, frozen=True, kw_only=True):
         suspect: the finding that may explain the breaches.
         notes: sentences on the comparison.
         dimensions: the free dimensions with the measured sizes.
-        owners: the largest owners of memory at steady state if there is a breach, without those of
-            every process with onnxruntime.
+        owners: the largest owners of memory at steady state if there is a breach, without owners
+            that every process with onnxruntime has.
     """
 
     model: str

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import msgspec
 
 from memdiag.errors import RecordError
+from memdiag.paths import path_text
 from memdiag.records.base import Record
 from memdiag.units import format_size
 
@@ -50,7 +51,7 @@ def escaped(record: R) -> R:
 
 def _escaped(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
+        return path_text(value)
     if isinstance(value, dict):
         return {_escaped(key): _escaped(item) for key, item in value.items()}
     return [_escaped(item) for item in value] if isinstance(value, list | tuple) else value

@@ -116,7 +116,7 @@ class GraphSize(Record, frozen=True, kw_only=True):
 
     Attributes:
         nodes: the number of nodes.
-        initializers: the number of initializers, including those of subgraphs.
+        initializers: the number of initializers, subgraphs included.
         parameters: the number of elements of all weights.
         saved_bytes: the size of all files of the model.
     """
@@ -150,8 +150,8 @@ class ComparisonColumn(Record, frozen=True, kw_only=True):
         largest_difference: the largest difference of any output that the first column has too,
             relative to the output's largest value; None if outputs were not compared, or if no
             figure can express how they differ.
-        difference: the differences beyond that figure: in type, in shape, or because an output
-            exists in one column only.
+        difference: the differences that `largest_difference` cannot express: another type or
+            shape, or an output that exists in one column only.
         profile: the run with the X-ray.
     """
 
@@ -216,7 +216,7 @@ class Bisection(Record, frozen=True, kw_only=True):
 
     Attributes:
         metric: the figure.
-        before, after: two successive versions among those that could be measured; None if the ends
+        before, after: two successive versions that could be measured; None if the ends
             of the range do not differ by more than the spread between runs.
         candidates: the number of versions in the range.
     """
@@ -228,7 +228,7 @@ class Bisection(Record, frozen=True, kw_only=True):
 
 
 class Comparison(PlottableRecord, frozen=True, kw_only=True):
-    """Columns side by side, and the changes between them.
+    """A comparison: a column per model, release or optimizer, and differences above the spread.
 
     Attributes:
         changes: for `onnxruntime` from each version to the next one; otherwise from the first

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from memdiag.records.base import Record
+from memdiag.units import some_of
 
 MAX_IN_WORDS = 4
 """A sentence names at most this many dimensions."""
@@ -42,6 +43,4 @@ def in_words(dimensions: Sequence[Dimension]) -> str:
     for dimension in sorted(listed, key=lambda each: each.role != "batch"):
         is_named = dimension.role == "size" or len(sizes[dimension.role]) > 1
         words[f"{dimension.name if is_named else dimension.role} {dimension.size}"] = None
-    more = len(words) - MAX_IN_WORDS
-    text = " × ".join([*words][:MAX_IN_WORDS])
-    return f"{text} and {more} more" if more > 0 else text
+    return some_of([*words], MAX_IN_WORDS, " × ")

@@ -20,7 +20,7 @@ class ExpectedCopies(Record, frozen=True, kw_only=True):
 
     Attributes:
         weights: qualified names of weights with equal content.
-        count: the number of expected copies, including those that the model needs.
+        count: the number of expected copies, necessary copies included.
         bytes: the bytes of all these copies together.
     """
 

@@ -40,7 +40,7 @@ class Fix(MeasuredChange, frozen=True, kw_only=True):
     Attributes:
         output: the path of the fixed model; None if nothing was worth changing.
         output_files: all files that the fixed model needs.
-        kept_files: those of `output_files` that belong to the original model.
+        kept_files: the `output_files` that belong to the original model.
         kept_bytes: the bytes of weights in `kept_files`.
         remedies: the result of each remedy.
         verified: whether outputs, memory and latency were compared.

@@ -50,7 +50,7 @@ class Operator(Record, frozen=True, kw_only=True):
     """An operator of the model.
 
     Attributes:
-        count: the number of nodes, including those of subgraphs and functions.
+        count: the number of nodes, subgraphs and functions included.
     """
 
     domain: str

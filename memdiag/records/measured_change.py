@@ -68,7 +68,7 @@ class MeasuredChange(PlottableRecord, frozen=True, kw_only=True):
         ended_by: what ended the search.
         notes: sentences about the measurement and the result.
         command: the words of the command; empty for the Python API.
-        dimensions: the free dimensions, with the realistic sizes among those that were measured.
+        dimensions: the free dimensions, with the measured sizes that are realistic.
     """
 
     schema: str

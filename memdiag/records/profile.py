@@ -224,7 +224,7 @@ class Outcome(Record, frozen=True, kw_only=True):
 
 
 class PhaseAttribution(Record, frozen=True, kw_only=True):
-    """The owners of memory at the end of a phase; at the last end if the phase has several."""
+    """The owners of memory at the end of a phase (of its last span, if it has several)."""
 
     phase: PhaseName
     attribution: Attribution

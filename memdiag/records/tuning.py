@@ -60,7 +60,7 @@ class Point(Record, frozen=True, kw_only=True):
 
     @property
     def may_equal_defaults(self) -> bool:
-        """Whether it is unknown if the point is faster or slower than the defaults."""
+        """Whether the interval of the latency ratio includes 1, or is unknown."""
         return self.low is None or self.high is None or self.low <= 1 <= self.high
 
     @property

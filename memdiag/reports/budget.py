@@ -80,7 +80,7 @@ def markdown(judgement: Judgement) -> str:
 
 
 def explanation(judgement: Judgement) -> Iterator[str]:
-    """Yield what explains a breach: the runtime's release, copies of weights, the remedy."""
+    """Yield explanations of a breach: the runtime's release, copies of weights, the remedy."""
     before, now = judgement.baseline_onnxruntime, judgement.onnxruntime
     if judgement.baseline and before != now:
         yield f"onnxruntime {plain(now or '?')}; the baseline is of {plain(before or '?')}"

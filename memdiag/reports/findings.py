@@ -70,7 +70,7 @@ class FindingText:
 
 
 def finding_text(finding: Finding) -> FindingText:
-    """Return the texts of `finding`."""
+    """Return the sentences that describe `finding` in reports."""
     return FindingText(
         model=plain(finding.model),
         rule=plain(finding.rule),
@@ -204,7 +204,7 @@ def _left_out(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _steady_bytes(finding: Finding) -> int:
-    """Return what `finding` costs at steady state, as measured if it was measured."""
+    """Return the bytes that `finding` costs at steady state, as measured if it was measured."""
     is_measured = finding.measured_bytes is not None and finding.bytes and not finding.run_bytes
     return finding.measured_bytes or 0 if is_measured else finding.bytes
 
@@ -238,7 +238,9 @@ def _evidence(finding: Finding) -> str:
     if not finding.bytes and finding.phase == "constant_fold":
         return f"{verb}: constant folding added {size} at its peak"
     if finding.evidence == "refuted":
-        return f"refuted: the X-ray saw {size if finding.measured_bytes else 'none'} of it"
+        if not finding.measured_bytes:
+            return "refuted: the X-ray found no such copy"
+        return f"refuted: the X-ray found {size} of it"
     return f"measured: {size}"
 
 
@@ -247,8 +249,8 @@ class Block:
     """A heading, a paragraph or a list of a rule's documentation.
 
     Attributes:
-        items: one item, or those of the list; each is a sequence of texts with whether they are
-            code.
+        items: the items, one for a heading or paragraph; each is a sequence of texts with whether
+            they are code.
     """
 
     kind: Literal["heading", "paragraph", "list"]

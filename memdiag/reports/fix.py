@@ -126,14 +126,14 @@ def written_text(fix: Fix) -> str:
 
 
 def _untried_text(fix: Fix) -> str:
-    """Return what was not tried although a model was written, and what to do; empty if nothing."""
+    """Return the sentence on untried changes if a model was written; empty if all were tried."""
     if fix.output is None or not _with_status(fix, "untried"):
         return ""
     return f"{_search_progress(fix)}. {_time_limit_advice(fix)}"
 
 
 def releases_text(fix: Fix) -> str:
-    """Return the releases of onnxruntime that verified the output, and those that can load it.
+    """Return the releases of onnxruntime that verified the output or can load it.
 
     Empty without an output.
     """
@@ -162,7 +162,7 @@ def needed_files(fix: Fix) -> str:
 
 
 def fix_outcome(fix: Fix) -> str:
-    """Return what `fix` saves and what to do, for the report of the model's profile.
+    """Return the saving of `fix` and the next step, for the report of the model's profile.
 
     Empty if nothing was tried.
     """
@@ -217,7 +217,7 @@ def _page(fix: Fix, *, plotly: Plotly = "inline") -> bytes:
 
 
 def _changed(fix: Fix) -> str:
-    """Return what was changed, or why nothing was."""
+    """Return the sentence on the applied remedies, or why there are none."""
     if fix.output is not None:
         return f"Remedies applied to a copy of the model: {joined_names(_applied(fix))}."
     if not fix.remedies:

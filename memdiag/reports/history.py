@@ -33,12 +33,12 @@ _NAME_HEIGHT = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPoint:
-    """One entry.
+    """One profile of the history, for one figure.
 
     Attributes:
         value: in the unit of the figure.
-        change: the difference from the entry before of the same model; empty if there is none.
-        is_other_runtime: whether the entry before is of another release of the runtime.
+        change: the difference from the previous entry of the same model; empty for the first.
+        is_other_runtime: whether the previous entry is of another release of the runtime.
     """
 
     when: str

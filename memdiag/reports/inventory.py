@@ -70,7 +70,7 @@ def _dimensions(dimensions: Sequence[Dimension]) -> list[str]:
         role = "" if axis.role == "size" else f"{plain(axis.role)}: "
         lines.append(f"  {name:<{width}}  {axis.size:>6}  {role}{plain(axis.reason)}")
     if len(dimensions) > _MAX_VALUES:
-        lines.append(f"and {len(dimensions) - _MAX_VALUES:,} dimensions more")
+        lines.append(f"and {counted(len(dimensions) - _MAX_VALUES, 'more dimension')}")
     return lines
 
 
@@ -114,7 +114,7 @@ def _values(noun: str, values: Sequence[GraphValue]) -> list[str]:
             shape = f"[{shortened(sizes, _MAX_SHAPE)}]"
         lines.append(f"{noun} {_name(value.name)}: {plain(value.dtype)} {shape}")
     if len(values) > _MAX_VALUES:
-        lines.append(f"and {len(values) - _MAX_VALUES:,} {noun}s more")
+        lines.append(f"and {counted(len(values) - _MAX_VALUES, f'more {noun}')}")
     return lines
 
 
@@ -162,7 +162,7 @@ def _subgraphs(inventory: Inventory) -> list[str]:
         for row in rows[:_MAX_SUBGRAPHS]
     ]
     if len(rows) > _MAX_SUBGRAPHS:
-        lines.append(f"and {len(rows) - _MAX_SUBGRAPHS:,} subgraphs more")
+        lines.append(f"and {counted(len(rows) - _MAX_SUBGRAPHS, 'more subgraph')}")
     return lines
 
 

@@ -82,7 +82,7 @@ def data_frame(rows: Sequence[Any] | Any) -> Any:
     """Return a pandas data frame with the rows of a record.
 
     A profile has a row for each phase and each part of a phase, as its summary has; `part_of` is
-    None for phases, whose sums are those of the run. A comparison has a row for each column, a fix
+    None for phases, whose sum is the run's. A comparison has a row for each column, a fix
     for each remedy, a tuning for each measured point, a recorded program for each session, and an
     X-ray for each copy, or for each owner if there are no copies.
 

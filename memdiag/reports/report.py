@@ -131,8 +131,8 @@ class Report(Generic[R]):
     ) -> None:
         """Print the summary of `record` on `console`.
 
-        `written` are the files to name; `quiet` prints only the answer; `options` are those of
-        this kind of record.
+        `written` are the files to name; `quiet` prints only the headline; `options` are the
+        options of this kind of record.
         """
         with plain_output(console):
             self.show(codec.escaped(record), console, written=written, quiet=quiet, **options)
@@ -148,7 +148,7 @@ def write_files(contents: Sequence[tuple[Path, bytes]]) -> tuple[Path, ...]:
     """Write files with their contents, create missing folders, and return the paths.
 
     All files are written under temporary names before the first replaces its target, so that an
-    error leaves what was there, and never half a file.
+    error leaves the earlier files, and never half a file.
 
     Raises:
         ReportError: a file could not be written.

@@ -7,21 +7,21 @@ changed.
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from memdiag.programs import rules as program_rules
-from memdiag.programs.rules import ProgramDetector
 from memdiag.rules import detectors
-from memdiag.rules.rule import Detector, DocumentedRule
+from memdiag.rules.rule import Detector
 
 INDEX = "README.md"
 
 
-def all_detectors() -> tuple[Detector | ProgramDetector, ...]:
-    """Return the detectors for models and those for programs, sorted by code."""
+def all_detectors() -> tuple[Detector[Any, Any], ...]:
+    """Return the detectors for models, then the detectors for programs, by code."""
     return (*detectors(), *program_rules.detectors())
 
 
-def page(detector: DocumentedRule) -> str:
+def page(detector: Detector[Any, Any]) -> str:
     """Return the documentation of one rule in Markdown."""
     rule = detector.rule
     remedies = "".join(f"- `{remedy}`\n" for remedy in rule.remedies)
@@ -42,7 +42,7 @@ def pages() -> dict[str, str]:
     return found
 
 
-def _table(documented: Sequence[DocumentedRule]) -> str:
+def _table(documented: Sequence[Detector[Any, Any]]) -> str:
     rows = "".join(
         f"| {rule.code} | [{rule.name}]({rule.name}.md) | {rule.summary} |\n"
         for rule in (detector.rule for detector in documented)

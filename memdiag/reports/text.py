@@ -9,7 +9,7 @@ from pathlib import Path
 
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import PeakKind
-from memdiag.units import MIB, format_duration, format_size
+from memdiag.units import MIB, format_duration, format_size, some_of
 
 MAX_HINTED_DIMENSIONS = 3
 """Maximum dimensions that the hint ``(--dim a=N,b=N)`` names."""
@@ -72,9 +72,7 @@ def lowered(text: str) -> str:
 
 def listed(names: Sequence[str], *, limit: int, separator: str = ", ") -> str:
     """Return the distinct `names`, and how many are left out beyond `limit`."""
-    distinct = list(dict.fromkeys(map(plain, names)))
-    more = len(distinct) - limit
-    return separator.join(distinct[:limit]) + (f" and {more} more" if more > 0 else "")
+    return some_of(list(dict.fromkeys(map(plain, names))), limit, separator)
 
 
 def mebibytes(size: int, decimals: int, *, signed: bool = False) -> str:

@@ -150,7 +150,7 @@ def summary_line(tuning: Tuning) -> str:
 
 
 def _why_defaults(tuning: Tuning) -> str:
-    """Return why the defaults were kept: what was tried, and what was not."""
+    """Return the sentence on why the defaults were kept, with tried and untried options."""
     tried = [point for point in tuning.points if point.options]
     problems = Counter(_problem(point) for point in tried if point.problem)
     unusable = problems.total()
@@ -178,14 +178,14 @@ def _why_defaults(tuning: Tuning) -> str:
 
 
 def _until(tuning: Tuning) -> str:
-    """Return what ended the search."""
+    """Return the end of the search as a clause."""
     if tuning.ended_by == "interrupt":
         return "before the interruption"
     return f"in {time_limit(tuning.command)}"
 
 
 def offers(tuning: Tuning) -> Iterator[str]:
-    """Yield a sentence on each point that was not compared in time, and how to continue."""
+    """Yield a sentence on each point whose latency was not compared, and how to continue."""
     offered = _offered(tuning)
     model = shlex.quote(plain(tuning.model)) + dim_option(tuning.dimensions)
     all_names = {name for point in tuning.points for name in point.options} | {*tuning.untried}
@@ -224,7 +224,7 @@ def effort(tuning: Tuning) -> str:
 
 
 def tuning_outcome(tuning: Tuning) -> str:
-    """Return what `tuning` saves and what it needs, for the report of the model's profile.
+    """Return the saving of `tuning` and its options, for the report of the model's profile.
 
     Empty if nothing was tried.
     """
@@ -267,7 +267,7 @@ def tuning_summary(tuning: Tuning) -> ChangeSummary:
 
 
 def _changed(tuning: Tuning) -> str:
-    """Return what was changed, or why nothing was."""
+    """Return the sentence on the chosen options, or why there are none."""
     if tuning.chosen:
         return f"The session's options: {joined_names(tuning.chosen)}."
     if not tuning.points:
@@ -298,7 +298,7 @@ def _dependencies(tuning: Tuning) -> str:
 
 
 def _point_settings(point: Point) -> Iterator[str]:
-    """Yield what a point sets."""
+    """Yield the settings of a point."""
     yield from (f"{name}={value}" for name, value in point.session_options.items())
     yield from (f"${name}={value} in the environment" for name, value in point.environment.items())
     yield from (f"{name}={value} for each run" for name, value in point.run_options.items())
@@ -314,22 +314,22 @@ def _point_settings(point: Point) -> Iterator[str]:
 
 
 def points_by_memory(tuning: Tuning) -> list[Point]:
-    """Return the points, those with the least memory first."""
+    """Return the points, the least memory first."""
     return sorted(tuning.points, key=_memory)
 
 
 def is_listed(tuning: Tuning, point: Point) -> bool:
     """Return whether summaries list `point`.
 
-    They list the Pareto front, the defaults, the chosen point, and points that save memory but were
-    not compared in time.
+    They list the Pareto front, the defaults, the chosen point, and points that save memory but
+    whose latency was not compared.
     """
     is_chosen = point.options == tuning.chosen
     return point.on_front or not point.options or is_chosen or point.offered
 
 
 def points_table(tuning: Tuning, *, only_listed: bool) -> Table:
-    """Return the table of the points; on pages those that are not listed are at the end."""
+    """Return the table of the points; on pages unlisted points are at the end."""
     points = points_by_memory(tuning)
     sizes = point_sizes(points)
     rows = [

@@ -5,18 +5,18 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from memdiag.model.tensor_types import Array
 from memdiag.rewrites.weights import Tensor
 from memdiag.runner.temporary import own_prefix
 
 ByteArray = NDArray[np.uint8]
-Chunks = Callable[[], Iterable[NDArray[Any]]]
+Chunks = Callable[[], Iterable[Array]]
 
 CHUNK_BYTES = 1 << 20
 """Size of the chunks in which a tensor is read: a multiple of every element's size."""

@@ -1,12 +1,12 @@
 """Quantized weights in the format of MatMulNBits: by columns, in blocks, unsigned."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
+from memdiag.model.tensor_types import Array
 from memdiag.rewrites.computed_tensor import iter_chunks
 from memdiag.rewrites.transposed import row_panels, transposed, transposed_nibbles
 from memdiag.rewrites.weights import Tensor
@@ -22,10 +22,8 @@ BITS = {
 _SIGNED = (ir.DataType.INT4, ir.DataType.INT8)
 _COLUMNS_PER_CHUNK = 1 << 12
 
-Array = NDArray[Any]
 
-
-class QuantizedMatrix(NamedTuple):
+class QuantizedOperand(NamedTuple):
     """The right operand of a product.
 
     Attributes:
@@ -75,7 +73,7 @@ class QuantizedMatrix(NamedTuple):
         return np.uint8(0x88 if self.bits == 4 else 0x80)
 
 
-def packing_problem(weights: QuantizedMatrix) -> str:
+def packing_problem(weights: QuantizedOperand) -> str:
     """Return why the sizes and types of `weights` cannot be packed; empty if they can."""
     depth, columns, blocks = weights.sizes
     if not depth or not columns:
@@ -100,7 +98,7 @@ def packing_problem(weights: QuantizedMatrix) -> str:
     return ""
 
 
-def packed_weight(weights: QuantizedMatrix) -> Iterator[Array]:
+def packed_weight(weights: QuantizedOperand) -> Iterator[Array]:
     """Yield the weight, ``[N][blocks][bytes of a block]``, in chunks."""
     depth, columns, blocks = weights.sizes
     padded = blocks * weights.block
@@ -117,7 +115,7 @@ def packed_weight(weights: QuantizedMatrix) -> Iterator[Array]:
         yield whole ^ weights._flip
 
 
-def packed_scales(weights: QuantizedMatrix) -> Iterator[Array]:
+def packed_scales(weights: QuantizedOperand) -> Iterator[Array]:
     """Yield the scales, ``[N][blocks]``, in chunks."""
     _, columns, blocks = weights.sizes
     if not weights.blocked:
@@ -128,7 +126,7 @@ def packed_scales(weights: QuantizedMatrix) -> Iterator[Array]:
         yield from transposed(weights.scales, blocks, columns, 4)
 
 
-def packed_zeros(weights: QuantizedMatrix) -> Iterator[Array]:
+def packed_zeros(weights: QuantizedOperand) -> Iterator[Array]:
     """Yield the zero points, ``[N][bytes of a column]``: zeros where the model has none."""
     _, columns, blocks = weights.sizes
     if weights.zeros is None:

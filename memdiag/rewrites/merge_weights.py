@@ -171,7 +171,7 @@ def _range(tensor: Tensor) -> FileRange | None:
 
 
 def _can_be_kept(editor: ModelEditor, value: ir.Value) -> bool:
-    """Return whether a weight that cannot be moved can replace others: it is constant."""
+    """Return whether an immovable weight can replace equal weights, because it is constant."""
     is_input = value.is_graph_input() and not initializers_are_inputs(editor)
     return (
         is_main_initializer(editor, value) and not is_input and constant_tensor(value) is not None
@@ -179,7 +179,7 @@ def _can_be_kept(editor: ModelEditor, value: ir.Value) -> bool:
 
 
 def _preference(editor: ModelEditor, value: ir.Value) -> tuple[bool, bool, bool]:
-    """Order weights by which to keep: outputs first, then those of the main graph."""
+    """Return the sort key of a weight to keep: outputs first, then weights of the main graph."""
     return (
         not value.is_graph_output(),
         not is_main_initializer(editor, value),

@@ -2,22 +2,21 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 import onnx_ir as ir
-from numpy.typing import NDArray
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto, TypeProto
 
 from memdiag.errors import ModelError
-from memdiag.model.graph_index import GraphIndex, Scope, subgraphs
+from memdiag.model.graph_index import ONNX_DOMAINS, GraphIndex, Scope, subgraphs
 from memdiag.model.model_file import ModelFile
 from memdiag.model.shapes import Shapes, infer_shapes
-from memdiag.model.tensor_types import TensorType
+from memdiag.model.tensor_types import Array, TensorType
 from memdiag.model.wire import THIS_FILE
+from memdiag.paths import path_text
 from memdiag.records.finding import Finding
 
-ONNX_DOMAINS = ("", "ai.onnx")
 """The names of the domain of ONNX's own operators."""
 
 Storage = Literal["in_place", "external", "embedded"]
@@ -131,7 +130,7 @@ class ModelEditor:
             inner = owner.graph if owner is not None else None
 
     def root(self, graph: ir.Graph) -> Root:
-        """Return what `graph` belongs to."""
+        """Return the kind of root around `graph`: the model, a function, or a removed node."""
         *_, outermost = self.enclosing(graph)
         if outermost is self.model.graph:
             return "model"
@@ -256,7 +255,7 @@ class ModelEditor:
         graph.insert_before(node, new)
         return output
 
-    def constant_before(self, node: ir.Node, values: NDArray[Any], *, name: str) -> ir.Value:
+    def constant_before(self, node: ir.Node, values: Array, *, name: str) -> ir.Value:
         """Insert a Constant before `node`, in its graph, and return its output."""
         value = ir.AttrTensor("value", ir.tensor(values))
         return self.insert_before(node, "Constant", [], [value], name=name)
@@ -290,8 +289,7 @@ class ModelEditor:
                     if entry.value != THIS_FILE:
                         path = path.parent / entry.value
                     # A path that is not UTF-8 can be drawn, but the writer refuses it.
-                    encoded = str(path.resolve()).encode(errors="backslashreplace")
-                    entry.value = encoded.decode()
+                    entry.value = path_text(path.resolve())
         try:
             return ir.serde.deserialize_model(proto)
         except ir.serde.SerdeError as error:
@@ -384,7 +382,7 @@ def _graphs(model: ModelProto) -> Iterator[GraphProto | FunctionProto]:
 
 
 def _unsupported(model: ModelProto) -> str:
-    """Return what of a model onnx_ir does not support, and what to do; empty if nothing."""
+    """Return the part of a model that onnx_ir does not support, and what to do; empty if none."""
     if model.training_info:
         return "graphs for training cannot be rewritten. Export the model for inference."
     for graph in _graphs(model):

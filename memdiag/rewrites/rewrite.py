@@ -11,6 +11,9 @@ Arithmetic = Literal["same", "reordered", "changed"]
 """``same``: all kernels stay, only data moves; ``reordered``: other kernels or fusions may run, so
 that the same sums are added in another order; ``changed``: values themselves change."""
 
+UNSAFE_PROBLEM = "it changes values (see --unsafe)"
+"""Why a rewrite that is not safe is refused by default."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rewrite:

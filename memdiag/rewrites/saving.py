@@ -104,10 +104,10 @@ def is_aligned(editor: ModelEditor, alignment: int) -> bool:
 
 
 def _is_referable(file_range: FileRange, editor: ModelEditor) -> bool:
-    """Return whether a model can refer to this range.
+    """Return whether a rewritten model can refer to this range of one of the original's files.
 
-    That is the case for external data of the original, where kernels already read it. In the
-    original's model file weights are aligned only by chance.
+    It can refer to external data, which kernels already read there. In the original's model file
+    weights are aligned only by chance.
     """
     is_original_data = file_range.path != editor.file.path.resolve()
     return is_original_data or file_range.offset % IN_PLACE_ALIGNMENT == 0
@@ -140,7 +140,7 @@ def _range(tensor: TensorProto) -> FileRange:
 
 
 def _refer(proto: ModelProto, editor: ModelEditor, path: Path) -> None:
-    """Refer to weights in the original's files, and embed those that cannot be referenced."""
+    """Refer to weights in the original's files; embed weights that cannot be referenced."""
     if _unreferable_bytes(list(_movable_ranges(proto)), editor) > MAX_EMBEDDED_BYTES:
         raise UsageError(
             f"{path}: weights inside {editor.file.path} are not aligned and too large to be copied"

@@ -1,15 +1,12 @@
 """Reading a stored matrix column by column, in strips, without having all of it in memory."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
+from memdiag.model.tensor_types import Array
 from memdiag.rewrites.weights import Tensor
-
-Array = NDArray[Any]
 
 _STRIP_BYTES = 4 << 20
 _MAPPED_BYTES = 16 << 20

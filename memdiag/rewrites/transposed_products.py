@@ -154,7 +154,7 @@ def merge_problem(kept: ir.Value, dropped: ir.Value) -> str:
     """Return why `dropped` cannot be replaced by the transpose of `kept`; empty if it can."""
     for weight in (kept, dropped):
         if not weight.is_initializer():
-            return f"{weight.name} is no initializer"
+            return f"{weight.name} is not an initializer"
         if weight.is_graph_input():
             return f"callers may set {weight.name}"
     return ""
@@ -255,13 +255,13 @@ def _of_weights(editor: ModelEditor, finding: Finding) -> Products:
         weight = editor.value(name)
         shape = _matrix_shape(weight) if weight is not None else None
         if weight is None or shape is None:
-            problems.append("the weight is no matrix that is stored in the model")
+            problems.append("the weight is not a matrix that is stored in the model")
             continue
         for transpose, source in _transposes(weight):
             output = transpose.outputs[0]
-            known = Product(transpose, source, output, shape[0], (), output)
+            template = Product(transpose, source, output, shape[0], (), output)
             products: list[Product] = []
-            problem = _collect(editor, output, known, products)
+            problem = _collect(editor, output, template, products)
             if problem:
                 problems.append(problem)
             else:
@@ -272,21 +272,21 @@ def _of_weights(editor: ModelEditor, finding: Finding) -> Products:
 
 
 def _of_stored(editor: ModelEditor, finding: Finding) -> Products:
-    """Return the products by one of two stored matrices that is the other's transpose."""
+    """Return the products by one of two stored matrices that are each other's transpose."""
     pair = stored_pair(editor, finding)
     if pair is None:
         return Products((), ("the two weights are not both stored as matrices of one type",))
     problems = []
     for kept, dropped in (pair, pair[::-1]):
-        found: list[Product] = []
+        products: list[Product] = []
         problem = merge_problem(kept, dropped)
         uses = list(dropped.uses())
         if not problem and uses:
             rows = (_matrix_shape(kept) or (0, 0))[0]
-            known = Product(uses[0].node, kept, dropped, rows, (), dropped)
-            problem = _collect(editor, dropped, known, found)
-        if found and not problem:
-            return Products(tuple(found), ())
+            template = Product(uses[0].node, kept, dropped, rows, (), dropped)
+            problem = _collect(editor, dropped, template, products)
+        if products and not problem:
+            return Products(tuple(products), ())
         problems.append(problem.replace("the transposed weight", str(dropped.name)))
     return Products((), (*filter(None, problems), "nothing multiplies by one of the two"))
 
@@ -313,30 +313,32 @@ def _swaps_axes(node: ir.Node) -> bool:
     return perm is None or (not perm.is_ref() and tuple(perm.as_ints()) == (1, 0))
 
 
-def _collect(editor: ModelEditor, value: ir.Value, known: Product, found: list[Product]) -> str:
-    """Add the products that read `value` to `found`; return why the value is still needed, if so.
+def _collect(
+    editor: ModelEditor, value: ir.Value, template: Product, products: list[Product]
+) -> str:
+    """Add the products that read `value` to `products`; return why it is still needed, or empty.
 
-    `known` has all attributes of the products but `node` and `operand`.
+    `template` has all attributes of the products but `node` and `operand`.
     """
     if value.is_graph_output():
         return "the transposed weight is an output"
-    if len(known.casts) > MAX_CHAIN or not value.uses():
+    if len(template.casts) > MAX_CHAIN or not value.uses():
         return "nothing multiplies by the transposed weight"
     for node, index in value.uses():
         problem = ""
         is_product = not node.domain and node.op_type in ("MatMul", "Gemm")
         if not node.domain and node.op_type == "Identity":
-            problem = _collect(editor, node.outputs[0], known, found)
+            problem = _collect(editor, node.outputs[0], template, products)
         elif not node.domain and node.op_type == "Cast" and not node.attributes["to"].is_ref():
-            further = known._replace(casts=(*known.casts, node))
-            problem = _collect(editor, node.outputs[0], further, found)
+            further = template._replace(casts=(*template.casts, node))
+            problem = _collect(editor, node.outputs[0], further, products)
         elif not is_product or node.inputs[0] is None or index != 1:
             side = " as its left operand" if is_product and not index else ""
             problem = f"{node.op_type} reads the transposed weight{side} as well"
-        elif not editor.is_visible(known.source, node.graph):
+        elif not editor.is_visible(template.source, node.graph):
             problem = "another value in a subgraph has the weight's name"
         else:
-            found.append(known._replace(node=node, operand=value))
+            products.append(template._replace(node=node, operand=value))
         if problem:
             return problem
     return ""

@@ -6,8 +6,8 @@ from typing import NamedTuple, Self
 import numpy as np
 import onnx_ir as ir
 
-from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
-from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
+from memdiag.model.graph_index import ONNX_DOMAINS, OVERRIDABLE_SINCE_IR
+from memdiag.rewrites.model_editor import ModelEditor
 
 Tensor = ir.TensorProtocol
 
@@ -36,7 +36,7 @@ class FileRange(NamedTuple):
 
     @classmethod
     def of(cls, tensor: ir.ExternalTensor) -> Self:
-        """Return the range of `tensor`."""
+        """Return the range of the file that stores `tensor`."""
         return cls(Path(tensor.path), tensor.offset or 0, tensor.length or tensor.nbytes)
 
 
@@ -90,7 +90,7 @@ def move_problem(editor: ModelEditor, value: ir.Value) -> str:
     if root == "function":
         return "it is in a function, which cannot read values from outside"
     if constant_tensor(value) is None:
-        return "it is no dense tensor of numbers"
+        return "it is not a dense tensor of numbers"
     if value.is_graph_output():
         return "it is an output of its graph"
     if is_overridable(editor, value):
@@ -107,9 +107,9 @@ def move_problem(editor: ModelEditor, value: ir.Value) -> str:
 def tensor_problem(value: ir.Value | None) -> str:
     """Return why `value` cannot be given another tensor; empty if it can."""
     if value is None:
-        return "the weight is no initializer and no Constant"
+        return "the weight is neither an initializer nor a Constant"
     if constant_tensor(value) is None:
-        return "the weight is no dense tensor of numbers"
+        return "the weight is not a dense tensor of numbers"
     return ""
 
 

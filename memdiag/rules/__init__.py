@@ -7,16 +7,16 @@ docstring is the documentation of the rule: Markdown, whose first line is a sent
 from functools import cache
 
 from memdiag.rules import catalog
-from memdiag.rules.rule import Detector, find_by_name, rule_modules
+from memdiag.rules.rule import ModelDetector, find_by_name, load_detectors
 
 
 @cache
-def detectors() -> tuple[Detector, ...]:
+def detectors() -> tuple[ModelDetector, ...]:
     """Return the detectors of all rules, sorted by code."""
-    return tuple(Detector(*module) for module in rule_modules(catalog.__name__, catalog.__path__))
+    return load_detectors(catalog.__name__, catalog.__path__)
 
 
-def find_detector(name: str) -> Detector:
+def find_detector(name: str) -> ModelDetector:
     """Return the detector of the rule with the code or name `name`.
 
     Raises:

@@ -4,17 +4,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.session_memory import LoadedWeight, subgraph_depth
+from memdiag.ort.session_constants import LoadedWeight
+from memdiag.ort.session_memory import subgraph_depth
 from memdiag.records.weights import Weight
 from memdiag.rules.wording import node_names
 
 MIN_BYTES = 64 << 10
 """A waste of fewer bytes is not reported, even of many weights together."""
 
-Group = Sequence[Weight]
+WeightGroup = Sequence[Weight]
 
 
-def mergeable_groups(ctx: AnalysisContext) -> Iterator[Group]:
+def mergeable_groups(ctx: AnalysisContext) -> Iterator[WeightGroup]:
     """Yield groups of weights that a single weight could replace: equal bytes, type and shape.
 
     Weights of another shape are in another group, as the Reshape between them would be folded to a
@@ -28,13 +29,13 @@ def mergeable_groups(ctx: AnalysisContext) -> Iterator[Group]:
         yield from (part for part in parts.values() if len(part) > 1)
 
 
-def is_in_branches(ctx: AnalysisContext, group: Group) -> bool:
+def is_in_branches(ctx: AnalysisContext, group: WeightGroup) -> bool:
     """Return whether all weights of `group` are owned by subgraphs, two or more."""
     graphs = {weight.graph for weight in group}
     return len(graphs) > 1 and all(subgraph_depth(ctx.graphs, weight) for weight in group)
 
 
-def count_stored(group: Group) -> int:
+def count_stored(group: WeightGroup) -> int:
     """Return how often files contain the content of `group`; some weights may share a range."""
     return len({(weight.file, weight.offset) if weight.file else weight for weight in group})
 

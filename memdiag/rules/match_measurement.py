@@ -31,15 +31,15 @@ def match_profile(finding: Finding, profile: Profile) -> Finding:
     if finding.phase == "constant_fold" and _folds_nothing(profile, finding):
         return msgspec.structs.replace(finding, evidence="refuted", measured_bytes=0)
     if finding.run_bytes:
-        found = _match_run(finding, profile)
+        matched = _match_run(finding, profile)
     elif finding.phase == "constant_fold" and not finding.bytes:
-        found = _match_folding(finding, profile)
+        matched = _match_folding(finding, profile)
     elif profile.attribution is not None:
-        found = match_attribution(finding, profile.attribution)
+        matched = match_attribution(finding, profile.attribution)
     else:
-        found = finding
+        matched = finding
     peak_bytes = max(0, profile.peak_rss_bytes - profile.baseline_rss_bytes)
-    return msgspec.structs.replace(found, peak_bytes=min(found.peak_bytes, peak_bytes))
+    return msgspec.structs.replace(matched, peak_bytes=min(matched.peak_bytes, peak_bytes))
 
 
 def _folds_nothing(profile: Profile, finding: Finding) -> bool:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
 from pkgutil import iter_modules
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from memdiag.errors import UsageError
 from memdiag.ort.analysis import AnalysisContext
+from memdiag.paths import path_text
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.phases import PhaseName
 
@@ -28,6 +29,7 @@ class Rule:
         remedies: names of rewrites and options, the preferred one first.
         costs: the resource that a finding costs. Findings that cost time only do not set the exit
             code of ``memdiag check``.
+        needs_sessions: whether a rule for programs needs recorded sessions, or X-rays alone.
     """
 
     code: str
@@ -35,6 +37,7 @@ class Rule:
     summary: str
     remedies: tuple[str, ...] = ()
     costs: Literal["memory", "time"] = "memory"
+    needs_sessions: bool = True
 
     def finding(
         self,
@@ -68,10 +71,10 @@ class Rule:
             expected: the copies that the X-ray would list; the first `MAX_NAMED` are recorded.
             retained_bytes: how much of `nbytes` is freed but stays in the arena.
             run_bytes: what a run takes at least.
-            remedies: those of the rule that fit; all by default.
+            remedies: the rule's remedies that fit; all by default.
         """
         return Finding(
-            model=str(ctx.model.path).encode(errors="backslashreplace").decode(),
+            model=path_text(ctx.model.path),
             rule=self.code,
             name=self.name,
             message=message,
@@ -91,39 +94,30 @@ class Rule:
         )
 
 
-Detect = Callable[[AnalysisContext], Iterator[Finding]]
+Context = TypeVar("Context")
+Found = TypeVar("Found")
 
 
-class Detector(NamedTuple):
-    """A rule with its detection.
+class Detector(NamedTuple, Generic[Context, Found]):
+    """A rule with its detection, for models or for programs.
 
     Attributes:
         rule: the rule.
-        detect: the function that yields the findings.
-        documentation: Markdown.
+        detect: the function that yields the findings in a context.
+        documentation: the docstring of its module: Markdown, whose first line is a sentence.
     """
 
     rule: Rule
-    detect: Detect
+    detect: Callable[[Context], Iterator[Found]]
     documentation: str
 
 
-class DocumentedRule(Protocol):
-    """A rule and its documentation, whatever it examines."""
-
-    @property
-    def rule(self) -> Rule:
-        """The rule."""
-
-    @property
-    def documentation(self) -> str:
-        """The docstring of its module: Markdown, whose first line is a sentence."""
+ModelDetector = Detector[AnalysisContext, Finding]
 
 
-D = TypeVar("D", bound=DocumentedRule)
-
-
-def find_by_name(name: str, detectors: Sequence[D]) -> D:
+def find_by_name(
+    name: str, detectors: Sequence[Detector[Context, Found]]
+) -> Detector[Context, Found]:
     """Return the one of `detectors` whose rule has the code or name `name`.
 
     Raises:
@@ -136,8 +130,8 @@ def find_by_name(name: str, detectors: Sequence[D]) -> D:
     raise UsageError(f"unknown rule {name!r}. The rules are {names}.")
 
 
-def rule_modules(package: str, path: Iterable[str]) -> list[tuple[Rule, Any, str]]:
-    """Return rule, `detect` and documentation of each module of a package with a rule, by code.
+def load_detectors(package: str, path: Iterable[str]) -> tuple[Detector[Any, Any], ...]:
+    """Return the detector of each module of a package with a `RULE`, sorted by code.
 
     Args:
         package: the name of the package.
@@ -145,8 +139,8 @@ def rule_modules(package: str, path: Iterable[str]) -> list[tuple[Rule, Any, str
     """
     modules = (import_module(f"{package}.{module.name}") for module in iter_modules(path))
     found = [
-        (module.RULE, module.detect, inspect.getdoc(module) or "")
+        Detector(module.RULE, module.detect, inspect.getdoc(module) or "")
         for module in modules
         if hasattr(module, "RULE")
     ]
-    return sorted(found, key=lambda each: each[0].code)
+    return tuple(sorted(found, key=lambda detector: detector.rule.code))

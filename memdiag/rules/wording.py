@@ -7,10 +7,7 @@ from memdiag.model.graph_index import Node, Scope
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold
 from memdiag.records.weights import Weight, qualified_name
-from memdiag.units import counted, format_size
-
-MAX_LISTED = 3
-"""Names that a sentence lists."""
+from memdiag.units import MAX_LISTED, counted, format_size, some_of
 
 
 class NodeInScope(Protocol):
@@ -27,20 +24,13 @@ class NodeInScope(Protocol):
 
 def node_names(ctx: AnalysisContext, nodes: Iterable[NodeInScope]) -> list[str]:
     """Return the qualified names of `nodes`, each once."""
-    return list(dict.fromkeys(ctx.node_name(each.scope, each.node) for each in nodes))
+    return list(dict.fromkeys(ctx.graphs.qualified(each.scope, each.node) for each in nodes))
 
 
 def common_graph(ctx: AnalysisContext, folds: Iterable[Fold]) -> str:
     """Return the path of the graph that contains all `folds`; empty if there are several graphs."""
     paths = {ctx.graphs.path(fold.scope) for fold in folds}
     return paths.pop() if len(paths) == 1 else ""
-
-
-def some_of(names: Sequence[str], limit: int = MAX_LISTED) -> str:
-    """Return the first few of `names`, and how many more there are: ``a, b, c and 12 more``."""
-    listed = ", ".join(names[:limit])
-    more = len(names) - limit
-    return f"{listed} and {more:,} more" if more > 0 else listed
 
 
 def some_weights(weights: Sequence[Weight]) -> str:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Self
 
 from memdiag.errors import MeasurementError
@@ -84,17 +83,12 @@ class Child:
         # Every event contains it, so that no name in a model can imitate an event.
         secret = secrets.token_hex(16)
         self.log = LogParser(secret)
-        self._send({**message, "parent": os.getpid(), "secret": secret})
+        self.send({**message, "parent": os.getpid(), "secret": secret})
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.end()
 
     def read(self, timeout_s: float) -> list[LogMarker | Event]:
@@ -123,11 +117,7 @@ class Child:
 
     def proceed(self) -> None:
         """Let the child continue from the step at which it waits."""
-        self._send("go")
-
-    def ask(self, request: dict[str, Any]) -> None:
-        """Send a request to a child that waits for one."""
-        self._send(request)
+        self.send("go")
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
@@ -166,7 +156,8 @@ class Child:
         """Whether the process has ended."""
         return self._process.poll() is not None
 
-    def _send(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
+        """Send a message to a child that waits for one; nothing is sent to one that has ended."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")

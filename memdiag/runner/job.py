@@ -96,7 +96,7 @@ class SessionConfig:
         shared_arena: use an arena of the environment that grows by no more than is requested
             (kSameAsRequested).
         sessions: number of sessions. The others are created after the first run of the first one
-            and run like it; latencies are those of the first.
+            and run like it; latencies are measured in the first.
         shared_weights: initializers that are mapped once for all sessions.
     """
 

@@ -93,7 +93,7 @@ class Event(NamedTuple):
 
 
 AddressRanges = Sequence[tuple[int, int]]
-"""First and last address of each range."""
+"""Start and end (exclusive) of each address range."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -113,9 +113,6 @@ class ProcObserver:
 
     Args:
         pid: the process number.
-
-    Args:
-        pid: the process.
         resets_peak: whether the mark may be reset, which the process itself would notice. If not,
             it is the peak since the start of the observation once it has risen.
 

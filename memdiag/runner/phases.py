@@ -122,7 +122,7 @@ class PhaseTracker:
     the last sample if the sample was nearer.
 
     Between the graph transformers of level 1 and 2 onnxruntime partitions the graph: it assigns
-    nodes to the execution `providers`, and those other than CPU may compile theirs.
+    nodes to the execution `providers`, and providers other than CPU may compile their nodes.
     """
 
     def __init__(self, start: Memory, providers: Sequence[str] = ()) -> None:
@@ -152,7 +152,7 @@ class PhaseTracker:
         return self._open.name
 
     def add_sample(self, now_s: float, reading: Reading) -> None:
-        """Add a sample to the open span."""
+        """Add a sample of resident memory to the open span."""
         self._sampled_s, self._sampled = now_s, reading
         self._add_to_open(reading.rss_bytes)
 

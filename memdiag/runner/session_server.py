@@ -5,7 +5,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from memdiag.errors import MeasurementError
@@ -54,16 +53,11 @@ class SessionServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the child."""
+        """End the child process, and the session in it."""
         self._child.end()
         self._scratch.cleanup()
 
@@ -83,7 +77,7 @@ class SessionServer:
         Raises:
             MeasurementError: the model fails, or takes longer than the job's timeout.
         """
-        self._child.ask({"do": "run", "feeds": feeds, "times": times})
+        self._child.send({"do": "run", "feeds": feeds, "times": times})
         return tuple(map(float, self._answer("ran")["latencies"]))
 
     def save(self, feeds: int, folder: Path) -> dict[str, tuple[Path, ...]]:
@@ -96,13 +90,13 @@ class SessionServer:
         """
         folder.mkdir(parents=True, exist_ok=True)
         request = {"do": "save", "feeds": feeds, "folder": str(folder), "index": str(self._index)}
-        self._child.ask(request)
+        self._child.send(request)
         self._answer("saved")
         outputs = json.loads(self._index.read_text(encoding="utf-8"))
         return {name: tuple(map(Path, files)) for name, files in outputs.items()}
 
     def _answer(self, name: str) -> dict[str, Any]:
-        """Return the fields of the next event `name`."""
+        """Wait for the child's next event `name` and return its fields."""
         deadline = min(time.monotonic() + self._job.limits.timeout_s, self._job.limits.deadline.at)
         for event in self._events:
             if event is not None and event.name == name:

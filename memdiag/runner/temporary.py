@@ -71,7 +71,7 @@ def temporary_folder() -> Iterator[Path]:
 def remove_stale(folder: Path) -> None:
     """Remove from `folder` the temporary files and folders of memdiag processes that have ended.
 
-    Only those of the same user. A folder that cannot be listed is left as it is.
+    Only folders of the same user are removed. A folder that cannot be listed is left as it is.
     """
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):

@@ -1,7 +1,7 @@
 """The table of options: settings of a session or its environment that can save memory.
 
 An option is added by adding a row to `_table`. Rows are in the order in which a search tries them:
-those that saved the most memory on real models come first.
+options that saved the most memory on real models come first.
 """
 
 import sys

@@ -13,7 +13,7 @@ from memdiag.records.measured_change import Figures
 from memdiag.records.tuning import Point
 from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.tuning.options import TuningOption
-from memdiag.tuning.points import excess
+from memdiag.tuning.points import over_budget_bytes
 from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.verify.acceptance import saves_memory
 from memdiag.verify.latency import MIN_PAIRS
@@ -54,7 +54,7 @@ class PointEvaluator:
 
     @property
     def session_count(self) -> int:
-        """Number of sessions that were started, those that save models included."""
+        """Number of sessions that were started, sessions that save models included."""
         return self.model_evaluator.session_count + self._models.saved_count
 
     @property
@@ -167,12 +167,12 @@ class PointEvaluator:
 
     def _with_latency(self, point: Point, comparisons: Comparisons) -> Point:
         name, slowest = max(
-            ((name, found.ratio) for name, found in comparisons),
+            ((name, comparison.ratio) for name, comparison in comparisons),
             key=lambda entry: entry[1].median,
             default=("", None),
         )
-        is_slower = any(found.is_slower(self.limit) for _, found in comparisons)
-        is_within = all(found.is_within(self.limit) for _, found in comparisons)
+        is_slower = any(comparison.is_slower(self.limit) for _, comparison in comparisons)
+        is_within = all(comparison.is_within(self.limit) for _, comparison in comparisons)
         return self._with_fit(
             msgspec.structs.replace(
                 point,
@@ -196,7 +196,7 @@ class PointEvaluator:
         return msgspec.structs.replace(point, problem=text, fits=False)
 
     def _fits(self, figures: Figures) -> bool:
-        return not excess(figures, self.budget)
+        return not over_budget_bytes(figures, self.budget)
 
 
 def _configured(job: Job, chosen: Sequence[TuningOption]) -> Job:

@@ -22,24 +22,24 @@ _STEP = 1 / 2
 _EQUALLY_FAST = 0.03
 
 
-def excess(figures: Figures, budget: Mapping[str, int]) -> int:
+def over_budget_bytes(figures: Figures, budget: Mapping[str, int]) -> int:
     """Return by how many bytes `figures` exceed `budget` in all; 0 where they fit."""
     return sum(max(0, BUDGETS[name](figures) - limit) for name, limit in budget.items())
 
 
-def cost(figures: Figures) -> int:
-    """Return the cost of a point: peak plus steady state, in bytes."""
+def peak_plus_steady(figures: Figures) -> int:
+    """Return peak plus steady state, in bytes."""
     return figures.peak_bytes + figures.steady_bytes
 
 
 def is_worth_an_option(after: Figures, before: Figures) -> bool:
     """Return whether `after` takes so much less than `before` that it justifies an option."""
-    return _saving(after, before) > max(_MIN_SAVING, _MIN_SHARE * cost(before))
+    return _saving(after, before) > max(_MIN_SAVING, _MIN_SHARE * peak_plus_steady(before))
 
 
 def is_step(after: Figures, before: Figures) -> bool:
     """Return whether `after` saves so much that a few such savings may justify their options."""
-    return _saving(after, before) > _STEP * max(_MIN_SAVING, _MIN_SHARE * cost(before))
+    return _saving(after, before) > _STEP * max(_MIN_SAVING, _MIN_SHARE * peak_plus_steady(before))
 
 
 def usable_points(points: Sequence[Point]) -> list[tuple[Point, Figures, float]]:
@@ -52,14 +52,14 @@ def usable_points(points: Sequence[Point]) -> list[tuple[Point, Figures, float]]
 
 
 def with_pareto_front(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield the points with `on_front` set for those that no other point dominates."""
+    """Yield the points with `on_front` set where no other point dominates."""
     usable = [point for point, _, _ in usable_points(points)]
     for point in points:
         beaten = any(_dominates(other, point) for other in usable if other is not point)
         yield msgspec.structs.replace(point, on_front=point in usable and not beaten)
 
 
-def choice(points: Sequence[Point], budget: Mapping[str, int], limit: float) -> Point:
+def recommended_point(points: Sequence[Point], budget: Mapping[str, int], limit: float) -> Point:
     """Return the point to recommend; the defaults, the first of `points`, where none is better.
 
     With a `budget` it is the fastest point that fits, or else the one nearest to the budget that is
@@ -76,8 +76,10 @@ def choice(points: Sequence[Point], budget: Mapping[str, int], limit: float) -> 
     within = [(point, figures) for point, figures, ratio in usable if ratio <= limit]
     within = within or [(point, figures) for point, figures, _ in usable[:1]]
     if budget:
-        return min(within, key=lambda entry: (excess(entry[1], budget), len(entry[0].options)))[0]
-    least = min((figures for _, figures in within), key=cost)
+        return min(
+            within, key=lambda entry: (over_budget_bytes(entry[1], budget), len(entry[0].options))
+        )[0]
+    least = min((figures for _, figures in within), key=peak_plus_steady)
     defaults, default_figures = within[0]
     equals = [
         (point, figures)
@@ -89,13 +91,13 @@ def choice(points: Sequence[Point], budget: Mapping[str, int], limit: float) -> 
 
 
 def _simplest(points: Sequence[tuple[Point, Figures]]) -> Point:
-    """Return the point with the fewest options, and among those with the least memory."""
-    return min(points, key=lambda entry: (len(entry[0].options), cost(entry[1])))[0]
+    """Return the point with the fewest options; of several, the point with the least memory."""
+    return min(points, key=lambda entry: (len(entry[0].options), peak_plus_steady(entry[1])))[0]
 
 
 def _saving(after: Figures, before: Figures) -> int:
     """Return the bytes that `after` takes less than `before`; 0 where that may be chance."""
-    saved = cost(before) - cost(after)
+    saved = peak_plus_steady(before) - peak_plus_steady(after)
     return saved if saved > max(before.peak_spread_bytes, before.steady_spread_bytes) else 0
 
 

@@ -22,10 +22,10 @@ from memdiag.tuning.options import TuningOption
 
 
 class PreparedModels:
-    """Writes the models that options need.
+    """Writes the model files that session options need, such as a saved optimized model.
 
     Args:
-        scratch: the folder for them.
+        scratch: the folder for these files.
 
     Attributes:
         saved_count: the number of models that the runtime saved.
@@ -95,15 +95,15 @@ def lists_initializers(file: ModelFile) -> bool:
 def _remove_initializers_from_inputs(original: ModelFile, path: Path) -> None:
     """Remove all but the required inputs of `original` from the model saved to `path`.
 
-    The runtime keeps former initializers as inputs, and requires those that it folded away.
+    The runtime keeps former initializers as inputs, and requires the folded ones.
     """
-    saved = onnx.load(path, load_external_data=False)
+    prepared = onnx.load(path, load_external_data=False)
     fed = {each.name for each in original.graph.required_inputs}
-    kept = [each for each in saved.graph.input if each.name in fed]
-    del saved.graph.input[:]
-    saved.graph.input.extend(kept)
-    saved.ir_version = OVERRIDABLE_SINCE_IR
-    onnx.save(saved, path)
+    kept = [each for each in prepared.graph.input if each.name in fed]
+    del prepared.graph.input[:]
+    prepared.graph.input.extend(kept)
+    prepared.ir_version = OVERRIDABLE_SINCE_IR
+    onnx.save(prepared, path)
 
 
 def _shared(model: Path) -> tuple[SharedWeight, ...]:

@@ -5,12 +5,13 @@ from math import ceil
 from pathlib import Path
 
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.paths import path_text
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import Fix
 from memdiag.records.measured_change import SearchEnd
 from memdiag.records.tuning import REWRITE, TUNING_SCHEMA, Point, Tuning
 from memdiag.tuning.options import TuningOption
-from memdiag.tuning.points import cost
+from memdiag.tuning.points import peak_plus_steady
 from memdiag.tuning.prepared_models import lists_initializers
 from memdiag.tuning.program import session_program
 from memdiag.tuning.search import OptionSearch
@@ -42,7 +43,7 @@ def tuning_record(
         file: the original model.
         search: the search, after its end.
         fixed: the fix that came first; None for none.
-        notes: sentences that come before those about the search.
+        notes: sentences that come before the sentences about the search.
         dimensions: the free dimensions, with the realistic sizes.
         duration_s: the duration of everything.
     """
@@ -52,7 +53,7 @@ def tuning_record(
     program_point = chosen if chosen.options else _least_offered(search.points)
     return Tuning(
         schema=TUNING_SCHEMA,
-        model=_text(file.path),
+        model=path_text(file.path),
         onnxruntime=points.model_evaluator.onnxruntime,
         before=points.before,
         after=chosen.figures,
@@ -150,7 +151,11 @@ def _sizes(point: Point) -> str:
 
 def _least_offered(points: Sequence[Point]) -> Point | None:
     """Return the offered point with the least memory; None where none is offered."""
-    found = [(cost(point.figures), point) for point in points if point.offered and point.figures]
+    found = [
+        (peak_plus_steady(point.figures), point)
+        for point in points
+        if point.offered and point.figures
+    ]
     return min(found, key=lambda entry: entry[0])[1] if found else None
 
 
@@ -162,14 +167,10 @@ def _program(original: Path, point: Point, search: OptionSearch, fixed: Fix | No
     costs = {option.name: option.hurts for option in search.options_of(point)}
     sessions = search.point_evaluator.model_evaluator.job.session.sessions
     return session_program(
-        rewritten or _text(original),
+        rewritten or path_text(original),
         point,
         sessions,
         embedded=embedded,
         listed=listed,
         costs=costs,
     )
-
-
-def _text(path: Path) -> str:
-    return str(path).encode(errors="backslashreplace").decode()

@@ -13,16 +13,16 @@ from memdiag.runner.job import TimeLimitReached
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import (
-    choice,
-    cost,
-    excess,
     is_step,
     is_worth_an_option,
+    over_budget_bytes,
+    peak_plus_steady,
+    recommended_point,
     usable_points,
     with_pareto_front,
 )
 from memdiag.units import format_duration
-from memdiag.verify.pace import Pace
+from memdiag.verify.step_estimate import StepEstimate
 
 Names = frozenset[str]
 
@@ -65,13 +65,15 @@ class OptionSearch:
     _refuted: set[Names] = field(default_factory=set)
     _confirmed: Names | None = None
     _deadline: float = field(init=False, default=inf)
-    _pace: Pace = field(init=False)
+    _step_estimate: StepEstimate = field(init=False)
 
     def run(self) -> None:
         """Search until nothing more helps, the time is over, or Ctrl-C comes."""
         self._keep(self.point_evaluator.defaults(), ())
         self._deadline = self.end - self.point_evaluator.reserve_s(self.end - self.clock())
-        self._pace = Pace(first_s=self.point_evaluator.measuring_s, end=self.end, clock=self.clock)
+        self._step_estimate = StepEstimate(
+            first_s=self.point_evaluator.measuring_s, end=self.end, clock=self.clock
+        )
         try:
             self._explore()
             self.point_evaluator.set_deadline(self.end)
@@ -101,7 +103,7 @@ class OptionSearch:
             for point in self.points
             if not point.options or frozenset(point.options) not in self._refuted
         ]
-        return choice(standing, self.budget, self.limit)
+        return recommended_point(standing, self.budget, self.limit)
 
     def options_of(self, point: Point) -> tuple[TuningOption, ...]:
         """Return the options of `point`."""
@@ -117,7 +119,7 @@ class OptionSearch:
         slow = [
             (ratio, point)
             for point, figures, ratio in usable_points(self.points)
-            if ratio > self.limit and not excess(figures, self.budget)
+            if ratio > self.limit and not over_budget_bytes(figures, self.budget)
         ]
         return min(slow, key=lambda entry: entry[0])[1] if slow else None
 
@@ -130,7 +132,7 @@ class OptionSearch:
         return best if best.undecided and best.options != self.chosen.options else None
 
     def _offered(self) -> set[Names]:
-        """Return the points that save memory but were not compared in time."""
+        """Return the points that save memory but whose latency was not compared."""
         if self.ended_by == "completion":
             return set()
         base = self._base()
@@ -157,7 +159,7 @@ class OptionSearch:
             for point in self.points
             if not point.options or frozenset(point.options) not in self._refuted
         ]
-        best = choice(standing, self.budget, self.limit)
+        best = recommended_point(standing, self.budget, self.limit)
         return next(point for point in self.points if point.options == best.options)
 
     def _explore(self) -> None:
@@ -223,7 +225,7 @@ class OptionSearch:
     ) -> tuple[TuningOption, ...]:
         """Return the option with the least memory, in a tuple; an empty one where none helps."""
         found = [
-            (cost(figures), option)
+            (peak_plus_steady(figures), option)
             for option in among
             if (figures := self._figures((option,), limit)) is not None
             and is_worth_an_option(figures, base)
@@ -231,7 +233,7 @@ class OptionSearch:
         return (min(found, key=lambda entry: entry[0])[1],) if found else ()
 
     def _grow(self, best: tuple[TuningOption, ...], limit: float) -> tuple[TuningOption, ...]:
-        """Add each option in turn, the most saving first, and keep those that save more."""
+        """Add each option in turn, the most saving first, and keep options that save more."""
         least = self._figures(best) or self._base()
         for option in sorted(self.usable, key=self._single_cost):
             if option in best or _clashes(option, best):
@@ -302,9 +304,9 @@ class OptionSearch:
         figures = self._measure(added).figures
         if figures is None:
             return
-        exceeded = excess(self.point_evaluator.before, self.budget)
+        exceeded = over_budget_bytes(self.point_evaluator.before, self.budget)
         if is_worth_an_option(figures, reference) or (
-            exceeded and not excess(figures, self.budget)
+            exceeded and not over_budget_bytes(figures, self.budget)
         ):
             self._compare(added)
 
@@ -316,7 +318,9 @@ class OptionSearch:
         self._check_deadline()
         untried = [each for each in self.usable if _names((*self.always, each)) not in self._points]
         left = f"{len(untried)} options left" if untried else f"{len(self._points)} points so far"
-        self.report_progress(f"trying {_joined(chosen)} ({left}, {self._pace.step(len(untried))})")
+        self.report_progress(
+            f"trying {_joined(chosen)} ({left}, {self._step_estimate.step(len(untried))})"
+        )
         return self._keep(self.point_evaluator.measure(chosen), chosen)
 
     def _compare(self, added: tuple[TuningOption, ...]) -> None:
@@ -349,7 +353,11 @@ class OptionSearch:
 
     def _single_cost(self, option: TuningOption) -> float:
         point = self._points[_names((*self.always, option))]
-        return cost(point.figures) if point.figures is not None and not point.problem else inf
+        return (
+            peak_plus_steady(point.figures)
+            if point.figures is not None and not point.problem
+            else inf
+        )
 
 
 def _fails(point: Point, limit: float) -> bool:

@@ -5,8 +5,8 @@ from math import ceil
 from memdiag.records.measured_change import Figures
 from memdiag.units import format_sizes
 from memdiag.verify.latency import LatencyComparison
+from memdiag.verify.latency_ratio import LatencyRatio
 from memdiag.verify.model_evaluator import Comparisons
-from memdiag.verify.ratio import Ratio
 
 _MIN_SAVING = 1 << 20
 _MIN_SHARE = 0.01
@@ -20,7 +20,8 @@ def is_worth_it(
 ) -> bool:
     """Return whether a change saves memory or, at no cost in memory, much time.
 
-    `before_comparisons` are those of the model that was changed; all are with the original.
+    `before_comparisons` compare the model before the change, `comparisons` the model after it, each
+    with the original.
     """
     if saves_memory(before, after):
         return True
@@ -42,10 +43,10 @@ def is_faster(comparisons: Comparisons, before: Comparisons) -> bool:
     """Return whether a model is faster beyond doubt with some inputs, and slower with none.
 
     `before` are the comparisons of the model that was changed; both are with the original. Fixes of
-    lost time need it, such as those for denormal values.
+    lost time need it, such as `flush-denormals`.
     """
-    standing = {name: found.ratio for name, found in before}
-    pairs = [(found.ratio, standing.get(name)) for name, found in comparisons]
+    ratios_before = {name: comparison.ratio for name, comparison in before}
+    pairs = [(comparison.ratio, ratios_before.get(name)) for name, comparison in comparisons]
     faster = any(
         new.high < _CLEARLY_FASTER * (old.low if old is not None else 1.0) for new, old in pairs
     )
@@ -56,9 +57,9 @@ def is_faster(comparisons: Comparisons, before: Comparisons) -> bool:
 
 def slowness(comparisons: Comparisons, limit: float) -> str | None:
     """Return with which inputs a model is slower by more than `limit`; None where with none."""
-    for name, found in comparisons:
-        if found.is_slower(limit):
-            return f"slower: {_interval(found)} with {name}"
+    for name, comparison in comparisons:
+        if comparison.is_slower(limit):
+            return f"slower: {_interval(comparison)} with {name}"
     return None
 
 
@@ -67,14 +68,16 @@ def undecided_slowness(comparisons: Comparisons, limit: float) -> str | None:
 
     None where there are no such inputs. A median below the limit counts as fast enough.
     """
-    undecided = [(name, found) for name, found in comparisons if found.is_undecided(limit)]
+    undecided = [
+        (name, comparison) for name, comparison in comparisons if comparison.is_undecided(limit)
+    ]
     if not undecided:
         return None
-    name, found = max(undecided, key=lambda entry: entry[1].ratio.high)
-    high = ceil(found.ratio.high * 100) / 100
+    name, comparison = max(undecided, key=lambda entry: entry[1].ratio.high)
+    high = ceil(comparison.ratio.high * 100) / 100
     return (
-        f"latency {_interval(found)} with {name} after {found.ratio.pairs} pairs does not decide;"
-        f" --max-slowdown {high:.2f} accepts it"
+        f"latency {_interval(comparison)} with {name} after {comparison.ratio.pairs} pairs does not"
+        f" decide; --max-slowdown {high:.2f} accepts it"
     )
 
 
@@ -109,7 +112,7 @@ def takes_less_time(first: Comparisons, second: Comparisons) -> bool | None:
 
 
 def memory_change(before: Figures, after: Figures) -> str:
-    """Return how peak and steady memory change, as text."""
+    """Return the change of peak and steady memory as text."""
     peak = " → ".join(format_sizes(before.peak_bytes, after.peak_bytes))
     steady = " → ".join(format_sizes(before.steady_bytes, after.steady_bytes))
     return f"peak {peak}, steady {steady}"
@@ -124,7 +127,7 @@ def _grows(before: Figures, after: Figures) -> bool:
 
 
 def _gains(before: Figures, after: Figures) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return what is saved at the peak and steadily, each with the amount that may be chance."""
+    """Return the bytes saved at peak and steady state, each with the bytes that may be chance."""
     floor = _floor(before.peak_bytes)
     return (
         (
@@ -144,5 +147,5 @@ def _floor(*peaks: int) -> int:
     return max(min(_MIN_SAVING, for_small), round(_MIN_SHARE * largest))
 
 
-def _is_below(first: Ratio, second: Ratio) -> bool:
+def _is_below(first: LatencyRatio, second: LatencyRatio) -> bool:
     return first.high < second.low

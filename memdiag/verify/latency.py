@@ -6,7 +6,7 @@ from math import ceil
 from typing import NamedTuple
 
 from memdiag.runner.session_server import SessionServer
-from memdiag.verify.ratio import CHECKPOINTS, Ratio, paired_ratio
+from memdiag.verify.latency_ratio import CHECKPOINTS, LatencyRatio, paired_ratio
 
 MIN_PAIRS = CHECKPOINTS[0]
 MAX_PAIRS = CHECKPOINTS[-1]
@@ -48,7 +48,7 @@ class LatencyComparison(NamedTuple):
 
     before_s: float
     after_s: float
-    ratio: Ratio
+    ratio: LatencyRatio
 
     def is_slower(self, limit: float) -> bool:
         """Return whether the interval shows a ratio above `limit` that can be noticed."""

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from memdiag.errors import MeasurementError
@@ -14,8 +13,8 @@ from memdiag.runner.session_server import SessionServer
 from memdiag.verify.latency import MAX_PAIRS, LatencyComparison, compare_latency, expected_s
 from memdiag.verify.memory import measure_interleaved, summarize
 from memdiag.verify.outputs import Bound, Difference
-from memdiag.verify.pace import DurationRatio
 from memdiag.verify.reference_outputs import ReferenceOutputs
+from memdiag.verify.step_estimate import DurationRatio
 
 _ORIGINAL_PROCESSES = 3
 _CONFIRMING_S = 60.0
@@ -76,14 +75,14 @@ class Verdict:
         return tuple(
             LatencyAt(
                 inputs=name,
-                before_s=found.before_s,
-                after_s=found.after_s,
-                ratio=found.ratio.median,
-                low=found.ratio.low,
-                high=found.ratio.high,
-                pairs=found.ratio.pairs,
+                before_s=comparison.before_s,
+                after_s=comparison.after_s,
+                ratio=comparison.ratio.median,
+                low=comparison.ratio.low,
+                high=comparison.ratio.high,
+                pairs=comparison.ratio.pairs,
             )
-            for name, found in self.comparisons
+            for name, comparison in self.comparisons
         )
 
 
@@ -134,12 +133,7 @@ class ModelEvaluator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._server.close()
 
     def memory_s(self, processes: int) -> float:
@@ -184,10 +178,10 @@ class ModelEvaluator:
                 problem, worst = self._reference.check(server, bound)
                 if problem is not None:
                     return Verdict(problem=problem, difference=worst)
-                found: dict[_TimedInputs, LatencyComparison] = {}
+                latency_of: dict[_TimedInputs, LatencyComparison] = {}
                 for inputs in self._quick_timed if is_quick else self._timed:
                     with self._comparing.timed(self._expected_s(inputs, pairs)):
-                        found[inputs] = compare_latency(
+                        latency_of[inputs] = compare_latency(
                             self._server,
                             server,
                             inputs.feeds,
@@ -195,10 +189,10 @@ class ModelEvaluator:
                             pairs=pairs,
                             limit=limit,
                         )
-                    if limit is not None and found[inputs].is_slower(limit):
+                    if limit is not None and latency_of[inputs].is_slower(limit):
                         break
             if limit is not None and not is_quick:
-                found |= self._confirmed(job, found, limit)
+                latency_of |= self._confirmed(job, latency_of, limit)
         except MeasurementError as error:
             self._needs_restart = self._server.has_ended
             return Verdict(problem=f"it does not run: {error}")
@@ -206,7 +200,7 @@ class ModelEvaluator:
             # The answer to an interrupted request would be read as that to the next request.
             self._needs_restart = True
             raise
-        comparisons = tuple((inputs.name, each) for inputs, each in found.items())
+        comparisons = tuple((inputs.name, each) for inputs, each in latency_of.items())
         return Verdict(problem=None, difference=worst, comparisons=comparisons)
 
     def measure(self, job: Job, times: int, *, disk_bytes: int) -> Figures:

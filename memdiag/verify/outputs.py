@@ -4,12 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from memdiag.model.tensor_types import Array
 
 SavedOutputs = Mapping[str, Sequence[Path]]
 """The files of a model's outputs, by name."""
@@ -81,7 +79,8 @@ def compare_outputs(before: SavedOutputs, after: SavedOutputs) -> tuple[Differen
             difference(name, np.load(old, mmap_mode="r"), np.load(new, mmap_mode="r"))
             for old, new in zip(files, new_files, strict=True)
         ]
-        found.append(max(parts, key=_relative, default=Difference(output=name, relative=0.0)))
+        equal = Difference(output=name, relative=0.0)
+        found.append(max(parts, key=lambda part: part.relative, default=equal))
     return tuple(found)
 
 
@@ -135,7 +134,3 @@ def _of_floats(name: str, before: Array, after: Array) -> Difference:
     if not furthest:
         return Difference(output=name, relative=0.0)
     return Difference(output=name, relative=furthest / largest if largest else inf)
-
-
-def _relative(difference: Difference) -> float:
-    return difference.relative

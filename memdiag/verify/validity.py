@@ -16,7 +16,7 @@ from memdiag.runner.job import Deadline
 from memdiag.runner.temporary import DIE_WITH_PARENT
 
 _TIMEOUT_S = 120.0
-_MAX_COMPLAINT = 200
+_MAX_ERROR = 200
 _CHECK = f"""{DIE_WITH_PARENT}
 import onnx
 try:
@@ -30,11 +30,11 @@ class Validity(NamedTuple):
     """Result of `onnx.checker` for a changed model.
 
     Attributes:
-        complaint: the first complaint; empty if there is none.
-        is_new: whether the original has no complaint, or another.
+        error: the first error; empty if there is none.
+        is_new: whether the original has no error, or another.
     """
 
-    complaint: str
+    error: str
     is_new: bool
 
 
@@ -57,18 +57,20 @@ class ValidityChecker:
         self._deadline = deadline or Deadline()
 
     @cached_property
-    def complaint(self) -> str:
-        """The first complaint about the original; empty if there is none."""
-        return complaint(self._original, self._timeout_s, self._deadline)
+    def original_error(self) -> str:
+        """The first error in the original; empty if there is none."""
+        return checker_error(self._original, self._timeout_s, self._deadline)
 
     def check(self, model: Path) -> Validity:
-        """Return the first complaint about `model`, after which the checker stops."""
-        found = complaint(model, self._timeout_s, self._deadline)
-        return Validity(found, bool(found) and found != self.complaint)
+        """Return the first error in `model`, at which the checker stops."""
+        found = checker_error(model, self._timeout_s, self._deadline)
+        return Validity(found, bool(found) and found != self.original_error)
 
 
-def complaint(model: Path, timeout_s: float = _TIMEOUT_S, deadline: Deadline | None = None) -> str:
-    """Return the first complaint of `onnx.checker` about a model; empty if there is none.
+def checker_error(
+    model: Path, timeout_s: float = _TIMEOUT_S, deadline: Deadline | None = None
+) -> str:
+    """Return the first error that `onnx.checker` reports for a model; empty if there is none.
 
     It runs in a separate process because some models crash it. External data is not read.
 
@@ -99,11 +101,11 @@ def complaint(model: Path, timeout_s: float = _TIMEOUT_S, deadline: Deadline | N
     message = done.stdout if not done.returncode else done.stderr.strip().rpartition(b"\n")[2]
     # The lines after the first give the location, which differs with every change.
     first = message.decode("utf-8", "replace").strip().partition("\n")[0]
-    return first.replace(f"{model.parent}/", "")[:_MAX_COMPLAINT].rstrip(" .")
+    return first.replace(f"{model.parent}/", "")[:_MAX_ERROR].rstrip(" .")
 
 
-def newer(before: ModelProto, after: ModelProto) -> str | None:
-    """Return what `after` declares that needs a newer runtime than `before`; None if nothing.
+def undeclared_before(before: ModelProto, after: ModelProto) -> str | None:
+    """Return the declaration of `after` that needs a newer runtime than `before`; None if none.
 
     The versions of the IR and of operator sets must not change. A domain that a node uses may be
     added.

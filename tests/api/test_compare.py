@@ -13,10 +13,10 @@ import pytest
 from onnx import parser
 
 import memdiag
-from memdiag.api.comparing.column_plans import short_paths
 from memdiag.comparison import run_optimizer, runtimes
 from memdiag.comparison.optimizers import Optimizer
 from memdiag.errors import ModelError, ProvisionError, RecordError, UsageError
+from memdiag.paths import distinct_names
 from memdiag.records.codec import decode, encode
 from memdiag.records.comparison import Comparison, ComparisonColumn
 from memdiag.records.profile import Profile
@@ -301,7 +301,7 @@ def test_a_profile_that_failed_is_a_column_that_says_so(tmp_path: Path) -> None:
 def test_files_are_called_by_the_shortest_path_that_distinguishes_them(
     paths: list[str], labels: list[str]
 ) -> None:
-    assert short_paths([Path(path) for path in paths]) == labels
+    assert distinct_names([Path(path) for path in paths]) == labels
 
 
 def test_paths_may_be_given_one_by_one_or_in_a_list(tmp_path: Path) -> None:

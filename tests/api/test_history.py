@@ -122,7 +122,7 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE theirs (x)")
     other.close()
-    with pytest.raises(RecordError, match="no history of memdiag's"):
+    with pytest.raises(RecordError, match="not a history of memdiag"):
         add(path, [named("a.onnx")])
 
 

@@ -11,7 +11,7 @@ import pytest
 from memdiag.attribution import scan as scan_module
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.intervals import Ranges
-from memdiag.attribution.layout import Uses
+from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.layouts import layouts
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.scan import STEP, AnchorFilter, choose_anchors, scan
@@ -83,7 +83,7 @@ def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
 
 
 def copies_of(weight: np.ndarray) -> list[VirtualCopy]:
-    return [copy for layout in layouts() for copy in layout.candidates(weight, Uses())]
+    return [copy for layout in layouts() for copy in layout.candidates(weight, LayoutHints())]
 
 
 def found(pid: int, copies: list[VirtualCopy], *, sampled: bool = False) -> set[tuple[str, int]]:
@@ -211,7 +211,7 @@ def original(weight: np.ndarray) -> VirtualCopy:
     (copy,) = (
         copy
         for layout in layouts()
-        for copy in layout.candidates(weight, Uses())
+        for copy in layout.candidates(weight, LayoutHints())
         if copy.layout == "original"
     )
     return copy

@@ -8,7 +8,7 @@ import pytest
 
 from memdiag.attribution import search as search_module
 from memdiag.attribution.address_space import read_address_space
-from memdiag.attribution.layout import Uses
+from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.search import SearchResult, Verifier, search
 from memdiag.attribution.search_target import WeightContent
@@ -35,7 +35,7 @@ RANDOM = np.random.default_rng(20261123)
 
 
 def content(values: np.ndarray, name: str = "w") -> WeightContent:
-    return WeightContent(names=(name,), values=values, uses=Uses(), consumers=())
+    return WeightContent(names=(name,), values=values, hints=LayoutHints(), readers=())
 
 
 def searched(

@@ -4,16 +4,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layout import NBits, Quantization, Uses
+from memdiag.attribution.layout import BlockQuantization, LayoutHints, Quantization
 from memdiag.attribution.layouts import layouts
 from memdiag.attribution.virtual_copy import ExpectedRuns, VirtualCopy
 from tests.attribution.layouts.sessions import integers, noise
 from tests.attribution.layouts.virtual_copies import assembled, offered
 
 LIMIT = 32 << 20
-USES = Uses(
+USES = LayoutHints(
     quantizations=(Quantization(scale=np.ones(2048, np.float32)),),
-    nbits=(NBits(columns=8192, depth=2048, block_size=32, scales=np.ones((8192, 64), np.float32)),),
+    block_quantizations=(
+        BlockQuantization(
+            columns=8192, depth=2048, block_size=32, scales=np.ones((8192, 64), np.float32)
+        ),
+    ),
 )
 
 
@@ -70,7 +74,9 @@ def test_a_changed_element_changes_the_pieces_that_hold_it() -> None:
     changed[39, 32] += 1
     for layout in layouts():
         pairs = zip(
-            layout.candidates(weight, Uses()), layout.candidates(changed, Uses()), strict=True
+            layout.candidates(weight, LayoutHints()),
+            layout.candidates(changed, LayoutHints()),
+            strict=True,
         )
         for first, second in pairs:
             assert assembled(first) != assembled(second)

@@ -1,6 +1,6 @@
 import msgspec
 
-from memdiag.budgets.baselines import baseline_entry, differences, is_same, with_entry
+from memdiag.budgets.baselines import baseline_entry, differences, matches_entry, with_entry
 from memdiag.records.baseline import BaselineEntry
 from tests.reports import profiles
 from tests.reports.profiles import MIB
@@ -34,14 +34,14 @@ def test_what_is_about_as_much_is_the_same() -> None:
     before = taken()
     little = {**before.figures, "peak": before.figures["peak"] + MIB}
     much = {**before.figures, "peak": before.figures["peak"] - 100 * MIB}
-    assert is_same(before, msgspec.structs.replace(before, figures=little), None)
-    assert not is_same(before, msgspec.structs.replace(before, figures=much), None)
-    assert not is_same(before, msgspec.structs.replace(before, onnxruntime="1.24.4"), None)
-    assert not is_same(before, msgspec.structs.replace(before, setup={}), None)
+    assert matches_entry(before, msgspec.structs.replace(before, figures=little), None)
+    assert not matches_entry(before, msgspec.structs.replace(before, figures=much), None)
+    assert not matches_entry(before, msgspec.structs.replace(before, onnxruntime="1.24.4"), None)
+    assert not matches_entry(before, msgspec.structs.replace(before, setup={}), None)
     parse = {**before.figures, "parse": before.figures["parse"] + 90 * MIB}
     seen_late = msgspec.structs.replace(before, figures=parse, late_bytes=90 * MIB)
-    assert is_same(before, seen_late, None)
-    assert not is_same(before, msgspec.structs.replace(seen_late, late_bytes=MIB), None)
+    assert matches_entry(before, seen_late, None)
+    assert not matches_entry(before, msgspec.structs.replace(seen_late, late_bytes=MIB), None)
 
 
 def test_other_machines_keep_what_they_have() -> None:

@@ -62,7 +62,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--processes": ("number", "Number of processes"),
     "--provider": ("NAME", "execution provider"),
     "--python": ("PYTHON", "interpreter"),
-    "--quiet": ("flag", "Print only the answer"),
+    "--quiet": ("flag", "Print only the headline"),
     "--rewrite": ("flag", "Fix the model first"),
     "--run": ("flag", "Run the model"),
     "--runs": ("number", "Number of runs"),

@@ -5,7 +5,7 @@ from memdiag.comparison.columns import latency, measured
 from memdiag.records.profile import Profile
 from memdiag.units import MIB
 from memdiag.verify.latency import LatencyComparison
-from memdiag.verify.ratio import Ratio
+from memdiag.verify.latency_ratio import LatencyRatio
 from tests.reports import profiles
 
 
@@ -77,7 +77,7 @@ def test_latency_is_over_the_timed_runs_of_all() -> None:
     assert found.runs == 2 * len(one.runs)
     assert found.low_s <= found.median_s <= found.high_s
     assert (found.ratio, found.pairs) == (None, 0)
-    race = LatencyComparison(0.01, 0.02, Ratio(2.0, 1.9, 2.1, 15))
+    race = LatencyComparison(0.01, 0.02, LatencyRatio(2.0, 1.9, 2.1, 15))
     every_other = latency([one], race, slice(1, None, 2))
     assert every_other is not None
     assert every_other.runs == len(one.runs) // 2

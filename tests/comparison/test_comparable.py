@@ -1,13 +1,13 @@
 import msgspec
 import pytest
 
-from memdiag.comparison.comparable import compare_profiles
+from memdiag.comparison.comparable import comparability_of
 from memdiag.records.profile import Input, Profile
 from tests.reports import profiles
 
 
 def barred(one: Profile, other: Profile) -> set[str]:
-    return {str(metric) for metric in compare_profiles(one, other).excluded} - {"outputs"}
+    return {str(metric) for metric in comparability_of(one, other).excluded} - {"outputs"}
 
 
 def changed(part: str, **changes: object) -> Profile:
@@ -17,7 +17,7 @@ def changed(part: str, **changes: object) -> Profile:
 
 
 def test_profiles_of_one_machine_are_compared_in_all_but_outputs() -> None:
-    found = compare_profiles(profiles.tied_if(), profiles.tied_if())
+    found = comparability_of(profiles.tied_if(), profiles.tied_if())
     assert {*found.excluded} == {"outputs"}
     assert found.notes == ("outputs are not compared: saved profiles contain none",)
     assert not found.interleaved
@@ -56,13 +56,13 @@ def test_other_inputs_and_other_peaks_are_said() -> None:
 def test_models_of_other_sizes_are_compared_with_other_inputs_too() -> None:
     wide = Input(name="ids", dtype="int64", shape=(1, 512), source="given", note="")
     other = msgspec.structs.replace(changed("model", weight_bytes=1), inputs=(wide,))
-    found = compare_profiles(profiles.tied_if(), other)
+    found = comparability_of(profiles.tied_if(), other)
     assert {*found.excluded} == {"outputs"}
     assert any("inputs of different shapes" in note for note in found.notes)
 
 
 def test_reasons_are_said_once_with_all_that_they_bar() -> None:
-    found = compare_profiles(profiles.tied_if(), changed("environment", cpu="Xeon"))
+    found = comparability_of(profiles.tied_if(), changed("environment", cpu="Xeon"))
     assert (
         "load and latency are not compared: they were taken on AMD EPYC, 2 processors and on"
         " Xeon, 2 processors"

@@ -11,9 +11,9 @@ from memdiag.records.measured_change import Figures
 from memdiag.runner.job import Job
 from memdiag.units import MIB
 from memdiag.verify.latency import LatencyComparison
+from memdiag.verify.latency_ratio import LatencyRatio
 from memdiag.verify.model_evaluator import Verdict
 from memdiag.verify.outputs import Bound
-from memdiag.verify.ratio import Ratio
 
 
 @dataclass
@@ -37,7 +37,7 @@ class ScriptedEvaluator:
     broken: Sequence[str] = ()
     ends: dict[str, type[BaseException]] = field(default_factory=dict)
     ends_after: int = 0
-    intervals: dict[str, Ratio] = field(default_factory=dict)
+    intervals: dict[str, LatencyRatio] = field(default_factory=dict)
     unstable: frozenset[str] = frozenset()
     onnxruntime: str = "1.31.1"
     measured: list[str] = field(default_factory=list)
@@ -80,7 +80,7 @@ class ScriptedEvaluator:
         ratio = self.ratios.get(name, 1.0)
         if name in self.later:
             self.ratios[name] = self.later[name]
-        interval = self.intervals.get(name, Ratio(ratio, ratio, ratio, 15))
+        interval = self.intervals.get(name, LatencyRatio(ratio, ratio, ratio, 15))
         found = LatencyComparison(1.0, ratio, interval)
         return Verdict(problem=None, comparisons=(("size 1", found),))
 

@@ -21,9 +21,9 @@ from memdiag.rewrites.rewrite import Rewriter
 from memdiag.rewrites.saving import save
 from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.units import MIB
+from memdiag.verify.latency_ratio import LatencyRatio
 from memdiag.verify.model_evaluator import ModelEvaluator
 from memdiag.verify.other_runtimes import OtherRuntimes
-from memdiag.verify.ratio import Ratio
 from tests.fixing.renamed import finding, renaming, write
 from tests.fixing.scripted_evaluator import ScriptedEvaluator, ScriptedRuntimes
 
@@ -32,14 +32,14 @@ from tests.fixing.scripted_evaluator import ScriptedEvaluator, ScriptedRuntimes
 def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let onnx.checker run in this process: these models do not crash it."""
 
-    def complaint(model: Path, *limits: object) -> str:
+    def checker_error(model: Path, *limits: object) -> str:
         try:
             onnx.checker.check_model(model)
         except onnx.checker.ValidationError as error:
             return str(error)
         return ""
 
-    monkeypatch.setattr("memdiag.verify.validity.complaint", complaint)
+    monkeypatch.setattr("memdiag.verify.validity.checker_error", checker_error)
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_a_slower_or_broken_or_wrong_one_is_rejected_with_the_reason(run: Run) -
 
 
 def test_what_is_undecided_is_offered_with_its_memory(run: Run, tmp_path: Path) -> None:
-    doubtful = Ratio(1.12, 1.0, 1.23, 128)
+    doubtful = LatencyRatio(1.12, 1.0, 1.23, 128)
     ended = run([renaming("doubtful", "_1")], sizes={"g_1": 10}, intervals={"g_1": doubtful})
     assert ended.statuses == {"doubtful": "undecided"}
     reason = ended.reason("doubtful")

@@ -20,7 +20,7 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from memdiag.errors import MemdiagError
-from memdiag.model.content import identical_weights
+from memdiag.model.equal_weights import identical_weights
 from memdiag.model.model_file import open_model
 from memdiag.model.transposes import transposes
 
@@ -42,7 +42,7 @@ ACTIONS = [
     "list(transposes(file, file.weights))",
     "sum(int(np.frombuffer(file.raw_bytes(one), np.uint8).sum()) for one in file.weights)",
     "file.read_proto()",
-    "bytes(file.contents)",
+    "bytes(file.file_bytes_view)",
 ]
 OF_THE_MODELS_OWN_FILE = ACTIONS[-2:]
 

@@ -4,7 +4,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from memdiag.model import content
+from memdiag.model import equal_weights
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
@@ -14,7 +14,7 @@ from memdiag.ort.runtime import Runtime
 def test_weights_that_could_not_be_compared_are_noted(
     counts: tuple[int, int], noted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content, "MAX_DECODED_BYTES", 9_999)
+    monkeypatch.setattr(equal_weights, "MAX_DECODED_BYTES", 9_999)
     tensors = [
         helper.make_tensor(name, TensorProto.INT8, [count], [1] * count)
         for name, count in zip("ab", counts, strict=True)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 import memdiag
-from memdiag.attribution.layout import NBits, Uses
+from memdiag.attribution.layout import BlockQuantization, LayoutHints
 from memdiag.attribution.layouts import layouts
-from memdiag.model.graph_index import GraphIndex
+from memdiag.model.graph_index import GraphIndex, Use
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.prepacking import (
     PackedBuffer,
@@ -91,7 +91,7 @@ def predicted(of: ModelFile, slot: int, runtime: Runtime = NEWEST) -> PackedBuff
     node = scope.nodes[-1]
     weight = graphs.weight(scope, node.input[slot])
     assert weight is not None
-    return packed_buffer(graphs, runtime, scope, node, slot, weight.dtype, weight.shape)
+    return packed_buffer(graphs, runtime, Use(scope, node, slot), weight.dtype, weight.shape)
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_a_session_holds_what_was_predicted(opened: Open, name: str) -> None:
         assert sum(copy.bytes for copy in copies) == foreseen.nbytes
 
 
-def candidate_sizes(shape: tuple[int, ...], dtype: Any, layout: str, uses: Uses) -> set[int]:
+def candidate_sizes(shape: tuple[int, ...], dtype: Any, layout: str, uses: LayoutHints) -> set[int]:
     weight = np.broadcast_to(np.zeros((), dtype), shape)
     (which,) = (one for one in layouts() if one.name == layout)
     return {copy.nbytes for copy in which.candidates(weight, uses)}
@@ -120,10 +120,10 @@ def candidate_sizes(shape: tuple[int, ...], dtype: Any, layout: str, uses: Uses)
 def test_sizes_are_those_of_the_layouts(rows: int, columns: int) -> None:
     shape = (rows, columns)
     assert {fp32_panels(rows, columns), fp32_panels(columns, rows)} == candidate_sizes(
-        shape, np.float32, "packed_fp32", Uses()
+        shape, np.float32, "packed_fp32", LayoutHints()
     )
     assert {int8_panels(rows, columns), int8_panels(columns, rows)} == candidate_sizes(
-        shape, np.int8, "packed_int8", Uses()
+        shape, np.int8, "packed_int8", LayoutHints()
     )
 
 
@@ -136,9 +136,11 @@ def test_sizes_are_those_of_the_layouts(rows: int, columns: int) -> None:
 def test_sizes_of_blocks_are_those_of_the_layout(
     columns: int, depth: int, block: int, bits: int
 ) -> None:
-    nbits = NBits(columns=columns, depth=depth, block_size=block, bits=bits)
+    nbits = BlockQuantization(columns=columns, depth=depth, block_size=block, bits=bits)
     shape = (columns, nbits.blocks, block * bits // 8)
-    sizes = candidate_sizes(shape, np.uint8, "packed_nbits", Uses(nbits=(nbits,)))
+    sizes = candidate_sizes(
+        shape, np.uint8, "packed_nbits", LayoutHints(block_quantizations=(nbits,))
+    )
     foreseen = {nbits_blocks(depth, columns, bits, block, accuracy) for accuracy in (0, 4)}
     assert foreseen - {None} == sizes
 
@@ -171,7 +173,7 @@ def test_operands_that_are_not_packed(
     opened: Open, operator: str, slot: int, shape: tuple[int, ...]
 ) -> None:
     graphs, scope, node = a_node(opened, operator, ["x", "x", "x"])
-    assert packed_buffer(graphs, NEWEST, scope, node, slot, "float", shape) is None
+    assert packed_buffer(graphs, NEWEST, Use(scope, node, slot), "float", shape) is None
 
 
 def a_node(opened: Open, operator: str, inputs: list[str], **more: Any) -> Any:
@@ -185,17 +187,17 @@ def a_node(opened: Open, operator: str, inputs: list[str], **more: Any) -> Any:
 
 def test_an_operator_of_another_domain_is_another_operator(opened: Open) -> None:
     graphs, scope, node = a_node(opened, "MatMul", ["x", "x"], domain="custom")
-    assert packed_buffer(graphs, NEWEST, scope, node, 1, "float", (260, 40)) is None
+    assert packed_buffer(graphs, NEWEST, Use(scope, node, 1), "float", (260, 40)) is None
     graphs, scope, node = a_node(opened, "Attention", ["x", "x"], num_heads=2)
-    assert packed_buffer(graphs, NEWEST, scope, node, 1, "float", (260, 48)) is None
+    assert packed_buffer(graphs, NEWEST, Use(scope, node, 1), "float", (260, 48)) is None
 
 
 def test_other_types_are_not_packed(opened: Open) -> None:
     graphs, scope, node = a_node(opened, "MatMul", ["x", "x"])
-    assert packed_buffer(graphs, NEWEST, scope, node, 1, "double", (260, 40)) is None
-    half = packed_buffer(graphs, NEWEST, scope, node, 1, "float16", (260, 40))
+    assert packed_buffer(graphs, NEWEST, Use(scope, node, 1), "double", (260, 40)) is None
+    half = packed_buffer(graphs, NEWEST, Use(scope, node, 1), "float16", (260, 40))
     assert half == PackedBuffer("packed", fp32_panels(260, 40))
-    assert packed_buffer(graphs, Runtime(1, 22), scope, node, 1, "float16", (260, 40)) is None
+    assert packed_buffer(graphs, Runtime(1, 22), Use(scope, node, 1), "float16", (260, 40)) is None
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ def test_other_types_are_not_packed(opened: Open) -> None:
 )
 def test_attention_of_odd_heads_is_not_packed(opened: Open, attributes: dict[str, Any]) -> None:
     graphs, scope, node = a_node(opened, "Attention", ["x", "x"], domain=MS, **attributes)
-    assert packed_buffer(graphs, NEWEST, scope, node, 1, "float", (260, 48)) is None
+    assert packed_buffer(graphs, NEWEST, Use(scope, node, 1), "float", (260, 48)) is None
 
 
 @pytest.mark.parametrize("group", [0, -1, 3])
@@ -213,12 +215,12 @@ def test_groups_that_make_no_sense(opened: Open, operator: str, group: int) -> N
     graphs, scope, node = a_node(opened, operator, ["x"] * 8, group=group)
     slot = 3 if operator == "QLinearConv" else 1
     dtype = "int8" if operator == "QLinearConv" else "float"
-    assert packed_buffer(graphs, NEWEST, scope, node, slot, dtype, (16, 2, 3, 3)) is None
+    assert packed_buffer(graphs, NEWEST, Use(scope, node, slot), dtype, (16, 2, 3, 3)) is None
 
 
 def test_no_session_is_needed_for_absurd_shapes(opened: Open) -> None:
     graphs, scope, node = a_node(opened, "MatMul", ["x", "x"])
     shape = (1 << 40, 1 << 40)
-    found = packed_buffer(graphs, NEWEST, scope, node, 1, "float", shape)
+    found = packed_buffer(graphs, NEWEST, Use(scope, node, 1), "float", shape)
     assert found is not None
     assert found.nbytes == prod(shape) * 4

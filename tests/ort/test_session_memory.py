@@ -9,7 +9,7 @@ from onnx import ModelProto, numpy_helper, parser
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_memory import LoadedWeight, merge_equal
+from memdiag.ort.session_constants import LoadedWeight, merge_equal
 
 ROWS, COLUMNS = 128, 256
 SIZE = ROWS * COLUMNS * 4
@@ -43,7 +43,7 @@ def saved(
     with open_model(path) as opened:
         session = AnalysisContext(opened, Runtime.parse(version)).session
         weights = [weight for weight in opened.weights if weight.name in names]
-        loaded = [session.weight(weight).with_content(weights[0]) for weight in weights]
+        loaded = [session.weight(weight).with_content_key(weights[0]) for weight in weights]
         replacement = merge_equal(loaded) if merged else LoadedWeight.unpacked(weights[0])
         return session.peak_reduction(loaded, [replacement]) / SIZE
 

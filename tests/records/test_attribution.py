@@ -94,8 +94,8 @@ def _moved(place: int, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (_moved(0, resident_bytes=274), "the ranges do not have the bytes of their owners"),
-        (_moved(0, owner=2), "the ranges do not have the bytes of their owners"),
+        (_moved(0, resident_bytes=274), "the address ranges do not add up to their owners' sizes"),
+        (_moved(0, owner=2), "the address ranges do not add up to their owners' sizes"),
         (_moved(0, owner=3), "at 0x1000 has an owner that is not listed"),
         (_moved(2, copy=1), "at 0x7f0000000040 has a copy that is not listed"),
         (_moved(1, start=0xFFF), "at 0xfff is out of order"),

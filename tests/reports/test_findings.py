@@ -1,8 +1,10 @@
+from typing import Any
+
 import pytest
 
 from memdiag.reports.findings import Block, blocks, rule_documentation
 from memdiag.reports.rule_pages import all_detectors
-from memdiag.rules.rule import DocumentedRule
+from memdiag.rules.rule import Detector
 
 
 def test_headings_paragraphs_lists_and_code_are_told_apart() -> None:
@@ -15,7 +17,7 @@ def test_headings_paragraphs_lists_and_code_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("detector", all_detectors(), ids=lambda each: each.rule.name)
-def test_no_rule_is_left_with_markup(detector: DocumentedRule) -> None:
+def test_no_rule_is_left_with_markup(detector: Detector[Any, Any]) -> None:
     shown = rule_documentation(detector.rule.name)
     assert shown == tuple(blocks(detector.documentation))
     said = "".join(text for block in shown for item in block.items for text, _ in item)

@@ -1,10 +1,10 @@
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from memdiag.errors import UsageError
-from memdiag.programs.rules import ProgramDetector
 from memdiag.reports.rule_pages import INDEX, all_detectors, page, pages
 from memdiag.rules import detectors, find_detector
 from memdiag.rules.rule import Detector, find_by_name
@@ -24,7 +24,7 @@ def test_codes_and_names_are_unique() -> None:
 
 
 @BY_NAME
-def test_a_rule_is_well_described(detector: Detector | ProgramDetector) -> None:
+def test_a_rule_is_well_described(detector: Detector[Any, Any]) -> None:
     rule = detector.rule
     assert re.fullmatch(r"MD\d{3}", rule.code)
     assert re.fullmatch(r"[a-z]+(-[a-z0-9]+)*", rule.name)
@@ -37,7 +37,7 @@ def test_a_rule_is_well_described(detector: Detector | ProgramDetector) -> None:
 
 
 @BY_NAME
-def test_a_rule_is_found_by_name_and_code(detector: Detector | ProgramDetector) -> None:
+def test_a_rule_is_found_by_name_and_code(detector: Detector[Any, Any]) -> None:
     assert find_by_name(detector.rule.name, all_detectors()) is detector
     assert find_by_name(detector.rule.code.lower(), all_detectors()) is detector
     assert page(detector) in pages().values()

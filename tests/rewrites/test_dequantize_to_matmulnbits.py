@@ -157,7 +157,7 @@ def overridable(original: ModelProto, name: str, shape: list[int]) -> ModelProto
         (model(columns=47, zeros=False), "4-bit values, of an odd number"),
         (model(depth=47, zeros=False, gemm={"transB": 1}), "4-bit values, of an odd number"),
         (model(depth=96, gemm={"transB": 1}), "the zero points of 4 bits, an odd number"),
-        (model(scale=np.float16), "the left operand of the product is no fp32"),
+        (model(scale=np.float16), "the left operand of the product is not fp32"),
         (model(gemm={"alpha": 0.5}), "the Gemm transposes its left operand, or has factors"),
         (
             model(gemm={"beta": 0.5}, bias=(48,)),
@@ -173,16 +173,16 @@ def overridable(original: ModelProto, name: str, shape: list[int]) -> ModelProto
         ),
         (changed_left(model()), "the left operand is dequantized as well"),
         (model(outputs=("y", "d")), "the dequantized weight is an output"),
-        (overridable(model(), "w", [64, 48]), "w is no constant"),
-        (overridable(model(), "s", [2, 48]), "s is no constant"),
-        (overridable(model(), "z", [2, 48]), "z is no constant"),
+        (overridable(model(), "w", [64, 48]), "w is not a constant"),
+        (overridable(model(), "s", [2, 48]), "s is not a constant"),
+        (overridable(model(), "z", [2, 48]), "z is not a constant"),
         (
             model(more=(helper.make_node("Neg", ["d"], ["e"]),)),
-            "Neg reads the dequantized weight",
+            "Neg does not read the dequantized weight",
         ),
         (
             model(columns=64, more=(helper.make_node("MatMul", ["d", "d"], ["e"]),)),
-            "MatMul reads the dequantized weight, not as a right operand",
+            "MatMul does not read the dequantized weight as the right operand",
         ),
         (
             model(more=(helper.make_node("Identity", ["w"], ["e"]),)),
@@ -205,7 +205,7 @@ def test_a_left_operand_is_no_weight_of_it(tmp_path: Path) -> None:
     original.graph.node[1].input[:] = ["d", "x"]
     original.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 48
     said = refusal(dequantize_to_matmulnbits, original, FUSED, tmp_path)
-    assert "not as a right operand" in said
+    assert "does not read the dequantized weight as the right operand" in said
 
 
 def test_a_large_weight_comes_in_slices(tmp_path: Path) -> None:

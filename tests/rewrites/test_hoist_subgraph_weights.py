@@ -142,7 +142,7 @@ def test_strings_stay(tmp_path: Path) -> None:
     )
     model.graph.node[0].attribute[0].g.initializer.append(strings)
     of = finding("If_0/then_branch/strings")
-    assert refusal(hoist, model, of, tmp_path) == "it is no dense tensor of numbers"
+    assert refusal(hoist, model, of, tmp_path) == "it is not a dense tensor of numbers"
 
 
 def test_nothing_leaves_a_function(tmp_path: Path) -> None:

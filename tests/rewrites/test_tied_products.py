@@ -128,7 +128,7 @@ def test_a_constant_in_a_function(tmp_path: Path, module: ModuleType) -> None:
         (
             model("g (float[n, 3] x) => (float y) { t = Transpose(w) y = MatMul(x, t) }",
                   w=random((2, 3, 4))),
-            "the weight is no matrix",
+            "the weight is not a matrix",
         ),
     ],
 )  # fmt: skip

@@ -13,9 +13,9 @@ from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.units import MIB
 from memdiag.verify.latency import LatencyComparison
+from memdiag.verify.latency_ratio import LatencyRatio
 from memdiag.verify.model_evaluator import InputSet, ModelEvaluator, Verdict
 from memdiag.verify.outputs import Bound
-from memdiag.verify.ratio import Ratio
 
 SampleModel = Callable[..., Path]
 BY_NAME = {one.name: one for one in tuning_options()}
@@ -149,7 +149,7 @@ def test_within_a_budget_means_all_of_it(points: PointEvaluator) -> None:
 def test_what_is_not_needed_to_keep_within_a_budget_has_to_save_or_to_be_faster(
     points: PointEvaluator, monkeypatch: pytest.MonkeyPatch, ratio: float
 ) -> None:
-    found = LatencyComparison(1.0, ratio, Ratio(ratio, ratio, ratio, 15))
+    found = LatencyComparison(1.0, ratio, LatencyRatio(ratio, ratio, ratio, 15))
     monkeypatch.setattr(
         "memdiag.verify.model_evaluator.compare_latency", lambda *arguments, **options: found
     )

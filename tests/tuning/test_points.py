@@ -2,7 +2,13 @@
 
 from memdiag.records.measured_change import Figures
 from memdiag.records.tuning import Point
-from memdiag.tuning.points import choice, excess, is_step, is_worth_an_option, with_pareto_front
+from memdiag.tuning.points import (
+    is_step,
+    is_worth_an_option,
+    over_budget_bytes,
+    recommended_point,
+    with_pareto_front,
+)
 from memdiag.units import MIB
 
 
@@ -68,14 +74,17 @@ def test_a_step_is_less_by_half_as_much() -> None:
 def test_what_is_no_less_than_the_defaults_is_not_chosen() -> None:
     # The best is as good as one option less, which by itself would not be worth it.
     little, more = point("a", at=(98.5, 98.5)), point("a", "b", at=(97.5, 97.5))
-    assert choice([point(at=(100, 100)), little, more], {}, 1.05) is more
+    assert recommended_point([point(at=(100, 100)), little, more], {}, 1.05) is more
 
 
 def test_excess_is_summed_over_what_the_budget_names() -> None:
     taken = figures(30, 20, anonymous=5)
-    assert excess(taken, {}) == 0
-    assert excess(taken, {"peak": 30 * MIB, "anonymous": 5 * MIB}) == 0
-    assert excess(taken, {"peak": 29 * MIB, "steady": 18 * MIB, "anonymous": 9 * MIB}) == 3 * MIB
+    assert over_budget_bytes(taken, {}) == 0
+    assert over_budget_bytes(taken, {"peak": 30 * MIB, "anonymous": 5 * MIB}) == 0
+    assert (
+        over_budget_bytes(taken, {"peak": 29 * MIB, "steady": 18 * MIB, "anonymous": 9 * MIB})
+        == 3 * MIB
+    )
 
 
 def front(*points: Point) -> list[str]:
@@ -104,7 +113,7 @@ def test_what_cannot_be_used_or_was_not_compared_is_not_on_the_front() -> None:
 
 
 def chosen(*points: Point, budget: dict[str, int] | None = None) -> str:
-    return "+".join(choice(points, budget or {}, 1.05).options)
+    return "+".join(recommended_point(points, budget or {}, 1.05).options)
 
 
 def test_without_a_budget_the_least_within_the_slowdown_is_chosen() -> None:
@@ -141,4 +150,7 @@ def test_where_nothing_fits_the_nearest_that_is_not_too_slow_is_chosen() -> None
 
 def test_where_all_is_too_slow_the_defaults_stay() -> None:
     measured_again = point(ratio=1.0)
-    assert choice((measured_again, point("a", at=(1, 1), ratio=0.99)), {}, 0.9).options == ()
+    assert (
+        recommended_point((measured_again, point("a", at=(1, 1), ratio=0.99)), {}, 0.9).options
+        == ()
+    )

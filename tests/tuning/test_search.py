@@ -13,7 +13,7 @@ from memdiag.records.measured_change import Figures
 from memdiag.records.tuning import Point
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.point_evaluator import PointEvaluator
-from memdiag.tuning.points import excess
+from memdiag.tuning.points import over_budget_bytes
 from memdiag.tuning.search import OptionSearch
 from memdiag.units import MIB
 
@@ -104,7 +104,7 @@ class Scripted:
         return point, frozenset(point.options) not in self.untrue
 
     def _fits(self, taken: Figures) -> bool:
-        return not excess(taken, self.budget)
+        return not over_budget_bytes(taken, self.budget)
 
 
 def option(name: str, *excludes: str) -> TuningOption:

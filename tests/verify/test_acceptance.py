@@ -15,8 +15,8 @@ from memdiag.verify.acceptance import (
     undecided_slowness,
 )
 from memdiag.verify.latency import LatencyComparison
+from memdiag.verify.latency_ratio import LatencyRatio
 from memdiag.verify.model_evaluator import Comparisons
-from memdiag.verify.ratio import Ratio
 
 
 def taken(
@@ -44,7 +44,7 @@ def taken(
 def comparisons(*ratios: tuple[float, float, float]) -> tuple[tuple[str, LatencyComparison], ...]:
     """Return comparisons with inputs 0, 1 and so on, each of a low end, a median and a high end."""
     return tuple(
-        (str(index), LatencyComparison(1.0, median, Ratio(median, low, high, 15)))
+        (str(index), LatencyComparison(1.0, median, LatencyRatio(median, low, high, 15)))
         for index, (low, median, high) in enumerate(ratios)
     )
 

@@ -12,9 +12,9 @@ from memdiag.errors import MeasurementError
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.latency import LatencyComparison
+from memdiag.verify.latency_ratio import LatencyRatio
 from memdiag.verify.model_evaluator import InputSet, ModelEvaluator
 from memdiag.verify.outputs import Bound
-from memdiag.verify.ratio import Ratio
 
 Write = Callable[..., Path]
 ORIGINAL = "y = MatMul(x, w)"
@@ -149,7 +149,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *medians: float) -> list[dict[str,
     ) -> LatencyComparison:
         asked.append({**how, "before": before.pid, "after": after.pid, "feeds": feeds})
         median = next(left)
-        return LatencyComparison(1.0, median, Ratio(median, median, median, 15))
+        return LatencyComparison(1.0, median, LatencyRatio(median, median, median, 15))
 
     monkeypatch.setattr("memdiag.verify.model_evaluator.compare_latency", compared)
     return asked

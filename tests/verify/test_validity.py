@@ -10,7 +10,7 @@ from onnx import ModelProto, numpy_helper, parser
 
 from memdiag.errors import MeasurementError
 from memdiag.verify import validity
-from memdiag.verify.validity import ValidityChecker, complaint, newer
+from memdiag.verify.validity import ValidityChecker, checker_error, undeclared_before
 
 
 def model(body: str = "y = Relu(x)", imports: str = '"" : 17', ir: int = 9) -> ModelProto:
@@ -30,16 +30,16 @@ def shapeless(proto: ModelProto) -> ModelProto:
     return proto
 
 
-def test_a_valid_model_has_no_complaint(tmp_path: Path) -> None:
-    assert complaint(saved(tmp_path / "m.onnx", model())) == ""
+def test_a_valid_model_has_no_checker_error(tmp_path: Path) -> None:
+    assert checker_error(saved(tmp_path / "m.onnx", model())) == ""
 
 
 def test_operators_of_the_runtime_are_not_checked_but_their_import_is(tmp_path: Path) -> None:
     body = "y = com.microsoft.FusedMatMul(x, x)"
     imported = model(body, '"" : 17, "com.microsoft" : 1')
-    assert complaint(saved(tmp_path / "m.onnx", imported)) == ""
+    assert checker_error(saved(tmp_path / "m.onnx", imported)) == ""
     del imported.opset_import[1]
-    assert "com.microsoft" in complaint(saved(tmp_path / "m.onnx", imported))
+    assert "com.microsoft" in checker_error(saved(tmp_path / "m.onnx", imported))
 
 
 def test_external_data_is_looked_for_beside_the_model(tmp_path: Path) -> None:
@@ -47,9 +47,9 @@ def test_external_data_is_looked_for_beside_the_model(tmp_path: Path) -> None:
     proto.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "w"))
     path = tmp_path / "m.onnx"
     onnx.save(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
-    assert complaint(path) == ""
+    assert checker_error(path) == ""
     (tmp_path / "w.bin").unlink()
-    found = complaint(path)
+    found = checker_error(path)
     assert "w.bin" in found
     assert str(tmp_path) not in found
 
@@ -64,9 +64,9 @@ def test_what_the_original_has_as_well_is_not_new(tmp_path: Path) -> None:
     assert of_good.check(good) == ("", False)
     found = of_good.check(bad)
     assert found.is_new
-    assert "shape" in found.complaint
-    assert of_bad.check(bad) == (found.complaint, False)
-    assert of_bad.complaint == found.complaint
+    assert "shape" in found.error
+    assert of_bad.check(bad) == (found.error, False)
+    assert of_bad.original_error == found.error
     assert of_bad.check(wrong).is_new
     assert of_bad.check(good) == ("", False)
 
@@ -80,12 +80,12 @@ def test_what_the_original_has_as_well_is_not_new(tmp_path: Path) -> None:
         ("raise MemoryError('too large')", "MemoryError: too large"),
     ],
 )
-def test_a_checker_that_fails_is_a_complaint(
+def test_a_checker_that_fails_is_a_checker_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, said: str
 ) -> None:
     monkeypatch.setattr(validity, "_CHECK", code)
     timeout_s = 0.5 if "sleep" in code else 60
-    assert said in complaint(tmp_path / "m.onnx", timeout_s)
+    assert said in checker_error(tmp_path / "m.onnx", timeout_s)
 
 
 def test_a_checker_that_cannot_be_started_is_an_error(
@@ -93,7 +93,7 @@ def test_a_checker_that_cannot_be_started_is_an_error(
 ) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "nothing"))
     with pytest.raises(MeasurementError, match="cannot be started to check"):
-        complaint(tmp_path / "m.onnx")
+        checker_error(tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_checker_that_cannot_be_started_is_an_error(
     ],
 )
 def test_nothing_newer_may_be_asked_for(after: ModelProto, said: str | None) -> None:
-    found = newer(model(), after)
+    found = undeclared_before(model(), after)
     assert (found is None) if said is None else (found is not None and said in found)
 
 
@@ -120,4 +120,4 @@ def test_a_domain_that_only_a_branch_uses_is_used() -> None:
         f"y = If (c) <then_branch = {branch.format('t', 'com.microsoft.Gelu')},"
         f" else_branch = {branch.format('e', 'Relu')}>"
     )
-    assert newer(model(), model(body, '"" : 17, "com.microsoft" : 1')) is None
+    assert undeclared_before(model(), model(body, '"" : 17, "com.microsoft" : 1')) is None

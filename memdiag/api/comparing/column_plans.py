@@ -1,6 +1,5 @@
 """The session to measure for each column of a comparison, and how it was obtained."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from memdiag.comparison.optimizers import ORIGINAL
 from memdiag.comparison.run_optimizer import interpreter_for, run_optimizer
 from memdiag.errors import MemdiagError, ProvisionError
 from memdiag.model.model_file import open_model
+from memdiag.paths import distinct_names
 from memdiag.records.comparison import ColumnStatus, OptimizerRun
 from memdiag.runner.job import Job
 
@@ -114,25 +114,8 @@ def optimized(
 
 def models(job: Job, paths: Sequence[Path]) -> Iterator[ColumnPlan]:
     """Yield a plan for each model, labelled with the shortest path that is unique."""
-    for label, path in zip(short_paths(paths), paths, strict=True):
+    for label, path in zip(distinct_names(paths), paths, strict=True):
         yield ColumnPlan(label=label, job=replace(job, model=path))
-
-
-def short_paths(paths: Sequence[Path]) -> list[str]:
-    """Return for each path its file name, with as many folders as are needed to make it unique.
-
-    Equal paths have equal names.
-    """
-    absolute = [Path(os.path.abspath(path)) for path in paths]
-    found = []
-    for path in absolute:
-        others = {other.parts for other in absolute if other != path}
-        for length in range(1, len(path.parts) + 1):
-            end = path.parts[-length:]
-            if not any(parts[-length:] == end for parts in others):
-                break
-        found.append(str(Path(*end)))
-    return found
 
 
 def numbered(labels: Sequence[str]) -> list[str]:

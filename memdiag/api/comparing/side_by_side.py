@@ -18,11 +18,13 @@ from memdiag.comparison.reference import OutputComparison, ReferenceSession
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
 from memdiag.model.dimensions import Axis, axes_of
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.paths import path_text
 from memdiag.records.comparison import ComparisonColumn
 from memdiag.records.dimension import Dimension
 from memdiag.records.profile import Input, Profile
 from memdiag.runner.job import Feed, InputConfig, Job
 from memdiag.runner.try_inputs import try_inputs
+from memdiag.units import some_of
 from memdiag.verify.model_evaluator import InputSet
 
 MAX_NAMED_INPUTS = 2
@@ -39,7 +41,7 @@ class SideBySide:
         inputs: sizes and arrays of the inputs, and the number of runs.
         processes: number of processes for each column.
         xray: identify the owners of resident bytes in the first process of each column.
-        own_inputs: generate other inputs for models that do not run with those of the first.
+        own_inputs: generate other inputs for models that do not run with the first model's inputs.
         on_progress: called with the current step.
         notes: notes on all columns.
         interrupted: whether Ctrl-C ended the measurement; the columns up to then were returned.
@@ -119,7 +121,7 @@ class SideBySide:
             label=plan.label,
             status=plan.status,
             message=plan.message,
-            model=plan.model or str(plan.job.model).encode(errors="backslashreplace").decode(),
+            model=plan.model or path_text(plan.job.model),
             optimizer=plan.optimizer,
             graph=graph_of(file) if isinstance(file, ModelFile) else None,
         )
@@ -299,17 +301,17 @@ class SideBySide:
         return slice(self._timed, None, max(1, len(self._sets)))
 
     def _compare_outputs(self, completed: Sequence[ColumnPlan]) -> dict[str, OutputComparison]:
-        """Compare outputs and latencies with those of the first column that completed."""
-        found = {
+        """Compare outputs and latencies with the first column that completed."""
+        comparisons = {
             plan.label: OutputComparison(failure=self._difference_in_inputs(plan))
             for plan in completed
             if plan.label in self._own
         }
-        others = [plan for plan in completed if plan.label not in found]
+        others = [plan for plan in completed if plan.label not in comparisons]
         if self._reference is None and others:
             self._reference = others.pop(0).job
         if self._reference is None or not others or not self._sets:
-            return found
+            return comparisons
         with ReferenceSession(self._reference, self._sets, self._folder("outputs")) as reference:
             if reference.unstable:
                 names = ", ".join(sorted(reference.unstable))
@@ -317,10 +319,10 @@ class SideBySide:
             for plan in others:
                 self.on_progress(f"{plan.label} beside the first")
                 try:
-                    found[plan.label] = reference.compare(plan.job, self._timed)
+                    comparisons[plan.label] = reference.compare(plan.job, self._timed)
                 except MeasurementError as error:
-                    found[plan.label] = OutputComparison(failure=str(error))
-        return found
+                    comparisons[plan.label] = OutputComparison(failure=str(error))
+        return comparisons
 
     def _difference_in_inputs(self, plan: ColumnPlan) -> str:
         """Return why `plan`, which has inputs of its own, is not compared with the first."""
@@ -353,10 +355,9 @@ def _in_words(feeds: Sequence[Feed]) -> str:
     shapes = _shapes(feeds)
     names = [
         f"{feed.name} {list(shapes[feed.name])}" if feed.name in shapes else feed.name
-        for feed in feeds[:MAX_NAMED_INPUTS]
+        for feed in feeds
     ]
-    more = len(feeds) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    return some_of(names, MAX_NAMED_INPUTS)
 
 
 def _size(axis: Axis, shapes: Mapping[str, tuple[int, ...]]) -> int | None:

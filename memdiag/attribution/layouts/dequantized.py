@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import dequantized
-from memdiag.attribution.layout import Uses
+from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import row_major
 from memdiag.attribution.virtual_copy import VirtualCopy
+from memdiag.model.tensor_types import Array
 
 
 @dataclass(frozen=True)
@@ -19,12 +17,12 @@ class Dequantized:
     name: str = "dequantized"
     kind: str = "dequantized"
 
-    def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
+    def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield a dequantized copy for each quantization: per tensor, per axis or by blocks of one
         axis."""
         if not weight.size:
             return
-        for values in dequantized(weight, uses):
+        for values in dequantized(weight, hints):
             nbytes, segments = row_major(values)
             yield VirtualCopy(self.name, self.kind, nbytes, segments, values.parameters)
 

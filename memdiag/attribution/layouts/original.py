@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import unchanged
-from memdiag.attribution.layout import Uses
+from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import row_major
 from memdiag.attribution.virtual_copy import VirtualCopy
+from memdiag.model.tensor_types import Array
 
 
 @dataclass(frozen=True)
@@ -19,7 +17,7 @@ class Original:
     name: str = "original"
     kind: str = "original"
 
-    def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
+    def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield the copy of a weight, unless it has strings or no elements."""
         if weight.dtype.hasobject or not weight.size:
             return

@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import Values, as_fp32
-from memdiag.attribution.layout import Uses
+from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import PANEL_COLUMNS, head_columns, panels, round_up
-from memdiag.attribution.virtual_copy import Segment, VirtualCopy
+from memdiag.attribution.virtual_copy import CopySegment, VirtualCopy
+from memdiag.model.tensor_types import Array
 
 _DEPTH = 256
 
@@ -23,7 +22,7 @@ class PackedFp32:
     name: str = "packed_fp32"
     kind: str = "packed"
 
-    def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
+    def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield the packed matrix and the packed transpose (``transB``).
 
         A matrix of exactly 16 columns equals its packed form and is skipped. Stacks of matrices are
@@ -34,7 +33,7 @@ class PackedFp32:
         """
         if weight.ndim not in (2, 3) or not weight.size:
             return
-        for values in as_fp32(weight, uses):
+        for values in as_fp32(weight, hints):
             if weight.ndim == 3:
                 yield from self._recurrent(values)
                 continue
@@ -42,7 +41,7 @@ class PackedFp32:
                 yield self._packed([values], {"transB": "0", **values.parameters})
             transposed = values.viewed(np.transpose)
             yield self._packed([transposed], {"transB": "1", **values.parameters})
-            for heads, parts in head_columns(weight.shape[1], uses.heads):
+            for heads, parts in head_columns(weight.shape[1], hints.heads):
                 for third, operand in enumerate("QKV"):
                     heads_columns = parts[third * heads : (third + 1) * heads]
                     matrices = [
@@ -64,7 +63,7 @@ class PackedFp32:
             yield self._packed(matrices, {"transB": "1", "gates": gates, **values.parameters})
 
     def _packed(self, matrices: list[Values], parameters: dict[str, str]) -> VirtualCopy:
-        segments: tuple[Segment, ...] = ()
+        segments: tuple[CopySegment, ...] = ()
         gaps = []
         offset = 0
         for matrix in matrices:
@@ -77,11 +76,11 @@ class PackedFp32:
         return VirtualCopy(self.name, self.kind, offset, segments, parameters, tuple(gaps))
 
 
-def _columns(source: NDArray[Any], columns: slice) -> NDArray[Any]:
+def _columns(source: Array, columns: slice) -> Array:
     return source[:, columns]
 
 
-def _direction(source: NDArray[Any], number: int, rows: slice) -> NDArray[Any]:
+def _direction(source: Array, number: int, rows: slice) -> Array:
     return source[number, rows].T
 
 

@@ -3,17 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import Values, unchanged
-from memdiag.attribution.layout import Uses
+from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import PANEL_COLUMNS, head_columns, panels, round_up
-from memdiag.attribution.virtual_copy import Combine, Deferred, Segment, VirtualCopy
-
-Array = NDArray[Any]
+from memdiag.attribution.virtual_copy import Combine, CopySegment, DeferredArray, VirtualCopy
+from memdiag.model.tensor_types import Array
 
 _DEPTH = 384
 _SUM_ROWS = 4096
@@ -55,7 +52,7 @@ class PackedInt8:
     name: str = "packed_int8"
     kind: str = "packed"
 
-    def candidates(self, weight: Array, uses: Uses) -> Iterator[VirtualCopy]:
+    def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield the packed forms of a matrix and its transpose, or of a filter ``[O, I, …]``.
 
         Attention packs each head's columns separately. Weights ``[directions, K, N]`` of recurrent
@@ -69,14 +66,14 @@ class PackedInt8:
             if weight.ndim == 2:
                 yield self._packed([[weight]], form, {"transB": "0", **parameters})
                 yield self._packed([[weight.T]], form, {"transB": "1", **parameters})
-                for heads, parts in head_columns(weight.shape[1], uses.heads):
+                for heads, parts in head_columns(weight.shape[1], hints.heads):
                     matrices = [[weight[:, part]] for part in parts]
                     yield self._packed(matrices, form, {"heads": str(heads), **parameters})
                 continue
             if weight.ndim == 3:
                 matrices = [[direction] for direction in weight]
                 yield self._packed(matrices, form, {"stacked": "1", **parameters})
-            for groups in dict.fromkeys((*uses.groups, 1)):
+            for groups in dict.fromkeys((*hints.groups, 1)):
                 if groups < 1 or weight.shape[0] % groups or not _is_filter(weight):
                     continue
                 filters = [_filter_rows(part) for part in np.split(weight, groups)]
@@ -89,7 +86,7 @@ class PackedInt8:
     def _packed(
         self, matrices: list[list[Array]], form: _Form, parameters: dict[str, str]
     ) -> VirtualCopy:
-        segments: list[Segment] = []
+        segments: list[CopySegment] = []
         derived, unspecified = [], []
         offset = 0
         for parts in matrices:
@@ -139,7 +136,7 @@ def _flip(values: Array) -> Array:
     return np.asarray(values ^ values.dtype.type(0x80))
 
 
-def _sums(parts: list[Array], form: _Form, offset: int) -> Segment:
+def _sums(parts: list[Array], form: _Form, offset: int) -> CopySegment:
     columns = parts[0].shape[1]
 
     def total() -> Array:
@@ -149,8 +146,10 @@ def _sums(parts: list[Array], form: _Form, offset: int) -> Segment:
                 sums += part[start : start + _SUM_ROWS].sum(0, dtype=np.int32)
         return sums.astype(np.int32)
 
-    source = Deferred((columns,), (4,), total)
-    return Segment(offset, np.dtype(np.int32), (round_up(columns, PANEL_COLUMNS),), (4,), (source,))
+    source = DeferredArray((columns,), (4,), total)
+    return CopySegment(
+        offset, np.dtype(np.int32), (round_up(columns, PANEL_COLUMNS),), (4,), (source,)
+    )
 
 
 LAYOUT = PackedInt8()

@@ -2,18 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import Values, unchanged
-from memdiag.attribution.layout import NBits, Uses
+from memdiag.attribution.layout import BlockQuantization, LayoutHints
 from memdiag.attribution.tiling import PANEL_COLUMNS, round_up, tiled
-from memdiag.attribution.virtual_copy import Combine, Segment, VirtualCopy
-
-Array = NDArray[Any]
+from memdiag.attribution.virtual_copy import Combine, CopySegment, VirtualCopy
+from memdiag.model.tensor_types import Array
 
 _SLACK = 63
 """Bytes that onnxruntime adds twice, to align the values and the block sums within the buffer."""
@@ -23,8 +20,8 @@ _TILE_COLUMNS = 4
 
 
 @dataclass(frozen=True)
-class _QuantizedMatrix:
-    """A quantized matrix of N columns with K values each, in the order of MatMulNBits: by columns.
+class _ColumnValues:
+    """Views of a quantized weight by columns, N of K values, the order of MatMulNBits.
 
     Both arrays have the axes ``[N / n, n, K / k, k]``, where n columns (or k values along K) share
     a byte: value ``[a, b, c, d]`` is the low `bits` of ``values[a, b, c, d] >> shifts[a, b, c,
@@ -53,7 +50,7 @@ class _QuantizedMatrix:
         """The bytes of one packed column."""
         return int(self.values.shape[2] * self.values.shape[3] * self.bits // 8)
 
-    def packed(self, block: int, run: int, *, tiled: bool) -> tuple[Segment, ...]:
+    def packed(self, block: int, run: int, *, tiled: bool) -> tuple[CopySegment, ...]:
         """Return the segments of the packed values, from offset 0 on.
 
         Values of one column are stored in runs of `run`. Two 4-bit values half a run apart share a
@@ -72,7 +69,7 @@ class _QuantizedMatrix:
 
     def _segment(
         self, columns: tuple[int, int], depth: tuple[int, int], run: int, tile: int
-    ) -> Segment:
+    ) -> CopySegment:
         _, shared, _, paired = self.values.shape
         count, length = columns[1] - columns[0], run * self.bits // 8
         runs = (depth[1] - depth[0]) // run
@@ -92,7 +89,7 @@ class _QuantizedMatrix:
         ]
         order = [0, 1, 2, 3, 4, 5] if tile > 1 else [0, 2, 3, 1, 4, 5]
         offset = columns[0] * self.column_bytes + tile * (depth[0] * self.bits // 8)
-        return Segment(
+        return CopySegment(
             offset,
             np.dtype(np.uint8),
             tuple(shape[axis] for axis in order),
@@ -132,53 +129,55 @@ class PackedNBits:
     name: str = "packed_nbits"
     kind: str = "packed"
 
-    def candidates(self, weight: Array, uses: Uses) -> Iterator[VirtualCopy]:
+    def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield the packed forms for each use of the weight by a MatMulNBits."""
         if not weight.size:
             return
-        for nbits in uses.nbits:
-            matrix = _matrix(weight, nbits)
+        for quantization in hints.block_quantizations:
+            matrix = _matrix(weight, quantization)
             if matrix is None:
                 continue
-            if nbits.bits == 4:
-                yield self._values_only(matrix, nbits, "fp32", min(nbits.block_size, 64))
-            if nbits.by_row:
-                yield self._values_only(matrix, nbits, "none", 8 // nbits.bits)
+            if quantization.bits == 4:
+                yield self._values_only(
+                    matrix, quantization, "fp32", min(quantization.block_size, 64)
+                )
+            if quantization.by_row:
+                yield self._values_only(matrix, quantization, "none", 8 // quantization.bits)
             for kernel, run in _RUNS.items():
-                yield self._for_int8(matrix, nbits, kernel, run)
+                yield self._for_int8(matrix, quantization, kernel, run)
 
     def _values_only(
-        self, matrix: _QuantizedMatrix, nbits: NBits, products: str, run: int
+        self, matrix: _ColumnValues, quantization: BlockQuantization, products: str, run: int
     ) -> VirtualCopy:
         return VirtualCopy(
             self.name,
             self.kind,
             matrix.columns * matrix.column_bytes,
-            matrix.packed(nbits.block_size, run, tiled=False),
-            {"products": products, **_parameters(nbits)},
+            matrix.packed(quantization.block_size, run, tiled=False),
+            {"products": products, **_parameters(quantization)},
         )
 
     def _for_int8(
-        self, matrix: _QuantizedMatrix, nbits: NBits, kernel: str, run: int
+        self, matrix: _ColumnValues, quantization: BlockQuantization, kernel: str, run: int
     ) -> VirtualCopy:
-        untiled = nbits.bits == 4 and nbits.block_size == 16
+        untiled = quantization.bits == 4 and quantization.block_size == 16
         if untiled and kernel == "avx2":
             run = 16
-        segments = matrix.packed(nbits.block_size, run, tiled=not untiled)
+        segments = matrix.packed(quantization.block_size, run, tiled=not untiled)
         data = matrix.columns * matrix.column_bytes
         sums = round_up(data)
-        scales = sums + round_up(nbits.columns, PANEL_COLUMNS) * nbits.blocks * 4
-        end = scales + nbits.columns * nbits.blocks * 4
+        scales = sums + round_up(quantization.columns, PANEL_COLUMNS) * quantization.blocks * 4
+        end = scales + quantization.columns * quantization.blocks * 4
         nbytes = data + _SLACK + (end - sums) + _SLACK
         gaps = [(data, sums - data), (end, nbytes - end)]
-        if nbits.scales is None:
+        if quantization.scales is None:
             gaps = [(data, nbytes - data)]
         else:
-            segments += _sums(nbits, sums)
-            per_run = 1 if untiled else max(1, run // nbits.block_size)
-            segments += _scales(nbits, scales, per_run, tiled_columns=not untiled)
+            segments += _sums(quantization, sums)
+            per_run = 1 if untiled else max(1, run // quantization.block_size)
+            segments += _scales(quantization, scales, per_run, tiled_columns=not untiled)
         unspecified = tuple(gap for gap in gaps if gap[1])
-        parameters = {"products": "int8", "kernel": kernel, **_parameters(nbits)}
+        parameters = {"products": "int8", "kernel": kernel, **_parameters(quantization)}
         return VirtualCopy(self.name, self.kind, nbytes, segments, parameters, unspecified)
 
 
@@ -196,68 +195,78 @@ def _pair_flipped(low: Array, low_shift: Array, high: Array, high_shift: Array) 
     return np.asarray(_pair(low, low_shift, high, high_shift) ^ np.uint8(0x88))
 
 
-def _parameters(nbits: NBits) -> dict[str, str]:
-    return {"bits": str(nbits.bits), "block": str(nbits.block_size)}
+def _parameters(quantization: BlockQuantization) -> dict[str, str]:
+    return {"bits": str(quantization.bits), "block": str(quantization.block_size)}
 
 
-def _matrix(weight: Array, nbits: NBits) -> _QuantizedMatrix | None:
-    """Return the matrix in `weight`; None if the weight does not match `nbits`."""
-    columns, depth, block = nbits.columns, nbits.depth, nbits.block_size
-    if nbits.bits not in (4, 8) or block < 16 or block & (block - 1) or columns < 1 or depth < 1:
+def _matrix(weight: Array, quantization: BlockQuantization) -> _ColumnValues | None:
+    """Return the matrix in `weight`; None if the weight does not match `quantization`."""
+    columns, depth, block = quantization.columns, quantization.depth, quantization.block_size
+    if (
+        quantization.bits not in (4, 8)
+        or block < 16
+        or block & (block - 1)
+        or columns < 1
+        or depth < 1
+    ):
         return None
     if weight.dtype.itemsize != 1 or weight.dtype.hasobject:
         return None
     stored = weight.reshape(-1).view(np.uint8)
-    padded = nbits.blocks * block
-    if not nbits.by_row:
-        shared = 8 // nbits.bits
+    padded = quantization.blocks * block
+    if not quantization.by_row:
+        shared = 8 // quantization.bits
         if stored.size != columns * padded // shared:
             return None
         values = stored.reshape(columns, 1, padded // shared, 1)
-        return _with_shifts(np.broadcast_to(values, (*values.shape[:3], shared)), nbits, axis=3)
+        return _with_shifts(
+            np.broadcast_to(values, (*values.shape[:3], shared)), quantization, axis=3
+        )
     if padded != depth:
         return None
     if stored.size == columns * depth:
         values = stored.reshape(depth, columns).T[:, None, :, None]
-        return _with_shifts(values, nbits, axis=1)
-    if nbits.bits == 8 or columns % 2 or stored.size != columns * depth // 2:
+        return _with_shifts(values, quantization, axis=1)
+    if quantization.bits == 8 or columns % 2 or stored.size != columns * depth // 2:
         return None
     values = stored.reshape(depth, columns // 2).T[:, None, :, None]
-    return _with_shifts(np.broadcast_to(values, (columns // 2, 2, depth, 1)), nbits, axis=1)
+    return _with_shifts(np.broadcast_to(values, (columns // 2, 2, depth, 1)), quantization, axis=1)
 
 
-def _with_shifts(values: Array, nbits: NBits, axis: int) -> _QuantizedMatrix:
-    if nbits.bits == 8:
-        return _QuantizedMatrix(values, None, 8, nbits.signed)
+def _with_shifts(values: Array, quantization: BlockQuantization, axis: int) -> _ColumnValues:
+    if quantization.bits == 8:
+        return _ColumnValues(values, None, 8, quantization.signed)
     steps = np.arange(values.shape[axis], dtype=np.uint8) * np.uint8(4)
     shape = [len(steps) if index == axis else 1 for index in range(4)]
     shifts = np.broadcast_to(steps.reshape(shape), values.shape)
-    return _QuantizedMatrix(values, shifts, 4, nbits.signed)
+    return _ColumnValues(values, shifts, 4, quantization.signed)
 
 
-def _sums(nbits: NBits, offset: int) -> tuple[Segment, ...]:
-    assert nbits.scales is not None
-    scales = nbits.scales.reshape(nbits.columns, nbits.blocks)
-    if nbits.zero_points is None:
-        zeros = np.broadcast_to(np.uint8(1 << nbits.bits - 1), scales.shape)
+def _sums(quantization: BlockQuantization, offset: int) -> tuple[CopySegment, ...]:
+    assert quantization.scales is not None
+    scales = quantization.scales.reshape(quantization.columns, quantization.blocks)
+    if quantization.zero_points is None:
+        zeros = np.broadcast_to(np.uint8(1 << quantization.bits - 1), scales.shape)
     else:
-        zeros = nbits.zero_points.reshape(scales.shape)
+        zeros = quantization.zero_points.reshape(scales.shape)
     values = Values((scales, zeros), np.dtype(np.float32), _negated_product)
     order = ((0, "outer"), (1, "outer"), (0, "inner"))
     _, segments = tiled(values, (PANEL_COLUMNS, 1), order, offset=offset)
     return segments
 
 
-def _scales(nbits: NBits, offset: int, per_run: int, *, tiled_columns: bool) -> tuple[Segment, ...]:
+def _scales(
+    quantization: BlockQuantization, offset: int, per_run: int, *, tiled_columns: bool
+) -> tuple[CopySegment, ...]:
     """Return the scales in the order of the blocks of the packed values."""
-    assert nbits.scales is not None
-    scales = nbits.scales.reshape(nbits.columns, nbits.blocks)
-    full = nbits.columns - nbits.columns % _TILE_COLUMNS if tiled_columns else 0
-    whole = nbits.blocks - nbits.blocks % per_run
-    row = nbits.blocks * 4
-    segments: tuple[Segment, ...] = ()
+    assert quantization.scales is not None
+    scales = quantization.scales.reshape(quantization.columns, quantization.blocks)
+    full = quantization.columns - quantization.columns % _TILE_COLUMNS if tiled_columns else 0
+    whole = quantization.blocks - quantization.blocks % per_run
+    row = quantization.blocks * 4
+    segments: tuple[CopySegment, ...] = ()
     order = ((0, "outer"), (1, "outer"), (0, "inner"), (1, "inner"))
-    for start, stop, run in ((0, whole, per_run), (whole, nbits.blocks, 1)):
+    for start, stop, run in ((0, whole, per_run), (whole, quantization.blocks, 1)):
         if full and start < stop:
             _, run_segments = tiled(
                 _fp32(scales[:full, start:stop]),
@@ -267,7 +276,7 @@ def _scales(nbits: NBits, offset: int, per_run: int, *, tiled_columns: bool) -> 
                 strides=(_TILE_COLUMNS * row, _TILE_COLUMNS * run * 4, run * 4, 4),
             )
             segments += run_segments
-    if full < nbits.columns:
+    if full < quantization.columns:
         rest = _fp32(scales[full:])
         rows = ((0, "outer"), (1, "outer"))
         segments += tiled(rest, (1, 1), rows, offset=offset + full * row)[1]

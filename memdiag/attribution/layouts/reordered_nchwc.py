@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import as_fp32
-from memdiag.attribution.layout import Uses
+from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import Order, tiled
 from memdiag.attribution.virtual_copy import VirtualCopy
+from memdiag.model.tensor_types import Array
 
 _BLOCKS = (16, 8)
 _OUTER = tuple((axis, "outer") for axis in range(4))
@@ -29,11 +27,11 @@ class ReorderedNchwc:
     name: str = "reordered_nchwc"
     kind: str = "reordered"
 
-    def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
+    def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield the copies of a filter in both orders, with both block lengths."""
         if weight.ndim != 4 or not weight.size:
             return
-        for values in as_fp32(weight, uses):
+        for values in as_fp32(weight, hints):
             for block in _BLOCKS:
                 orders = [("OIHWBo", 1, _OUTPUT)]
                 if weight.shape[1] >= block:

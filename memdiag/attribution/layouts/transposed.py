@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import Values, as_fp32, unchanged
-from memdiag.attribution.layout import Uses
+from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import row_major
 from memdiag.attribution.virtual_copy import VirtualCopy
+from memdiag.model.tensor_types import Array
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Transposed:
     name: str = "transposed"
     kind: str = "transposed"
 
-    def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
+    def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield a copy for each permutation in the graph, and for the last two axes swapped.
 
         Permutations that move no byte (only axes of length 1 change position) are skipped: the copy
@@ -30,7 +29,7 @@ class Transposed:
         if weight.dtype.hasobject or not weight.size:
             return
         permutations = [
-            perm for perm in uses.permutations if sorted(perm) == list(range(weight.ndim))
+            perm for perm in hints.permutations if sorted(perm) == list(range(weight.ndim))
         ]
         if weight.ndim >= 2:
             swapped = (*range(weight.ndim - 2), weight.ndim - 1, weight.ndim - 2)
@@ -39,16 +38,16 @@ class Transposed:
             moved = [axis for axis in perm if weight.shape[axis] != 1]
             if moved == sorted(moved):
                 continue
-            for values in self._values(weight, uses):
+            for values in self._values(weight, hints):
                 transposed = values.viewed(partial(np.transpose, axes=perm))
                 nbytes, segments = row_major(transposed)
                 parameters = {"perm": ",".join(map(str, perm)), **values.parameters}
                 yield VirtualCopy(self.name, self.kind, nbytes, segments, parameters)
 
-    def _values(self, weight: NDArray[Any], uses: Uses) -> Iterator[Values]:
+    def _values(self, weight: Array, hints: LayoutHints) -> Iterator[Values]:
         yield unchanged(weight)
         if weight.dtype != np.float32:
-            yield from as_fp32(weight, uses)
+            yield from as_fp32(weight, hints)
 
 
 LAYOUT = Transposed()

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memdiag.attribution.element_values import Values, as_fp32
-from memdiag.attribution.layout import Uses
+from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.tiling import row_major
 from memdiag.attribution.virtual_copy import VirtualCopy
+from memdiag.model.tensor_types import Array
 
 
 @dataclass(frozen=True)
@@ -20,13 +19,13 @@ class TransposedFilter:
     name: str = "transposed_filter"
     kind: str = "transposed"
 
-    def candidates(self, weight: NDArray[Any], uses: Uses) -> Iterator[VirtualCopy]:
+    def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield a transposed copy of a filter for each number of groups in the graph; for 1 if
         unknown."""
         if weight.ndim < 3 or not weight.size:
             return
-        for values in as_fp32(weight, uses):
-            for groups in dict.fromkeys(uses.groups or (1,)):
+        for values in as_fp32(weight, hints):
+            for groups in dict.fromkeys(hints.groups or (1,)):
                 if groups >= 1 and weight.shape[0] % groups == 0:
                     nbytes, segments = row_major(_grouped(values, groups))
                     parameters = {"groups": str(groups), **values.parameters}

@@ -56,7 +56,7 @@ def configure(parser: ArgumentParser) -> None:
         group,
         "--run",
         default=True,
-        help="Run the model, or stop after session creation.",
+        help="Run the model; --no-run stops after session creation.",
     )
     add_inputs(group)
 

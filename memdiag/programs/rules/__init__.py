@@ -2,38 +2,26 @@
 
 A module of this package with a `RULE` and a function `detect` is a detector; nothing else registers
 it. Its docstring is the documentation of the rule: Markdown, whose first line is a sentence.
-`NEEDS_SESSIONS = False` states that X-rays alone are evidence enough: the rule also examines
-processes without recorded sessions.
+A rule with `needs_sessions=False` also examines processes without recorded sessions: X-rays alone
+are evidence enough.
 """
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
 
 from memdiag.records.run import ProgramFinding, ProgramRun
-from memdiag.rules.rule import Rule, rule_modules
+from memdiag.rules.rule import Detector, load_detectors
 
 MAX_REASON = 200
 
 
-class ProgramDetector(NamedTuple):
-    """A rule, the function that detects it, and its documentation in Markdown."""
-
-    rule: Rule
-    detect: Callable[[ProgramRun], Iterator[ProgramFinding]]
-    documentation: str
-
-    @property
-    def needs_sessions(self) -> bool:
-        """Whether the rule examines recorded sessions only."""
-        return getattr(sys.modules[self.detect.__module__], "NEEDS_SESSIONS", True)
+ProgramDetector = Detector[ProgramRun, ProgramFinding]
 
 
 @cache
 def detectors() -> tuple[ProgramDetector, ...]:
     """Return all detectors, sorted by code."""
-    return tuple(ProgramDetector(*module) for module in rule_modules(__name__, __path__))
+    return load_detectors(__name__, __path__)
 
 
 def program_findings(run: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple[str, ...]]:
@@ -63,5 +51,5 @@ def _unchecked(run: ProgramRun) -> Iterator[str]:
             " only, and the lives of its sessions by memdiag run"
         )
         return
-    names = ", ".join(each.rule.name for each in detectors() if each.needs_sessions)
+    names = ", ".join(each.rule.name for each in detectors() if each.rule.needs_sessions)
     yield f"rules that need recorded sessions were not checked: {names}; memdiag run checks them"

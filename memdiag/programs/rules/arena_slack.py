@@ -34,16 +34,14 @@ from memdiag.programs.session_facts import model_name, numbers
 from memdiag.programs.xray_facts import last_xrays, listed_processes, owned_bytes, sessions_in
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of
-from memdiag.units import MIB, format_size
+from memdiag.units import MIB, format_size, some_of
 
 RULE = Rule(
     code="MD709",
     name="arena-slack",
     summary="The arenas of sessions keep memory that is free",
+    needs_sessions=False,
 )
-NEEDS_SESSIONS = False
-
 _MIN_BYTES = 16 * MIB
 _MIN_SHARE = 0.1
 

@@ -51,16 +51,14 @@ from memdiag.programs.session_facts import (
 from memdiag.programs.xray_facts import is_private, same_form, unrecorded_xrays, weight_copies
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of
-from memdiag.units import MIB, counted, format_size
+from memdiag.units import MIB, counted, format_size, some_of
 
 RULE = Rule(
     code="MD701",
     name="duplicate-session",
     summary="The same model is loaded more than once in a process",
+    needs_sessions=False,
 )
-
-NEEDS_SESSIONS = False
 
 _MIN_BYTES = MIB
 _MIN_REPEATED_SHARE = 0.8

@@ -37,8 +37,7 @@ from collections.abc import Iterator, Sequence
 from memdiag.programs.session_facts import created_sessions, model_name
 from memdiag.records.run import ProgramFinding, ProgramProcess, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of
-from memdiag.units import counted
+from memdiag.units import counted, some_of
 
 RULE = Rule(
     code="MD708",

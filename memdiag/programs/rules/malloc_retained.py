@@ -41,9 +41,8 @@ RULE = Rule(
     code="MD710",
     name="malloc-retained",
     summary="malloc keeps memory that the program has freed",
+    needs_sessions=False,
 )
-NEEDS_SESSIONS = False
-
 _MIN_BYTES = 16 * MIB
 _MIN_SHARE = 0.1
 

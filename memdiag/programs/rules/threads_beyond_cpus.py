@@ -52,8 +52,7 @@ from memdiag.programs.session_facts import (
 )
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of
-from memdiag.units import counted
+from memdiag.units import counted, some_of
 
 RULE = Rule(
     code="MD707",

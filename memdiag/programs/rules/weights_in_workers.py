@@ -72,9 +72,8 @@ RULE = Rule(
     code="MD705",
     name="weights-in-workers",
     summary="Several processes have a private copy each of the weights of the same model",
+    needs_sessions=False,
 )
-NEEDS_SESSIONS = False
-
 _MIN_BYTES = 16 * MIB
 _AFTER_CREATION = ("first_run", "steady")
 _BY_PATH = (

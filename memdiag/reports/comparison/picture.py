@@ -1,6 +1,6 @@
 """A comparison as a picture: memory by phase and over time, then steady memory, load and latency.
 
-`timeline_of` gives the lines of memory over time to the page as well.
+`timeline_of` computes the memory lines; the HTML page uses it too.
 """
 
 from __future__ import annotations
@@ -189,7 +189,8 @@ def _milliseconds(latency: Latency | None) -> tuple[float, float, float] | None:
 
 
 def _ratio(latency: Latency | None) -> tuple[float, float, float] | None:
-    """Return the ratio to the first column and its interval; None if runs did not alternate."""
+    """Return a column's ratio of latencies to the first column, with its interval; None if runs
+    did not alternate."""
     if latency is None or latency.ratio is None:
         return None
     if latency.ratio_low is None or latency.ratio_high is None:

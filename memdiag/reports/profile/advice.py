@@ -194,7 +194,7 @@ def _slack_bytes(profile: Profile) -> int:
 
 
 def _retained_bytes(profile: Profile) -> int:
-    """Return what malloc retained, before and after ``malloc_trim``."""
+    """Return the bytes that malloc retained, before and after ``malloc_trim``."""
     after = profile.attribution.bytes_of("allocator_retained") if profile.attribution else 0
     return after + max(0, profile.allocator_retained_bytes or 0)
 
@@ -221,7 +221,7 @@ def _avoidable_bytes(profile: Profile) -> int:
 
 
 def _findings_beyond_slack(profile: Profile) -> list[Finding]:
-    """Return the costly findings, without those about the arena if its slack is stated anyway."""
+    """Return the costly findings. Findings about the arena are left out if its slack is stated."""
     has_slack = any(part.label == ARENA_SLACK for part in named_parts(profile))
     return [
         finding
@@ -294,7 +294,7 @@ def _waste_sentence(profile: Profile, worst: Finding) -> str:
 
 
 def _without_remedy(findings: Sequence[Finding]) -> str:
-    """Return what findings without a remedy cost at steady state, as a sentence; empty for none."""
+    """Return the sentence on the steady memory of findings without a remedy; empty for none."""
     unsaved = [finding for finding in _costly(findings) if finding.bytes and not finding.remedies]
     if not unsaved:
         return ""
@@ -304,7 +304,7 @@ def _without_remedy(findings: Sequence[Finding]) -> str:
 
 
 def _copies_clause(profile: Profile, worst: Finding) -> str:
-    """Return which weight of `worst` is in memory several times; empty if none was found so."""
+    """Return the clause on the weight of `worst` with several copies; empty without one."""
     if profile.attribution is None:
         return ""
     concerned = {plain(name) for name in worst.weights}

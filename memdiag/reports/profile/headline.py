@@ -12,7 +12,7 @@ from memdiag.reports.text import (
     sampled_mark,
     shortened,
 )
-from memdiag.units import MIB, format_size
+from memdiag.units import MIB, counted, format_size
 
 MIN_FACTOR_BYTES = MIB
 """Multiples of less than these weights are never printed."""
@@ -29,7 +29,7 @@ _MIN_EARLIER_SHARE = 0.97
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
+class ProfileHeadline:
     """The answer.
 
     Attributes:
@@ -44,7 +44,7 @@ class Headline:
     facts: str
 
 
-def profile_headline(profile: Profile) -> Headline:
+def profile_headline(profile: Profile) -> ProfileHeadline:
     """Return the headline of `profile`, whether the run completed or not."""
     completed = profile.outcome.status == "completed"
     peak = _peak(profile)
@@ -62,7 +62,7 @@ def profile_headline(profile: Profile) -> Headline:
         second = f"The peak until then was {peak}{where}."
     weights = profile.model.weight_bytes
     facts = [f"{format_size(weights)} of weights"] if weights is not None else []
-    return Headline(
+    return ProfileHeadline(
         model=model_file(profile.model.path),
         completed=completed,
         first=first,
@@ -89,7 +89,7 @@ def weight_factor(profile: Profile, size: int) -> str | None:
 def runtime_bytes(profile: Profile) -> int:
     """Return the file-backed memory added since the baseline that is not the model's.
 
-    These are pages of the runtime's libraries, used for the first time. 0 if unknown.
+    It consists of pages of the runtime's libraries, used for the first time. 0 if unknown.
     """
     if not profile.phases:
         return 0
@@ -177,7 +177,7 @@ def _in_parentheses(text: str | None) -> str:
 
 
 def _steady_parts(profile: Profile) -> str:
-    """Return what the steady state adds to the baseline, by kind of memory."""
+    """Return the bytes that the steady state adds to the baseline, by kind of memory."""
     base, steady = baseline_memory(profile), profile.steady
     if steady is None or base is None:
         return ""
@@ -200,5 +200,5 @@ def _runtime(profile: Profile) -> str:
     parts += [plain(name).removesuffix("ExecutionProvider") for name in profile.session.providers]
     threads = profile.session.options.get("intra_op_num_threads", "0")
     if threads.isdecimal() and int(threads) > 0:
-        parts.append(f"{int(threads)} thread{'s' if int(threads) > 1 else ''}")
+        parts.append(counted(int(threads), "thread"))
     return ", ".join(part for part in parts if part)

@@ -12,7 +12,7 @@ from memdiag.reports.phase_table import PhaseRow, arranged, phase_row, table_of
 from memdiag.reports.profile.headline import ENDINGS
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import decimals_for, plain
-from memdiag.units import MIB, format_duration, format_size
+from memdiag.units import MIB, counted, format_duration, format_size
 
 MIN_RUNS_FOR_P95 = 20
 
@@ -114,8 +114,8 @@ def span_row(span: Span) -> SpanRow:
 def span_rows(profile: Profile) -> tuple[SpanRow, ...]:
     """Return the spans that add detail to their phase, largest movement of memory first.
 
-    These are all spans of the phases in which graph transformers run, and those of any other phase
-    in which memory moved more than once.
+    Included are the phases in which graph transformers run, and other phases in which memory moved
+    more than once.
     """
     rows = [span_row(span) for span in profile.spans]
     moves = Counter(row.phase for row in rows if max(row.movement) >= _MIN_GROWTH)
@@ -226,7 +226,7 @@ def _latency(profile: Profile) -> str:
         median = format_duration(statistics.median(ordered))
         p95 = format_duration(ordered[math.ceil(0.95 * len(ordered)) - 1])
         name = "p95" if len(ordered) >= MIN_RUNS_FOR_P95 else "p95 (the largest)"
-        count = f"{len(ordered)} run{'s' if len(ordered) > 1 else ''}"
+        count = counted(len(ordered), "run")
         parts.append(f"latency median {median}, {name} {p95} over {count}")
     if profile.first_run_s is not None:
         parts.append(f"first run {format_duration(profile.first_run_s)}")

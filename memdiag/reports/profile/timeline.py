@@ -56,7 +56,7 @@ class TimelineChart:
         anonymous_bytes, file_bytes: None if the system does not split the resident set.
         shared_bytes: None also if there was no shared memory. `file_bytes` includes shared memory
             only if the record does not separate them.
-        baseline_file_bytes, baseline_shared_bytes: those parts of the baseline.
+        baseline_file_bytes, baseline_shared_bytes: the baseline's file and shared pages.
     """
 
     t_s: tuple[float, ...]

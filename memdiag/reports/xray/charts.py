@@ -43,9 +43,9 @@ def tiles(
 ) -> tuple[Tile, ...]:
     """Return the tiles: owners, the largest weights in them, and the copies of each weight.
 
-    Each tile comes before those inside it. There is a tile for each row of the owner table, with
-    the same size. `trimmed_bytes` were returned by ``malloc_trim`` before the X-ray was taken, and
-    count as retained by malloc.
+    Each tile comes before the tiles inside it. There is a tile for each row of the owner table,
+    with the same size. `trimmed_bytes` were returned by ``malloc_trim`` before the X-ray was taken,
+    and count as retained by malloc.
     """
     resident = attribution.resident_bytes + trimmed_bytes
     tiles = [_tile("all", "", "resident", 0, resident, "all", "")]
@@ -304,7 +304,7 @@ def _text_length(cells: Iterable[str | int]) -> int:
 
 
 def tile_columns(tiles: Sequence[Tile]) -> dict[str, list[Any]]:
-    """Return `tiles` as columns."""
+    """Return the fields of `tiles` as lists of equal length, for the page's chart."""
     return {
         "id": [tile.id for tile in tiles],
         "parent": [tile.parent for tile in tiles],

@@ -84,7 +84,7 @@ class CopyRow:
 
     @property
     def is_freed(self) -> bool:
-        """Whether the copies were freed."""
+        """Whether the copies of this row are in freed memory."""
         return self.state == FREED
 
 
@@ -190,7 +190,7 @@ def _copy_cells(weight: WeightRow, copy: CopyRow) -> Row:
 
 
 def print_copies(console: Console, weights: Sequence[WeightRow]) -> None:
-    """Print the copies of `weights`, each weight's below a line of its own."""
+    """Print each weight of `weights` on a line, with its copies below."""
     # All sizes have the same number of decimals, so that they can be compared.
     decimals = decimals_for(max(copy.size_bytes for weight in weights for copy in weight.copies))
     copies = [copy for weight in weights for copy in weight.copies]

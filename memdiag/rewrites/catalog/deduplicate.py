@@ -25,13 +25,13 @@ REWRITE = Rewrite(
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
-    """Return why no two of the weights can be merged."""
+    """Return why no two weights of `finding` can be merged; None if two can."""
     merges, reason = _plan(editor, finding)
     return None if merges else reason
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
-    """Merge the weights that can be merged."""
+    """Merge the equal weights of `finding`; return whether there were any."""
     merges, _ = _plan(editor, finding)
     return apply_merges(editor, merges)
 

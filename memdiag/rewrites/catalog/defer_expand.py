@@ -13,9 +13,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.model.tensor_types import TensorType
 from memdiag.records.finding import Finding
-from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
+from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
 
 REWRITE = Rewrite(
@@ -101,7 +102,7 @@ def _problem(editor: ModelEditor, node: ir.Node | None) -> str:
 
 def _cast_problem(cast: ir.Node, reader: ir.Node, input_index: int) -> str:
     if reader.domain not in ONNX_DOMAINS or reader.op_type not in _GATHERS or input_index:
-        return f"{reader.op_type} reads the whole result of the Cast"
+        return f"{reader.op_type} is not a Gather that reads the Cast as its first input"
     to = cast.attributes.get("to")
     return "the type of the Cast is an attribute of its function" if not to or to.is_ref() else ""
 

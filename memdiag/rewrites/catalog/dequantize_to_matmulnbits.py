@@ -21,20 +21,21 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from memdiag.model.graph_index import ONNX_DOMAINS
+from memdiag.model.tensor_types import Array
 from memdiag.ort.releases import MATMULNBITS_8_BITS_FP32_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.rewrites.computed_tensor import computed_tensor
 from memdiag.rewrites.matmulnbits_packing import (
     BITS,
-    Array,
-    QuantizedMatrix,
+    QuantizedOperand,
     packed_scales,
     packed_weight,
     packed_zeros,
     packing_problem,
 )
-from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
+from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
 from memdiag.rewrites.weights import Tensor, constant_tensor, new_initializer, remove_weight
 
@@ -63,7 +64,7 @@ class DequantizedProducts(NamedTuple):
 
     dequantize: ir.Node
     products: tuple[ir.Node, ...]
-    weights: QuantizedMatrix
+    weights: QuantizedOperand
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
@@ -128,33 +129,33 @@ def _plan(editor: ModelEditor, node: ir.Node, finding: Finding) -> DequantizedPr
 
 def _quantized(
     node: ir.Node, weight: Tensor, scales: Tensor, by_columns: bool, fused: bool
-) -> QuantizedMatrix | str:
+) -> QuantizedOperand | str:
     """Return the weight and scales of `node`, or why they are not supported."""
     if weight.dtype not in BITS:
         return f"MatMulNBits does not support {weight.dtype.name.lower()}"
     if BITS[weight.dtype] == 8 and Runtime.installed() < MATMULNBITS_8_BITS_FP32_SINCE:
         return "MatMulNBits fully supports 8 bits only since onnxruntime 1.23"
     if len(weight.shape) != 2:
-        return "the weight is no matrix"
+        return "the weight is not a matrix"
     block, axis = _integer(node, "block_size", 0), _integer(node, "axis", 1) % 2
     if block:
         summed = 1 if by_columns else 0
         if axis != summed or block not in _BLOCKS:
             return "the blocks are not of 16 to 256 values along the axis that is summed"
-        return QuantizedMatrix(weight, scales, None, block, True, by_columns)
+        return QuantizedOperand(weight, scales, None, block, True, by_columns)
     if scales.size > 1 and axis == (1 if by_columns else 0):
         return "the values that a product sums have different scales"
     depth = int(weight.shape.numpy()[1 if by_columns else 0])
     block = next((size for size in _BLOCKS if size >= depth), _BLOCKS[-1])
     block = min(block, _FUSED_BLOCK) if fused else block
-    return QuantizedMatrix(weight, scales, None, block, False, by_columns)
+    return QuantizedOperand(weight, scales, None, block, False, by_columns)
 
 
 def _constants_problem(weight: ir.Value, scales: ir.Value, zeros: ir.Value | None) -> str:
     """Return why weight, scales and zero points cannot be replaced; empty if they can."""
     for value in (weight, scales, *([zeros] if zeros is not None else [])):
         if constant_tensor(value) is None or value.is_graph_input():
-            return f"{value.name} is no constant"
+            return f"{value.name} is not a constant"
         if value.is_graph_output():
             return f"{value.name} is an output"
     return "something else reads the weight as well" if len(weight.uses()) > 1 else ""
@@ -170,11 +171,14 @@ def _readers_problem(editor: ModelEditor, node: ir.Node) -> str:
     for product, input_index in output.uses():
         name = product.op_type
         if name not in ("MatMul", "Gemm") or product.domain not in ONNX_DOMAINS or input_index != 1:
-            return f"{name} reads the dequantized weight, not as a right operand"
+            return (
+                f"{name} does not read the dequantized weight as the right operand of a MatMul or"
+                " Gemm"
+            )
         left = product.inputs[0]
         kind = editor.type_of(left) if left is not None else None
         if left is output or (kind is not None and kind.dtype != "float"):
-            return "the left operand of the product is no fp32"
+            return "the left operand of the product is not fp32"
         producer = left.producer() if left is not None else None
         if producer is not None and producer.op_type == "DequantizeLinear":
             return "the left operand is dequantized as well, for a product of integers"
@@ -255,9 +259,9 @@ def _replace_with_matmulnbits(
 
 def _add(
     editor: ModelEditor,
-    weights: QuantizedMatrix,
+    weights: QuantizedOperand,
     source: ir.Value,
-    pack: Callable[[QuantizedMatrix], Iterator[Array]],
+    pack: Callable[[QuantizedOperand], Iterator[Array]],
     dtype: ir.DataType,
     sizes: tuple[int, ...],
 ) -> ir.Value:

@@ -18,9 +18,10 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.records.finding import Finding
 from memdiag.rewrites.computed_tensor import computed_tensor, iter_chunks
-from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
+from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
 from memdiag.rewrites.weights import Tensor, constant_tensor, set_tensor, tensor_problem
 

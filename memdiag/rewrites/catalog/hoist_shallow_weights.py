@@ -34,7 +34,7 @@ def check(editor: ModelEditor, finding: Finding) -> str | None:
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
-    """Move the weights that can be moved."""
+    """Move the weights of `finding` that can move; return whether there were any."""
     return apply_merges(editor, _plan(editor, finding).merges)
 
 

@@ -28,7 +28,7 @@ REWRITE = Rewrite(
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
-    """Return why none of the weights can be moved."""
+    """Return why no weight of `finding` can move to the main graph; None if one can."""
     plan = _plan(editor, finding)
     if plan.merges:
         return None

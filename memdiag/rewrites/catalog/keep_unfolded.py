@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.records.finding import Finding
-from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
+from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
 from memdiag.rewrites.weights import (
     Tensor,

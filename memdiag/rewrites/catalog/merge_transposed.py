@@ -60,14 +60,14 @@ def check(editor: ModelEditor, finding: Finding) -> str | None:
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Gather from one matrix only and drop the other; return whether that was possible."""
-    found = _merge(editor, finding)
-    if isinstance(found, str):
+    plan = _merge(editor, finding)
+    if isinstance(plan, str):
         return False
-    for gather in found.gathers:
-        _replace(editor, gather, found.kept)
-    graph = found.dropped.graph
+    for gather in plan.gathers:
+        _replace(editor, gather, plan.kept)
+    graph = plan.dropped.graph
     assert graph is not None
-    graph.initializers.pop(str(found.dropped.name))
+    graph.initializers.pop(str(plan.dropped.name))
     return True
 
 

@@ -68,7 +68,7 @@ def listing_problem(editor: ModelEditor, weight: ir.Value | None) -> str:
             " it does not keep onnxruntime from treating it as a constant"
         )
     if weight is None or not weight.is_initializer():
-        return "the weight is no initializer"
+        return "the weight is not an initializer"
     if not is_main_initializer(editor, weight):
         return "the weight is owned by a subgraph"
     if weight.is_graph_input():

@@ -34,7 +34,7 @@ REWRITE = Rewrite(
 )
 
 _MIN_MANY_ROWS = 128
-"""Products of so many rows take longer to transpose than the weight takes to pack."""
+"""From this number of rows on, transposing a product takes longer than packing the weight."""
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:

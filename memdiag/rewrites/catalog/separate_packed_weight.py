@@ -56,18 +56,6 @@ class _Separation(NamedTuple):
     problems: tuple[str, ...]
 
 
-class _WeightUse(NamedTuple):
-    """A node that reads the weight as its input number `input_index`."""
-
-    node: ir.Node
-    input_index: int
-
-    @property
-    def packs(self) -> bool:
-        """Whether the node packs the weight."""
-        return (self.node.op_type, self.node.domain) in _PACKING and self.input_index == 1
-
-
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why no weight can be separated; None if one can."""
     plan = _plan(editor, finding)
@@ -112,7 +100,7 @@ def _product_problem(editor: ModelEditor, product: Product) -> str:
 def _weight_problem(editor: ModelEditor, weight: ir.Value) -> str:
     """Return why `weight` cannot be stored in a file and packed from there; empty if it can."""
     if not weight.is_initializer() or not isinstance(weight.const_value, ir.ExternalTensor):
-        return "the weight is no initializer that could be external data"
+        return "the weight is not an initializer that could be external data"
     if not is_main_initializer(editor, weight):
         return "the weight is owned by a subgraph"
     if initializers_are_inputs(editor):
@@ -130,9 +118,9 @@ def _uses_problem(weight: ir.Value, products: list[Product]) -> str:
     The Transposes of `products` will be removed.
     """
     removed = {product.transpose.producer() for product in products}
-    uses = [use for use in _uses(weight) if use.node not in removed]
-    kept = [use for use in uses if not use.packs]
-    whole = [use.node.op_type for use in kept if use.node.op_type not in _PARTIAL_READERS]
+    uses = [(node, input_index) for node, input_index in _uses(weight) if node not in removed]
+    kept = [node for node, input_index in uses if not _packs(node, input_index)]
+    whole = [node.op_type for node in kept if node.op_type not in _PARTIAL_READERS]
     if whole:
         return f"{whole[0]} reads all of the weight as it is"
     if not kept:
@@ -147,15 +135,21 @@ def _separate(editor: ModelEditor, weight: ir.Value) -> None:
     name = editor.unique_name(f"{weight.name}_packed")
     twin = ir.Value(name=name, type=weight.type, shape=weight.shape, const_value=weight.const_value)
     editor.model.graph.register_initializer(twin)
-    for use in list(_uses(weight)):
-        if use.packs:
-            use.node.replace_input_with(use.input_index, twin)
+    for node, input_index in list(_uses(weight)):
+        if _packs(node, input_index):
+            node.replace_input_with(input_index, twin)
 
 
-def _uses(weight: ir.Value) -> Iterator[_WeightUse]:
-    """Yield the uses of `weight`, also behind Identity nodes, which a session removes.
+def _packs(node: ir.Node, input_index: int) -> bool:
+    """Return whether `node` packs the weight that it reads as its input `input_index`."""
+    return (node.op_type, node.domain) in _PACKING and input_index == 1
 
-    An Identity whose output is an output of its graph is a use itself.
+
+def _uses(weight: ir.Value) -> Iterator[tuple[ir.Node, int]]:
+    """Yield the nodes that read `weight`, each with the index of its input.
+
+    A session removes Identity nodes: their readers are yielded instead, unless the output of the
+    Identity is an output of its graph.
     """
     pending = [weight]
     while pending:
@@ -164,4 +158,4 @@ def _uses(weight: ir.Value) -> Iterator[_WeightUse]:
             if is_identity and not node.outputs[0].is_graph_output():
                 pending.append(node.outputs[0])
             else:
-                yield _WeightUse(node, input_index)
+                yield node, input_index

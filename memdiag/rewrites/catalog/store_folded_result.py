@@ -10,16 +10,16 @@ sums in another order.
 import math
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from memdiag.errors import MeasurementError
+from memdiag.model.graph_index import ONNX_DOMAINS
+from memdiag.model.tensor_types import Array
 from memdiag.records.finding import Finding
-from memdiag.rewrites.model_editor import ONNX_DOMAINS, ModelEditor
+from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite
 from memdiag.rewrites.weights import (
     NEW_INPUT_PROBLEM,
@@ -126,7 +126,7 @@ def _nbytes(editor: ModelEditor, value: ir.Value) -> int | None:
 
 
 def _chain(value: ir.Value) -> list[ir.Node] | None:
-    """Return the nodes that compute `value` from constants alone, in order; None if not so."""
+    """Return the nodes that compute `value` from constants alone, in order; else None."""
     producer = value.producer()
     return None if producer is None else _chain_of(producer)
 
@@ -156,7 +156,7 @@ def _chain_of(last: ir.Node) -> list[ir.Node] | None:
     return list(found)
 
 
-def _evaluated(editor: ModelEditor, value: ir.Value, chain: list[ir.Node]) -> NDArray[Any]:
+def _evaluated(editor: ModelEditor, value: ir.Value, chain: list[ir.Node]) -> Array:
     """Return the array that the nodes of `chain` compute for `value`.
 
     Raises:
@@ -186,5 +186,5 @@ def _evaluated(editor: ModelEditor, value: ir.Value, chain: list[ir.Node]) -> ND
         job = Job(model=path, runs=None, session=session)
         with SessionServer(job, [()]) as server:
             (files,) = server.save(0, Path(folder, "results")).values()
-        result: NDArray[Any] = np.load(files[0])
+        result: Array = np.load(files[0])
         return result

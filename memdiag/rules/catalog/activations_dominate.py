@@ -58,11 +58,11 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     max_bytes = max(_MIN_BYTES, constant_bytes)
     if not ctx.activations_may_exceed(max_bytes, sizes.of):
         return
-    found = ctx.activations(sizes.of)
-    if found.peak_bytes <= max_bytes or found.scope is None or found.node is None:
+    activations = ctx.activations(sizes.of)
+    if activations.peak_bytes <= max_bytes or activations.scope is None or activations.node is None:
         return
-    node = ctx.node_name(found.scope, found.node)
-    largest = found.largest
+    node = ctx.graphs.qualified(activations.scope, activations.node)
+    largest = activations.largest
     largest_text = (
         f"; the largest of all is {largest.name!r} with {format_size(largest.nbytes)}"
         if largest is not None
@@ -70,13 +70,13 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     )
     yield RULE.finding(
         ctx,
-        f"Activations take at least {format_size(found.peak_bytes)} at once at {node}, "
+        f"Activations take at least {format_size(activations.peak_bytes)} at once at {node}, "
         f"more than the weights ({format_size(constant_bytes)}){largest_text}",
         detail="The arena keeps at least as much after the run.",
         nodes=[node],
-        graph=ctx.graphs.path(found.scope),
-        nbytes=0 if sizes.of else found.peak_bytes,
+        graph=ctx.graphs.path(activations.scope),
+        nbytes=0 if sizes.of else activations.peak_bytes,
         peak_bytes=0,
-        run_bytes=found.peak_bytes,
+        run_bytes=activations.peak_bytes,
         phase="first_run",
     )

@@ -68,31 +68,35 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     min_bytes = max(_MIN_BYTES, _MIN_SHARE * weight_bytes) if sizes.assumed else _MIN_BYTES
     if not ctx.activations_may_exceed(min_bytes - 1, sizes.of):
         return
-    found = ctx.activations(sizes.of)
-    if found.peak_bytes < min_bytes or found.scope is None or found.node is None:
+    activations = ctx.activations(sizes.of)
+    if activations.peak_bytes < min_bytes or activations.scope is None or activations.node is None:
         return
     assumed = ", assumed sizes" if sizes.assumed else ""
     yield RULE.finding(
         ctx,
-        f"Activations take at least {format_size(found.peak_bytes)} at {_sizes_text(sizes.of)}"
-        f"{assumed}{_growth(ctx, sizes, found)}",
+        f"Activations take at least {format_size(activations.peak_bytes)} at "
+        f"{_sizes_text(sizes.of)}{assumed}{_growth(ctx, sizes, activations)}",
         detail="The arena keeps at least as much from one run to the next; memory patterns can "
         "take as much again from the second run on, and for each new combination of input shapes.",
-        nodes=[ctx.node_name(found.scope, found.node)],
-        nbytes=0 if sizes.assumed else found.peak_bytes,
+        nodes=[ctx.graphs.qualified(activations.scope, activations.node)],
+        nbytes=0 if sizes.assumed else activations.peak_bytes,
         peak_bytes=0,
-        run_bytes=0 if sizes.assumed else found.peak_bytes,
+        run_bytes=0 if sizes.assumed else activations.peak_bytes,
         phase="first_run",
     )
 
 
-def _growth(ctx: AnalysisContext, sizes: Sizes, found: ActivationPeak) -> str:
+def _growth(ctx: AnalysisContext, sizes: Sizes, activations: ActivationPeak) -> str:
     """Return a clause with the memory of activations at twice the size of each free dimension."""
     grown: list[tuple[str, str]] = []
     for name, size in list(sizes.of.items())[:_MAX_DOUBLED]:
         more = ctx.activations({**sizes.of, name: 2 * size})
         # A graph that does not fit the doubled size leaves shapes unknown.
-        if size and more.unknown <= found.unknown and more.peak_bytes > found.peak_bytes:
+        if (
+            size
+            and more.unknown <= activations.unknown
+            and more.peak_bytes > activations.peak_bytes
+        ):
             grown.append((format_size(more.peak_bytes), name))
     if len(grown) > 1 and len({size for size, _ in grown}) == 1:
         return f"; {grown[0][0]} if one of {', '.join(name for _, name in grown)} is doubled"

@@ -36,8 +36,7 @@ from memdiag.ort.releases import ARENA_FREED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of
-from memdiag.units import MIB, counted, format_size
+from memdiag.units import MIB, counted, format_size, some_of
 
 RULE = Rule(
     code="MD403",
@@ -51,7 +50,7 @@ _MIN_KEPT = MIB
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield at most one finding for Constant nodes of graphs, and one for those of each
+    """Yield at most one finding for Constant nodes of graphs, and one for the nodes of each
     function."""
     graphs: dict[str, list[Weight]] = {}
     functions: dict[str, list[Weight]] = {}

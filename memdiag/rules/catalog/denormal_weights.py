@@ -130,8 +130,7 @@ def _can_be_read(ctx: AnalysisContext, weight: Weight) -> bool:
 
 
 def _multiplies(reader: Reader, weight: Weight) -> bool:
-    """Return whether the kernel of `reader` multiplies by the values of the weight without a
-    cast."""
+    """Return whether the kernel of `reader` multiplies by the weight's values, not cast ones."""
     if reader.input_index not in _WEIGHT_INPUTS.get(reader.node.op_type, ()):
         return False
     through = reader.through

@@ -148,7 +148,7 @@ def _dequantized_weights(
 def _computes_floats(reader: Reader) -> bool:
     """Return whether a reader is a product or a Gather that is not computed in integers."""
     node, scope = reader.node, reader.scope
-    if node.domain not in ("", "ai.onnx") or not node.output:
+    if not node.is_onnx or not node.output:
         return False
     if node.op_type == "Gather" and reader.input_index == 0:
         return not any(use.node.op_type == "QuantizeLinear" for use in scope.uses(node.output[0]))
@@ -169,7 +169,7 @@ def _shared_scales(ctx: AnalysisContext) -> frozenset[Weight]:
         for node in scope.nodes:
             if node.op_type != "DequantizeLinear" or len(node.input) < 2 or not node.input[1]:
                 continue
-            scale = ctx.weight(scope, node.input[1])
+            scale = ctx.graphs.weight(scope, node.input[1])
             if scale is None:
                 continue
             is_number = scale.dtype == "float" and scale.shape == ()
@@ -180,7 +180,7 @@ def _shared_scales(ctx: AnalysisContext) -> frozenset[Weight]:
 
 def _scale(ctx: AnalysisContext, step: PathStep) -> Weight | None:
     name = step.node.input[1] if len(step.node.input) > 1 else ""
-    return ctx.weight(step.scope, name) if name else None
+    return ctx.graphs.weight(step.scope, name) if name else None
 
 
 def _dequantized_weight(
@@ -227,7 +227,7 @@ def _reason(
     if "Gather" in operators:
         return "a Gather reads it"
     if len(shape) != 2:
-        return "the weight is no matrix"
+        return "the weight is not a matrix"
     if any("Transpose" in reader.through for reader in readers):
         return "a Transpose is between them"
     if any(integer(reader.node, "transB", 0) for reader in readers):

@@ -38,8 +38,7 @@ from memdiag.ort.releases import ARENA_FREED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of
-from memdiag.units import KIB, MIB, counted, format_size
+from memdiag.units import KIB, MIB, counted, format_size, some_of
 
 RULE = Rule(
     code="MD401",
@@ -79,62 +78,61 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     ]
     if sum(weight.nbytes for weight in candidates) < _MIN_BYTES:
         return
-    found = [private for weight in candidates if (private := _private_weight(ctx, weight))]
-    found.sort(key=lambda private: -private.weight.nbytes)
-    total = sum(private.weight.nbytes for private in found)
+    private_weights = [
+        private for weight in candidates if (private := _private_weight(ctx, weight))
+    ]
+    private_weights.sort(key=lambda private: -private.weight.nbytes)
+    total = sum(private.weight.nbytes for private in private_weights)
     if total < _MIN_BYTES:
         return
-    names = [qualified_name(private.weight) for private in found]
+    names = [qualified_name(private.weight) for private in private_weights]
     older = " The arena keeps those that are packed as well."
     yield RULE.finding(
         ctx,
-        f"{counted(len(found), 'weight')} in the model file ({some_of(names)}: "
+        f"{counted(len(private_weights), 'weight')} in the model file ({some_of(names)}: "
         f"{format_size(total)}) would be mapped instead of copied as external data",
         detail="Each session has a private copy of them."
         + (older if ctx.runtime < ARENA_FREED_SINCE else ""),
         weights=names,
         nbytes=total,
-        peak_bytes=_peak_reduction(ctx, found),
+        peak_bytes=_peak_reduction(ctx, private_weights),
         phase="parse",
         expected=(
             ExpectedCopies(weights=(name,), kind="original", count=1, bytes=private.weight.nbytes)
-            for name, private in zip(names, found, strict=True)
+            for name, private in zip(names, private_weights, strict=True)
             if not private.packed_bytes
         ),
-        retained_bytes=sum(private.weight.nbytes for private in found if private.packed_bytes),
+        retained_bytes=sum(
+            private.weight.nbytes for private in private_weights if private.packed_bytes
+        ),
     )
 
 
 def _private_weight(ctx: AnalysisContext, weight: Weight) -> _PrivateWeight | None:
-    """Return the weight if it stays in private memory and would be mapped as external data; else
-    None."""
-    if ctx.is_overridable(weight):
+    """Return a weight in private memory that external data would map instead; else None."""
+    if ctx.graphs.is_overridable(weight):
         return _PrivateWeight(weight, 0)
-    consumers = ctx.session.weight(weight).consumers
-    operators = {consumer.node.op_type for consumer in consumers}
+    uses = ctx.session.weight(weight).uses
+    operators = {use.node.op_type for use in uses}
     if "DequantizeLinear" in operators or (weight.dtype in _HALF and not operators & GATHERING):
         return None
     if not ctx.session.is_freed(weight, mapped=True):
         return _PrivateWeight(weight, 0)
     # A reordered filter is gone before there is an arena.
-    packed = [
-        consumer.buffer.nbytes
-        for consumer in consumers
-        if consumer.buffer and consumer.buffer.kind == "packed"
-    ]
+    packed = [use.buffer.nbytes for use in uses if use.buffer and use.buffer.kind == "packed"]
     is_retained = ctx.runtime < ARENA_FREED_SINCE and packed
     return _PrivateWeight(weight, max(packed)) if is_retained else None
 
 
-def _peak_reduction(ctx: AnalysisContext, found: list[_PrivateWeight]) -> int:
+def _peak_reduction(ctx: AnalysisContext, private_weights: list[_PrivateWeight]) -> int:
     """Return by how much the peak of private memory would be lower with external data."""
-    private = {entry.weight for entry in found}
+    private = {entry.weight for entry in private_weights}
     others = (weight for weight in ctx.model.weights if weight not in private)
     # While all are converted, one embedded weight at a time is there twice.
     largest_other = max(
         (weight.nbytes for weight in others if weight.storage != "external"), default=0
     )
-    largest = max(largest_other, found[0].weight.nbytes)
-    packed = sum(entry.packed_bytes for entry in found)
-    total = sum(entry.weight.nbytes for entry in found)
+    largest = max(largest_other, private_weights[0].weight.nbytes)
+    packed = sum(entry.packed_bytes for entry in private_weights)
+    total = sum(entry.weight.nbytes for entry in private_weights)
     return total + max(largest, packed) - max(largest_other, packed)

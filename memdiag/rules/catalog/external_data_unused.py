@@ -86,8 +86,8 @@ def _in_file(
         return
     yield RULE.finding(
         ctx,
-        f"{format_size(unused)} of the {format_size(size)} in {location} are no weight that this "
-        f"model reads ({format_size(max(size - end, 0))} of them at the end)",
+        f"{format_size(unused)} of the {format_size(size)} in {location} do not belong to a weight "
+        f"that this model reads ({format_size(max(size - end, 0))} of them at the end)",
         detail="They take space on disk only, as they are not mapped; another model may use them.",
         nbytes=0,
     )

@@ -21,8 +21,8 @@ on all releases.
 - Store the weight in the type that it is used in, or gather first and cast what was gathered.
 - `defer-expand`: move the Expand, Tile or Cast behind the node that can do with the small operand.
 - `fp16-to-fp32`: store the weight in the type that it is cast to.
-- `keep-unfolded`: list the small operand among the inputs, so that it is no constant; the large one
-  is then computed in every run.
+- `keep-unfolded`: list the small operand among the inputs, so that it is not a constant; the large
+  one is then computed in every run.
 - `folding-size-limit`: set the option above to a smaller number of bytes (since 1.27).
 - `disable-constant-folding`: leave the optimizer `ConstantFolding` out, on all releases.
 
@@ -49,17 +49,12 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold
 from memdiag.ort.fusions import batch_normalization_after
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE
-from memdiag.ort.session_memory import (
-    Consumer,
-    FoldedResult,
-    LoadedWeight,
-    SessionConstant,
-)
+from memdiag.ort.session_constants import FoldedResult, LoadedWeight, PackedUse, SessionConstant
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import common_graph, node_names, some_of
-from memdiag.units import KIB, MIB, format_size
+from memdiag.rules.wording import common_graph, node_names
+from memdiag.units import KIB, MIB, format_size, some_of
 
 RULE = Rule(
     code="MD301",
@@ -81,7 +76,7 @@ _UNFOLDING = ("keep-unfolded", "folding-size-limit", "disable-constant-folding")
 """The remedies that have the nodes evaluated in every run."""
 _GROWN_LATER = frozenset({"Expand", "Tile", "ConstantOfShape", "Cast"})
 _MIN_GROWTH = 1.5
-"""Bytes after folding, divided by those before it, from which a node is reported."""
+"""Ratio of the bytes after and before folding from which a node is reported."""
 
 
 class _GrownResult(NamedTuple):
@@ -115,27 +110,30 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         if after >= _MIN_GROWTH * before:
             grown = _GrownResult(ctx.session.result(fold), replaced, kept)
             by_operator[fold.node.op_type].append(grown)
-    for operator, found in by_operator.items():
-        yield from _findings(ctx, operator, found)
+    for operator, grown_results in by_operator.items():
+        yield from _findings(ctx, operator, grown_results)
 
 
 def _is_used(ctx: AnalysisContext, weight: Weight) -> bool:
     """Return whether a node that is not folded uses the weight."""
     loaded = ctx.session.weight(weight)
-    return bool(loaded.consumers) or loaded.is_exposed
+    return bool(loaded.uses) or loaded.is_exposed
 
 
 def _findings(
-    ctx: AnalysisContext, operator: str, found: Sequence[_GrownResult]
+    ctx: AnalysisContext, operator: str, grown_results: Sequence[_GrownResult]
 ) -> Iterator[Finding]:
-    folds = [grown.fold for grown in found]
+    folds = [grown.fold for grown in grown_results]
     result_bytes = sum(fold.nbytes for fold in folds)
     source_bytes = _total({weight for fold in folds for weight in fold.weights})
-    replaced_bytes = _total({weight for grown in found for weight in grown.replaced})
+    replaced_bytes = _total({weight for grown in grown_results for weight in grown.replaced})
     beside = {
-        weight for grown in found for weight in grown.kept if weight.nbytes >= _MIN_NODE_BYTES
+        weight
+        for grown in grown_results
+        for weight in grown.kept
+        if weight.nbytes >= _MIN_NODE_BYTES
     }
-    steady_bytes = _steady_bytes(ctx, [grown.result for grown in found])
+    steady_bytes = _steady_bytes(ctx, [grown.result for grown in grown_results])
     growth = steady_bytes - replaced_bytes
     if growth < _MIN_BYTES:
         return
@@ -158,9 +156,9 @@ def _findings(
         nodes=nodes,
         graph=common_graph(ctx, folds),
         nbytes=growth,
-        peak_bytes=max(growth, _peak_reduction(ctx, found)),
+        peak_bytes=max(growth, _peak_reduction(ctx, grown_results)),
         phase="constant_fold",
-        expected=_expected(found),
+        expected=_expected(grown_results),
         remedies=_remedies(ctx, operator, folds, unfolding_saves=unfolding_saves),
     )
 
@@ -172,7 +170,7 @@ def _total(weights: Iterable[Weight]) -> int:
 def _run_bytes(ctx: AnalysisContext, folds: Sequence[Fold]) -> int:
     """Return the bytes that the largest of these nodes needs in a run if nothing is folded.
 
-    Its result and those of its operands that were folded too are in the arena at once.
+    Its result and its folded operands are in the arena at once.
     """
     largest = 0
     for fold in folds:
@@ -189,21 +187,21 @@ def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
     packed: list[SessionConstant] = []
     in_arena: list[FoldedResult] = []
     for result in results:
-        consumers = [(consumer, _is_fused(ctx, consumer)) for consumer in result.consumers]
+        uses = [(use, _is_fused(ctx, use)) for use in result.uses]
         # A filter with a BatchNormalization fused into it differs from the result: each such Conv
         # has a copy of its own.
-        fused = [consumer for consumer, is_fused in consumers if is_fused]
-        shared = tuple(consumer for consumer, is_fused in consumers if not is_fused)
-        unpacked_bytes += result.fold.nbytes * sum(consumer.buffer is None for consumer in fused)
-        is_used = bool(result.consumers) or result.is_exposed
-        remaining = replace(result, consumers=shared)
+        fused = [use for use, is_fused in uses if is_fused]
+        shared = tuple(use for use, is_fused in uses if not is_fused)
+        unpacked_bytes += result.fold.nbytes * sum(use.buffer is None for use in fused)
+        is_used = bool(result.uses) or result.is_exposed
+        remaining = replace(result, uses=shared)
         if result.is_kept or not is_used or remaining.is_read:
             unpacked_bytes += result.fold.nbytes
         content = result.fold.scope, result.fold.output
-        packed.append(replace(result, consumers=shared, content=content))
+        packed.append(replace(result, uses=shared, content_key=content))
         packed += [
-            replace(result, consumers=(consumer,), content=(content, index))
-            for index, consumer in enumerate(fused)
+            replace(result, uses=(use,), content_key=(content, index))
+            for index, use in enumerate(fused)
         ]
         if result.is_kept or not is_used or shared or result.is_exposed:
             in_arena.append(result)
@@ -211,29 +209,29 @@ def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
     return unpacked_bytes + packed_bytes + ctx.session.retained_results(in_arena)
 
 
-def _is_fused(ctx: AnalysisContext, consumer: Consumer) -> bool:
-    """Return whether a BatchNormalization is fused into the filter that `consumer` reads."""
-    scope, conv = consumer.scope, consumer.node
-    node = batch_normalization_after(scope, conv) if consumer.input_index == 1 else None
+def _is_fused(ctx: AnalysisContext, use: PackedUse) -> bool:
+    """Return whether a BatchNormalization is fused into the filter that `use` reads."""
+    scope, conv = use.scope, use.node
+    node = batch_normalization_after(scope, conv) if use.input_index == 1 else None
     if node is None:
         return False
     for name in filter(None, (*conv.input[1:], *node.input[1:])):
         defining = scope.defining_scope(name)
         if defining is None or name in defining.inputs:
             return False
-        if ctx.folds.index_of(defining, name) is None and ctx.weight(scope, name) is None:
+        if ctx.folds.index_of(defining, name) is None and ctx.graphs.weight(scope, name) is None:
             return False
     return True
 
 
-def _peak_reduction(ctx: AnalysisContext, found: Sequence[_GrownResult]) -> int:
+def _peak_reduction(ctx: AnalysisContext, grown_results: Sequence[_GrownResult]) -> int:
     """Return by how much the peak would be lower if the sources were not folded."""
     results: dict[Weight, list[FoldedResult]] = defaultdict(list)
-    for grown in found:
+    for grown in grown_results:
         for weight in grown.fold.weights:
             results[weight].append(grown.result)
     loaded = [
-        replace(ctx.session.weight(weight), results=tuple(of_weight)).with_content(weight)
+        replace(ctx.session.weight(weight), results=tuple(of_weight)).with_content_key(weight)
         for weight, of_weight in results.items()
     ]
     return ctx.session.peak_reduction(loaded, list(map(LoadedWeight.unpacked, results)))
@@ -263,14 +261,14 @@ def _detail(ctx: AnalysisContext, steady_bytes: int, replaced_bytes: int, kept: 
     return f"onnxruntime {ctx.runtime} keeps {format_size(steady_bytes)} for it, {where}."
 
 
-def _expected(found: Sequence[_GrownResult]) -> Iterator[ExpectedCopies]:
+def _expected(grown_results: Sequence[_GrownResult]) -> Iterator[ExpectedCopies]:
     """Yield the copies that an X-ray recognizes: half-precision weights cast to float."""
-    folds = [grown.fold for grown in found]
+    folds = [grown.fold for grown in grown_results]
     weights = dict.fromkeys(weight for fold in folds for weight in fold.weights)
     if (
         all(fold.node.op_type == "Cast" and fold.dtype == "float" for fold in folds)
         and all(weight.dtype in ("float16", "bfloat16") for weight in weights)
-        and not any(grown.result.is_freed for grown in found)
+        and not any(grown.result.is_freed for grown in grown_results)
     ):
         yield ExpectedCopies(
             weights=tuple(qualified_name(weight) for weight in weights),

@@ -51,8 +51,8 @@ from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.expected_copies import expected_copies
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted_weights, is_or_are, node_names, some_of
-from memdiag.units import KIB, MIB, format_size
+from memdiag.rules.wording import counted_weights, is_or_are, node_names
+from memdiag.units import KIB, MIB, format_size, some_of
 
 RULE = Rule(
     code="MD204",
@@ -96,15 +96,15 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     halves = list(filter(_may_be_cast, ctx.model.weights))
     if sum(weight.nbytes for weight in halves) < _MIN_BYTES:
         return
-    found = [
+    cast_weights = [
         cast
         for weight in halves
-        if not ctx.is_overridable(weight) and (cast := _cast_weight(ctx, weight))
+        if not ctx.graphs.is_overridable(weight) and (cast := _cast_weight(ctx, weight))
     ]
-    found.sort(key=lambda cast: -cast.nbytes)
-    total = sum(cast.nbytes for cast in found)
+    cast_weights.sort(key=lambda cast: -cast.nbytes)
+    total = sum(cast.nbytes for cast in cast_weights)
     if total >= _MIN_BYTES:
-        yield _finding(ctx, found, total)
+        yield _finding(ctx, cast_weights, total)
 
 
 def _may_be_cast(weight: Weight) -> bool:
@@ -127,16 +127,7 @@ def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
     if runtime < FLOAT16_CAST_ONCE_SINCE:
         return _CastWeight(weight, nodes, [wide], is_kept=True)
     buffers = [
-        packed_buffer(
-            ctx.graphs,
-            runtime,
-            reader.scope,
-            reader.node,
-            reader.input_index,
-            "float",
-            weight.shape,
-        )
-        for reader in casting
+        packed_buffer(ctx.graphs, runtime, reader.use, "float", weight.shape) for reader in casting
     ]
     copies = list(dict.fromkeys(buffer for buffer in buffers if buffer is not None))
     is_prepacked = any(copy.kind != "reordered" for copy in copies)
@@ -146,17 +137,17 @@ def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
 
 
 def _is_cast_for(reader: Reader) -> bool:
-    return reader.node.op_type in CAST_FROM_FLOAT16 and reader.node.domain in ("", "ai.onnx")
+    return reader.node.op_type in CAST_FROM_FLOAT16 and reader.node.is_onnx
 
 
-def _finding(ctx: AnalysisContext, found: list[_CastWeight], total: int) -> Finding:
-    names = [qualified_name(cast.weight) for cast in found]
-    nodes = [node for cast in found for node in cast.nodes]
-    stored = sum(cast.weight.nbytes for cast in found)
-    copies = sum(cast.copies_bytes for cast in found)
+def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight], total: int) -> Finding:
+    names = [qualified_name(cast.weight) for cast in cast_weights]
+    nodes = [node for cast in cast_weights for node in cast.nodes]
+    stored = sum(cast.weight.nbytes for cast in cast_weights)
+    copies = sum(cast.copies_bytes for cast in cast_weights)
     is_once = ctx.runtime >= FLOAT16_CAST_ONCE_SINCE
     subject = counted_weights(names, stored, "fp16 weight")
-    are = is_or_are(len(found))
+    are = is_or_are(len(cast_weights))
     how = f"{are} kept in fp32" if is_once else f"{are} cast to fp32 at each run"
     if is_once:
         detail = f"The fp32 copies take {format_size(copies)} of private memory."
@@ -172,18 +163,18 @@ def _finding(ctx: AnalysisContext, found: list[_CastWeight], total: int) -> Find
         weights=names,
         nodes=nodes,
         nbytes=total,
-        peak_bytes=max(total, _peak_reduction(ctx.runtime, found)),
+        peak_bytes=max(total, _peak_reduction(ctx.runtime, cast_weights)),
         phase="optimize" if is_once else "first_run",
         # In older releases a part of them is in blocks that are free, or reused.
-        expected=_expected(found) if ctx.runtime >= FLOAT16_CAST_FREED_SINCE else (),
+        expected=_expected(cast_weights) if ctx.runtime >= FLOAT16_CAST_FREED_SINCE else (),
     )
 
 
-def _peak_reduction(runtime: Runtime, found: list[_CastWeight]) -> int:
+def _peak_reduction(runtime: Runtime, cast_weights: list[_CastWeight]) -> int:
     """Return by how much the peak would be lower if kernels read the weights without a cast."""
-    stored = [cast.weight.nbytes for cast in found]
-    embedded = [cast.weight.nbytes for cast in found if cast.weight.storage != "external"]
-    wide = [prod(cast.weight.shape) * 4 for cast in found]
+    stored = [cast.weight.nbytes for cast in cast_weights]
+    embedded = [cast.weight.nbytes for cast in cast_weights if cast.weight.storage != "external"]
+    wide = [prod(cast.weight.shape) * 4 for cast in cast_weights]
     # Without casts the peak is the conversion of the largest embedded weight.
     without = sum(stored) + max(embedded, default=0)
     if runtime < FLOAT16_CAST_ONCE_SINCE:
@@ -192,15 +183,15 @@ def _peak_reduction(runtime: Runtime, found: list[_CastWeight]) -> int:
     casting = sum(embedded) + sum(wide) + max(stored)
     if runtime < FOLDING_WITHOUT_PROTOBUF_SINCE:
         casting += 2 * max(wide)
-    packed = [copy.nbytes for cast in found for copy in cast.copies if copy.kind != "cast"]
+    packed = [copy.nbytes for cast in cast_weights for copy in cast.copies if copy.kind != "cast"]
     # One weight after another is packed and freed, in releases that free it.
     packing = sum(packed) if runtime < FLOAT16_CAST_FREED_SINCE else max(packed, default=0)
-    beside = sum(cast.weight.nbytes for cast in found if cast.is_kept)
+    beside = sum(cast.weight.nbytes for cast in cast_weights if cast.is_kept)
     return max(casting, sum(wide) + packing + beside) - without
 
 
-def _expected(found: list[_CastWeight]) -> Iterator[ExpectedCopies]:
-    for cast in found:
+def _expected(cast_weights: list[_CastWeight]) -> Iterator[ExpectedCopies]:
+    for cast in cast_weights:
         yield from expected_copies(
             [cast.weight], ((copy.kind, copy.nbytes) for copy in cast.copies)
         )

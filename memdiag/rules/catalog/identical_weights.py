@@ -35,13 +35,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.session_memory import FoldedCopy, LoadedWeight, merge_equal
+from memdiag.ort.session_constants import LoadedWeight, merge_equal
+from memdiag.ort.session_memory import FoldedCopy
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import qualified_name
 from memdiag.rules.equal_weights import (
     MIN_BYTES,
-    Group,
+    WeightGroup,
     count_resident,
     count_stored,
     direct_reader_names,
@@ -74,7 +75,7 @@ class _GroupWaste(NamedTuple):
         retained_bytes: blocks of the arena that stay although the weights are freed.
     """
 
-    group: Group
+    group: WeightGroup
     stored_bytes: int
     nbytes: int
     mapped_bytes: int
@@ -98,10 +99,10 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         yield _small_finding(ctx, small)
 
 
-def _waste(ctx: AnalysisContext, group: Group) -> _GroupWaste:
+def _waste(ctx: AnalysisContext, group: WeightGroup) -> _GroupWaste:
     size = group[0].nbytes
     session = ctx.session
-    weights = [session.weight(weight).with_content(group[0]) for weight in group]
+    weights = [session.weight(weight).with_content_key(group[0]) for weight in group]
     copies = [copy for weight in group for copy in session.folded_copies(weight)]
     originals = [loaded for loaded in weights if loaded.is_read or loaded.is_retained]
     private, mapped = count_resident(originals)

@@ -42,16 +42,13 @@ from typing import NamedTuple
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import PackedBuffer
 from memdiag.ort.releases import ARENA_FREED_SINCE, PACKED_SHARED_SINCE
-from memdiag.ort.session_memory import (
-    Consumer,
-    LoadedWeight,
-)
+from memdiag.ort.session_constants import LoadedWeight, PackedUse
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.expected_copies import expected_copies
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import node_names, some_of, some_weights
-from memdiag.units import KIB, format_size
+from memdiag.rules.wording import node_names, some_weights
+from memdiag.units import KIB, format_size, some_of
 
 RULE = Rule(
     code="MD201",
@@ -131,9 +128,7 @@ def _packed_weight(ctx: AnalysisContext, weight: Weight) -> _PackedWeight | None
         return None
     loaded = ctx.session.weight(weight)
     buffers = _buffers(ctx, loaded)
-    if not buffers or any(
-        consumer.node.op_type == "DequantizeLinear" for consumer in loaded.consumers
-    ):
+    if not buffers or any(use.node.op_type == "DequantizeLinear" for use in loaded.uses):
         return None
     return _PackedWeight(loaded, buffers)
 
@@ -141,15 +136,15 @@ def _packed_weight(ctx: AnalysisContext, weight: Weight) -> _PackedWeight | None
 def _buffers(ctx: AnalysisContext, loaded: LoadedWeight) -> _Buffers:
     is_shared = ctx.runtime >= PACKED_SHARED_SINCE
     buffers: _Buffers = {}
-    for consumer in loaded.consumers:
-        buffer = consumer.buffer
+    for use in loaded.uses:
+        buffer = use.buffer
         if buffer is None:
             continue
-        key: Hashable = (loaded.weight, consumer.node)
+        key: Hashable = (loaded.weight, use.node)
         if buffer.kind == "reordered":
             key = (loaded.weight, buffer)  # each weight is replaced by a new initializer
         elif is_shared:
-            key = (buffer, consumer.kernel)
+            key = (buffer, use.kernel)
         buffers.setdefault(key, buffer)
     return buffers
 
@@ -165,9 +160,9 @@ def _original_bytes(group: list[_PackedWeight]) -> int:
 def _original_and_packed(ctx: AnalysisContext, group: list[_PackedWeight]) -> Finding:
     buffers = [*_merged(group).values()]
     packed_bytes = sum(buffer.nbytes for buffer in buffers)
-    consumers = [consumer for packed in group for consumer in packed.loaded.consumers]
-    reading = [consumer for consumer in consumers if consumer.buffer is None]
-    packing = [consumer for consumer in consumers if consumer.buffer is not None]
+    uses = [use for packed in group for use in packed.loaded.uses]
+    reading = [use for use in uses if use.buffer is None]
+    packing = [use for use in uses if use.buffer is not None]
     several = len(group) > 1
     pronoun, possessive, verb = ("them", "their", "stay") if several else ("it", "its", "stays")
     as_is = "as they are" if several else "as it is"
@@ -199,17 +194,17 @@ def _packed_twice(
     weights = [packed.weight for packed in group]
     embedded = sum(packed.loaded.private_bytes for packed in group)
     retained = embedded if ctx.runtime < ARENA_FREED_SINCE else 0
-    consumers = [consumer for packed in group for consumer in packed.loaded.consumers]
+    uses = [use for packed in group for use in packed.loaded.uses]
     several = len(group) > 1
     each, verb = (" each, with the same content", "are") if several else ("", "is")
     return _finding(
         ctx,
         group,
         f"{some_weights(weights)} ({format_size(weights[0].nbytes)}{each}) {verb} packed "
-        f"{len(buffers)} times, by {some_of(node_names(ctx, consumers))}",
+        f"{len(buffers)} times, by {some_of(node_names(ctx, uses))}",
         f"The packed copies take {format_size(packed_bytes)}; without packing "
         f"{'the originals are' if several else 'one original is'} read by all.",
-        consumers,
+        uses,
         buffers,
         packed_bytes + retained - _original_bytes(group),
         retained,
@@ -221,7 +216,7 @@ def _finding(
     group: list[_PackedWeight],
     message: str,
     detail: str,
-    consumers: Sequence[Consumer],
+    uses: Sequence[PackedUse],
     buffers: Sequence[PackedBuffer],
     nbytes: int,
     retained: int = 0,
@@ -229,13 +224,13 @@ def _finding(
     weights = [packed.weight for packed in group]
     kinds = {buffer.kind for buffer in buffers}
     # Results of folding are those of the rules on folding.
-    loaded = [replace(packed.loaded, content=weights[0], results=()) for packed in group]
+    loaded = [replace(packed.loaded, content_key=weights[0], results=()) for packed in group]
     return RULE.finding(
         ctx,
         message,
         detail=detail,
         weights=map(qualified_name, weights),
-        nodes=node_names(ctx, consumers),
+        nodes=node_names(ctx, uses),
         nbytes=nbytes,
         peak_bytes=ctx.session.peak_reduction(loaded, list(map(LoadedWeight.unpacked, weights))),
         retained_bytes=retained,

@@ -37,8 +37,8 @@ from memdiag.ort.session_memory import direct_readers
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import node_names, some_of
-from memdiag.units import MIB, format_size
+from memdiag.rules.wording import node_names
+from memdiag.units import MIB, format_size, some_of
 
 RULE = Rule(
     code="MD406",
@@ -48,14 +48,13 @@ RULE = Rule(
 )
 
 _MIN_BYTES = MIB
-_STANDARD = ("", "ai.onnx")
 _CRASH = " onnxruntime {} crashes while it optimizes such a model."
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each overridable weight that would be folded if it were constant."""
     for weight in ctx.model.weights:
-        if weight.nbytes >= _MIN_BYTES and ctx.is_overridable(weight):
+        if weight.nbytes >= _MIN_BYTES and ctx.graphs.is_overridable(weight):
             yield from _findings(ctx, weight)
 
 
@@ -98,7 +97,7 @@ def _crashes(ctx: AnalysisContext, weight: Weight, readers: tuple[Reader, ...]) 
 def _is_foldable(reader: Reader) -> bool:
     """Return whether the reader is a Transpose or Cast, which could be folded to a copy."""
     node = reader.node
-    if node.domain not in _STANDARD or reader.input_index:
+    if not node.is_onnx or reader.input_index:
         return False
     return node.op_type == "Transpose" or (
         node.op_type == "Cast" and integer(node, "to", 0) in (1, 11)

@@ -40,8 +40,8 @@ from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted_weights, is_or_are, node_names, some_of
-from memdiag.units import KIB, MIB, format_size
+from memdiag.rules.wording import counted_weights, is_or_are, node_names
+from memdiag.units import KIB, MIB, format_size, some_of
 
 RULE = Rule(
     code="MD202",
@@ -54,7 +54,7 @@ _MIN_BYTES = 64 * MIB
 _MIN_WEIGHT_BYTES = 64 * KIB
 _HALF = ("float16", "bfloat16")
 _MAX_GROWTH = 4
-"""A weight is not packed into more bytes than so many times its own."""
+"""Maximum ratio of the packed bytes of a weight to its own bytes."""
 
 
 class _PackedMappedWeight(NamedTuple):
@@ -82,15 +82,15 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     if _MAX_GROWTH * sum(weight.nbytes for weight in external) < _MIN_BYTES:
         return
     shared: set[Hashable] = set()
-    found = [
+    packed_weights = [
         packed
         for weight in external
-        if not ctx.is_overridable(weight) and (packed := _packed_weight(ctx, weight, shared))
+        if not ctx.graphs.is_overridable(weight) and (packed := _packed_weight(ctx, weight, shared))
     ]
-    found.sort(key=lambda packed: -packed.nbytes)
-    total = sum(packed.nbytes for packed in found)
+    packed_weights.sort(key=lambda packed: -packed.nbytes)
+    total = sum(packed.nbytes for packed in packed_weights)
     if total >= _MIN_BYTES:
-        yield _finding(ctx, found, total)
+        yield _finding(ctx, packed_weights, total)
 
 
 def _may_stay_mapped(weight: Weight) -> bool:
@@ -108,37 +108,39 @@ def _packed_weight(
     """Return `weight` with its packed copies that are not in `shared`, which gets them."""
     if not ctx.session.is_freed(weight):
         return None
-    consumers = ctx.session.weight(weight).consumers
+    uses = ctx.session.weight(weight).uses
     is_shared = ctx.runtime >= PACKED_SHARED_SINCE
     content = next(iter(ctx.equal_to(weight)), weight)
     buffers: dict[Hashable, PackedBuffer] = {}
-    for consumer in consumers:
-        buffer = consumer.buffer
+    for use in uses:
+        buffer = use.buffer
         # A reordered filter and a cast of fp16 are private with and without this rule's remedies.
         if buffer is None or buffer.kind == "reordered" or weight.dtype in _HALF:
             return None
-        key = (content, buffer, consumer.kernel) if is_shared else consumer.node
+        key = (content, buffer, use.kernel) if is_shared else use.node
         buffers[key] = buffer
     if not buffers:
         return None
     new = [buffer for key, buffer in buffers.items() if key not in shared]
     if is_shared:
         shared.update(buffers)
-    nodes = node_names(ctx, consumers)
+    nodes = node_names(ctx, uses)
     kind = next(iter(buffers.values())).kind
     nbytes = sum(buffer.nbytes for buffer in new)
     return _PackedMappedWeight(qualified_name(weight), weight.nbytes, nodes, kind, len(new), nbytes)
 
 
-def _finding(ctx: AnalysisContext, found: list[_PackedMappedWeight], total: int) -> Finding:
-    names = [packed.name for packed in found]
-    nodes = [node for packed in found for node in packed.nodes]
-    mapped = sum(packed.mapped_bytes for packed in found)
+def _finding(
+    ctx: AnalysisContext, packed_weights: list[_PackedMappedWeight], total: int
+) -> Finding:
+    names = [packed.name for packed in packed_weights]
+    nodes = [node for packed in packed_weights for node in packed.nodes]
+    mapped = sum(packed.mapped_bytes for packed in packed_weights)
     remedies = RULE.remedies if ctx.runtime >= PREPACKED_SAVED_SINCE else RULE.remedies[1:]
     return RULE.finding(
         ctx,
         f"{counted_weights(names, mapped)} that would stay mapped from the file "
-        f"{is_or_are(len(found))} packed into private memory, for "
+        f"{is_or_are(len(packed_weights))} packed into private memory, for "
         f"{some_of(list(dict.fromkeys(nodes)))}",
         detail=f"Each session has {format_size(total)} of packed copies. Pages of the file would "
         "be shared and reclaimable.",
@@ -150,7 +152,7 @@ def _finding(ctx: AnalysisContext, found: list[_PackedMappedWeight], total: int)
             ExpectedCopies(
                 weights=(packed.name,), kind=packed.kind, count=packed.copies, bytes=packed.nbytes
             )
-            for packed in found
+            for packed in packed_weights
             if packed.copies
         ),
         remedies=remedies,

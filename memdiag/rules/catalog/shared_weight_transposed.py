@@ -56,17 +56,14 @@ from memdiag.model.readers import SAME_ORDER
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold
 from memdiag.ort.releases import ARENA_FREED_SINCE, PACKED_SHARED_SINCE
-from memdiag.ort.session_memory import (
-    FoldedResult,
-    LoadedWeight,
-)
+from memdiag.ort.session_constants import FoldedResult, LoadedWeight
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.expected_copies import expected_copies
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import common_graph, node_names, some_of, some_weights
-from memdiag.units import KIB, format_size
+from memdiag.rules.wording import common_graph, node_names, some_weights
+from memdiag.units import KIB, format_size, some_of
 
 RULE = Rule(
     code="MD103",
@@ -131,7 +128,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 def _is_used(loaded: LoadedWeight) -> bool:
     """Return whether a node that is not folded uses the weight."""
-    return bool(loaded.consumers) or loaded.is_exposed
+    return bool(loaded.uses) or loaded.is_exposed
 
 
 def _groups(ctx: AnalysisContext, weights: list[Weight]) -> Iterator[list[Weight]]:
@@ -163,8 +160,8 @@ def _findings(
         return
     copies = [copy for several in by_weight.values() for copy in several]
     transposes = [copy.transpose for copy in copies]
-    nodes = node_names(ctx, [consumer for loaded in costs.weights for consumer in loaded.consumers])
-    readers = node_names(ctx, [consumer for copy in copies for consumer in copy.result.consumers])
+    nodes = node_names(ctx, [use for loaded in costs.weights for use in loaded.uses])
+    readers = node_names(ctx, [use for copy in copies for use in copy.result.uses])
     is_output = any(loaded.is_exposed for loaded in costs.weights)
     yield RULE.finding(
         ctx,
@@ -225,7 +222,7 @@ class _TransposeCosts:
         self.weights = [
             replace(
                 session.weight(weight), results=tuple(copy.result for copy in copies)
-            ).with_content(content)
+            ).with_content_key(content)
             for weight, copies in by_weight.items()
         ]
         results = [result for loaded in self.weights for result in loaded.results]
@@ -287,7 +284,7 @@ def _transpose(ctx: AnalysisContext, fold: Fold) -> str:
             axes = integers(node, "perm") or tuple(reversed(range(len(shape))))
             moved = [axis for axis, size in zip(axes, shape, strict=False) if size != 1]
             if moved != sorted(moved):
-                transpose = ctx.node_name(scope, node)
+                transpose = ctx.graphs.qualified(scope, node)
         elif node.op_type not in _SAME_VALUES:
             return ""
         found = _producer(scope, node.input[0])
@@ -326,7 +323,7 @@ def _producer(scope: Scope, name: str) -> tuple[Scope, Node] | None:
 def _remedies(weights: list[Weight], copies: Sequence[_TransposedCopy]) -> tuple[str, ...]:
     """Return the remedies that apply to these weights and the operators that read the copies."""
     unfit: set[str] = set()
-    operators = {consumer.node.op_type for copy in copies for consumer in copy.result.consumers}
+    operators = {use.node.op_type for copy in copies for use in copy.result.uses}
     ranks = {len(copy.result.fold.shape) for copy in copies}
     if any(weight.graph or weight.origin != "initializer" for weight in weights):
         unfit |= {"overridable-weight", "product-by-rows", "separate-packed-weight"}

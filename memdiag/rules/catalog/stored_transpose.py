@@ -32,7 +32,7 @@ from collections.abc import Iterator
 
 from memdiag.model.transposes import transposes
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.session_memory import LoadedWeight
+from memdiag.ort.session_constants import LoadedWeight
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name

@@ -40,7 +40,8 @@ from dataclasses import replace
 from memdiag.model.graph_index import Node, Scope
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import ARENA_FREED_SINCE
-from memdiag.ort.session_memory import LoadedWeight, subgraph_depth
+from memdiag.ort.session_constants import LoadedWeight
+from memdiag.ort.session_memory import subgraph_depth
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.equal_weights import (
@@ -111,11 +112,11 @@ def _finding(
     hoisted = [replace(loaded, depth=0) for loaded in costly]
     return RULE.finding(
         ctx,
-        f"The subgraphs of {ctx.node_name(scope, node)} own {len(weights)} {noun} "
+        f"The subgraphs of {ctx.graphs.qualified(scope, node)} own {len(weights)} {noun} "
         f"({format_size(size)}): {some_weights(weights)}.",
         detail=_detail(ctx, stale, kept),
         weights=map(qualified_name, weights),
-        nodes=(ctx.node_name(scope, node),),
+        nodes=(ctx.graphs.qualified(scope, node),),
         graph=weights[0].graph,
         nbytes=max(0, stale + kept - _retained_in_main(ctx, costly)),
         peak_bytes=ctx.session.peak_reduction(costly, hoisted),
@@ -125,8 +126,7 @@ def _finding(
 
 
 def _expected(ctx: AnalysisContext, weights: tuple[Weight, ...]) -> Iterator[ExpectedCopies]:
-    """Yield the originals that an X-ray should list, with those of other weights of equal
-    content."""
+    """Yield the originals that an X-ray should list, also of other weights of equal content."""
     if not all(is_listed_by_name(ctx, weight) for weight in weights):
         return
     equal = {twin for weight in weights for twin in ctx.equal_to(weight)}

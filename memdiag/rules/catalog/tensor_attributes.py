@@ -36,8 +36,7 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of
-from memdiag.units import KIB, MIB, format_size
+from memdiag.units import KIB, MIB, format_size, some_of
 
 RULE = Rule(
     code="MD407",

@@ -32,8 +32,7 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import some_of
-from memdiag.units import MIB, counted, format_size
+from memdiag.units import MIB, counted, format_size, some_of
 
 RULE = Rule(
     code="MD402",
@@ -50,23 +49,23 @@ _IN_CONSTANTS, _IN_SUBGRAPHS = 2, 3
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding, for all weights in typed fields that are wider than the type."""
-    found = [
+    wide_weights = [
         (weight, extra)
         for weight in ctx.model.weights
         if weight.storage == "typed" and (extra := _field_bytes(weight) - weight.nbytes) > 0
     ]
-    peak = sum(extra * _times(weight) for weight, extra in found)
+    peak = sum(extra * _times(weight) for weight, extra in wide_weights)
     if peak < _MIN_BYTES:
         return
-    found.sort(key=lambda pair: -pair[1])
-    names = [qualified_name(weight) for weight, _ in found]
-    dense = sum(weight.nbytes for weight, _ in found)
-    stays = sum(extra for weight, extra in found if _in_subgraph(weight))
-    wide = dense + sum(extra for _, extra in found)
+    wide_weights.sort(key=lambda pair: -pair[1])
+    names = [qualified_name(weight) for weight, _ in wide_weights]
+    dense = sum(weight.nbytes for weight, _ in wide_weights)
+    stays = sum(extra for weight, extra in wide_weights if _in_subgraph(weight))
+    wide = dense + sum(extra for _, extra in wide_weights)
     yield RULE.finding(
         ctx,
-        f"{counted(len(found), 'weight')} ({some_of(names)}) of {format_size(dense)} in typed "
-        f"fields take{'s' if len(found) == 1 else ''} {format_size(wide)} once parsed",
+        f"{counted(len(wide_weights), 'weight')} ({some_of(names)}) of {format_size(dense)} in "
+        f"typed fields take{'s' if len(wide_weights) == 1 else ''} {format_size(wide)} once parsed",
         detail=f"{format_size(stays)} of that stay for subgraphs." if stays else "",
         weights=names,
         nbytes=stays,

@@ -34,8 +34,8 @@ from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import is_or_are, node_names, some_of
-from memdiag.units import MIB, counted, format_size
+from memdiag.rules.wording import is_or_are, node_names
+from memdiag.units import MIB, counted, format_size, some_of
 
 RULE = Rule(
     code="MD404",
@@ -82,7 +82,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             readers = ctx.session.remaining_readers(weight)
             dead_readers += readers
             of_dead_nodes += _copies_for_dead_nodes(ctx, weight, readers)
-        elif is_embedded and (weight.graph or ctx.is_overridable(weight)):
+        elif is_embedded and (weight.graph or ctx.graphs.is_overridable(weight)):
             unread.append(_UnneededCopies(weight, "original", 1, weight.nbytes))
         elif is_embedded:
             dropped.append(weight)
@@ -104,7 +104,7 @@ def _copies_for_dead_nodes(
         count += not ctx.session.is_freed(weight)
     if count:
         yield _UnneededCopies(weight, "original", count, weight.nbytes * count)
-    buffers = (consumer.buffer for consumer in ctx.session.weight(weight).consumers)
+    buffers = (use.buffer for use in ctx.session.weight(weight).uses)
     buffer = next(filter(None, buffers), None)
     if buffer is not None:
         yield _UnneededCopies(weight, buffer.kind, 1, buffer.nbytes)

@@ -34,12 +34,12 @@ that are given here is then not resident.
 from collections.abc import Iterator
 
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.session_memory import LoadedWeight, merge_equal
+from memdiag.ort.session_constants import LoadedWeight, merge_equal
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import qualified_name
 from memdiag.rules.equal_weights import (
     MIN_BYTES,
-    Group,
+    WeightGroup,
     count_resident,
     count_stored,
     direct_reader_names,
@@ -65,7 +65,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         if not is_in_branches(ctx, group):
             continue
         size = group[0].nbytes
-        weights = [ctx.session.weight(weight).with_content(group[0]) for weight in group]
+        weights = [ctx.session.weight(weight).with_content_key(group[0]) for weight in group]
         stale = sum(loaded.stale_copies for loaded in weights)
         is_needed = any(loaded.is_read for loaded in weights)
         resident = sum(
@@ -77,7 +77,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 
 def _finding(
-    ctx: AnalysisContext, group: Group, weights: list[LoadedWeight], nbytes: int
+    ctx: AnalysisContext, group: WeightGroup, weights: list[LoadedWeight], nbytes: int
 ) -> Finding:
     size = group[0].nbytes
     is_listed = all(is_listed_by_name(ctx, weight) for weight in group)

@@ -37,8 +37,8 @@ from memdiag.ort.releases import ARENA_FREED_SINCE, FOLDING_WITHOUT_PROTOBUF_SIN
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import node_names, some_of
-from memdiag.units import KIB, counted, format_size
+from memdiag.rules.wording import node_names
+from memdiag.units import KIB, counted, format_size, some_of
 
 RULE = Rule(
     code="MD106",
@@ -68,7 +68,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         if (
             weight.nbytes >= _MIN_BYTES
             and weight.origin in ("initializer", "constant")
-            and not ctx.is_overridable(weight)
+            and not ctx.graphs.is_overridable(weight)
             and not any(scope.is_function for scope in ctx.graphs.scopes(weight))
         ):
             copies = _copies(ctx, weight)
@@ -110,7 +110,7 @@ def _is_blocked(scope: Scope, output: str, names: set[str]) -> bool:
 def _captures(subgraph: Scope, names: set[str], *, directly: bool = False) -> bool:
     """Return whether `subgraph` reads one of the values `names` of the graphs around it.
 
-    With `directly`, only its own nodes count, not those of subgraphs inside it.
+    With `directly`, only its own nodes count, not the nodes of subgraphs inside it.
     """
     return any(
         not subgraph.graph.defines(name)
@@ -159,15 +159,7 @@ def _is_kept(ctx: AnalysisContext, weight: Weight, copy: _NamedCopy) -> bool:
     """Return whether a node reads `copy`, and its kernel does not pack it."""
     return any(
         reader.name in copy.names
-        and not packed_buffer(
-            ctx.graphs,
-            ctx.runtime,
-            reader.scope,
-            reader.node,
-            reader.input_index,
-            weight.dtype,
-            weight.shape,
-        )
+        and not packed_buffer(ctx.graphs, ctx.runtime, reader.use, weight.dtype, weight.shape)
         for reader in ctx.session.remaining_readers(weight)
     )
 

@@ -118,7 +118,7 @@ def convert(current: Any, text: str, name: str) -> Any:
 
 
 def session_options(onnxruntime: Any, job: dict[str, Any]) -> Any:
-    """Return SessionOptions as the job asks for them, logging everything."""
+    """Return the SessionOptions of the job, with verbose logging."""
     options = onnxruntime.SessionOptions()
     for name, text in job["options"].items():
         if name == "register_custom_ops_library":
@@ -199,7 +199,7 @@ def load_inputs(onnxruntime: Any, numpy: Any, entries: list[dict[str, Any]]) -> 
 
 
 def model_source(job: dict[str, Any], options: Any) -> str | bytes:
-    """Return what InferenceSession is given: the path, or the file's bytes."""
+    """Return the first argument of InferenceSession: the path, or the file's bytes."""
     if job["load_from"] == "path":
         return str(job["model"])
     folder = "session.model_external_initializers_file_folder_path"
@@ -221,7 +221,7 @@ def create_session(onnxruntime: Any, options: Any, job: dict[str, Any]) -> Any:
 
 
 def runner(onnxruntime: Any, session: Any) -> Any:
-    """Return what runs `session`: its own `run`, unless numpy lacks the type of an output.
+    """Return a function that runs `session`: its own `run`, unless numpy lacks an output's type.
 
     Then the outputs are OrtValues, and inputs can be neither texts nor sequences.
     """

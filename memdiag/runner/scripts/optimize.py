@@ -52,7 +52,7 @@ def version_of(package: str) -> str:
 
 
 def main() -> None:
-    """Import the packages of the optimizer, then measure it."""
+    """Import the packages of an optimizer, run it, and report its memory and duration."""
     channel = child.Channel()
     job = channel.start()
     try:

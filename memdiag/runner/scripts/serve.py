@@ -17,10 +17,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from memdiag.runner.scripts import child, quiet
+    from memdiag.runner.scripts import child, unlogged_session
 else:
     import child
-    import quiet
+    import unlogged_session
 
 
 def save_outputs(numpy: Any, values: list[Any], folder: str) -> list[list[str]]:
@@ -87,7 +87,7 @@ def main() -> None:
         import numpy
         import onnxruntime
 
-        session = quiet.create_session(onnxruntime, numpy, job)
+        session = unlogged_session.create_session(onnxruntime, numpy, job)
         run = child.runner(onnxruntime, session)
         each_run = child.run_options(onnxruntime, job)
         sets = [child.load_inputs(onnxruntime, numpy, entries) for entries in job["feed_sets"]]

@@ -11,10 +11,10 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memdiag.runner.scripts import child, quiet
+    from memdiag.runner.scripts import child, unlogged_session
 else:
     import child
-    import quiet
+    import unlogged_session
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
         import numpy
         import onnxruntime
 
-        session = quiet.create_session(onnxruntime, numpy, job)
+        session = unlogged_session.create_session(onnxruntime, numpy, job)
         run = child.runner(onnxruntime, session)
         for index, entries in enumerate(job["candidates"]):
             try:

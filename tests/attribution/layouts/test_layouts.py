@@ -3,7 +3,7 @@ import pkgutil
 import numpy as np
 
 from memdiag.attribution import layouts as package
-from memdiag.attribution.layout import Uses
+from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.layouts import layouts
 
 KINDS = {"original", "transposed", "packed", "reordered", "cast", "dequantized"}
@@ -24,13 +24,13 @@ def test_the_original_comes_first_and_names_are_unique() -> None:
 def test_copies_carry_their_layouts_name_and_kind() -> None:
     weight = np.ones((20, 20), np.float32)
     for layout in layouts():
-        for copy in layout.candidates(weight, Uses()):
+        for copy in layout.candidates(weight, LayoutHints()):
             assert (copy.layout, copy.kind) == (layout.name, layout.kind)
 
 
 def test_no_candidate_reads_a_large_weight() -> None:
     weight = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (1 << 20, 1 << 20), (0, 0))
     for layout in layouts()[1:]:  # the original of such a broadcast view would be made whole
-        for copy in layout.candidates(weight, Uses()):
+        for copy in layout.candidates(weight, LayoutHints()):
             assert copy.nbytes >= 1 << 42
             assert copy.block(copy.nbytes // 2) == bytes(64)

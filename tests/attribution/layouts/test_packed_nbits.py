@@ -11,19 +11,21 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from memdiag.attribution.layout import NBits
+from memdiag.attribution.layout import BlockQuantization
 from tests.attribution.layouts.sessions import ProcessMemory, combined, model
 from tests.attribution.layouts.virtual_copies import assembled, offered, one
 
 Values = NDArray[np.uint8]
 
 
-def example(seed: int, bits: int, columns: int, depth: int, block: int) -> tuple[Values, NBits]:
+def example(
+    seed: int, bits: int, columns: int, depth: int, block: int
+) -> tuple[Values, BlockQuantization]:
     """Random unsigned values ``[N, blocks * block]`` and what MatMulNBits says of them."""
     random = np.random.default_rng(seed)
     blocks = -(-depth // block)
     values = random.integers(0, 1 << bits, (columns, blocks * block)).astype(np.uint8)
-    return values, NBits(
+    return values, BlockQuantization(
         columns=columns,
         depth=depth,
         block_size=block,
@@ -39,7 +41,7 @@ def nibbles(values: Values) -> Values:
     return padded[:, ::2] | (padded[:, 1::2] << np.uint8(4)).astype(np.uint8)
 
 
-def stored(values: Values, nbits: NBits) -> Values:
+def stored(values: Values, nbits: BlockQuantization) -> Values:
     """The weight as MatMulNBits has it: ``[N, blocks, bytes of a block]``."""
     flat = nibbles(values) if nbits.bits == 4 else values
     return flat.reshape(nbits.columns, nbits.blocks, -1)
@@ -52,7 +54,9 @@ def naive_run(values: Values, bits: int) -> bytes:
     return bytes(int(values[i]) | int(values[i + half]) << 4 for i in range(half))
 
 
-def naive(values: Values, nbits: NBits, run: int, tiled: bool) -> tuple[bytes, list[float]]:
+def naive(
+    values: Values, nbits: BlockQuantization, run: int, tiled: bool
+) -> tuple[bytes, list[float]]:
     """Packed values, and scales in the order of their blocks."""
     assert nbits.scales is not None
     block, depth = nbits.block_size, values.shape[1]
@@ -77,7 +81,7 @@ def naive(values: Values, nbits: NBits, run: int, tiled: bool) -> tuple[bytes, l
     return packed, order
 
 
-def naive_sums(nbits: NBits) -> bytes:
+def naive_sums(nbits: BlockQuantization) -> bytes:
     assert nbits.scales is not None
     sums = np.zeros((-(-nbits.columns // 16), nbits.blocks, 16), np.float32)
     for column in range(nbits.columns):
@@ -89,7 +93,7 @@ def naive_sums(nbits: NBits) -> bytes:
     return sums.tobytes()
 
 
-def multiplication(values: Values, nbits: NBits, accuracy: int) -> onnx.ModelProto:
+def multiplication(values: Values, nbits: BlockQuantization, accuracy: int) -> onnx.ModelProto:
     constants: dict[str, Any] = {"w": stored(values, nbits), "s": nbits.scales}
     if nbits.zero_points is not None:
         zeros = nbits.zero_points
@@ -113,11 +117,11 @@ def test_products_in_fp32_interleave_nibbles(session_memory: Callable[..., Proce
     memory = session_memory(combined(*(multiplication(*case, 0) for case in cases)))
     for values, nbits in cases:
         weight = stored(values, nbits)
-        copy = one(weight, "packed_nbits", {"products": "fp32"}, nbits=(nbits,))
+        copy = one(weight, "packed_nbits", {"products": "fp32"}, block_quantizations=(nbits,))
         assert memory.find(copy), nbits
         changed = weight.copy()
         changed[-1, -1, -1] ^= 1
-        copy = one(changed, "packed_nbits", {"products": "fp32"}, nbits=(nbits,))
+        copy = one(changed, "packed_nbits", {"products": "fp32"}, block_quantizations=(nbits,))
         assert not memory.find(copy), nbits
 
 
@@ -129,8 +133,8 @@ def test_products_in_8_bits_tile_columns(session_memory: Callable[..., ProcessMe
             cases.append((values, nbits if with_zero_points else replace(nbits, zero_points=None)))
     memory = session_memory(combined(*(multiplication(*case, 4) for case in cases)))
 
-    def products(values: Values, nbits: NBits) -> list[str]:
-        copies = offered(stored(values, nbits), "packed_nbits", nbits=(nbits,))
+    def products(values: Values, nbits: BlockQuantization) -> list[str]:
+        copies = offered(stored(values, nbits), "packed_nbits", block_quantizations=(nbits,))
         return [copy.parameters["products"] for copy in copies if memory.find(copy)]
 
     for values, nbits in cases:
@@ -141,7 +145,7 @@ def test_products_in_8_bits_tile_columns(session_memory: Callable[..., ProcessMe
         assert "int8" not in products(values, other), nbits
 
 
-def dequantization(values: Values, nbits: NBits, element: int) -> onnx.ModelProto:
+def dequantization(values: Values, nbits: BlockQuantization, element: int) -> onnx.ModelProto:
     """DequantizeLinear of ``[K, N]`` in blocks, then MatMul; `values` as the model stores them."""
     assert nbits.scales is not None
     by_row = np.ascontiguousarray(values.T)
@@ -175,7 +179,7 @@ def test_a_dequantized_operand_becomes_a_matmulnbits(
     by_row = np.ascontiguousarray(values.T)
     forms = [by_row] if columns % 2 else [by_row, nibbles(by_row.reshape(1, -1))]
     for weight in forms:
-        copies = offered(weight, "packed_nbits", nbits=(nbits,))
+        copies = offered(weight, "packed_nbits", block_quantizations=(nbits,))
         found = {copy.parameters["products"] for copy in copies if memory.find(copy)}
         assert ("int8" in found) == prepacked  # the form before packing may be left in freed memory
         assert prepacked or "none" in found
@@ -209,7 +213,7 @@ def test_pieces_and_blocks_are_the_naive_packing(
     if by_row and bits == 4:
         weight = nibbles(weight)
     kept = values ^ np.uint8(1 << bits - 1) if signed else values
-    for copy in offered(weight, "packed_nbits", nbits=(nbits,)):
+    for copy in offered(weight, "packed_nbits", block_quantizations=(nbits,)):
         products, kernel = copy.parameters["products"], copy.parameters.get("kernel")
         tiled = products == "int8" and (bits, block) != (4, 16)
         run = {"fp32": min(block, 64), "none": 2 if bits == 4 else block}.get(products, 0)
@@ -235,7 +239,7 @@ def test_without_scales_only_the_values_are_specified() -> None:
     bare = replace(nbits, scales=None)
     (copy, _) = (
         copy
-        for copy in offered(stored(values, nbits), "packed_nbits", nbits=(bare,))
+        for copy in offered(stored(values, nbits), "packed_nbits", block_quantizations=(bare,))
         if copy.parameters["products"] == "int8"
     )
     assert copy.unspecified == ((256, copy.nbytes - 256),)
@@ -250,8 +254,10 @@ def test_half_precision_scales_are_widened() -> None:
     )
     weight = stored(values, nbits)
     wanted = {"kernel": "avx512"}
-    first = one(weight, "packed_nbits", wanted, nbits=(half,))
-    assert assembled(first) == assembled(one(weight, "packed_nbits", wanted, nbits=(wide,)))
+    first = one(weight, "packed_nbits", wanted, block_quantizations=(half,))
+    assert assembled(first) == assembled(
+        one(weight, "packed_nbits", wanted, block_quantizations=(wide,))
+    )
 
 
 def test_weights_that_do_not_fit_the_use_give_nothing() -> None:
@@ -265,7 +271,7 @@ def test_weights_that_do_not_fit_the_use_give_nothing() -> None:
         replace(nbits, by_row=True, depth=63),
         replace(nbits, by_row=True, columns=7),
     ):
-        assert not offered(weight, "packed_nbits", nbits=(other,))
+        assert not offered(weight, "packed_nbits", block_quantizations=(other,))
     assert not offered(weight, "packed_nbits")
-    assert not offered(weight.astype(np.float32), "packed_nbits", nbits=(nbits,))
-    assert not offered(weight[:0], "packed_nbits", nbits=(nbits,))
+    assert not offered(weight.astype(np.float32), "packed_nbits", block_quantizations=(nbits,))
+    assert not offered(weight[:0], "packed_nbits", block_quantizations=(nbits,))

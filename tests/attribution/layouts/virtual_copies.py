@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memdiag.attribution.layout import Uses
+from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.layouts import layouts
 from memdiag.attribution.virtual_copy import VirtualCopy
 
@@ -13,7 +13,7 @@ from memdiag.attribution.virtual_copy import VirtualCopy
 def offered(weight: NDArray[Any], name: str, **uses: Any) -> list[VirtualCopy]:
     """Return the copies that the layout called `name` offers for a weight with these uses."""
     layout = next(layout for layout in layouts() if layout.name == name)
-    return list(layout.candidates(weight, Uses(**uses)))
+    return list(layout.candidates(weight, LayoutHints(**uses)))
 
 
 def one(weight: NDArray[Any], name: str, wanted: dict[str, str], **uses: Any) -> VirtualCopy:

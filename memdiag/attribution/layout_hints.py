@@ -1,120 +1,45 @@
-"""Use of weights in the graph: the nodes that read a weight, and the properties layouts need."""
+"""Layout hints of a weight from the nodes that read it."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from memdiag.attribution.layout import NBits, Quantization, Uses
+from memdiag.attribution.layout import BlockQuantization, LayoutHints, Quantization
+from memdiag.attribution.weight_operators import (
+    ATTENTION_WEIGHTS,
+    GROUPED_FILTERS,
+    SAME_AXES,
+    InputIndices,
+)
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
-from memdiag.model.readers import PathStep, readers
+from memdiag.model.readers import Reader
+from memdiag.model.tensor_types import Array
 from memdiag.records.weights import Weight
-
-Array = NDArray[Any]
-
-_SAME_SHAPE = {"Identity", "Cast", "DequantizeLinear", "Mul"}
-
-# Operators with the weight of a convolution or an attention, and the index of that input.
-_FILTERS = {
-    "Conv": 1,
-    "ConvInteger": 1,
-    "ConvTranspose": 1,
-    "ConvTransposeWithDynamicPads": 1,
-    "FusedConv": 1,
-    "NhwcConv": 1,
-    "NhwcFusedConv": 1,
-    "QLinearConv": 3,
-}
-_ATTENTIONS = {"Attention": 1, "QAttention": 1}
-
-_PRODUCTS = {
-    "FusedGemm",
-    "FusedMatMul",
-    "Gemm",
-    "MatMul",
-    "MatMulInteger",
-    "MatMulIntegerToFloat",
-    "QGemm",
-    "QLinearMatMul",
-}
 
 _BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
 _SIGNED = ("int4", "int8")
 _DEFAULT_BLOCK_SIZE = 32  # session.qdq_matmulnbits_block_size
 
 
-@dataclass(frozen=True)
-class WeightConsumer:
-    """A node that reads a weight, directly or after other operators.
-
-    Attributes:
-        node: label of the node.
-        op_type: its operator.
-        input_index: index of the input.
-        through: operators between the weight and the node.
-        domain: the operator's domain.
-        transposed: for a matrix product, whether it multiplies with the transposed weight (by an
-            attribute or a preceding Transpose). None if unknown, and for other operators.
-    """
-
-    node: str
-    op_type: str
-    input_index: int
-    through: tuple[str, ...] = ()
-    domain: str = ""
-    transposed: bool | None = None
-
-
-class _Read(NamedTuple):
-    """A node that reads a weight.
-
-    Attributes:
-        consumer: the node as a consumer.
-        scope, node: the node.
-        path: the steps between the weight and the node.
-    """
-
-    consumer: WeightConsumer
-    scope: Scope
-    node: Node
-    path: tuple[PathStep, ...]
-
-
-def weight_uses(graphs: GraphIndex, weight: Weight) -> tuple[Uses, tuple[WeightConsumer, ...]]:
-    """Return the properties of the uses of `weight`, and all nodes that read it."""
-    reads = list(_reading_nodes(graphs, weight))
-    uses = Uses(
-        permutations=_unique(_permutations(reads, len(weight.shape))),
-        groups=_unique(_positive_attributes(reads, _FILTERS, "group", 1)),
-        heads=_unique(_positive_attributes(reads, _ATTENTIONS, "num_heads", 0)),
-        quantizations=tuple(_quantizations(graphs, weight, reads)),
-        nbits=tuple(_nbits(graphs, weight, reads)),
+def layout_hints(graphs: GraphIndex, weight: Weight, readers: Sequence[Reader]) -> LayoutHints:
+    """Return the hints for `weight` from the nodes that read it."""
+    return LayoutHints(
+        permutations=_unique(_permutations(readers, len(weight.shape))),
+        groups=_unique(_positive_attributes(readers, GROUPED_FILTERS, "group", 1)),
+        heads=_unique(_positive_attributes(readers, ATTENTION_WEIGHTS, "num_heads", 0)),
+        quantizations=tuple(_quantizations(graphs, weight, readers)),
+        block_quantizations=tuple(_block_quantizations(graphs, weight, readers)),
     )
-    return uses, tuple(dict.fromkeys(read.consumer for read in reads))
-
-
-def _reading_nodes(graphs: GraphIndex, weight: Weight) -> Iterator[_Read]:
-    for reader in readers(graphs, weight):
-        node = reader.node
-        consumer = WeightConsumer(
-            node=node.label,
-            op_type=node.op_type,
-            input_index=reader.input_index,
-            through=reader.through,
-            domain=node.domain,
-            transposed=_is_transposed(node, reader.through),
-        )
-        yield _Read(consumer, reader.scope, node, reader.path)
 
 
 def _quantizations(
-    graphs: GraphIndex, weight: Weight, reads: list[_Read]
+    graphs: GraphIndex, weight: Weight, readers: Iterable[Reader]
 ) -> Iterator[Quantization]:
-    for consumer, scope, node, _ in reads:
-        steps = {step for step in consumer.through if step != "Identity"}
-        if node.op_type == "DequantizeLinear" and consumer.input_index == 0 and not steps:
+    for reader in readers:
+        scope, node, input_index = reader.use
+        steps = {*reader.through} - {"Identity"}
+        if node.op_type == "DequantizeLinear" and input_index == 0 and not steps:
             scale, zero_point = _constants(graphs, scope, node, (1, 2))
             if scale is None or (zero_point is None and _has_input(node, 2)):
                 continue
@@ -128,30 +53,33 @@ def _quantizations(
                 block_size=integer(node, "block_size", 0),
             )
         if node.op_type == "Mul" and steps == {"Cast"}:
-            factor = graphs.constant(scope, node, 1 - consumer.input_index)
+            factor = graphs.constant(scope, node, 1 - input_index)
             if factor is not None and factor[0].ndim <= len(weight.shape):
                 shape = (1,) * (len(weight.shape) - factor[0].ndim) + factor[0].shape
                 yield Quantization(scale=factor[0].reshape(shape))
 
 
-def _nbits(graphs: GraphIndex, weight: Weight, reads: list[_Read]) -> Iterator[NBits]:
-    for consumer, scope, node, path in reads:
-        nbits = None
-        steps = [step for step in path if step.node.op_type != "Identity"]
-        if node.op_type == "MatMulNBits" and consumer.input_index == 1 and not steps:
-            nbits = _matmulnbits_blocks(graphs, scope, node)
+def _block_quantizations(
+    graphs: GraphIndex, weight: Weight, readers: Iterable[Reader]
+) -> Iterator[BlockQuantization]:
+    for reader in readers:
+        scope, node, input_index = reader.use
+        quantization = None
+        steps = [step for step in reader.path if step.node.op_type != "Identity"]
+        if node.op_type == "MatMulNBits" and input_index == 1 and not steps:
+            quantization = _matmulnbits_blocks(graphs, scope, node)
         elif (
             node.op_type in ("MatMul", "Gemm")
-            and consumer.input_index == 1
+            and input_index == 1
             and not integer(node, "transB", 0)
             and [step.node.op_type for step in steps] == ["DequantizeLinear"]
         ):
-            nbits = _dequantized_blocks(graphs, *steps[0], weight)
-        if nbits is not None:
-            yield nbits
+            quantization = _dequantized_blocks(graphs, *steps[0], weight)
+        if quantization is not None:
+            yield quantization
 
 
-def _matmulnbits_blocks(graphs: GraphIndex, scope: Scope, node: Node) -> NBits | None:
+def _matmulnbits_blocks(graphs: GraphIndex, scope: Scope, node: Node) -> BlockQuantization | None:
     """Return the block quantization of a MatMulNBits' operand; None if its attributes are invalid.
 
     Scales are None if they are not constant, or if the zero points are unknown.
@@ -171,7 +99,7 @@ def _matmulnbits_blocks(graphs: GraphIndex, scope: Scope, node: Node) -> NBits |
             zeros = _unpacked(points.reshape(columns, -1), bits)[:, :blocks]
     if scales is not None and scales.size != columns * blocks:
         scales = None
-    return NBits(
+    return BlockQuantization(
         columns=columns,
         depth=depth,
         block_size=block_size,
@@ -183,7 +111,7 @@ def _matmulnbits_blocks(graphs: GraphIndex, scope: Scope, node: Node) -> NBits |
 
 def _dequantized_blocks(
     graphs: GraphIndex, scope: Scope, node: Node, weight: Weight
-) -> NBits | None:
+) -> BlockQuantization | None:
     """Return the block quantization of `weight`, ``[K, N]``, by a DequantizeLinear before a MatMul.
 
     A scale per tensor or per column is expanded to blocks of 32. None if onnxruntime does not
@@ -213,7 +141,7 @@ def _dequantized_blocks(
         zeros = np.broadcast_to(_by_column(values.reshape(scales.shape)), shape)
     elif not signed:  # a signed 0 is half the range in the unsigned form, which is the default
         zeros = np.broadcast_to(np.uint8(0), shape)
-    return NBits(
+    return BlockQuantization(
         columns=columns,
         depth=depth,
         block_size=block_size or _DEFAULT_BLOCK_SIZE,
@@ -225,43 +153,36 @@ def _dequantized_blocks(
     )
 
 
-def _is_transposed(node: Node, through: tuple[str, ...]) -> bool | None:
-    """Return whether a product multiplies with the transposed weight."""
-    if node.op_type not in _PRODUCTS or {*through} - {*_SAME_SHAPE, "Transpose"}:
-        return None
-    return bool(integer(node, "transB", 0)) ^ bool(through.count("Transpose") % 2)
-
-
-def _permutations(reads: list[_Read], rank: int) -> Iterator[tuple[int, ...]]:
+def _permutations(readers: Iterable[Reader], rank: int) -> Iterator[tuple[int, ...]]:
     """Yield the permutation of each Transpose node, combined with the Transposes before it."""
-    for _, scope, node, path in reads:
-        if node.op_type != "Transpose":
+    for reader in readers:
+        if reader.node.op_type != "Transpose":
             continue
         order = tuple(range(rank))
-        for _, step in (*path, PathStep(scope, node)):
+        for step in (*(step.node for step in reader.path), reader.node):
             if step.op_type == "Transpose":
                 perm = integers(step, "perm") or tuple(reversed(range(rank)))
                 if sorted(perm) != [*range(rank)]:
                     break
                 order = tuple(order[axis] for axis in perm)
-            elif step.op_type not in _SAME_SHAPE:
+            elif step.op_type not in SAME_AXES:
                 break  # its output may have other axes
         else:
             yield order
 
 
 def _positive_attributes(
-    reads: list[_Read], input_indices: dict[str, int], name: str, default: int
+    readers: Iterable[Reader], input_indices: InputIndices, name: str, default: int
 ) -> Iterator[int]:
-    for consumer, _, node, _ in reads:
-        if input_indices.get(node.op_type) == consumer.input_index:
-            number = integer(node, name, default)
+    for reader in readers:
+        if reader.input_index in input_indices.get(reader.node.op_type, ()):
+            number = integer(reader.node, name, default)
             if number > 0:
                 yield number
 
 
 def _by_column(values: Array) -> Array:
-    """Return values per block, per column or per matrix with the columns as the first axis."""
+    """Return scales or zero points with columns as first axis, ``[N, blocks]`` or ``[N, 1]``."""
     return values.T if values.ndim == 2 else values.reshape(-1, 1)
 
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.model import content
-from memdiag.model.content import identical_weights
+from memdiag.model import equal_weights
+from memdiag.model.equal_weights import identical_weights
 from memdiag.model.model_file import open_model
 
 MIB = 1 << 20
@@ -142,12 +142,12 @@ def test_weights_in_one_range_are_grouped_with_those_of_its_content_elsewhere(
 def test_what_would_have_to_be_made_as_a_whole_is_not_compared_where_it_is_large(
     count: int, compared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content, "MAX_DECODED_BYTES", FEW_NUMBERS - 1)
+    monkeypatch.setattr(equal_weights, "MAX_DECODED_BYTES", FEW_NUMBERS - 1)
     values = np.random.default_rng().integers(0, 127, count).tolist()
     path = _save(tmp_path / "m.onnx", [_typed(name, values) for name in "ab"])
     assert bool(_groups(path)) == compared
     with open_model(path) as model:
-        assert {content.can_be_compared(model, one) for one in model.weights} == {compared}
+        assert {equal_weights.can_be_compared(model, one) for one in model.weights} == {compared}
 
 
 def test_raw_typed_and_external_data_are_compared_with_each_other(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_holes_of_a_sparse_file_equal_zeros_that_were_written(tmp_path: Path) ->
 def test_threads_may_map_many_files_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content, "threads", lambda: content.MAX_THREADS)
+    monkeypatch.setattr(equal_weights, "threads", lambda: equal_weights.MAX_THREADS)
     names = [f"w{number}" for number in range(200)]
     for name in names:
         with (tmp_path / name).open("wb") as file:
@@ -232,7 +232,9 @@ def test_threads_may_map_many_files_at_once(
 def test_large_weights_are_told_apart_in_every_part_that_is_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content, "_SLICE_BYTES", 4 * MIB)  # of weights of 5 MiB, a quarter as large
+    monkeypatch.setattr(
+        equal_weights, "_SLICE_BYTES", 4 * MIB
+    )  # of weights of 5 MiB, a quarter as large
     values = _random(5 * MIB // 4 + 3)
     places = [1000, 3 * MIB // 16, 3 * MIB // 4, 5 * MIB // 4 + 1]
     arrays = [values, *(_changed(values, place) for place in places)]
@@ -279,7 +281,7 @@ def test_the_groups_are_those_of_the_contents(
 CHILD = """
 import sys
 from pathlib import Path
-from memdiag.model.content import identical_weights
+from memdiag.model.equal_weights import identical_weights
 from memdiag.model.model_file import open_model
 from memdiag.model.transposes import transposes
 with open_model(Path(sys.argv[1])) as model:

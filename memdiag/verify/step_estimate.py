@@ -23,7 +23,7 @@ class DurationRatio:
 
     @property
     def ratio(self) -> float:
-        """The ratio; 1 before any work was done."""
+        """Measured seconds per expected second; 1 before any work was done."""
         return self.measured_s / self.expected_s if self.expected_s else 1.0
 
     @contextmanager
@@ -42,7 +42,7 @@ class DurationRatio:
 
 
 @dataclass(kw_only=True)
-class Pace:
+class StepEstimate:
     """Mean duration of the steps so far.
 
     Attributes:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from memdiag.verify.ratio import CHECKPOINTS, paired_ratio
+from memdiag.verify.latency_ratio import CHECKPOINTS, paired_ratio
 
 
 def test_the_interval_holds_the_median() -> None:

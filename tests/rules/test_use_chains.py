@@ -9,8 +9,8 @@ from onnx import parser
 
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import open_model
-from memdiag.rules import finding_path
-from memdiag.rules.finding_path import with_paths
+from memdiag.rules import use_chains
+from memdiag.rules.use_chains import with_paths
 from tests.reports.checks import finding
 
 SHARED = """
@@ -104,14 +104,14 @@ def test_long_names_lose_their_middle(tmp_path: Path) -> None:
     with open_model(tmp_path / "m.onnx") as opened:
         (found,) = with_paths((finding(weights=(name,)),), opened, GraphIndex(opened))
     weight, _, operator = found.path.partition(" → ")
-    assert (len(weight), operator) == (finding_path.MAX_NAME, "Add")
+    assert (len(weight), operator) == (use_chains.MAX_NAME, "Add")
 
 
 def test_only_the_first_findings_have_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert path_of(tmp_path, SHARED)
-    monkeypatch.setattr(finding_path, "MAX_FINDINGS", 1)
+    monkeypatch.setattr(use_chains, "MAX_FINDINGS", 1)
     with open_model(tmp_path / "m.onnx") as opened:
         given = (finding(weights=("w",)),) * 2
         first, second = with_paths(given, opened, GraphIndex(opened))

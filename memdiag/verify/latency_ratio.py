@@ -14,7 +14,7 @@ CHECKPOINT_CONFIDENCE = 1 - (1 - CONFIDENCE) / len(CHECKPOINTS)
 their intervals contain the true ratio with a confidence of at least 95 %."""
 
 
-class Ratio(NamedTuple):
+class LatencyRatio(NamedTuple):
     """The ratio of after to before.
 
     Attributes:
@@ -29,7 +29,7 @@ class Ratio(NamedTuple):
     pairs: int
 
 
-def paired_ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
+def paired_ratio(before: Sequence[float], after: Sequence[float]) -> LatencyRatio:
     """Return the ratio of the pairs, of which there is at least one.
 
     The interval is that of the median (see `median_interval`) at `CHECKPOINT_CONFIDENCE`, because
@@ -38,13 +38,15 @@ def paired_ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
     ratios = [new / old for old, new in zip(before, after, strict=True) if old > 0]
     if not ratios:
         raise ValueError("there is no pair with a time above 0")
-    return Ratio(median(ratios), *median_interval(ratios, CHECKPOINT_CONFIDENCE), len(ratios))
+    return LatencyRatio(
+        median(ratios), *median_interval(ratios, CHECKPOINT_CONFIDENCE), len(ratios)
+    )
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Return the confidence interval of the median of `values`, of which there is at least one.
 
-    It uses order statistics, which holds for any distribution (Conover, "Practical Nonparametric
+    It uses order statistics, valid for any distribution (Conover, "Practical Nonparametric
     Statistics", 1999, section 3.2). Fewer than six values have no interval of 95 %, fewer than
     eight none of 99 %: the range from the smallest to the largest is returned then.
     """

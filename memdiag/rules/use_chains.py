@@ -1,4 +1,4 @@
-"""The path of a finding: the uses of its weight, as ``Gather ← w → Transpose → MatMul``."""
+"""Use chains of a finding's weight for reports, as ``Gather ← w → Transpose → MatMul``."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -10,6 +10,7 @@ from memdiag.model.graph_index import GraphIndex, Node, Scope, joined
 from memdiag.model.model_file import ModelFile
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
+from memdiag.units import counted
 
 MAX_FINDINGS = 50
 """Findings that get a path: the first of them, which cost most."""
@@ -85,7 +86,7 @@ def _path(finding: Finding, weight: Weight, index: GraphIndex) -> str:
     before = "".join(f"{operator} ← " for chain in left for operator in reversed(chain))
     after = "".join(f" → {operator}" for operator in right)
     more = sum(chain.operators not in (*left, right) for chain in chains)
-    rest = f", and {more} more use{'s' if more > 1 else ''}" if more else ""
+    rest = f", and {counted(more, 'more use')}" if more else ""
     return f"{before}{_shortened(joined(weight.graph, weight.name))}{after}{rest}"
 
 

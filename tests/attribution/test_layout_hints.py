@@ -1,4 +1,4 @@
-"""What the graph says of a weight's use, and what it does not say."""
+"""Layout hints and readers of a weight, from the graph."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,10 +10,12 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.attribution.layout import Uses
-from memdiag.attribution.weight_uses import WeightConsumer, weight_uses
+from memdiag.attribution.layout import LayoutHints
+from memdiag.attribution.layout_hints import layout_hints
+from memdiag.attribution.provenance import reads_transposed
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import open_model
+from memdiag.model.readers import Reader, readers
 
 RANDOM = np.random.default_rng(7)
 node = helper.make_node
@@ -39,8 +41,8 @@ def used(
     *tensors: onnx.TensorProto,
     functions: Sequence[onnx.FunctionProto] = (),
     weight: str = "w",
-) -> tuple[Uses, tuple[WeightConsumer, ...]]:
-    """Return uses and consumers of the weight called `weight`, in whatever graph it is."""
+) -> tuple[LayoutHints, tuple[Reader, ...]]:
+    """Return the hints and the readers of the weight called `weight`, in whatever graph it is."""
     graph = helper.make_graph(
         nodes,
         "main",
@@ -52,8 +54,10 @@ def used(
     path = folder / "model.onnx"
     onnx.save(helper.make_model(graph, opset_imports=opsets, functions=list(functions)), path)
     with open_model(path) as model:
-        (found,) = (one for one in model.weights if one.name == weight)
-        return weight_uses(GraphIndex(model), found)
+        (of_name,) = (one for one in model.weights if one.name == weight)
+        graphs = GraphIndex(model)
+        of_weight = tuple(readers(graphs, of_name))
+        return layout_hints(graphs, of_name, of_weight), of_weight
 
 
 def branch(*nodes: onnx.NodeProto, tensors: Sequence[onnx.TensorProto] = ()) -> onnx.GraphProto:
@@ -70,8 +74,8 @@ def test_transposes_add_up(tmp_path: Path) -> None:
         node("Cast", ["a"], ["b"], to=TensorProto.FLOAT16),
         node("Transpose", ["b"], ["y"], perm=[1, 0, 2]),
     ]
-    uses, _ = used(tmp_path, nodes, {"w": noise(4, 5, 6)})
-    assert uses.permutations == ((0, 2, 1), (2, 0, 1))
+    hints, _ = used(tmp_path, nodes, {"w": noise(4, 5, 6)})
+    assert hints.permutations == ((0, 2, 1), (2, 0, 1))
 
 
 def test_a_transpose_of_another_shape_says_nothing(tmp_path: Path) -> None:
@@ -79,14 +83,14 @@ def test_a_transpose_of_another_shape_says_nothing(tmp_path: Path) -> None:
         node("Reshape", ["w", "shape"], ["a"]),
         node("Transpose", ["a"], ["y"], perm=[2, 1, 0]),
     ]
-    uses, consumers = used(tmp_path, nodes, {"w": noise(4, 5, 6), "shape": [6, 5, 4]})
-    assert uses.permutations == ()
-    assert [one.through for one in consumers] == [(), ("Reshape",)]
+    hints, found = used(tmp_path, nodes, {"w": noise(4, 5, 6), "shape": [6, 5, 4]})
+    assert hints.permutations == ()
+    assert [one.through for one in found] == [(), ("Reshape",)]
 
 
 def test_a_transpose_without_an_order_reverses_the_axes(tmp_path: Path) -> None:
-    uses, _ = used(tmp_path, [node("Transpose", ["w"], ["y"])], {"w": noise(4, 5, 6)})
-    assert uses.permutations == ((2, 1, 0),)
+    hints, _ = used(tmp_path, [node("Transpose", ["w"], ["y"])], {"w": noise(4, 5, 6)})
+    assert hints.permutations == ((2, 1, 0),)
 
 
 @pytest.mark.parametrize(
@@ -103,22 +107,22 @@ def test_groups_belong_to_the_filter(
     tmp_path: Path, op_type: str, slot: int, groups: tuple[int, ...]
 ) -> None:
     inputs = ["x"] * slot + ["w"]
-    uses, _ = used(tmp_path, [node(op_type, inputs, ["y"], group=4)], {"w": noise(8, 4, 3, 3)})
-    assert uses.groups == groups
+    hints, _ = used(tmp_path, [node(op_type, inputs, ["y"], group=4)], {"w": noise(8, 4, 3, 3)})
+    assert hints.groups == groups
 
 
 @pytest.mark.parametrize(("slot", "heads"), [(1, (3,)), (2, ())])
 def test_heads_belong_to_the_operand(tmp_path: Path, slot: int, heads: tuple[int, ...]) -> None:
     inputs = ["x"] * slot + ["w"]
     attention = node("Attention", inputs, ["y"], domain="com.microsoft", num_heads=3)
-    uses, _ = used(tmp_path, [attention], {"w": noise(24, 72)})
-    assert uses.heads == heads
+    hints, _ = used(tmp_path, [attention], {"w": noise(24, 72)})
+    assert hints.heads == heads
 
 
 def test_a_zero_point_takes_the_form_of_its_scale(tmp_path: Path) -> None:
     constants = {"w": octets(16, 16), "s": np.float32(0.5), "z": np.array([3], np.uint8)}
-    uses, _ = used(tmp_path, [node("DequantizeLinear", ["w", "s", "z"], ["y"])], constants)
-    (quantization,) = uses.quantizations
+    hints, _ = used(tmp_path, [node("DequantizeLinear", ["w", "s", "z"], ["y"])], constants)
+    (quantization,) = hints.quantizations
     assert quantization.zero_point is not None
     assert quantization.zero_point.shape == quantization.scale.shape == ()
 
@@ -140,9 +144,9 @@ def test_a_factor_that_is_no_constant_ends_the_way(tmp_path: Path) -> None:
         node("Mul", ["f", "x"], ["m"]),
         node("MatMul", ["x", "m"], ["y"], name="product"),
     ]
-    uses, consumers = used(tmp_path, nodes, {"w": octets(16, 16)})
-    assert uses.quantizations == ()
-    assert "product" not in {one.node for one in consumers}
+    hints, found = used(tmp_path, nodes, {"w": octets(16, 16)})
+    assert hints.quantizations == ()
+    assert "product" not in {one.node.label for one in found}
 
 
 def multiply(**changes: int) -> onnx.NodeProto:
@@ -153,7 +157,7 @@ def multiply(**changes: int) -> onnx.NodeProto:
 def test_zero_points_are_unpacked_by_rows(tmp_path: Path) -> None:
     zeros = octets(16, 3)
     constants = {"w": octets(16, 5, 16), "s": noise(80), "z": zeros.reshape(-1)}
-    (nbits,) = used(tmp_path, [multiply()], constants)[0].nbits
+    (nbits,) = used(tmp_path, [multiply()], constants)[0].block_quantizations
     assert nbits.zero_points is not None
     for column in range(16):
         for block in range(5):
@@ -164,20 +168,20 @@ def test_zero_points_are_unpacked_by_rows(tmp_path: Path) -> None:
 def test_scales_are_of_no_use_without_their_zero_points(tmp_path: Path) -> None:
     constants = {"w": octets(16, 5, 16), "s": noise(80)}
     nodes = [node("Cast", ["x"], ["z"], to=TensorProto.UINT8), multiply()]
-    (nbits,) = used(tmp_path, nodes, constants)[0].nbits
+    (nbits,) = used(tmp_path, nodes, constants)[0].block_quantizations
     assert nbits.scales is None
 
 
 @pytest.mark.parametrize("changes", [{"block_size": 0}, {"N": 0}, {"K": -1}, {"bits": 2}])
 def test_attributes_that_make_no_sense_say_nothing(tmp_path: Path, changes: dict[str, int]) -> None:
     constants = {"w": octets(16, 5, 16), "s": noise(80), "z": octets(48)}
-    assert used(tmp_path, [multiply(**changes)], constants)[0].nbits == ()
+    assert used(tmp_path, [multiply(**changes)], constants)[0].block_quantizations == ()
 
 
 @pytest.mark.parametrize(("scales", "zeros"), [(81, 48), (80, 47)])
 def test_arrays_of_another_size_are_not_known(tmp_path: Path, scales: int, zeros: int) -> None:
     constants = {"w": octets(16, 5, 16), "s": noise(scales), "z": octets(zeros)}
-    (nbits,) = used(tmp_path, [multiply()], constants)[0].nbits
+    (nbits,) = used(tmp_path, [multiply()], constants)[0].block_quantizations
     assert nbits.scales is None
     assert nbits.zero_points is None
 
@@ -197,7 +201,7 @@ def dequantized(
 def test_a_dequantized_operand_has_blocks_by_row(tmp_path: Path, element: int) -> None:
     weight, zeros = nibbles(element, "w", 64, 5), nibbles(element, "z", 2, 5)
     scale = noise(2, 5)
-    (nbits,) = used(tmp_path, dequantized(-2), {"s": scale}, weight, zeros)[0].nbits
+    (nbits,) = used(tmp_path, dequantized(-2), {"s": scale}, weight, zeros)[0].block_quantizations
     assert (nbits.columns, nbits.depth, nbits.by_row) == (5, 64, True)
     assert nbits.signed == (element == TensorProto.INT4)
     assert nbits.scales is not None
@@ -223,9 +227,9 @@ def test_other_blocks_and_places_give_none(
     rows = 40 if 40 in shape else 64
     weight = nibbles(TensorProto.INT4, "w", rows, 64)
     zeros = nibbles(TensorProto.INT4, "z", *shape)
-    uses, _ = used(tmp_path, nodes, {"s": noise(*shape)}, weight, zeros)
-    assert uses.nbits == ()
-    assert len(uses.quantizations) == 1
+    hints, _ = used(tmp_path, nodes, {"s": noise(*shape)}, weight, zeros)
+    assert hints.block_quantizations == ()
+    assert len(hints.quantizations) == 1
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (39,)])
@@ -243,7 +247,9 @@ def test_scales_of_columns_become_those_of_blocks(
         for name, dims, values in zip("wz", [(256, 39), shape], stored, strict=True)
     )
     scale = np.abs(noise(*shape)) + np.float32(0.1)
-    (nbits,) = used(tmp_path, dequantized(1, 0, product), {"s": scale}, weight, zeros)[0].nbits
+    (nbits,) = used(tmp_path, dequantized(1, 0, product), {"s": scale}, weight, zeros)[
+        0
+    ].block_quantizations
     assert (nbits.block_size, nbits.bits, nbits.by_row) == (32, 4 if packed else 8, True)
     assert nbits.scales is not None
     assert np.array_equal(nbits.scales, np.broadcast_to(scale.reshape(-1, 1), (39, 8)))
@@ -259,13 +265,14 @@ def test_a_product_in_a_branch_sees_what_is_dequantized_outside(tmp_path: Path) 
     other = branch(node("Identity", ["x"], ["q"]))
     nodes = [scaled, node("If", ["flag"], ["y"], then_branch=product, else_branch=other)]
     weight = nibbles(TensorProto.UINT4, "w", 64, 8)
-    uses, consumers = used(tmp_path, nodes, {"s": noise(2, 8)}, weight, FLAG)
-    (nbits,) = uses.nbits
+    hints, found = used(tmp_path, nodes, {"s": noise(2, 8)}, weight, FLAG)
+    (nbits,) = hints.block_quantizations
     assert nbits.zero_points is not None
     assert not nbits.zero_points.any()
-    assert (
-        WeightConsumer("product", "MatMul", 1, ("DequantizeLinear",), transposed=False) in consumers
-    )
+    (reader,) = (one for one in found if one.node.name == "product")
+    assert (reader.node.op_type, reader.input_index) == ("MatMul", 1)
+    assert reader.through == ("DequantizeLinear",)
+    assert reads_transposed(reader) is False
 
 
 def function(*nodes: onnx.NodeProto, inputs: Sequence[str]) -> onnx.FunctionProto:
@@ -283,10 +290,10 @@ def test_a_weight_is_followed_into_a_function(tmp_path: Path) -> None:
     scale = noise(16)
     constants = {"w": octets(16, 16), "s": scale}
     call = node("F", ["x", "w", "s"], ["y"], domain="my", name="call")
-    uses, consumers = used(tmp_path, [call], constants, functions=[body])
-    (quantization,) = uses.quantizations
+    hints, found = used(tmp_path, [call], constants, functions=[body])
+    (quantization,) = hints.quantizations
     assert np.array_equal(quantization.scale, scale)
-    assert [one.node for one in consumers] == ["call", "DequantizeLinear_0", "inside"]
+    assert [one.node.label for one in found] == ["call", "DequantizeLinear_0", "inside"]
 
 
 @pytest.mark.parametrize("called", [True, False])
@@ -298,9 +305,9 @@ def test_a_functions_own_weight_is_used_where_it_is_called(tmp_path: Path, calle
         inputs=("a",),
     )
     call = node("F" if called else "G", ["x"], ["y"], domain="my")
-    uses, consumers = used(tmp_path, [call], {}, functions=[body])
-    assert uses.permutations == (((1, 0),) if called else ())
-    assert ("turn" in {one.node for one in consumers}) == called
+    hints, found = used(tmp_path, [call], {}, functions=[body])
+    assert hints.permutations == (((1, 0),) if called else ())
+    assert ("turn" in {one.node.label for one in found}) == called
 
 
 def test_subgraphs_of_nodes_with_one_name_are_all_looked_into(tmp_path: Path) -> None:
@@ -311,8 +318,8 @@ def test_subgraphs_of_nodes_with_one_name_are_all_looked_into(tmp_path: Path) ->
         node("If", ["flag"], ["z"], name="if", then_branch=with_it, else_branch=without),
         node("If", ["flag"], ["y"], name="if", then_branch=without, else_branch=without),
     ]
-    _, consumers = used(tmp_path, nodes, {}, FLAG)
-    assert [one.node for one in consumers] == ["product"]
+    _, found = used(tmp_path, nodes, {}, FLAG)
+    assert [one.node.label for one in found] == ["product"]
 
 
 def test_a_name_that_a_subgraph_gives_anew_is_another_value(tmp_path: Path) -> None:
@@ -335,8 +342,8 @@ def test_a_product_tells_which_way_it_takes_the_weight(
         node(operator, ["x", "w"], ["a"], name="as it is", **attributes),
         node(operator, ["x", "t"], ["y"], name="behind a Transpose", **attributes),
     ]
-    _, consumers = used(tmp_path, nodes, {"w": noise(8, 8)})
-    ways = {one.node: one.transposed for one in consumers if one.op_type == operator}
+    _, found = used(tmp_path, nodes, {"w": noise(8, 8)})
+    ways = {one.node.label: reads_transposed(one) for one in found if one.node.op_type == operator}
     other = None if turned is None else not turned
     assert ways == {"as it is": turned, "behind a Transpose": other}
 
@@ -346,14 +353,14 @@ def test_behind_a_reshape_nothing_is_said_of_the_way(tmp_path: Path) -> None:
         node("Reshape", ["w", "shape"], ["r"]),
         node("MatMul", ["x", "r"], ["y"], name="product"),
     ]
-    _, consumers = used(tmp_path, nodes, {"w": noise(4, 16), "shape": np.array([8, 8])})
-    assert [one.transposed for one in consumers if one.node == "product"] == [None]
+    _, found = used(tmp_path, nodes, {"w": noise(4, 16), "shape": np.array([8, 8])})
+    assert [reads_transposed(one) for one in found if one.node.label == "product"] == [None]
 
 
 def test_the_domain_of_a_consumer_is_known(tmp_path: Path) -> None:
-    _, consumers = used(
+    _, found = used(
         tmp_path,
         [node("FusedMatMul", ["x", "w"], ["y"], domain="com.microsoft", transB=1)],
         {"w": noise(8, 8)},
     )
-    assert [(one.domain, one.transposed) for one in consumers] == [("com.microsoft", True)]
+    assert [(one.node.domain, reads_transposed(one)) for one in found] == [("com.microsoft", True)]

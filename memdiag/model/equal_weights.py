@@ -22,7 +22,7 @@ MAX_THREADS = 4
 """More threads do not read faster than memory allows."""
 
 MAX_READ_FACTOR = 4
-"""A model of weights that overlap is compared only until so many times its files were read."""
+"""Maximum bytes read to compare weights, as a multiple of the files: weights may overlap."""
 
 _PROBES, _PROBE_BYTES = 8, 64
 _MIN_THREADED_BYTES = 1 << 20
@@ -30,7 +30,7 @@ _SLICE_BYTES = 16 << 20
 
 
 def can_be_compared(model: ModelFile, weight: Weight) -> bool:
-    """Return whether the bytes of a weight are in a file, or few enough to be decoded."""
+    """Return whether a weight's bytes are in a file, or at most `MAX_DECODED_BYTES` decoded."""
     in_file = weight.file is not None or model.is_decoded(weight)
     return in_file or weight.nbytes <= MAX_DECODED_BYTES
 

@@ -1,0 +1,27 @@
+"""Paths as text: for records, and as names that distinguish files."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def path_text(path: Path | str) -> str:
+    """Return `path` as text for a record. Bytes that are not UTF-8 are escaped with backslashes."""
+    return str(path).encode(errors="backslashreplace").decode()
+
+
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """Return for each path its file name, with as many folders as are needed to make it unique.
+
+    Equal paths have equal names.
+    """
+    absolute = [Path(os.path.abspath(path)) for path in paths]
+    names = []
+    for path in absolute:
+        others = {other.parts for other in absolute if other != path}
+        for length in range(1, len(path.parts) + 1):
+            end = path.parts[-length:]
+            if not any(parts[-length:] == end for parts in others):
+                break
+        names.append(str(Path(*end)))
+    return names
