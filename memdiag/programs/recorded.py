@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from memdiag.programs.cpu_limit import cpus_allowed, thread_count
 from memdiag.programs.log_filter import SessionLog
@@ -128,7 +128,19 @@ class RecordedProcess:
         _, peak = self._observer.boundary()
         self.peak_rss_bytes = max(self.peak_rss_bytes, peak or 0)
 
-    def boundary(self, now_s: float, session: "RecordedSession") -> Boundary:
+    def read_cpus_allowed(self) -> None:
+        """Read the limits again, which the program may have changed."""
+        self.cpus_allowed = cpus_allowed(self.pid)
+
+    def before_creation(self, now_s: float) -> "BeforeCreation":
+        """Return what must be read while the process waits to create a session.
+
+        Raises:
+            ProcessGone: it has ended.
+        """
+        return BeforeCreation(thread_count(self.pid), self.boundary(now_s, None))
+
+    def boundary(self, now_s: float, session: "RecordedSession | None") -> Boundary:
         """Return the memory now, and the high-water mark since the last boundary of `session`.
 
         The kernel has one mark for the process: other active sessions get it at their next
@@ -144,7 +156,7 @@ class RecordedProcess:
         for other in self.active:
             if other is not session:
                 self._marks[other] = max(self._marks.get(other, 0), peak)
-        return Boundary(memory, max(peak, self._marks.pop(session, 0)))
+        return Boundary(memory, max(peak, self._marks.pop(session, 0) if session else 0))
 
     def end(self, now_s: float) -> None:
         """Store that the process has ended."""
@@ -183,6 +195,18 @@ class Inheritance:
             self.is_running = name == "first_run"
 
 
+class BeforeCreation(NamedTuple):
+    """A process at the start of a creation.
+
+    Attributes:
+        threads: the number of its threads; None if it is not known.
+        boundary: its memory.
+    """
+
+    threads: int | None
+    boundary: Boundary
+
+
 class RecordedSession:
     """A session of the program.
 
@@ -191,13 +215,16 @@ class RecordedSession:
         process: its process.
         now_s: seconds since the start of the recording.
         fields: what the hook tells at the start of the creation.
-
-    Raises:
-        ProcessGone: the process has ended.
+        before: the process at the start of the creation.
     """
 
     def __init__(
-        self, number: int, process: RecordedProcess, now_s: float, fields: dict[str, Any]
+        self,
+        number: int,
+        process: RecordedProcess,
+        now_s: float,
+        fields: dict[str, Any],
+        before: "BeforeCreation",
     ) -> None:
         self.number = number
         self.process = process
@@ -215,15 +242,14 @@ class RecordedSession:
         self.shared_with: set[int] = set()
         self.memory: SessionMemory | None = None
         self.started_threads: int | None = None
-        self._threads_before = thread_count(process.pid)
+        self._threads_before = before.threads
         self._log = LogParser(os.urandom(16).hex())
         local = fields["session"]
         process.local_sessions[local] = self
         process.logs[local] = SessionLog(fields["severity"], fields["logid"])
-        start = process.boundary(now_s, self)
-        self.phases = PhaseTracker(start.memory, fields["providers"])
+        self.phases = PhaseTracker(before.boundary.memory, fields["providers"])
         self._activate()
-        self.phases.start_span("create the session", "parse", now_s, start)
+        self.phases.start_span("create the session", "parse", now_s, before.boundary)
 
     def add_log(self, now_s: float, lines: bytes) -> None:
         """Add lines of the session's log."""
@@ -238,7 +264,6 @@ class RecordedSession:
         self.error = fields.get("error")
         self.providers = tuple(fields.get("providers", ()))
         self.address = fields.get("address")
-        self.process.cpus_allowed = cpus_allowed(self.process.pid)
         threads = thread_count(self.process.pid)
         # Threads of sessions that are created at once cannot be told apart.
         if threads is not None and self._threads_before is not None and not self.shared_with:

@@ -437,20 +437,22 @@ class Recorder:
             connection.process = process
         process = connection.process
         self._drain(process)
-        answers_later = False
+        is_answered = False
         try:
-            answers_later = self._handle(name, process, fields, connection)
+            is_answered = self._handle(name, process, fields, connection)
         except Exception as error:  # one event must not end the recording
             reason = f"{type(error).__name__}: {error}"[:MAX_COMMAND]
             self.notes.append(f"process {process.pid}: the event {name!r} was lost: {reason}")
-        if asks and not answers_later:
+        if asks and not is_answered:
             _answer(connection, process)
+        if name == "created":  # the process need not wait for this
+            process.read_cpus_allowed()
         return True
 
     def _handle(
         self, name: str, process: RecordedProcess, fields: dict[str, Any], connection: _Connection
     ) -> bool:
-        """Handle one event of `process`; return whether it is answered later."""
+        """Handle one event of `process`; return whether it is answered here or later."""
         now_s = self.now_s()
         inherited = process.inherited.get(fields.get("session", 0))
         if inherited is not None:
@@ -469,8 +471,13 @@ class Recorder:
                 case "stderr_filtered":
                     self._open_pipe(process, connection)
                 case "create":
-                    session = RecordedSession(len(self.sessions) + 1, process, now_s, fields)
-                    self.sessions.append(session)
+                    if connection.descriptors:
+                        self._open_pipe(process, connection)
+                    before = process.before_creation(now_s)
+                    _answer(connection, process)  # the rest takes longer
+                    number = len(self.sessions) + 1
+                    self.sessions.append(RecordedSession(number, process, now_s, fields, before))
+                    return True
                 case "released":
                     process.session(fields).release(now_s)
                 case "runs":
