@@ -238,6 +238,8 @@ class _Sessions:
         self.default_severity = SEVERITY_WARNING
         self.config_names: set[str] = set()
         self._pid = os.getpid()
+        self._exits_by: set[str] = set()
+        self._has_exited = False
         self._count = 0
         self._lock = threading.Lock()
         self._options_locks: dict[int, tuple[threading.Lock, int]] = {}
@@ -282,6 +284,7 @@ class _Sessions:
     def after_fork(self) -> None:
         """Connect a forked child, whose parent keeps its own connection."""
         parent, self._pid = self._pid, os.getpid()
+        self._exits_by, self._has_exited = set(), False
         if not self.channel.connected:  # the recording has ended
             return
         self.channel.disconnect()
@@ -294,10 +297,28 @@ class _Sessions:
             recorded.started = False
         self.hello(forked_from=parent)
 
-    def at_exit(self) -> None:
+    def expect_exit_of_worker(self) -> None:
+        """Have `at_exit` called if this is a worker of multiprocessing or billiard.
+
+        Forked workers end by os._exit, without atexit. The finalizers that they had from before the
+        fork are cleared, so that this is for a worker that has started.
+        """
+        for package in ("multiprocessing", "billiard"):
+            util = sys.modules.get(f"{package}.util")
+            process = sys.modules.get(f"{package}.process")
+            if util is None or process is None or package in self._exits_by:
+                continue
+            if type(process.current_process()).__name__ != "_MainProcess":
+                self._exits_by.add(package)
+                # The last of all: finalizers of the program may still run sessions.
+                util.Finalize(None, self.at_exit, exitpriority=-1_000_000)
+
+    def at_exit(self, *, process_ends: bool = True) -> None:
         """Send what is left, and wait until the memory of this process was read."""
-        self.flush()
-        self.channel.ask("exit")
+        if not self._has_exited:
+            self._has_exited = True
+            self.flush()
+            self.channel.ask("exit", process_ends=process_ends)
 
 
 class _Recorded:
@@ -584,7 +605,7 @@ def install(onnxruntime: Any, address: str, *, at_import: bool) -> Callable[[], 
         for owner, name, method in wrapped:
             if vars(owner).get(name) is method:
                 setattr(owner, name, method.__wrapped__)
-        sessions.at_exit()
+        sessions.at_exit(process_ends=False)
         atexit.unregister(sessions.at_exit)
         sessions.channel.disconnect()
         sessions.recorded.clear()
@@ -727,6 +748,8 @@ class _Creation:
         recorded = _Recorded(sessions, self._number, self._severity)
         session._memdiag_recorded = recorded
         sessions.recorded.add(recorded)
+        with contextlib.suppress(Exception):
+            sessions.expect_exit_of_worker()
         weakref.finalize(session, _released, sessions, recorded).atexit = False
         return {
             "providers": session.get_providers(),
@@ -873,6 +896,8 @@ def _first_run(
     with recorded.first_run_lock:
         is_first, recorded.started = not recorded.started, True
     if is_first:
+        with contextlib.suppress(Exception):
+            recorded._sessions.expect_exit_of_worker()
         channel.ask("first_run", session=recorded.number, shapes=_shapes(key[1:]))
     began = time.perf_counter()
     try:
