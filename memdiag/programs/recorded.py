@@ -89,6 +89,11 @@ class RecordedProcess:
             if session.providers and session.released_s is None
         ]
 
+    @property
+    def inherited_sessions(self) -> list["RecordedSession"]:
+        """The sessions of the process that it was forked from, which it has in its memory."""
+        return [each.session for each in self.inherited.values() if not each.is_released]
+
     def introduce(self, fields: dict[str, Any], parent: "RecordedProcess | None") -> None:
         """Store what the hook tells of the process; `parent` is the process it is a fork of."""
         # At first it may have been a fork of its parent that had not started the program yet.
@@ -176,11 +181,13 @@ class Inheritance:
         session: the session, in the process that created it.
         runs: the number of its runs in the forked process, by the shapes of their inputs.
         is_running: whether its first run there has started and not ended.
+        is_released: whether the forked process has released it.
     """
 
     session: "RecordedSession"
     runs: dict[str, int] = field(default_factory=dict)
     is_running: bool = False
+    is_released: bool = False
 
     @property
     def run_count(self) -> int:
@@ -193,6 +200,8 @@ class Inheritance:
             self.runs |= {repr(shapes): count for shapes, count, *_ in fields["runs"]}
         elif name in ("first_run", "first_run_done"):
             self.is_running = name == "first_run"
+        elif name == "released":
+            self.is_released = True
 
 
 class BeforeCreation(NamedTuple):

@@ -605,7 +605,9 @@ class Recorder:
         """Start an X-ray of `process`; return None if it cannot be started."""
         started_s = self.now_s()
         try:
-            task = ProcessXrayTask(process.pid, process.live_sessions, self._models)
+            # A copy of a weight may belong to an inherited session.
+            sessions = [*process.live_sessions, *process.inherited_sessions]
+            task = ProcessXrayTask(process.pid, sessions, self._models)
         except OSError as error:
             self.notes.append(f"process {process.pid}: no X-ray was taken: {error.strerror}")
             return None
@@ -632,7 +634,8 @@ class Recorder:
                 )
                 memories = session_memories(keys, attribution, task.sessions)
                 for session in task.sessions:
-                    session.memory = memories[session.number]
+                    if session.process is process:
+                        session.memory = memories[session.number]
             when_done()
 
         self._selector.register(task.reading, selectors.EVENT_READ, read)

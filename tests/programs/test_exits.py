@@ -12,6 +12,8 @@ from memdiag.records.run import ProgramRun
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
 
+WEIGHT_BYTES = 4 * 512 * 512
+
 POOL = """
 import multiprocessing, sys
 import numpy as np
@@ -97,3 +99,67 @@ def test_a_program_that_was_told_to_stop_waits_less(
     assert recording.exit_code == 4
     (note,) = recording.notes
     assert "after the program was told to stop" in note
+
+
+FORKS = """
+import multiprocessing, sys
+import numpy as np
+import onnxruntime
+
+
+def create():
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # a fork has no threads of its parent
+    return onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+
+
+def run(session, runs):
+    for _ in range(runs):
+        session.run(None, {"x": np.ones((1, 512), np.float32)})
+
+
+def grandchild(own):
+    run(inherited, 4)
+    run(own, 6)
+
+
+def child():
+    global own  # alive at the end
+    run(inherited, 3)
+    own = create()
+    run(own, 2)
+    process = context.Process(target=grandchild, args=(own,))
+    process.start()
+    process.join()
+    run(own, 1)
+
+
+context = multiprocessing.get_context("fork")
+inherited = create()
+run(inherited, 1)
+process = context.Process(target=child)
+process.start()
+process.join()
+run(inherited, 1)
+"""
+
+
+def test_forked_processes_run_the_sessions_that_they_inherit(
+    tmp_path: Path, linear_model: Path
+) -> None:
+    recording = record(tmp_path, FORKS, linear_model)
+    assert recording.exit_code == 0
+    parent, child, grandchild = recording.processes
+    assert [session.pid for session in recording.sessions] == [parent.pid, child.pid]
+    assert [session.run_count for session in recording.sessions] == [2, 3]
+    assert child.forked_from == parent.pid
+    assert grandchild.forked_from == child.pid
+    counts = [
+        {each.session: each.run_count for each in process.inherited}
+        for process in recording.processes
+    ]
+    assert counts == [{}, {1: 3}, {1: 4, 2: 6}]
+    # The copy of the inherited session in the child is not counted to the child's own session.
+    for session in recording.sessions:
+        assert session.memory is not None
+        assert session.memory.weight_bytes == WEIGHT_BYTES

@@ -91,8 +91,8 @@ def test_only_what_has_changed_is_sent(session: FakeSession, channel: FakeChanne
     for rows in (1, 2):
         session.run(None, {"x": np.ones((rows, 4))})
     counts(session, channel)
-    session.run(None, {"x": np.ones((2, 4))})
     channel.sent.clear()
+    session.run(None, {"x": np.ones((2, 4))})
     assert counts(session, channel) == {"{'x': [2, 4]}": 2}
 
 
@@ -132,3 +132,31 @@ def test_wrong_arguments_raise_what_they_raise_without_the_hook(session: FakeSes
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'input_feed'"):
         session.run(None)
     assert session.run(None, None) == "outputs"
+
+
+def test_counts_of_all_sessions_are_sent_together(
+    session: FakeSession, channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_sessions, "FIRST_RUNS", 0)
+    recorded = session._memdiag_recorded
+    sessions = recorded._sessions
+    other = record_sessions._Recorded(sessions, 2, severity=3)
+    sessions.recorded.update({recorded, other})
+    monkeypatch.setattr(recorded, "_send_s", np.inf)
+    session.run(None, {"x": np.ones(1)})
+    assert not channel.sent
+    other.add_run(record_sessions._key({}), 1.0, 2.0)  # the first of these shapes is checked
+    assert {event["session"] for event in channel.sent if event["event"] == "runs"} == {1, 2}
+
+
+def test_the_first_runs_are_sent_at_once(
+    session: FakeSession, channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_sessions, "FIRST_RUNS", 3)
+    monkeypatch.setattr(record_sessions, "SEND_PERIOD_S", 60)
+    session._memdiag_recorded._sessions.recorded.add(session._memdiag_recorded)
+    for _ in range(8):
+        session.run(None, {"x": np.ones(1)})
+    # The fourth is the first whose time to be sent has not come.
+    assert channel.runs == {"{'x': [1]}": 3}
+    assert counts(session, channel) == {"{'x': [1]}": 8}

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 SEND_PERIOD_S = 0.5
 CHECK_PERIOD_S = 0.02  # between two readings of the high-water mark, unless shapes are new
+FIRST_RUNS = 20  # of a session, which are sent at once
 MAX_SHAPES = 1000  # different shapes of one session that are counted apart
 MAX_FRAMES = 12
 MIN_GROWTH_BYTES = 1 << 20  # of the high-water mark, for a run to be recorded as its cause
@@ -238,7 +239,7 @@ class _Sessions:
         self.default_severity = SEVERITY_WARNING
         self.config_names: set[str] = set()
         self._pid = os.getpid()
-        self._exits_by: set[str] = set()
+        self._expects_exit = False
         self._has_exited = False
         self._count = 0
         self._lock = threading.Lock()
@@ -284,7 +285,7 @@ class _Sessions:
     def after_fork(self) -> None:
         """Connect a forked child, whose parent keeps its own connection."""
         parent, self._pid = self._pid, os.getpid()
-        self._exits_by, self._has_exited = set(), False
+        self._expects_exit = self._has_exited = False
         if not self.channel.connected:  # the recording has ended
             return
         self.channel.disconnect()
@@ -298,20 +299,19 @@ class _Sessions:
         self.hello(forked_from=parent)
 
     def expect_exit_of_worker(self) -> None:
-        """Have `at_exit` called if this is a worker of multiprocessing or billiard.
+        """Have `at_exit` called if this is a worker of multiprocessing.
 
         Forked workers end by os._exit, without atexit. The finalizers that they had from before the
         fork are cleared, so that this is for a worker that has started.
         """
-        for package in ("multiprocessing", "billiard"):
-            util = sys.modules.get(f"{package}.util")
-            process = sys.modules.get(f"{package}.process")
-            if util is None or process is None or package in self._exits_by:
-                continue
-            if type(process.current_process()).__name__ != "_MainProcess":
-                self._exits_by.add(package)
-                # The last of all: finalizers of the program may still run sessions.
-                util.Finalize(None, self.at_exit, exitpriority=-1_000_000)
+        util = sys.modules.get("multiprocessing.util")
+        process = sys.modules.get("multiprocessing.process")
+        if util is None or process is None or self._expects_exit:
+            return
+        if process.parent_process() is not None:
+            self._expects_exit = True
+            # The last of all: finalizers of the program may still run sessions.
+            util.Finalize(None, self.at_exit, exitpriority=-1_000_000)
 
     def at_exit(self, *, process_ends: bool = True) -> None:
         """Send what is left, and wait until the memory of this process was read."""
@@ -339,7 +339,8 @@ class _Recorded:
         self._lock = threading.Lock()
         self.counts: dict[Any, list[float]] = {}
         self._by_shapes: dict[Any, list[list[float]]] = {}
-        self._check_s = self._send_s = time.perf_counter()
+        self._check_s = self._send_s = 0.0
+        self._first_runs = 0
 
     def quiet(self, options: Any) -> Any:
         """Return RunOptions for a run as loud as it would be without memdiag.
@@ -399,7 +400,12 @@ class _Recorded:
 
     def _check(self, key: Any, ended: float, latency_s: float) -> None:
         """Send an event if the high-water mark has risen, and the counts if it is time."""
-        self._check_s = ended + CHECK_PERIOD_S
+        # A program may make a few runs, wait, and be killed.
+        is_first = self._first_runs < FIRST_RUNS
+        if is_first:
+            self._first_runs += 1
+        else:
+            self._check_s = ended + CHECK_PERIOD_S
         sessions = self._sessions
         rss = _max_rss()
         if rss - sessions.max_rss >= MIN_GROWTH_BYTES >> 10:
@@ -411,8 +417,8 @@ class _Recorded:
                 peak_rss_bytes=rss << 10,
                 latency_s=latency_s,
             )
-        if ended >= self._send_s:
-            self.send_runs()
+        if is_first or ended >= self._send_s:
+            sessions.flush()  # the others as well: they may not run again
 
     @property
     def runs(self) -> int:
