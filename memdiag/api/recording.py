@@ -195,7 +195,7 @@ def _install(address: str) -> Callable[[], None]:
     """
     onnxruntime = sys.modules.get("onnxruntime")
     if onnxruntime is not None:
-        uninstall: Callable[[], None] = _hook().install(onnxruntime, address)
+        uninstall: Callable[[], None] = _hook().install(onnxruntime, address, at_import=False)
         return uninstall
     sys.meta_path.insert(0, sitecustomize.OnnxruntimeFinder)
 

@@ -64,7 +64,7 @@ def run(
             process = subprocess.Popen(words, env=recorder.environment(), **streams)
         except OSError as error:
             raise UsageError(f"{words[0]}: cannot be started ({error.strerror}).") from error
-        with _passing_signals_on(process), most_open_files():
+        with _passing_signals_on(process, recorder), most_open_files():
             recorder.run(process.pid, lambda: process.poll() is not None, on_progress)
         return assemble_run(
             recorder, words, process.returncode, memdiag_version=memdiag.__version__
@@ -101,17 +101,20 @@ class _passing_signals_on:  # a context manager
     Ctrl-C reaches the process without help: it is in the same group.
     """
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", recorder: Recorder) -> None:
         self._process = process
+        self._recorder = recorder
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> None:
         for name in ("SIGTERM", "SIGHUP"):
             number = getattr(signal, name)
-            self._handlers[number] = signal.signal(
-                number, lambda number, frame: self._process.send_signal(number)
-            )
+            self._handlers[number] = signal.signal(number, self._pass_on)
         self._handlers[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: None)
+
+    def _pass_on(self, number: int, frame: object) -> None:
+        self._recorder.program_is_stopping()
+        self._process.send_signal(number)
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._handlers.items():

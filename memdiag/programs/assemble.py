@@ -87,6 +87,7 @@ def assemble_run(
         xrays=tuple(recorder.xrays),
         findings=(),
         is_watched=is_watched,
+        end_xrays_s=round(recorder.end_xrays_s, 6),
         notes=tuple(dict.fromkeys(recorder.notes)),
     )
     findings, notes = program_findings(run)

@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from memdiag.programs.cpu_limit import cpus_allowed, thread_count
 from memdiag.programs.log_filter import SessionLog
@@ -93,6 +93,11 @@ class RecordedProcess:
             if session.providers and session.released_s is None
         ]
 
+    @property
+    def inherited_sessions(self) -> list["RecordedSession"]:
+        """The sessions of the process that it was forked from, which it has in its memory."""
+        return [each.session for each in self.inherited.values() if not each.is_released]
+
     def introduce(self, fields: dict[str, Any], parent: "RecordedProcess | None") -> None:
         """Store what the hook tells of the process; `parent` is the process it is a fork of."""
         # At first it may have been a fork of its parent that had not started the program yet.
@@ -143,7 +148,19 @@ class RecordedProcess:
         if self.peak_pss_bytes is None or pss_bytes > self.peak_pss_bytes:
             self.peak_pss_bytes, self.peak_pss_s = pss_bytes, now_s
 
-    def boundary(self, now_s: float, session: "RecordedSession") -> Boundary:
+    def read_cpus_allowed(self) -> None:
+        """Read the limits again, which the program may have changed."""
+        self.cpus_allowed = cpus_allowed(self.pid)
+
+    def before_creation(self, now_s: float) -> "BeforeCreation":
+        """Return what must be read while the process waits to create a session.
+
+        Raises:
+            ProcessGone: it has ended.
+        """
+        return BeforeCreation(thread_count(self.pid), self.boundary(now_s, None))
+
+    def boundary(self, now_s: float, session: "RecordedSession | None") -> Boundary:
         """Return the memory now, and the high-water mark since the last boundary of `session`.
 
         The kernel has one mark for the process: other active sessions get it at their next
@@ -159,7 +176,7 @@ class RecordedProcess:
         for other in self.active:
             if other is not session:
                 self._marks[other] = max(self._marks.get(other, 0), peak)
-        return Boundary(memory, max(peak, self._marks.pop(session, 0)))
+        return Boundary(memory, max(peak, self._marks.pop(session, 0) if session else 0))
 
     def end(self, now_s: float) -> None:
         """Store that the process has ended."""
@@ -179,11 +196,13 @@ class Inheritance:
         session: the session, in the process that created it.
         runs: the number of its runs in the forked process, by the shapes of their inputs.
         is_running: whether its first run there has started and not ended.
+        is_released: whether the forked process has released it.
     """
 
     session: "RecordedSession"
     runs: dict[str, int] = field(default_factory=dict)
     is_running: bool = False
+    is_released: bool = False
 
     @property
     def run_count(self) -> int:
@@ -196,6 +215,20 @@ class Inheritance:
             self.runs |= {repr(shapes): count for shapes, count, *_ in fields["runs"]}
         elif name in ("first_run", "first_run_done"):
             self.is_running = name == "first_run"
+        elif name == "released":
+            self.is_released = True
+
+
+class BeforeCreation(NamedTuple):
+    """A process at the start of a creation.
+
+    Attributes:
+        threads: the number of its threads; None if it is not known.
+        boundary: its memory.
+    """
+
+    threads: int | None
+    boundary: Boundary
 
 
 class RecordedSession:
@@ -206,13 +239,16 @@ class RecordedSession:
         process: its process.
         now_s: seconds since the start of the recording.
         fields: what the hook tells at the start of the creation.
-
-    Raises:
-        ProcessGone: the process has ended.
+        before: the process at the start of the creation.
     """
 
     def __init__(
-        self, number: int, process: RecordedProcess, now_s: float, fields: dict[str, Any]
+        self,
+        number: int,
+        process: RecordedProcess,
+        now_s: float,
+        fields: dict[str, Any],
+        before: "BeforeCreation",
     ) -> None:
         self.number = number
         self.process = process
@@ -230,15 +266,14 @@ class RecordedSession:
         self.shared_with: set[int] = set()
         self.memory: SessionMemory | None = None
         self.started_threads: int | None = None
-        self._threads_before = thread_count(process.pid)
+        self._threads_before = before.threads
         self._log = LogParser(os.urandom(16).hex())
         local = fields["session"]
         process.local_sessions[local] = self
         process.logs[local] = SessionLog(fields["severity"], fields["logid"])
-        start = process.boundary(now_s, self)
-        self.phases = PhaseTracker(start.memory, fields["providers"])
+        self.phases = PhaseTracker(before.boundary.memory, fields["providers"])
         self._activate()
-        self.phases.start_span("create the session", "parse", now_s, start)
+        self.phases.start_span("create the session", "parse", now_s, before.boundary)
 
     def add_log(self, now_s: float, lines: bytes) -> None:
         """Add lines of the session's log."""
@@ -253,7 +288,6 @@ class RecordedSession:
         self.error = fields.get("error")
         self.providers = tuple(fields.get("providers", ()))
         self.address = fields.get("address")
-        self.process.cpus_allowed = cpus_allowed(self.process.pid)
         threads = thread_count(self.process.pid)
         # Threads of sessions that are created at once cannot be told apart.
         if threads is not None and self._threads_before is not None and not self.shared_with:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -62,6 +62,12 @@ one that was examined before."""
 MAX_XRAY_SHARE = 0.05
 """Share of the time for which X-rays at peaks may run."""
 
+MAX_END_XRAY_S = 20.0
+"""Seconds that a process waits at its end for its X-ray at most."""
+
+MAX_STOPPED_XRAY_S = 5.0
+"""The same after SIGTERM or SIGHUP to memdiag: who stops a program so may kill it soon."""
+
 LAST_PROCESSES_S = 1.0
 """Seconds to wait for other processes to end after the program has ended."""
 
@@ -108,6 +114,22 @@ class _StderrPipe:
     filter: LogFilter = field(default_factory=LogFilter)
 
 
+class _EndXray(NamedTuple):
+    """An X-ray for which a process waits at its end.
+
+    Attributes:
+        process: the process.
+        started_s: seconds since the start of the recording.
+        when_done: lets the process go on.
+        process_ends: False at the end of a recording of a part of the program.
+    """
+
+    process: RecordedProcess
+    started_s: float
+    when_done: Callable[[], None]
+    process_ends: bool
+
+
 class Recorder:
     """Records the processes of a program, and the sessions in them.
 
@@ -126,6 +148,7 @@ class Recorder:
         peaks: the runs that raised the high-water mark of their process.
         tree: the resident set of all processes together.
         proportional: time, proportional set and swap of all processes together.
+        end_xrays_s: seconds in which processes waited at their end for their X-rays.
         notes: what the reader of the recording must know.
     """
 
@@ -165,6 +188,11 @@ class Recorder:
         self.peaks: list[RunPeak] = []
         self.xrays: list[ProcessXray] = []
         self._tasks: set[ProcessXrayTask] = set()
+        self._ending: dict[ProcessXrayTask, _EndXray] = {}
+        self._interrupted: set[int] = set()
+        self._is_stopping = False
+        self._end_xray_s: float | None = None
+        self.end_xrays_s = 0.0
         self._xray_duration_s = 0.0
         self._near_peak_s = 0.0
         self._xrayed_rss_bytes = 0
@@ -272,7 +300,9 @@ class Recorder:
         missing = [
             str(process.pid)
             for process in self.processes
-            if self._xray and process.live_sessions and process.pid not in examined
+            if self._xray
+            and process.live_sessions
+            and process.pid not in examined | self._interrupted
         ]
         if missing:
             self.notes.append(
@@ -339,6 +369,7 @@ class Recorder:
                 self._watch(pid)
             if self._xray:
                 self._xray_lasting_peak(now_s)
+        self._interrupt_end_xrays(now_s)
         # Nearly due is due: the next wait would be short.
         if now_s >= self._sampled_s + period_s - min(period_s, SAMPLE_S) / 2:
             self._sample(now_s)
@@ -507,15 +538,17 @@ class Recorder:
             process.connections += 1
         process = connection.process
         self._drain(process)
-        answers_later = is_lost = False
+        is_answered = is_lost = False
         try:
-            answers_later = self._handle(name, process, fields, connection, asks)
+            is_answered = self._handle(name, process, fields, connection, asks)
         except Exception as error:  # one event must not end the recording
             is_lost = True
             reason = f"{type(error).__name__}: {error}"[:MAX_COMMAND]
             self.notes.append(f"process {process.pid}: the event {name!r} was lost: {reason}")
-        if asks and not answers_later:
+        if asks and not is_answered:
             _answer(connection, asks, None if is_lost else process)
+        if name == "created":  # the process need not wait for this
+            process.read_cpus_allowed()
         return True
 
     def _handle(
@@ -526,7 +559,7 @@ class Recorder:
         connection: _Connection,
         asks: int | None,
     ) -> bool:
-        """Handle one event of `process`; return whether its number `asks` is answered later."""
+        """Handle one event of `process`; return whether number `asks` is answered here or later."""
         now_s = self.now_s()
         inherited = process.inherited.get(fields.get("session", 0))
         if inherited is not None:
@@ -547,8 +580,13 @@ class Recorder:
                 case "stderr_filtered":
                     self._open_pipe(process, connection)
                 case "create":
-                    session = RecordedSession(len(self.sessions) + 1, process, now_s, fields)
-                    self.sessions.append(session)
+                    if connection.descriptors:
+                        self._open_pipe(process, connection)
+                    before = process.before_creation(now_s)
+                    _answer(connection, asks, process)  # the rest takes longer
+                    number = len(self.sessions) + 1
+                    self.sessions.append(RecordedSession(number, process, now_s, fields, before))
+                    return True
                 case "released":
                     process.session(fields).release(now_s)
                 case "runs":
@@ -574,8 +612,8 @@ class Recorder:
                 case "exit":
                     process.sample(now_s)
                     if self._xray and process.live_sessions:
-                        return self._start_xray(
-                            process, "end", lambda: _answer(connection, asks, process)
+                        return self._start_end_xray(
+                            process, connection, asks, process_ends=fields["process_ends"]
                         )
         return False
 
@@ -631,7 +669,7 @@ class Recorder:
                 when_done(len(processes))
 
         for process in processes:
-            if not self._start_xray(process, reason, when_one_done):
+            if self._start_xray(process, reason, when_one_done) is None:
                 when_one_done()
         if not processes:
             when_done(0)
@@ -667,14 +705,16 @@ class Recorder:
         process: RecordedProcess,
         reason: XrayReason,
         when_done: Callable[[], None] = lambda: None,
-    ) -> bool:
-        """Start an X-ray of `process`; return False if it cannot be started."""
+    ) -> ProcessXrayTask | None:
+        """Start an X-ray of `process`; return None if it cannot be started."""
         started_s = self.now_s()
         try:
-            task = ProcessXrayTask(process.pid, process.live_sessions, self._models)
+            # A copy of a weight may belong to an inherited session.
+            sessions = [*process.live_sessions, *process.inherited_sessions]
+            task = ProcessXrayTask(process.pid, sessions, self._models)
         except OSError as error:
             self.notes.append(f"process {process.pid}: no X-ray was taken: {error.strerror}")
-            return False
+            return None
         self._tasks.add(task)
 
         def read(_: object) -> None:
@@ -698,11 +738,64 @@ class Recorder:
                 )
                 memories = session_memories(keys, attribution, task.sessions)
                 for session in task.sessions:
-                    session.memory = memories[session.number]
+                    if session.process is process:
+                        session.memory = memories[session.number]
             when_done()
 
         self._selector.register(task.reading, selectors.EVENT_READ, read)
+        return task
+
+    def program_is_stopping(self) -> None:
+        """Keep the ends of processes short from now on: the program was told to stop."""
+        self._is_stopping = True
+
+    def _start_end_xray(
+        self,
+        process: RecordedProcess,
+        connection: _Connection,
+        asks: int | None,
+        *,
+        process_ends: bool,
+    ) -> bool:
+        """Start an X-ray for which `process` waits; return False if it cannot be started.
+
+        Only a process that ends has a limit: its supervisor may wait for it.
+        """
+        started_s = self.now_s()
+
+        def when_done() -> None:
+            _answer(connection, asks, process)
+            self._ending = {
+                task: end for task, end in self._ending.items() if end.process is not process
+            }
+            if not self._ending and self._end_xray_s is not None:
+                self.end_xrays_s += self.now_s() - self._end_xray_s
+                self._end_xray_s = None
+
+        task = self._start_xray(process, "end", when_done)
+        if task is None:
+            return False
+        self._ending[task] = _EndXray(process, started_s, when_done, process_ends)
+        if self._end_xray_s is None:
+            self._end_xray_s = started_s
         return True
+
+    def _interrupt_end_xrays(self, now_s: float) -> None:
+        """End the X-rays for which processes have waited too long at their end."""
+        limit_s = MAX_STOPPED_XRAY_S if self._is_stopping else MAX_END_XRAY_S
+        for task, end in list(self._ending.items()):
+            if not end.process_ends or now_s < end.started_s + limit_s:
+                continue
+            self._selector.unregister(task.reading)
+            self._tasks.discard(task)
+            task.cancel()
+            self._interrupted.add(end.process.pid)
+            reason = "after the program was told to stop" if self._is_stopping else "at its end"
+            self.notes.append(
+                f"process {end.process.pid}: no X-ray of its end, which took more than"
+                f" {limit_s:.0f} s {reason}; memdiag xray takes one while it runs"
+            )
+            end.when_done()
 
     def _open_pipe(self, process: RecordedProcess, connection: _Connection) -> None:
         reading, *others = connection.descriptors

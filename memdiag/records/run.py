@@ -284,6 +284,7 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
     Attributes:
         command: the command line of the program; for a process that was watched, its own.
         duration_s: the length of the recording.
+        end_xrays_s: the seconds of it in which processes waited at their end for their X-rays.
         exit_code: the exit code of the program; negative for a signal, None if it goes on.
         is_watched: whether the program was started without memdiag: then its sessions are unknown.
         peak_rss_bytes: the largest sum of the resident sets that was sampled, or the high-water
@@ -307,3 +308,4 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
     findings: tuple[ProgramFinding, ...]
     notes: tuple[str, ...]
     is_watched: bool = False
+    end_xrays_s: float = 0.0

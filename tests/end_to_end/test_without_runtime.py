@@ -24,10 +24,7 @@ for words in json.loads(sys.argv[1]):
     sys.argv = ["memdiag", *words]
     streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
     with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
-        try:
-            parse_command_line()[0]()
-        except SystemExit as ended:
-            code = ended.code
+        code = parse_command_line().run()
     for stream in streams:
         stream.flush()
     print(json.dumps([code, *(stream.buffer.getvalue().decode() for stream in streams)]))

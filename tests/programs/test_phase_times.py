@@ -16,7 +16,7 @@ def session() -> Iterator[RecordedSession]:
     assert info is not None
     process = RecordedProcess(info, 0.0, 0.0)
     fields = {"session": 1, "severity": 2, "logid": "", "providers": []}
-    yield RecordedSession(1, process, 1.0, fields)
+    yield RecordedSession(1, process, 1.0, fields, process.before_creation(1.0))
     process.close()
 
 

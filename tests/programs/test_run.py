@@ -27,8 +27,10 @@ import numpy as np
 import onnxruntime
 
 
-def session(source, **options):
+def session(source, config=None, **options):
     settings = onnxruntime.SessionOptions()
+    if config is not None:
+        settings.add_session_config_entry(config, "1")
     for name, value in options.items():
         setattr(settings, name, value)
     return onnxruntime.InferenceSession(source, settings, providers=["CPUExecutionProvider"])
@@ -67,6 +69,7 @@ if __name__ == "__main__":
     child = multiprocessing.get_context("spawn").Process(target=in_child, args=(path,))
     child.start()
     child.join()
+    onnxruntime.set_default_logger_severity(3)  # no warning of what follows
     profiled = session(path, enable_profiling=True, profile_file_prefix=sys.argv[2])
     profiled.end_profiling()
     os.write(2, b"\\xff\\x00 the end")
@@ -167,6 +170,7 @@ def test_options_are_those_that_the_program_set(sessions: tuple[ProgramSession, 
     assert sessions[0].options == {"intra_op_num_threads": "1"}
     assert sessions[0].intra_op_threads == 1
     assert sessions[1].options == {"enable_cpu_mem_arena": "False"}
+    assert sessions[2].options == {"session.disable_prepacking": "1"}
 
 
 def test_every_phase_is_measured(sessions: tuple[ProgramSession, ...]) -> None:

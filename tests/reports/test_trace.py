@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,10 @@ from memdiag.reports.profile.trace import profile_trace
 from memdiag.reports.run.trace import run_trace
 from tests.reports import profiles, runs, tied_xray
 from tests.reports.runs import MIB
+from tests.reports.trace_format import violations
 
 Event = dict[str, Any]
 
-# The fields of each kind of event: those that the format requires, and those that it allows.
-REQUIRED = {
-    "X": {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"},
-    "C": {"name", "ph", "ts", "pid", "tid", "args"},
-    "i": {"name", "cat", "ph", "ts", "pid", "tid", "s", "args"},
-    "M": {"name", "ph", "ts", "pid", "tid", "args"},
-}
 RECORDS: dict[str, Callable[[], Any]] = {
     "server": runs.server,
     "pool": runs.pool,
@@ -49,44 +42,45 @@ def events_of(record: Profile | ProgramRun, *merged: Path) -> list[Event]:
 
 
 def check_format(events: list[Event]) -> None:
-    """Check `events` against the documented rules."""
-    tracks: dict[tuple[int, int], list[Event]] = defaultdict(list)
-    for event in events:
-        assert set(event) == REQUIRED[event["ph"]]
-        for field in ("ts", "pid", "tid"):
-            assert type(event[field]) is int
-            assert event[field] >= 0
-        assert isinstance(event["name"], str)
-        assert isinstance(event["args"], dict)
-        if event["ph"] == "X":
-            assert type(event["dur"]) is int
-            assert event["dur"] >= 0
-            tracks[event["pid"], event["tid"]].append(event)
-        elif event["ph"] == "C":
-            assert event["args"]
-            assert all(isinstance(value, float) for value in event["args"].values())
-        elif event["ph"] == "i":
-            assert event["s"] in ("g", "p", "t")
-        else:
-            assert event["name"] in ("process_name", "thread_name")
-            assert isinstance(event["args"]["name"], str)
+    assert violations(json.dumps({"traceEvents": events}).encode()) == []
     times = [event["ts"] for event in events if event["ph"] != "M"]
     assert times == sorted(times)
-    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
-    assert set(tracks) <= named
-    for slices in tracks.values():
-        open_ends: list[int] = []
-        for event in slices:
-            while open_ends and open_ends[-1] <= event["ts"]:
-                open_ends.pop()
-            end = event["ts"] + event["dur"]
-            assert not open_ends or end <= open_ends[-1], "slices of a track overlap"
-            open_ends.append(end)
 
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_trace_keeps_to_the_format(name: str) -> None:
     check_format(events_of(RECORDS[name]()))
+
+
+TRACK: Event = {"pid": 1, "tid": 1}
+NAMED: list[Event] = [
+    {"ph": "M", "name": "process_name", **TRACK, "args": {"name": "p"}},
+    {"ph": "M", "name": "thread_name", **TRACK, "args": {"name": "t"}},
+]
+SLICE: Event = {"ph": "X", "name": "a", **TRACK, "ts": 10, "dur": 10}
+
+
+@pytest.mark.parametrize(
+    ("broken", "events"),
+    [
+        ("phase", [{**SLICE, "ph": "?"}]),
+        ("pid", [{**SLICE, "pid": "1"}]),
+        ("name", [{"ph": "X", **TRACK, "ts": 1, "dur": 1}]),
+        ("time", [{**SLICE, "ts": -1}]),
+        ("duration", [{"ph": "X", "name": "a", **TRACK, "ts": 1}]),
+        ("overlaps", [SLICE, {**SLICE, "ts": 15}]),
+        ("end without a start", [{"ph": "E", **TRACK, "ts": 1}]),
+        ("start without an end", [{"ph": "B", "name": "a", **TRACK, "ts": 1}]),
+        ("value of a counter", [{"ph": "C", "name": "a", **TRACK, "ts": 1, "args": {"a": "1"}}]),
+        ("flow without", [{"ph": "s", "name": "a", **TRACK, "ts": 1, "id": 1}]),
+        ("thread without a name", [{**SLICE, "tid": 2}]),
+    ],
+)
+def test_the_check_of_the_format_finds_what_is_broken(broken: str, events: list[Event]) -> None:
+    check_format([*NAMED, SLICE, {**SLICE, "ts": 12, "dur": 8}])
+    found = violations(json.dumps([*NAMED, *events]).encode())
+    assert found
+    assert all(text.startswith(broken) for text in found)
 
 
 def names(events: list[Event], kind: str) -> dict[tuple[int, int], str]:
@@ -182,18 +176,28 @@ def test_profiles_of_onnxruntime_are_moved_to_the_time_of_their_session(tmp_path
     first = written(tmp_path / "a.json", 100, 990_000, 1_190_000, tid=77)
     events = events_of(run, second, first)
     check_format(events)
+    threads = names(events, "thread_name")
     moved = {
-        (event["name"], event["tid"]): event["ts"]
+        (event["name"], threads[event["pid"], event["tid"]]): event["ts"]
         for event in events
         if event["ph"] == "X" and event.get("cat") == "Session"
     }
     # Aligned at the end of the creation: 1 s + 1 s - 0.99 s, and 4 s + 0.5 s - 0.49 s.
-    assert moved["model_loading_uri", 77] == 1_010_005
-    small = 3 + (1 << 30)  # a thread with the number of a session gets another
-    assert moved["model_loading_uri", small] == 4_010_005
-    threads = names(events, "thread_name")
-    assert threads[100, 77] == "onnxruntime's profile of session 1"
-    assert threads[100, small] == "onnxruntime's profile of session 2"
+    of = "onnxruntime's profile of session"
+    assert moved["model_loading_uri", f"{of} 1, thread 77"] == 1_010_005
+    assert moved["model_loading_uri", f"{of} 2, thread 3"] == 4_010_005
+
+
+def test_profiles_of_sessions_that_one_thread_runs_have_tracks_of_their_own(
+    tmp_path: Path,
+) -> None:
+    run = runs.run(
+        runs.session(1, created_s=1.0, options={"enable_profiling": "True"}),
+        runs.session(2, created_s=1.0, creation_s=0.5, options={"enable_profiling": "True"}),
+    )
+    first = written(tmp_path / "a.json", 100, 990_000, 1_190_000)
+    second = written(tmp_path / "b.json", 100, 490_000, 1_200_000)
+    check_format(events_of(run, first, second))
 
 
 def test_a_profile_of_another_program_is_refused(tmp_path: Path) -> None:
@@ -236,6 +240,7 @@ def test_what_onnxruntime_writes_can_be_merged(tmp_path: Path) -> None:
     pid = json.loads(path.read_text())[0]["pid"]
     run = runs.run(runs.session(1, pid=pid), processes=(runs.process(pid, 20, 60),))
     events = events_of(run, path)
+    check_format(events)
     own = {event["name"] for event in events if event.get("cat") in ("Session", "Node")}
     assert {"model_loading_array", "session_initialization", "model_run"} <= own
     assert all(event["ts"] >= 1_000_000 for event in events if event.get("cat") == "Session")

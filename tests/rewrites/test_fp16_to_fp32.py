@@ -156,7 +156,7 @@ def scaled(body: str, outputs: str = "float16[6, 6] y", inputs: str = "") -> Mod
     [
         (scaled("h = MatMul(x, w) y = Softmax(w)"), "Softmax may compute in half precision"),
         (scaled("y = local.f(w)"), "f may compute in half precision"),
-        (scaled("w = Identity(x) y = MatMul(x, w)", "float16[6, 6] y"), "no initializer"),
+        (scaled("w = Identity(x) y = MatMul(x, w)", "float16[6, 6] y"), "neither an initializer"),
         (scaled("y = MatMul(x, x)"), "nothing reads the weight"),
         (scaled("y = MatMul(x, w)", "float16[6, 6] y, float16[6, 6] w"), "is an output"),
         (scaled("y = MatMul(x, w)", inputs=", float16[6, 6] w"), "callers may set"),
@@ -165,7 +165,7 @@ def scaled(body: str, outputs: str = "float16[6, 6] y", inputs: str = "") -> Mod
     ],
 )
 def test_what_cannot_be_widened(tmp_path: Path, model: ModelProto, said: str) -> None:
-    if said == "no initializer":
+    if said == "neither an initializer":
         del model.graph.initializer[:]
     assert said in refusal(fp16_to_fp32, model, finding("w"), tmp_path)
 

@@ -117,7 +117,9 @@ def test_weights_of_subgraphs_and_constants_are_refused(tmp_path: Path) -> None:
     named = finding("If_0/then_branch/own")
     reason = refusal(overridable_weight, original, named, tmp_path)
     assert reason == "the weight is owned by a subgraph"
-    assert refusal(overridable_weight, original, finding("v"), tmp_path).endswith("no initializer")
+    assert refusal(overridable_weight, original, finding("v"), tmp_path).endswith(
+        "not an initializer"
+    )
     assert refusal(overridable_weight, original, finding(), tmp_path) == "it names no weight"
 
 

@@ -16,10 +16,10 @@ standard library is imported. Written for Python 3.8 and newer.
 from __future__ import annotations
 
 import atexit
-import collections
 import contextlib
 import functools
 import json
+import operator
 import os
 import resource
 import socket
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 SEND_PERIOD_S = 0.5
 CHECK_PERIOD_S = 0.02  # between two readings of the high-water mark, unless shapes are new
+MAX_CHECK_SHARE = 0.001  # of the time of a thread, for these readings
+FIRST_RUNS = 20  # of a session, which are sent at once
 MAX_SHAPES = 1000  # different shapes of one session that are counted apart
 MAX_FRAMES = 12
 MIN_GROWTH_BYTES = 1 << 20  # of the high-water mark, for a run to be recorded as its cause
@@ -43,6 +45,8 @@ SAMPLED_BLOCK_BYTES = 16 << 10
 ANSWER_S = 120
 SEVERITY_INFO = 1
 SEVERITY_WARNING = 2
+_OTHER_SHAPES = (None,)
+_shape_of = operator.attrgetter("shape")
 _BYTES_HEADER = bytes.__basicsize__ - 1
 """Bytes of a bytes object before its content (CPython)."""
 
@@ -147,11 +151,7 @@ def _identity(descriptor: int) -> Any:
 
 
 class _Stderr:
-    """Standard error, which ``memdiag run`` filters while at least one session is created.
-
-    As a context manager it returns whether it is filtered: not without a connection, or if the
-    process has no descriptors left.
-    """
+    """Standard error, which ``memdiag run`` filters while at least one session is created."""
 
     def __init__(self, channel: _Channel) -> None:
         self._channel = channel
@@ -160,20 +160,26 @@ class _Stderr:
         self._original: int | None = None
         self._pipe: Any = None
 
-    def __enter__(self) -> bool:
+    def filter(self, event: str, **fields: Any) -> bool:
+        """Send `event`, wait for its answer, and have standard error filtered from then on.
+
+        Returns:
+            whether it is filtered: not without a connection, or if the process has no descriptors
+            left. Call `restore` in any case.
+        """
         with self._lock:
-            if not self._creations:
-                try:
-                    self._redirect()
-                except OSError:  # too many open files
-                    self._pipe = None
             self._creations += 1
+            if self._creations > 1 or not self._channel.connected:
+                self._channel.ask(event, **fields)
+                return self._pipe is not None
+            self._pipe = self._original = None
+            try:
+                self._redirect(event, fields)
+            except OSError:  # too many open files
+                self._channel.ask(event, **fields)
             return self._pipe is not None
 
-    def _redirect(self) -> None:
-        self._pipe = self._original = None
-        if not self._channel.connected:
-            return
+    def _redirect(self, event: str, fields: dict[str, Any]) -> None:
         is_closed = _identity(2) is None
         if is_closed:  # by the program; the pipe must not get its number
             nothing = os.open(os.devnull, os.O_WRONLY)
@@ -188,7 +194,7 @@ class _Stderr:
                 known = [os.dup(2)]
                 opened.extend(known)
             _flush_stderr()
-            if self._channel.ask("stderr_filtered", descriptors=[opened[0], *known]):
+            if self._channel.ask(event, descriptors=[opened[0], *known], **fields):
                 os.dup2(opened[1], 2)
                 self._pipe = _identity(2)
                 if known:
@@ -200,23 +206,26 @@ class _Stderr:
             if is_closed and self._pipe is None:
                 os.close(2)
 
-    def __exit__(self, *error: object) -> None:
+    def restore(self, event: str, **fields: Any) -> Any:
+        """Send `event` and return its answer; standard error is as it was, if nobody else filters.
+
+        What is still in the pipe comes before what the program writes next: it is read before the
+        answer.
+        """
         with self._lock:
             self._creations -= 1
-            if self._creations or self._pipe is None:
-                return
-            _flush_stderr()
-            # The program may have replaced standard error meanwhile.
-            if _identity(2) == self._pipe:
-                if self._original is None:
-                    os.close(2)
-                else:
-                    os.dup2(self._original, 2)
-            if self._original is not None:
-                os.close(self._original)
-            self._pipe = self._original = None
-            # What is still in the pipe must come before whatever the program writes next.
-            self._channel.ask("stderr_restored")
+            if not self._creations and self._pipe is not None:
+                _flush_stderr()
+                # The program may have replaced standard error meanwhile.
+                if _identity(2) == self._pipe:
+                    if self._original is None:
+                        os.close(2)
+                    else:
+                        os.dup2(self._original, 2)
+                if self._original is not None:
+                    os.close(self._original)
+                self._pipe = self._original = None
+        return self._channel.ask(event, **fields)
 
 
 def _flush_stderr() -> None:
@@ -240,7 +249,10 @@ class _Sessions:
         self.max_rss = _max_rss()
         self.recorded: weakref.WeakSet[_Recorded] = weakref.WeakSet()
         self.default_severity = SEVERITY_WARNING
+        self.config_names: set[str] = set()
         self._pid = os.getpid()
+        self._expects_exit = False
+        self._has_exited = False
         self._count = 0
         self._lock = threading.Lock()
         self._options_locks: dict[int, tuple[threading.Lock, int]] = {}
@@ -285,6 +297,7 @@ class _Sessions:
     def after_fork(self) -> None:
         """Connect a forked child, whose parent keeps its own connection."""
         parent, self._pid = self._pid, os.getpid()
+        self._expects_exit = self._has_exited = False
         if not self.channel.connected:  # the recording has ended
             return
         self.channel.disconnect()
@@ -297,10 +310,27 @@ class _Sessions:
             recorded.started = False
         self.hello(forked_from=parent)
 
-    def finish(self) -> None:
+    def expect_exit_of_worker(self) -> None:
+        """Have `at_exit` called if this is a worker of multiprocessing.
+
+        Forked workers end by os._exit, without atexit. The finalizers that they had from before the
+        fork are cleared, so that this is for a worker that has started.
+        """
+        util = sys.modules.get("multiprocessing.util")
+        process = sys.modules.get("multiprocessing.process")
+        if util is None or process is None or self._expects_exit:
+            return
+        if process.parent_process() is not None:
+            self._expects_exit = True
+            # The last of all: finalizers of the program may still run sessions.
+            util.Finalize(None, self.at_exit, exitpriority=-1_000_000)
+
+    def finish(self, *, process_ends: bool = True) -> None:
         """Send what is left, and wait until the memory of this process was read."""
-        self.flush()
-        self.channel.ask("exit")
+        if not self._has_exited:
+            self._has_exited = True
+            self.flush()
+            self.channel.ask("exit", process_ends=process_ends)
 
     def at_exit(self) -> None:
         """Finish at the end of the program, which Ctrl-C ends as it would without memdiag."""
@@ -324,11 +354,10 @@ class _Recorded:
     def forget_runs(self) -> None:
         """Reset the counts of runs."""
         self._lock = threading.Lock()
-        self._counts: dict[Any, list[float]] = {}
-        self._threads: set[int] = set()
-        self._unsent: set[Any] = set()
-        self._sent = self._checked = time.perf_counter()
-        self._last_run = self._sent
+        self.counts: dict[Any, list[float]] = {}
+        self._by_shapes: dict[Any, list[list[float]]] = {}
+        self._check_s = self._send_s = 0.0
+        self._first_runs = 0
 
     def quiet(self, options: Any) -> Any:
         """Return RunOptions for a run as loud as it would be without memdiag.
@@ -344,70 +373,103 @@ class _Recorded:
     def add_run(self, key: Any, began: float, ended: float) -> None:
         """Count a run.
 
-        This takes a microsecond, in every run of the program: nothing may be added lightly.
+        The program's run has emptied the processor's caches, so that each object that is used here
+        takes a tenth of a microsecond: nothing may be added lightly. There is no lock, because each
+        thread has counts of its own.
 
         Args:
-            key: the names of its inputs, and their shapes.
+            key: the thread, the names of its inputs, and their shapes.
             began: the reading of `time.perf_counter` before it.
             ended: the reading after it.
         """
         latency_s = ended - began
-        thread = threading.get_ident()
-        with self._lock:
-            self._last_run = ended
-            counted = self._counts.get(key)
-            if counted is None:
-                if len(self._counts) >= MAX_SHAPES:
-                    key = None
-                counted = self._counts.setdefault(key, [0, 0.0, latency_s, latency_s])
-                self._checked = 0.0
-            counted[0] += 1
-            counted[1] += latency_s
-            if latency_s < counted[2]:
-                counted[2] = latency_s
-            elif latency_s > counted[3]:
-                counted[3] = latency_s
-            if thread not in self._threads:
-                self._threads.add(thread)
-            self._unsent.add(key)
-        # Shapes that were not seen before raise the mark; so may any run that takes its time.
-        if ended - self._checked >= CHECK_PERIOD_S:
-            self._checked = ended
-            self._check_mark(key, latency_s)
-            if ended - self._sent >= SEND_PERIOD_S:
-                self.send_runs()
+        counted = self.counts.get(key)
+        if counted is None:
+            counted = self._new_count(key, latency_s)
+        counted[0] += 1
+        counted[1] += latency_s
+        counted[4] = ended
+        if latency_s < counted[2]:
+            counted[2] = latency_s
+        elif latency_s > counted[3]:
+            counted[3] = latency_s
+        if ended >= self._check_s:
+            self._check(key, ended, latency_s)
 
-    def _check_mark(self, key: Any, latency_s: float) -> None:
-        """Send an event if the high-water mark of the process has risen."""
+    def _new_count(self, key: Any, latency_s: float) -> list[float]:
+        """Return the counts of runs with `key`, which has none under this very key.
+
+        They are: runs, the sum of their latencies, the least, the greatest, the end of the last,
+        and the runs that were sent.
+        """
+        # OrtValue.shape is a method, which would keep the value as long as the key.
+        shapes = tuple([tuple(part()) if callable(part) else part for part in key[1:]])
+        if len(self._by_shapes) >= MAX_SHAPES and shapes not in self._by_shapes:
+            shapes = _OTHER_SHAPES
+        key = (key[0], *shapes)
+        counted = self.counts.get(key)
+        if counted is None:
+            counted = self.counts[key] = [0, 0.0, latency_s, latency_s, 0.0, 0]
+            self._by_shapes.setdefault(shapes, []).append(counted)
+            # Shapes that were not seen before raise the mark; so may any run that takes its time.
+            self._check_s = 0.0
+        return counted
+
+    def _check(self, key: Any, ended: float, latency_s: float) -> None:
+        """Send an event if the high-water mark has risen, and the counts if it is time."""
         sessions = self._sessions
-        rss = _max_rss()
-        if rss - sessions.max_rss >= MIN_GROWTH_BYTES >> 10:
+        enough = sessions.max_rss + (MIN_GROWTH_BYTES >> 10)
+        # `ru_maxrss` is never less than the mark, and takes a tenth of the time to read.
+        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if rss >= enough:
+            rss = _max_rss()
+        # A program may make a few runs, wait, and be killed.
+        is_first = self._first_runs < FIRST_RUNS
+        if is_first:
+            self._first_runs += 1
+        else:
+            duration_s = time.perf_counter() - ended
+            self._check_s = ended + max(CHECK_PERIOD_S, duration_s / MAX_CHECK_SHARE)
+        if rss >= enough:
             sessions.max_rss = rss
             sessions.channel.send(
                 "peak",
                 session=self.number,
-                shapes=_shapes(key),
+                shapes=_shapes(key[1:]),
                 peak_rss_bytes=rss << 10,
                 latency_s=latency_s,
             )
+        if is_first or ended >= self._send_s:
+            sessions.flush()  # the others as well: they may not run again
 
     @property
     def runs(self) -> int:
         """The number of runs until now."""
-        with self._lock:
-            return sum(int(counted[0]) for counted in self._counts.values())
+        return sum(int(counted[0]) for counted in list(self.counts.values()))
 
     def send_runs(self) -> None:
         """Send the counts that have changed since the last time."""
-        with self._lock:
-            changed, self._unsent = self._unsent, set()
-            runs = [[_shapes(key), *self._counts[key]] for key in changed]
-            threads = len(self._threads)
-            self._sent = time.perf_counter()
-            age_s = self._sent - self._last_run
-        if runs:
+        with self._lock:  # counts that are sent later must arrive later
+            now_s = time.perf_counter()
+            self._send_s = now_s + SEND_PERIOD_S
+            counts = list(self.counts.items())
+            changed: dict[Any, None] = {}
+            for key, counted in counts:
+                if counted[0] != counted[5]:
+                    counted[5] = counted[0]
+                    changed[key[1:]] = None
+            if not changed:
+                return
+            runs = []
+            for shapes in changed:
+                number, total, least, most, _, _ = zip(*self._by_shapes[shapes])
+                runs.append([_shapes(shapes), sum(number), sum(total), min(least), max(most)])
             self._sessions.channel.send(
-                "runs", session=self.number, runs=runs, threads=threads, last_run_age_s=age_s
+                "runs",
+                session=self.number,
+                runs=runs,
+                threads=len({key[0] for key, _ in counts}),
+                last_run_age_s=now_s - max(counted[4] for _, counted in counts),
             )
 
 
@@ -426,11 +488,12 @@ def _max_rss() -> int:
 
 
 def _key(feeds: Any) -> Any:
-    """Return the names and shapes of `feeds`, as a key."""
+    """Return this thread, and the names and shapes of `feeds`, as a key."""
     try:
-        return tuple(feeds), tuple([value.shape for value in feeds.values()])
+        shapes = tuple(map(_shape_of, feeds.values()))
     except AttributeError:
-        return tuple(feeds), tuple([_shape(value) for value in feeds.values()])
+        shapes = tuple(map(_shape, feeds.values()))
+    return (threading.get_ident(), *feeds, *shapes)
 
 
 def _shape(value: Any) -> Any:
@@ -440,15 +503,18 @@ def _shape(value: Any) -> Any:
     return tuple(shape)
 
 
-def _shapes(key: Any) -> dict[str, Any] | None:
-    """Return the shapes by input name; None for runs that are not counted apart."""
-    if key is None:
+def _shapes(part: Any) -> dict[str, Any] | None:
+    """Return the shapes by input name; None for runs that are not counted apart.
+
+    Args:
+        part: a key without its thread.
+    """
+    if part == _OTHER_SHAPES:
         return None
-    names, shapes = key
+    inputs = len(part) // 2
     found = {}
-    for name, shape in zip(names, shapes):
-        # OrtValue.shape is a method.
-        with contextlib.suppress(Exception):
+    for name, shape in zip(part[:inputs], part[inputs:]):
+        with contextlib.suppress(Exception):  # a dimension that is no number
             found[str(name)] = [int(size) for size in (shape() if callable(shape) else shape)]
     return found
 
@@ -488,15 +554,28 @@ def _digest(content: bytes) -> str:
     return digest.hexdigest()
 
 
-def _options(options: Any) -> dict[str, str]:
-    """Return the settings of `options` that differ from the defaults of this onnxruntime."""
+@functools.lru_cache
+def _default_options(options_class: Callable[[], Any]) -> dict[str, Any]:
+    """Return the settings of new options by name."""
     found = {}
+    options = options_class()
     for name in dir(options):
         if name.startswith("_") or name in ("logid", "log_severity_level"):
             continue
         with contextlib.suppress(Exception):
-            value, default = getattr(options, name), getattr(type(options)(), name)
-            if not callable(value) and value != default:
+            value = getattr(options, name)
+            if not callable(value):
+                found[name] = value
+    return found
+
+
+def _options(options: Any) -> dict[str, str]:
+    """Return the settings of `options` that differ from the defaults of this onnxruntime."""
+    found = {}
+    for name, default in _default_options(options.__class__).items():
+        with contextlib.suppress(Exception):
+            value = getattr(options, name)
+            if value != default:
                 found[name] = str(value)
     return found
 
@@ -513,14 +592,21 @@ def _callers(package: str) -> list[list[Any]]:
     return found
 
 
-def install(onnxruntime: Any, address: str) -> Callable[[], None]:
+def install(onnxruntime: Any, address: str, *, at_import: bool) -> Callable[[], None]:
     """Wrap the sessions of `onnxruntime`, and connect to the recording at `address`.
+
+    Args:
+        onnxruntime: the imported package.
+        address: where ``memdiag run`` listens, and its secret.
+        at_import: whether the program has not used `onnxruntime` yet.
 
     Returns:
         a function that ends the recording in this process.
     """
     session_class = onnxruntime.InferenceSession
     sessions = _Sessions(onnxruntime, _Channel(address))
+    if not at_import:
+        sessions.config_names.update(_CONFIG)
     sessions.hello()
     wrapped = [(session_class, "__init__", _recorded_init(session_class.__init__, sessions))]
     for base in session_class.__mro__:
@@ -532,6 +618,12 @@ def install(onnxruntime: Any, address: str) -> Callable[[], None]:
             wrapped.append(
                 (base, "end_profiling", _filtered(vars(base)["end_profiling"], sessions))
             )
+    set_entry = onnxruntime.SessionOptions.add_session_config_entry
+    remembered = _remembered_name(set_entry, sessions.config_names)
+    wrapped.append((onnxruntime.SessionOptions, "add_session_config_entry", remembered))
+    set_severity = _remembered_severity(onnxruntime.set_default_logger_severity, sessions)
+    for module in (onnxruntime, onnxruntime.capi._pybind_state):
+        wrapped.append((module, "set_default_logger_severity", set_severity))
     for owner, name, method in wrapped:
         setattr(owner, name, method)
     os.register_at_fork(before=sessions.flush, after_in_child=sessions.after_fork)
@@ -541,7 +633,7 @@ def install(onnxruntime: Any, address: str) -> Callable[[], None]:
         for owner, name, method in wrapped:
             if vars(owner).get(name) is method:
                 setattr(owner, name, method.__wrapped__)
-        sessions.finish()
+        sessions.finish(process_ends=False)
         atexit.unregister(sessions.at_exit)
         sessions.channel.disconnect()
         sessions.recorded.clear()
@@ -567,8 +659,11 @@ def _filtered(original: Callable[..., Any], sessions: _Sessions) -> Callable[...
 
     @functools.wraps(original)
     def method(self: Any, *arguments: Any, **named: Any) -> Any:
-        with sessions.stderr:
+        sessions.stderr.filter("stderr_filtered")
+        try:
             return original(self, *arguments, **named)
+        finally:
+            sessions.stderr.restore("stderr_restored")
 
     return method
 
@@ -622,7 +717,7 @@ class _Creation:
             "model": _model(given.get("path_or_bytes", b"")),
             "callers": _callers(sessions.package),
             "options": _options(self._options),
-            "config": named_config(self._options),
+            "config": _named_config(self._options, sessions.config_names),
             "providers": [
                 provider if isinstance(provider, str) else str(provider[0])
                 for provider in given.get("providers") or ()
@@ -636,17 +731,14 @@ class _Creation:
         """Create the session; what it raises is the program's."""
         sessions = self._sessions
         options = self._options
-        self._runs = collections.defaultdict(
-            int, {other.number: other.runs for other in sessions.recorded}
-        )
+        self._runs = {other.number: other.runs for other in sessions.recorded}
         error: BaseException | None = None
-        with sessions.sole_user(options), sessions.stderr as is_filtered:
+        with sessions.sole_user(options):
             started = options.log_severity_level, options.logid
-            if is_filtered:
+            if sessions.stderr.filter("create", session=self._number, **self._description):
                 # Not verbose: in runs, sessions write verbose lines whatever their RunOptions say.
                 options.log_severity_level = min(self._severity, SEVERITY_INFO)
                 options.logid = f"memdiag-{self._number}"
-            sessions.channel.ask("create", session=self._number, **self._description)
             began = time.perf_counter()
             try:
                 create(*self._arguments, **self._named)
@@ -656,47 +748,46 @@ class _Creation:
             finally:
                 latency_s = time.perf_counter() - began
                 options.log_severity_level, options.logid = started
-                try:
-                    self._finish(session, started, latency_s, error)
-                except Exception as failed:
-                    _report(sessions, failed)
+                fields: dict[str, Any] = {"session": self._number, "latency_s": latency_s}
+                if error is not None:
+                    fields["error"] = str(error)[:1000]
+                else:
+                    try:
+                        fields.update(self._finish(session, started))
+                    except Exception as failed:
+                        _report(sessions, failed)
+                answer = sessions.stderr.restore("created", **fields)
+                if answer:
+                    sessions.max_rss = max(sessions.max_rss, answer["peak_rss_bytes"] >> 10)
 
-    def _finish(
-        self, session: Any, started: tuple[int, str], latency_s: float, error: BaseException | None
-    ) -> None:
+    def _finish(self, session: Any, started: tuple[int, str]) -> dict[str, Any]:
+        """Return the facts of the session that was created, whose runs are counted from now on."""
         sessions = self._sessions
-        fields: dict[str, Any] = {"session": self._number, "latency_s": latency_s}
-        if error is not None:
-            sessions.channel.ask("created", error=str(error)[:1000], **fields)
-            return
         kept = session._sess_options
         if kept is not None:
             kept.log_severity_level, kept.logid = started
         if self._own_options and hasattr(session, "_sess_options_initial"):
             session._sess_options_initial = None
+        ran_meanwhile = [
+            other.number
+            for other in sessions.recorded
+            if other.runs != self._runs.get(other.number, 0)
+        ]
         recorded = _Recorded(sessions, self._number, self._severity)
         session._memdiag_recorded = recorded
         sessions.recorded.add(recorded)
+        with contextlib.suppress(Exception):
+            sessions.expect_exit_of_worker()
         weakref.finalize(session, _released, sessions, recorded).atexit = False
-        answer = sessions.channel.ask(
-            "created",
-            providers=session.get_providers(),
-            address=_native_address(session._sess),
-            ran_meanwhile=[
-                other.number
-                for other in sessions.recorded
-                if other.runs != self._runs[other.number]
-            ],
-            **fields,
-        )
-        if answer:
-            sessions.max_rss = max(sessions.max_rss, answer["peak_rss_bytes"] >> 10)
+        return {
+            "providers": session.get_providers(),
+            "address": _native_address(session._sess),
+            "ran_meanwhile": ran_meanwhile,
+        }
 
 
-def named_config(options: Any) -> dict[str, str]:
-    """Return the config entries of `options` that change memory; there is no list of all."""
-    found = {}
-    for name in (
+_CONFIG = frozenset(
+    {
         "session.disable_prepacking",
         "session.use_env_allocators",
         "session.use_device_allocator_for_initializers",
@@ -706,10 +797,29 @@ def named_config(options: Any) -> dict[str, str]:
         "session.disable_quant_qdq",
         "session.set_denormal_as_zero",
         "optimization.disable_specified_optimizers",
-    ):
-        with contextlib.suppress(Exception):  # not set
+    }
+)
+"""The config entries that change memory; there is no list of those that are set."""
+
+
+def _named_config(options: Any, names: Any) -> dict[str, str]:
+    """Return the config entries of `options` among `names`."""
+    found = {}
+    for name in sorted(names):
+        with contextlib.suppress(Exception):  # not set: this takes 30 microseconds
             found[name] = str(options.get_session_config_entry(name))
     return found
+
+
+def _remembered_name(original: Callable[..., None], names: set[str]) -> Callable[..., None]:
+    """Return `original`, which sets a config entry, and adds the entry's name to `names`."""
+
+    @functools.wraps(original)
+    def add_session_config_entry(self: Any, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        names.update(_CONFIG.intersection([*arguments, *named.values()]))
+
+    return add_session_config_entry
 
 
 def _native_address(session: Any) -> int:
@@ -752,7 +862,7 @@ def _wrap_run(
             else:
                 named["run_options"] = recorded.quiet(named.get("run_options"))
             if feeds_at is None:
-                key: Any = ((), ())
+                key: Any = _key({})
             else:
                 key = _key(arguments[feeds_at] if len(arguments) > feeds_at else _feeds_of(named))
         except Exception as error:
@@ -774,21 +884,22 @@ def _wrap_run(
 def _wrap_plain_run(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return `InferenceSession.run` with counting: as `_wrap_run`, for the most frequent way."""
     counted_run = _wrap_run(original, feeds_at=1, options_at=2)
-    perf_counter = time.perf_counter
+    perf_counter, get_ident, shape_of = time.perf_counter, threading.get_ident, _shape_of
 
     @functools.wraps(original)
     def run(
         self: Any, output_names: Any, input_feed: Any, run_options: Any = None, **named: Any
     ) -> Any:
-        recorded = self.__dict__.get("_memdiag_recorded")
-        if recorded is None or not recorded.started or run_options is not None or named:
-            return counted_run(self, output_names, input_feed, run_options, **named)
         try:
-            key = tuple(input_feed), tuple([value.shape for value in input_feed.values()])
-        except AttributeError:  # a list of texts, or no dictionary
-            return counted_run(self, output_names, input_feed, run_options)
+            recorded = self._memdiag_recorded
+            options = recorded.run_options if recorded.started else None
+            key = (get_ident(), *input_feed, *map(shape_of, input_feed.values()))
+        except Exception:  # not recorded; a list of texts; no dictionary
+            options = None
+        if options is None or run_options is not None or named:
+            return counted_run(self, output_names, input_feed, run_options, **named)
         began = perf_counter()
-        result = original(self, output_names, input_feed, recorded.run_options)
+        result = original(self, output_names, input_feed, options)
         try:
             recorded.add_run(key, began, perf_counter())
         except Exception as error:
@@ -813,7 +924,9 @@ def _first_run(
     with recorded.first_run_lock:
         is_first, recorded.started = not recorded.started, True
     if is_first:
-        channel.ask("first_run", session=recorded.number, shapes=_shapes(key))
+        with contextlib.suppress(Exception):
+            recorded._sessions.expect_exit_of_worker()
+        channel.ask("first_run", session=recorded.number, shapes=_shapes(key[1:]))
     began = time.perf_counter()
     try:
         return run(*arguments, **named)

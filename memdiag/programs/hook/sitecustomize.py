@@ -63,7 +63,9 @@ def _wrap_after_import(loader: Any) -> None:
             )
             recorder = module_from_spec(spec)  # type: ignore[arg-type]
             spec.loader.exec_module(recorder)  # type: ignore[union-attr]
-            uninstall_functions.append(recorder.install(module, os.environ[ADDRESS]))
+            uninstall_functions.append(
+                recorder.install(module, os.environ[ADDRESS], at_import=True)
+            )
         except Exception as error:  # the program must go on without memdiag
             _report(error)
 

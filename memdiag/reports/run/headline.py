@@ -44,6 +44,10 @@ class Headline:
     is_success: bool
 
 
+MIN_END_XRAYS_S = 0.1
+"""Seconds of X-rays that are stated."""
+
+
 def run_headline(run: ProgramRun) -> Headline:
     """Return the headline of `run`."""
     models = {model_key(session) for session in run.sessions}
@@ -54,7 +58,10 @@ def run_headline(run: ProgramRun) -> Headline:
     pss = pss_near_peak(run)
     processes = counted(len(run.processes), "process", "processes")
     subject = processes if run.is_watched else f"{processes}, {sessions}"
-    first = f"{subject} in {format_duration(run.duration_s)}."
+    first = f"{subject} in {format_duration(run.duration_s - run.end_xrays_s)}"
+    if run.end_xrays_s >= MIN_END_XRAYS_S:
+        first += f", without {format_duration(run.end_xrays_s)} of X-rays at the end"
+    first += "."
     if run.peak_rss_bytes:
         where = moment(run, run.peak_s)
         size = format_size(run.peak_rss_bytes)

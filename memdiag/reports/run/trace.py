@@ -1,5 +1,6 @@
 """The trace of a recorded program for ui.perfetto.dev, with onnxruntime's own profiles."""
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -28,8 +29,9 @@ from memdiag.units import format_size
 MAX_PROFILE_BYTES = 1 << 30
 """Size of a profile of onnxruntime that is merged."""
 
-_THREAD_OFFSET = 1 << 30
-"""Added to thread ids of onnxruntime's profiles that are as small as the numbers of sessions."""
+_MERGED_TID = 1 << 30
+"""The first track of onnxruntime's own profiles: larger than the numbers of sessions, which are the
+ids of their tracks."""
 
 
 def run_trace(run: ProgramRun, onnxruntime_profiles: Sequence[Path] = ()) -> bytes:
@@ -66,8 +68,9 @@ def run_trace(run: ProgramRun, onnxruntime_profiles: Sequence[Path] = ()) -> byt
                 "input_shapes": shapes_text(peak.shapes),
             }
             events.append(instant(f"peak raised to {size}", track, peak.t_s, arguments))
+    track_ids = itertools.count(_MERGED_TID)
     for path in onnxruntime_profiles:
-        events += _merged(path, run)
+        events += _merged(path, run, track_ids)
     return encoded(events)
 
 
@@ -124,7 +127,7 @@ def _tree_counters(run: ProgramRun, pid: int) -> Iterator[Event]:
             yield counter_value(name, pid, times[i], {"MiB": mebibytes(sizes[i])})
 
 
-def _merged(path: Path, run: ProgramRun) -> Iterator[Event]:
+def _merged(path: Path, run: ProgramRun, track_ids: Iterator[int]) -> Iterator[Event]:
     """Yield the events of one of onnxruntime's own profiles, in the time of the recording.
 
     Its times are relative to the start of the profiling, which is part of the creation of the
@@ -157,20 +160,17 @@ def _merged(path: Path, run: ProgramRun) -> Iterator[Event]:
     start_s = session.created_s
     if ready is not None:
         start_s += max(0.0, (session.creation_s or 0.0) - ready)
-    threads = {thread for event in events if isinstance(thread := event.get("tid"), int)}
-    for thread in sorted(threads):
-        name = f"onnxruntime's profile of session {session.number}"
-        yield track_name("thread_name", session.pid, _thread(thread, run), name)
+    # Two profiles have a thread in common if it runs both sessions. Their times differ from the
+    # recording's by unknown amounts, so that in one track their slices would overlap.
+    tracks: dict[str, int] = {}
     for event in events:
+        thread = str(event.get("tid", 0))
+        if thread not in tracks:
+            tracks[thread] = next(track_ids)
+            name = f"onnxruntime's profile of session {session.number}, thread {plain(thread)}"
+            yield track_name("thread_name", session.pid, tracks[thread], name)
         shifted = {**event, "ts": microseconds(start_s) + event["ts"], "pid": session.pid}
-        if isinstance(event.get("tid"), int):
-            shifted["tid"] = _thread(event["tid"], run)
-        yield shifted
-
-
-def _thread(number: int, run: ProgramRun) -> int:
-    """Return the id of a thread's track, which differs from those of the sessions."""
-    return number + _THREAD_OFFSET if number <= len(run.sessions) else number
+        yield {**shifted, "tid": tracks[thread]}
 
 
 def _first_end(events: Sequence[Event], is_wanted: Callable[[Event], bool]) -> float | None:

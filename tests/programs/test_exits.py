@@ -1,0 +1,165 @@
+"""The ends of recorded processes: workers, and X-rays that take too long."""
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from memdiag.api.run import run
+from memdiag.programs import recorder, xray
+from memdiag.records.run import ProgramRun
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
+
+WEIGHT_BYTES = 4 * 512 * 512
+
+POOL = """
+import multiprocessing, sys
+import numpy as np
+import onnxruntime
+
+CREATE = lambda: onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+
+
+def work(runs):
+    session = CREATE()
+    globals()["kept"] = session
+    for _ in range(runs):
+        session.run(None, {"x": np.ones((1, 512), np.float32)})
+
+
+if __name__ == "__main__":
+    mine = CREATE()
+    for method in ("fork", "spawn"):
+        pool = multiprocessing.get_context(method).Pool(1)
+        pool.apply(work, (7,))
+        pool.close()
+        pool.join()
+"""
+
+SESSION = """
+import sys, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+"""
+
+
+def record(folder: Path, program: str, model: Path) -> ProgramRun:
+    path = folder / "program.py"
+    path.write_text(textwrap.dedent(program))
+    return run([sys.executable, str(path), str(model)])
+
+
+def test_workers_have_an_xray_of_their_end(tmp_path: Path, linear_model: Path) -> None:
+    recording = record(tmp_path, POOL, linear_model)
+    assert recording.exit_code == 0
+    assert recording.notes == ()
+    assert [session.run_count for session in recording.sessions] == [0, 7, 7]
+    pids = [session.pid for session in recording.sessions]
+    assert len(set(pids)) == 3
+    assert sorted(each.pid for each in recording.xrays if each.reason == "end") == sorted(pids)
+    assert all(session.memory is not None for session in recording.sessions)
+
+
+def test_the_wait_for_xrays_is_stated(tmp_path: Path, linear_model: Path) -> None:
+    recording = record(tmp_path, SESSION, linear_model)
+    (end,) = recording.xrays
+    assert 0 < recording.end_xrays_s <= recording.duration_s - end.t_s
+
+
+def test_a_process_waits_for_its_xray_no_longer_than_the_limit(
+    tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "MAX_END_XRAY_S", 0.3)
+    # Forked children of this process: they have the same stand-in.
+    monkeypatch.setattr(xray, "examine", lambda *_: __import__("time").sleep(60))
+    recording = record(tmp_path, SESSION, linear_model)
+    assert recording.exit_code == 0
+    assert recording.xrays == ()
+    assert recording.duration_s < 30
+    assert 0.3 <= recording.end_xrays_s < 30
+    (note,) = recording.notes
+    assert "no X-ray of its end" in note
+
+
+def test_a_program_that_was_told_to_stop_waits_less(
+    tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "MAX_STOPPED_XRAY_S", 0.3)
+    monkeypatch.setattr(xray, "examine", lambda *_: __import__("time").sleep(60))
+    recording = record(
+        tmp_path,
+        SESSION
+        + "import os, signal, time\n"
+        + "signal.signal(signal.SIGTERM, lambda *_: sys.exit(4))\n"
+        + "os.kill(os.getppid(), signal.SIGTERM)\n"
+        + "time.sleep(30)\n",
+        linear_model,
+    )
+    assert recording.exit_code == 4
+    (note,) = recording.notes
+    assert "after the program was told to stop" in note
+
+
+FORKS = """
+import multiprocessing, sys
+import numpy as np
+import onnxruntime
+
+
+def create():
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # a fork has no threads of its parent
+    return onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+
+
+def run(session, runs):
+    for _ in range(runs):
+        session.run(None, {"x": np.ones((1, 512), np.float32)})
+
+
+def grandchild(own):
+    run(inherited, 4)
+    run(own, 6)
+
+
+def child():
+    global own  # alive at the end
+    run(inherited, 3)
+    own = create()
+    run(own, 2)
+    process = context.Process(target=grandchild, args=(own,))
+    process.start()
+    process.join()
+    run(own, 1)
+
+
+context = multiprocessing.get_context("fork")
+inherited = create()
+run(inherited, 1)
+process = context.Process(target=child)
+process.start()
+process.join()
+run(inherited, 1)
+"""
+
+
+def test_forked_processes_run_the_sessions_that_they_inherit(
+    tmp_path: Path, linear_model: Path
+) -> None:
+    recording = record(tmp_path, FORKS, linear_model)
+    assert recording.exit_code == 0
+    parent, child, grandchild = recording.processes
+    assert [session.pid for session in recording.sessions] == [parent.pid, child.pid]
+    assert [session.run_count for session in recording.sessions] == [2, 3]
+    assert child.forked_from == parent.pid
+    assert grandchild.forked_from == child.pid
+    counts = [
+        {each.session: each.run_count for each in process.inherited}
+        for process in recording.processes
+    ]
+    assert counts == [{}, {1: 3}, {1: 4, 2: 6}]
+    # The copy of the inherited session in the child is not counted to the child's own session.
+    for session in recording.sessions:
+        assert session.memory is not None
+        assert session.memory.weight_bytes == WEIGHT_BYTES

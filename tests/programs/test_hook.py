@@ -1,0 +1,162 @@
+"""The hook's own functions, without a program."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from memdiag.programs.hook import record_sessions
+
+
+class RunOptions:
+    log_severity_level = -1
+
+
+class FakeChannel:
+    connected = True
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+
+    def send(self, event: str, **fields: Any) -> None:
+        self.sent.append({"event": event, **fields})
+
+    @property
+    def runs(self) -> dict[str, int]:
+        """The number of runs by shapes: later events replace earlier ones, as in the recorder."""
+        found: dict[str, int] = {}
+        for event in self.sent:
+            if event["event"] == "runs":
+                found |= {repr(shapes): runs for shapes, runs, *_ in event["runs"]}
+        return found
+
+
+class FakeSession:
+    """Runs nothing."""
+
+    def __init__(self, recorded: Any) -> None:
+        self._memdiag_recorded = recorded
+        self.severities: list[int] = []
+
+    def plain_run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> str:
+        self.severities.append(run_options.log_severity_level)
+        return "outputs"
+
+    run = record_sessions._wrap_plain_run(plain_run)
+
+
+class OrtValue:
+    """As in onnxruntime, where the shape is a method."""
+
+    def shape(self) -> list[int]:
+        return [2, 3]
+
+
+@pytest.fixture
+def channel() -> FakeChannel:
+    return FakeChannel()
+
+
+@pytest.fixture
+def session(channel: FakeChannel) -> FakeSession:
+    package: Any = SimpleNamespace(RunOptions=RunOptions, __file__="/x/__init__.py")
+    sessions = record_sessions._Sessions(package, channel)  # type: ignore[arg-type]
+    recorded = record_sessions._Recorded(sessions, 1, severity=3)
+    recorded.started = True
+    return FakeSession(recorded)
+
+
+def counts(session: FakeSession, channel: FakeChannel) -> dict[str, int]:
+    session._memdiag_recorded.send_runs()
+    return channel.runs
+
+
+def test_runs_of_several_threads_are_added_up(session: FakeSession, channel: FakeChannel) -> None:
+    def work() -> None:
+        for rows in (1, 1, 2):
+            assert session.run(None, {"x": np.ones((rows, 4))}) == "outputs"
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    work()
+    for thread in threads:
+        thread.join()
+    assert counts(session, channel) == {"{'x': [1, 4]}": 8, "{'x': [2, 4]}": 4}
+
+
+def test_only_what_has_changed_is_sent(session: FakeSession, channel: FakeChannel) -> None:
+    for rows in (1, 2):
+        session.run(None, {"x": np.ones((rows, 4))})
+    counts(session, channel)
+    channel.sent.clear()
+    session.run(None, {"x": np.ones((2, 4))})
+    assert counts(session, channel) == {"{'x': [2, 4]}": 2}
+
+
+def test_shapes_beyond_the_limit_are_counted_together(
+    session: FakeSession, channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_sessions, "MAX_SHAPES", 2)
+    for rows in (1, 2, 3, 4, 3, 1):
+        session.run(None, {"x": np.ones((rows, 4))})
+    assert counts(session, channel) == {"{'x': [1, 4]}": 2, "{'x': [2, 4]}": 1, "None": 3}
+
+
+def test_a_value_with_a_method_for_its_shape_is_not_kept(
+    session: FakeSession, channel: FakeChannel
+) -> None:
+    for _ in range(3):
+        session.run(None, {"x": OrtValue()})
+    assert counts(session, channel) == {"{'x': [2, 3]}": 3}
+    assert len(session._memdiag_recorded.counts) == 1
+
+
+def test_inputs_without_shapes_are_counted(session: FakeSession, channel: FakeChannel) -> None:
+    session.run(None, {"texts": ["a", "b"], "x": np.ones((1, 4))})
+    assert counts(session, channel) == {"{'texts': [2], 'x': [1, 4]}": 1}
+
+
+def test_a_run_is_as_loud_as_the_program_has_set(session: FakeSession) -> None:
+    session.run(None, {"x": np.ones(1)})
+    session.run(None, {"x": np.ones(1)}, RunOptions())
+    loud = RunOptions()
+    loud.log_severity_level = 0
+    session.run(None, {"x": np.ones(1)}, loud)
+    assert session.severities == [3, 3, 0]
+
+
+def test_wrong_arguments_raise_what_they_raise_without_the_hook(session: FakeSession) -> None:
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'input_feed'"):
+        session.run(None)
+    assert session.run(None, None) == "outputs"
+
+
+def test_counts_of_all_sessions_are_sent_together(
+    session: FakeSession, channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_sessions, "FIRST_RUNS", 0)
+    recorded = session._memdiag_recorded
+    sessions = recorded._sessions
+    other = record_sessions._Recorded(sessions, 2, severity=3)
+    sessions.recorded.update({recorded, other})
+    monkeypatch.setattr(recorded, "_send_s", np.inf)
+    session.run(None, {"x": np.ones(1)})
+    assert not channel.sent
+    other.add_run(record_sessions._key({}), 1.0, 2.0)  # the first of these shapes is checked
+    assert {event["session"] for event in channel.sent if event["event"] == "runs"} == {1, 2}
+
+
+def test_the_first_runs_are_sent_at_once(
+    session: FakeSession, channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_sessions, "FIRST_RUNS", 3)
+    monkeypatch.setattr(record_sessions, "SEND_PERIOD_S", 60)
+    session._memdiag_recorded._sessions.recorded.add(session._memdiag_recorded)
+    for _ in range(8):
+        session.run(None, {"x": np.ones(1)})
+    # The fourth is the first whose time to be sent has not come.
+    assert channel.runs == {"{'x': [1]}": 3}
+    assert counts(session, channel) == {"{'x': [1]}": 8}
