@@ -1,0 +1,423 @@
+"""Is it a leak? Run a model many times, with other inputs in each run, and judge its growth."""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from memdiag.api.arguments import input_config, limits, model_path, session_config
+from memdiag.api.inputs import ArrayOrFile, ChosenInputs, choose_inputs, find_inputs, save
+from memdiag.errors import MeasurementError, UsageError, XrayError
+from memdiag.growth.growing_blocks import growing_blocks
+from memdiag.growth.model_runs import ModelRuns, RunPlan
+from memdiag.growth.moment import MemoryMoment
+from memdiag.growth.verdict import Observation, grown_bytes, judge
+from memdiag.growth.wording import remedy, sentence
+from memdiag.model.inputs import plan_inputs
+from memdiag.model.model_file import ModelFile, open_model
+from memdiag.records.growth import GrowingBlocks, Growth, RunSample, Varied
+from memdiag.runner.job import DEFAULT_TIMEOUT_S, Feed, InputConfig, Job, Limits, SessionConfig
+from memdiag.runner.temporary import temporary_folder
+from memdiag.runner.try_inputs import inputs_that_run
+
+DEFAULT_RUNS = 1000
+DEFAULT_DURATION_S = 60.0
+MIN_RUNS = 40
+"""Fewer runs leave too few between the moments."""
+
+MOMENTS = 12
+"""Moments from the end of the warm-up to the end."""
+
+MAX_SHAPES = 24
+"""Combinations of sizes with which a model is run, if sizes vary."""
+
+MAX_SAMPLES = 5000
+_PACE_RUNS = 9
+
+DimRange = int | tuple[int, int]
+OnGrowth = Callable[[int, int, int], None]
+"""A function that is called with the runs done, the runs planned, and the resident bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeakConfig:
+    """What is run, and how often.
+
+    Attributes:
+        session: how the session is created and run.
+        inputs: sizes and arrays of the inputs.
+        limits: when the child is ended.
+        ranges: ranges of free dimensions, by name; the sizes differ from run to run.
+        vary_contents: change the contents of generated inputs before each run.
+        vary_shapes: change the sizes of free dimensions without a range, too.
+        runs: the number of runs; None for as many as the duration allows, at most `DEFAULT_RUNS`.
+        duration_s: the seconds for all runs; None if the number of runs alone counts.
+        callers: the number of threads that run the session at once.
+        reload: create the session before each run and release it afterwards.
+    """
+
+    session: SessionConfig = field(default_factory=SessionConfig)
+    inputs: InputConfig = field(default_factory=InputConfig)
+    limits: Limits = field(default_factory=Limits)
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    vary_contents: bool = True
+    vary_shapes: bool = False
+    runs: int | None = None
+    duration_s: float | None = None
+    callers: int = 1
+    reload: bool = False
+
+
+def leak(
+    model: str | Path,
+    *,
+    runs: int | None = None,
+    duration_s: float | None = None,
+    vary: Sequence[Varied] = ("content",),
+    callers: int = 1,
+    reload: bool = False,
+    dims: Mapping[str, DimRange] | None = None,
+    inputs: Mapping[str, ArrayOrFile] | None = None,
+    session_options: Mapping[str, str] | None = None,
+    optimization_level: str | None = None,
+    disabled_optimizers: Sequence[str] = (),
+    threads: int | None = None,
+    providers: Sequence[str] = ("CPUExecutionProvider",),
+    environment: Mapping[str, str] | None = None,
+    load_from: Literal["path", "bytes"] = "path",
+    python: str | Path | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    on_progress: OnGrowth | None = None,
+) -> Growth:
+    """Run `model` many times in a child process and return whether its memory grows, and why.
+
+    A run that fails is not an error: the growth until then is returned, with a `message`.
+
+    Args:
+        model: the ONNX file.
+        runs: number of runs; by default up to 1,000 within a minute.
+        duration_s: seconds to run for; by default a minute if `runs` is None.
+        vary: what differs from run to run: ``content``, ``shape`` (sizes of free dimensions), or
+            ``none``.
+        callers: number of threads that run the session at once.
+        reload: create the session before each run and release it afterwards.
+        dims: sizes, or ranges (low, high) of sizes, of free dimensions by name.
+        inputs: arrays, or paths of ``.npy`` files, by input name, whose contents stay the same; the
+            others are generated.
+        session_options: SessionOptions attributes and config entries by name.
+        optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
+        disabled_optimizers: names of graph transformers to leave out.
+        threads: number of intra-op threads; chosen by onnxruntime if None.
+        providers: execution providers, the preferred one first.
+        environment: environment variables of the child.
+        load_from: create the session from the path, or from the bytes of the file.
+        python: another interpreter that has onnxruntime; it does not need memdiag.
+        timeout_s: seconds after which the child is ended.
+        on_progress: called after each batch of runs.
+
+    Raises:
+        ModelError: the file is missing, is not an ONNX model, or lacks its external data.
+        UsageError: an argument does not fit the model or the runtime.
+        MeasurementError: the interpreter cannot be started, or not even the first run completed.
+        XrayError: this system does not let memdiag read the child.
+    """
+    ranges, sizes = _split(dims or {})
+    config = LeakConfig(
+        session=session_config(
+            session_options=session_options,
+            optimization_level=optimization_level,
+            disabled_optimizers=disabled_optimizers,
+            threads=threads,
+            providers=providers,
+            environment=environment,
+            load_from=load_from,
+            python=python,
+        ),
+        inputs=input_config(dims=sizes, inputs=inputs),
+        limits=limits(timeout_s=timeout_s),
+        ranges=ranges,
+        vary_contents="content" in vary,
+        vary_shapes="shape" in vary,
+        runs=runs,
+        duration_s=duration_s,
+        callers=callers,
+        reload=reload,
+    )
+    _check(config, vary)
+    return observe_model(model_path(model), config, on_progress=on_progress)
+
+
+def observe_model(
+    model: Path, config: LeakConfig, *, on_progress: OnGrowth | None = None
+) -> Growth:
+    """Return the growth of `model`, as `leak` does.
+
+    Raises:
+        ModelError, UsageError, MeasurementError, XrayError: as in `leak`.
+    """
+    with open_model(model) as file, temporary_folder() as scratch:
+        job = Job(model=model, session=config.session, limits=config.limits)
+        shapes = _shapes(file, job, config, scratch)
+        plan = RunPlan(
+            feed_sets=tuple(shape.feeds for shape in shapes),
+            choice=_choice(len(shapes)),
+            vary_contents=config.vary_contents,
+            callers=config.callers,
+            reload=config.reload,
+        )
+        with ModelRuns(job, plan, scratch) as runs:
+            observed = _observe(runs, config, on_progress)
+            return _record(model, config, runs, observed, shapes, plan)
+
+
+class _Shape(NamedTuple):
+    """One set of inputs: the sizes of the dimensions that vary, and the feeds."""
+
+    sizes: Mapping[str, int]
+    feeds: tuple[Feed, ...]
+
+
+@dataclass(kw_only=True)
+class _Observed:
+    """What was seen of the runs: the moments, and why they ended early."""
+
+    moments: list[MemoryMoment] = field(default_factory=list)
+    warm_up_runs: int = 0
+    blocks: tuple[GrowingBlocks, ...] = ()
+    trim_returned_bytes: int | None = None
+    message: str = ""
+
+
+def _split(
+    dims: Mapping[str, DimRange],
+) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
+    """Return the ranges and the sizes in `dims`; the size of a range is its highest."""
+    ranges: dict[str, tuple[int, int]] = {}
+    sizes: dict[str, int] = {}
+    for name, size in dims.items():
+        if isinstance(size, tuple):
+            low, high = size
+            if not 1 <= low <= high:
+                raise UsageError(f"dimension {name!r}: {low}..{high} is not a range of sizes.")
+            ranges[name] = (low, high)
+            sizes[name] = high
+        else:
+            sizes[name] = size
+    return ranges, sizes
+
+
+def _check(config: LeakConfig, vary: Sequence[Varied]) -> None:
+    unknown = set(vary) - {"content", "shape", "none"}
+    if unknown:
+        raise UsageError(
+            f"unknown kind of variation {min(unknown)!r}. Choose from content, shape, none."
+        )
+    if "none" in vary and len(vary) > 1:
+        raise UsageError("vary: 'none' excludes the others. Pass one of them.")
+    if config.runs is not None and config.runs < MIN_RUNS:
+        raise UsageError(f"--runs must be at least {MIN_RUNS}, to tell growth from warm-up.")
+    if config.duration_s is not None and config.duration_s <= 0:
+        raise UsageError("--for must be greater than 0.")
+    if config.callers < 1:
+        raise UsageError("--callers must be at least 1.")
+
+
+def _shapes(file: ModelFile, job: Job, config: LeakConfig, scratch: Path) -> list[_Shape]:
+    """Return the sets of inputs of the runs, the largest first; those that do not run are left out.
+
+    Raises:
+        UsageError: the model runs with none of them.
+    """
+    dims, given = config.inputs.dims, config.inputs.arrays
+    chosen = choose_inputs(file, dims=dims, given=given)
+    first = tuple(save(chosen.plans, given, scratch / "inputs"))
+    if not inputs_that_run(job, [first]):
+        found = find_inputs(file, job, scratch, dims=dims, given=given, first=chosen)
+        if found is None:
+            raise UsageError(
+                f"{file.path}: it does not run with generated inputs. Give --dim or --input."
+            )
+        chosen = found
+        first = tuple(save(chosen.plans, given, scratch / "found"))
+    ranges = dict(config.ranges)
+    if config.vary_shapes:
+        for dimension in chosen.dimensions:
+            if dimension.source == "chosen" and dimension.role != "sum" and dimension.size > 1:
+                ranges.setdefault(dimension.name, (1, dimension.size))
+        if not ranges:
+            raise UsageError(
+                f"{file.path}: no dimension can vary. Give a range: --dim NAME=LOW..HIGH."
+            )
+    shapes = [_Shape(_sizes(chosen, ranges), first)]
+    if not ranges:
+        return shapes
+    candidates = []
+    for number, sizes in enumerate(_combinations(ranges)):
+        plans = plan_inputs(file, dims={**dims, **sizes}, given=given)
+        feeds = tuple(save(plans, given, scratch / f"shape-{number}"))
+        candidates.append(_Shape(sizes, feeds))
+    usable = inputs_that_run(job, [shape.feeds for shape in candidates])
+    return shapes + [candidates[index] for index in usable]
+
+
+def _sizes(chosen: ChosenInputs, ranges: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    return {each.name: each.size for each in chosen.dimensions if each.name in ranges}
+
+
+def _combinations(ranges: Mapping[str, tuple[int, int]]) -> list[dict[str, int]]:
+    """Return at most `MAX_SHAPES` combinations of sizes in `ranges`, evenly chosen."""
+    names = list(ranges)
+    count = 1
+    for low, high in ranges.values():
+        count *= high - low + 1
+    if count <= MAX_SHAPES:
+        every = product(*(range(low, high + 1) for low, high in ranges.values()))
+        return [dict(zip(names, sizes, strict=True)) for sizes in every]
+    chosen = random.Random(0)
+    return [
+        {name: chosen.randint(low, high) for name, (low, high) in ranges.items()}
+        for _ in range(MAX_SHAPES)
+    ]
+
+
+def _choice(shapes: int) -> tuple[int, ...]:
+    """Return the index of the set of inputs of each run, in turn."""
+    if shapes == 1:
+        return (0,)
+    chosen = random.Random(0)
+    return tuple(chosen.randrange(shapes) for _ in range(4 * shapes))
+
+
+def _observe(runs: ModelRuns, config: LeakConfig, on_progress: OnGrowth | None) -> _Observed:
+    """Run, read the memory at moments, and return what was seen.
+
+    Raises:
+        MeasurementError: the first run failed.
+    """
+    observed = _Observed()
+    runs.run(1)
+    observed.moments.append(runs.moment())
+    try:
+        total = _planned_runs(runs, config)
+        observed.warm_up_runs = max(_PACE_RUNS + 1, total // 10)
+        for number in range(MOMENTS):
+            until = observed.warm_up_runs + (total - observed.warm_up_runs) * number // (
+                MOMENTS - 1
+            )
+            if until > len(runs.samples):
+                runs.run(until - len(runs.samples))
+            observed.moments.append(runs.moment())
+            if on_progress is not None:
+                on_progress(len(runs.samples), total, runs.samples[-1].resident_bytes)
+        if not config.reload:
+            before = observed.moments[1]
+            heads = runs.heads()
+            observed.blocks = growing_blocks(runs.pid, before, runs.moment(), heads)
+        observed.trim_returned_bytes = _trim(runs)
+    except (MeasurementError, XrayError) as error:
+        observed.message = str(error)
+    return observed
+
+
+def _planned_runs(runs: ModelRuns, config: LeakConfig) -> int:
+    """Run a few times, and return the number of runs that the duration allows."""
+    if config.runs is not None and config.duration_s is None:
+        return config.runs
+    started = time.monotonic()
+    runs.run(_PACE_RUNS)
+    pace_s = (time.monotonic() - started) / _PACE_RUNS
+    duration_s = config.duration_s or DEFAULT_DURATION_S
+    fitting = int(duration_s / max(pace_s, 1e-6))
+    wanted = config.runs or (DEFAULT_RUNS if config.duration_s is None else fitting)
+    return max(MIN_RUNS, min(wanted, fitting))
+
+
+def _trim(runs: ModelRuns) -> int | None:
+    """Return the resident bytes that malloc returned to the system; None if it cannot."""
+    before = runs.moment().moment.resident_bytes
+    if not runs.trim():
+        return None
+    return max(0, before - runs.moment().moment.resident_bytes)
+
+
+def _record(
+    model: Path,
+    config: LeakConfig,
+    runs: ModelRuns,
+    observed: _Observed,
+    shapes: Sequence[_Shape],
+    plan: RunPlan,
+) -> Growth:
+    moments = tuple(each.moment for each in observed.moments)
+    observation = Observation(
+        moments=moments,
+        warm_up_runs=observed.warm_up_runs,
+        samples=tuple(runs.samples),
+        new_largest=_new_largest(shapes, plan.choice, len(runs.samples)),
+        blocks=observed.blocks,
+        caller_keeps_nothing=True,
+    )
+    judgement = judge(observation)
+    unit: Literal["run", "reload"] = "reload" if config.reload else "run"
+    varied: list[Varied] = []
+    if config.vary_contents and any(
+        feed.vary is not None for feeds in plan.feed_sets for feed in feeds
+    ):
+        varied.append("content")
+    if len(shapes) > 1:
+        varied.append("shape")
+    ranges = {
+        name: (min(shape.sizes[name] for shape in shapes), max(s.sizes[name] for s in shapes))
+        for name in shapes[0].sizes
+    }
+    return Growth(
+        subject=str(model),
+        kind="model",
+        verdict=judgement.verdict,
+        sentence=sentence(judgement, moments, observed.blocks, unit),
+        remedy=remedy(judgement, observed.trim_returned_bytes),
+        owner=judgement.owner,
+        slope=judgement.slope,
+        grown_bytes=grown_bytes(moments),
+        trim_returned_bytes=observed.trim_returned_bytes,
+        runs=len(runs.samples),
+        warm_up_runs=observed.warm_up_runs,
+        unit=unit,
+        varied=tuple(varied or ["none"]),
+        threads=config.callers,
+        dimensions=ranges,
+        blocks=observed.blocks,
+        moments=moments,
+        samples=_thinned(runs.samples),
+        notes=_notes(moments),
+        onnxruntime=runs.onnxruntime,
+        message=observed.message,
+    )
+
+
+def _new_largest(shapes: Sequence[_Shape], choice: Sequence[int], runs: int) -> frozenset[int]:
+    """Return the numbers of the runs in which a dimension was larger than in all runs before."""
+    largest: dict[str, int] = {}
+    found = set()
+    for run in range(1, runs + 1):
+        sizes = shapes[choice[(run - 1) % len(choice)]].sizes
+        if any(size > largest.get(name, 0) for name, size in sizes.items()):
+            found.add(run)
+        for name, size in sizes.items():
+            largest[name] = max(size, largest.get(name, 0))
+    return frozenset(found)
+
+
+def _thinned(samples: Sequence[RunSample]) -> tuple[RunSample, ...]:
+    """Return at most `MAX_SAMPLES` of the samples, the last one included."""
+    step = -(-len(samples) // MAX_SAMPLES) or 1
+    return tuple(samples[len(samples) - 1 :: -step][::-1])
+
+
+def _notes(moments: Sequence[object]) -> tuple[str, ...]:
+    if any(getattr(moment, "heap_bytes", None) is None for moment in moments):
+        return ("the allocator of the process is not glibc's: blocks in use were not counted",)
+    return ()

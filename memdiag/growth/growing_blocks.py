@@ -1,0 +1,79 @@
+"""Blocks of malloc that came into use and stayed: their sizes, numbers and contents."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from memdiag.attribution.process_memory import ProcessMemory
+from memdiag.growth.moment import MemoryMoment
+from memdiag.records.growth import GrowingBlocks
+
+MAX_SIZES = 12
+"""Sizes of blocks in a record."""
+
+MIN_SHARE = 0.01
+"""Share of all growth below which a size of blocks is left out."""
+
+_MAX_EXAMINED = 64  # blocks of a size whose content is compared
+_MAX_OFFSET = 160  # from the start of a block to its content: headers and alignment
+_MIN_HEAD_BYTES = 8
+
+
+def growing_blocks(
+    pid: int, before: MemoryMoment, after: MemoryMoment, heads: Mapping[str, bytes]
+) -> tuple[GrowingBlocks, ...]:
+    """Return the sizes of blocks of which there are more than before, most bytes first.
+
+    Args:
+        pid: the process, which waits since `after`.
+        before: the memory after the warm-up.
+        after: the memory now.
+        heads: the first bytes of contents to recognise, by description.
+
+    Raises:
+        XrayError: the process cannot be read.
+    """
+    runs = after.moment.run - before.moment.run
+    grown = {
+        size: count - before.block_counts.get(size, 0)
+        for size, count in after.block_counts.items()
+        if count > before.block_counts.get(size, 0)
+    }
+    total = sum(size * count for size, count in grown.items())
+    sizes = [size for size in grown if size * grown[size] >= MIN_SHARE * total]
+    sizes.sort(key=lambda size: -size * grown[size])
+    known = {int(start) for start in before.blocks[:, 0]}
+    found = []
+    with ProcessMemory(pid) as memory:
+        for size in sizes[:MAX_SIZES]:
+            lengths = after.blocks[:, 1] - after.blocks[:, 0]
+            starts = after.blocks[lengths == size, 0]
+            new = np.array([start for start in starts.tolist() if start not in known], np.int64)
+            found.append(
+                GrowingBlocks(
+                    block_bytes=size,
+                    blocks=grown[size],
+                    blocks_per_run=grown[size] / runs,
+                    content=_content(memory, new[-_MAX_EXAMINED:], size, heads),
+                )
+            )
+    return tuple(found)
+
+
+def _content(
+    memory: ProcessMemory, starts: np.ndarray, size: int, heads: Mapping[str, bytes]
+) -> str:
+    """Return the description of the head that one of the blocks starts with; empty if none does."""
+    wanted = {
+        name: head for name, head in heads.items() if len(head) >= _MIN_HEAD_BYTES and any(head)
+    }
+    if not wanted or not len(starts):
+        return ""
+    length = min(size, _MAX_OFFSET + max(map(len, wanted.values())))
+    blocks, _ = memory.read_blocks(starts, length)
+    for block in blocks:
+        content = block.tobytes()
+        for name, head in wanted.items():
+            if content.find(head[: size - 16]) >= 0:
+                return name
+    return ""
