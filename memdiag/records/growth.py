@@ -20,7 +20,8 @@ GrowingOwner = Literal[
     "heap", "arena", "arena_slack", "allocator_retained", "python", "sessions", "files", "other"
 ]
 """``heap``: blocks of malloc in use, outside of arenas; ``arena``: chunks in use of onnxruntime's
-arenas; ``arena_slack``: free chunks of arenas; ``allocator_retained``: freed blocks that malloc keeps;
+arenas; ``arena_slack``: free chunks of arenas; ``allocator_retained``: freed blocks that malloc
+keeps;
 ``python``: Python's heap; ``sessions``: sessions that are alive; ``files``: mapped files and
 libraries; ``other``: memory outside of malloc, such as stacks and private mappings."""
 
