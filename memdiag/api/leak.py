@@ -8,20 +8,36 @@ from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from memdiag.api.arguments import input_config, limits, model_path, session_config
 from memdiag.api.inputs import ArrayOrFile, ChosenInputs, choose_inputs, find_inputs, save
+from memdiag.api.run import run as run_program
+from memdiag.api.watch import watch
 from memdiag.errors import MeasurementError, UsageError, XrayError
-from memdiag.growth.growing_blocks import growing_blocks
+from memdiag.growth.growing_blocks import growing_blocks, growing_sizes
 from memdiag.growth.model_runs import ModelRuns, RunPlan
 from memdiag.growth.moment import MemoryMoment
+from memdiag.growth.process_history import ProcessHistory
 from memdiag.growth.verdict import Observation, grown_bytes, judge
 from memdiag.growth.wording import remedy, sentence
 from memdiag.model.inputs import plan_inputs
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.records.growth import GrowingBlocks, Growth, RunSample, Varied
+from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorder import Recorder
+from memdiag.records.growth import BAD_VERDICTS, GrowingBlocks, Growth, RunSample, Unit, Varied
+from memdiag.records.run import ProgramRun
 from memdiag.runner.job import DEFAULT_TIMEOUT_S, Feed, InputConfig, Job, Limits, SessionConfig
 from memdiag.runner.temporary import temporary_folder
 from memdiag.runner.try_inputs import inputs_that_run
+
+EVERY_S = 2.0
+WARM_UP_SHARE = 0.2
+"""Share of the moments of a running program that count as its warm-up."""
+
+MIN_MOMENTS = 12
+SHORT = "too short for a verdict. Observe it longer, or read it more often with --every."
+MAX_OTHERS = 5
 
 DEFAULT_RUNS = 1000
 DEFAULT_DURATION_S = 60.0
@@ -352,16 +368,17 @@ def _record(
     plan: RunPlan,
 ) -> Growth:
     moments = tuple(each.moment for each in observed.moments)
+    unit: Unit = "reload" if config.reload else "run"
     observation = Observation(
         moments=moments,
-        warm_up_runs=observed.warm_up_runs,
+        unit=unit,
+        warm_up=1,
         samples=tuple(runs.samples),
         new_largest=_new_largest(shapes, plan.choice, len(runs.samples)),
         blocks=observed.blocks,
         caller_keeps_nothing=True,
     )
     judgement = judge(observation)
-    unit: Literal["run", "reload"] = "reload" if config.reload else "run"
     varied: list[Varied] = []
     if config.vary_contents and any(
         feed.vary is not None for feeds in plan.feed_sets for feed in feeds
@@ -385,6 +402,7 @@ def _record(
         trim_returned_bytes=observed.trim_returned_bytes,
         runs=len(runs.samples),
         warm_up_runs=observed.warm_up_runs,
+        warm_up_s=moments[1].time_s if len(moments) > 1 else 0.0,
         unit=unit,
         varied=tuple(varied or ["none"]),
         threads=config.callers,
@@ -395,6 +413,177 @@ def _record(
         notes=_notes(moments),
         onnxruntime=runs.onnxruntime,
         message=observed.message,
+    )
+
+
+class ProgramGrowth(NamedTuple):
+    """The growth of a program, and how it ended.
+
+    Attributes:
+        growth: the growth.
+        exit_code: the exit code of the program; negative for the signal that ended it.
+    """
+
+    growth: Growth
+    exit_code: int
+
+
+def leak_process(
+    pid: int,
+    *,
+    duration_s: float | None = None,
+    every_s: float = EVERY_S,
+    on_progress: OnGrowth | None = None,
+) -> Growth:
+    """Observe process `pid` and its descendants while they work, and return whether one grows.
+
+    Of several processes with onnxruntime, that with the most growth is judged. The processes are
+    only read. The observation ends after `duration_s`, with the process, or at Ctrl-C.
+
+    Args:
+        pid: a process of this user, in any language.
+        duration_s: the length of the observation in seconds; None for no limit.
+        every_s: the seconds between two readings of the memory, at the start.
+        on_progress: called after each reading.
+
+    Raises:
+        UsageError: `pid` is this process or process 1, or a time is out of bounds.
+        XrayError: there is no such process, or it cannot be read.
+    """
+    histories = _Histories(every_s, on_progress)
+    run = watch(pid, duration_s=duration_s, each_step=histories.update)
+    return histories.growth(run, f"process {pid}", "process")
+
+
+def leak_program(
+    command: Sequence[str],
+    *,
+    every_s: float = EVERY_S,
+    on_progress: OnGrowth | None = None,
+) -> ProgramGrowth:
+    """Run the program `command` with its own traffic, and return whether a process of it grows.
+
+    Args:
+        command: the program and its arguments.
+        every_s: the seconds between two readings of the memory, at the start.
+        on_progress: called after each reading.
+
+    Raises:
+        UsageError: `command` is empty, or the program cannot be started.
+        XrayError: no process of the program used onnxruntime.
+    """
+    histories = _Histories(every_s, on_progress)
+    run = run_program(command, xray=False, each_step=histories.update)
+    growth = histories.growth(run, " ".join(command), "program")
+    return ProgramGrowth(growth, run.exit_code or 0)
+
+
+class _Histories:
+    """The histories of the processes of a recording that use onnxruntime."""
+
+    def __init__(self, every_s: float, on_progress: OnGrowth | None) -> None:
+        if not every_s > 0:
+            raise UsageError(f"--every must be greater than 0, not {every_s:g}.")
+        self._every_s = every_s
+        self._on_progress = on_progress
+        self._histories: dict[int, ProcessHistory] = {}
+        self._processes: dict[int, RecordedProcess] = {}
+
+    def update(self, recorder: Recorder) -> None:
+        """Read the processes whose next moment is due."""
+        now_s = recorder.now_s()
+        for process in recorder.processes:
+            # During a creation the program would wait for the reading.
+            if process.ended_s is not None or process.active:
+                continue
+            if process.runtime_version is None and process.runtime is None:
+                continue
+            history = self._histories.setdefault(
+                process.pid, ProcessHistory(process.pid, self._every_s)
+            )
+            self._processes[process.pid] = process
+            sessions = None if process.unrecorded else len(process.live_sessions)
+            before = len(history.moments)
+            history.update(now_s, runs=_runs_of(process), sessions=sessions)
+            if self._on_progress is not None and len(history.moments) > before:
+                last = history.moments[-1].moment
+                self._on_progress(last.run, 0, last.resident_bytes)
+
+    def growth(self, run: ProgramRun, subject: str, kind: Literal["program", "process"]) -> Growth:
+        """Return the growth of the process that grew most.
+
+        Raises:
+            XrayError: no process with onnxruntime could be read.
+        """
+        judged = [
+            _judged(history, self._processes[pid], subject, kind)
+            for pid, history in self._histories.items()
+            if history.moments
+        ]
+        if not judged:
+            reasons = [each.failure for each in self._histories.values() if each.failure]
+            reason = reasons[0] if reasons else "no process with onnxruntime was seen."
+            raise XrayError(f"{subject}: {reason}")
+        judged.sort(key=lambda growth: (growth.verdict in BAD_VERDICTS, growth.grown_bytes))
+        *others, growth = judged
+        notes = [*growth.notes, *run.notes]
+        notes += [f"{other.subject}: {other.sentence}" for other in others[:MAX_OTHERS]]
+        return msgspec.structs.replace(growth, subject=subject, notes=tuple(notes))
+
+
+def _runs_of(process: RecordedProcess) -> int:
+    return sum(
+        shapes.runs
+        for session in process.local_sessions.values()
+        for shapes in session.shapes.values()
+    )
+
+
+def _judged(
+    history: ProcessHistory,
+    process: RecordedProcess,
+    subject: str,
+    kind: Literal["program", "process"],
+) -> Growth:
+    """Return the growth of one process."""
+    memory = history.moments
+    moments = tuple(each.moment for each in memory)
+    warm_up = max(1, round(WARM_UP_SHARE * len(moments)))
+    unit: Unit = "run" if moments[-1].run - moments[0].run >= MIN_RUNS else "second"
+    blocks: tuple[GrowingBlocks, ...] = ()
+    if len(memory) > warm_up:
+        blocks = growing_sizes(memory[warm_up], memory[-1])
+    observation = Observation(
+        moments=moments,
+        unit=unit,
+        warm_up=warm_up,
+        blocks=blocks,
+        caller_keeps_nothing=False,
+    )
+    judgement = judge(observation)
+    return Growth(
+        subject=f"process {process.pid}",
+        kind=kind,
+        verdict=judgement.verdict,
+        sentence=sentence(judgement, moments, blocks, unit),
+        remedy=remedy(judgement, None),
+        owner=judgement.owner,
+        slope=judgement.slope,
+        grown_bytes=grown_bytes(moments),
+        trim_returned_bytes=None,
+        runs=moments[-1].run,
+        warm_up_runs=moments[warm_up].run if len(moments) > warm_up else 0,
+        warm_up_s=moments[warm_up].time_s if len(moments) > warm_up else 0.0,
+        unit=unit,
+        varied=(),
+        threads=1,
+        dimensions={},
+        blocks=blocks,
+        moments=moments,
+        samples=(),
+        notes=_notes(moments),
+        onnxruntime=process.runtime_version,
+        message="" if len(moments) >= MIN_MOMENTS else SHORT,
     )
 
 

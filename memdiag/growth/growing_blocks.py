@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 
 from memdiag.attribution.process_memory import ProcessMemory
@@ -33,6 +34,20 @@ def growing_blocks(
     Raises:
         XrayError: the process cannot be read.
     """
+    known = set(before.blocks[:, 0].tolist())
+    lengths = after.blocks[:, 1] - after.blocks[:, 0]
+    found = []
+    with ProcessMemory(pid) as memory:
+        for each in growing_sizes(before, after):
+            starts = after.blocks[lengths == each.block_bytes, 0].tolist()
+            new = np.array([start for start in starts if start not in known], np.int64)
+            content = _content(memory, new[-_MAX_EXAMINED:], each.block_bytes, heads)
+            found.append(msgspec.structs.replace(each, content=content))
+    return tuple(found)
+
+
+def growing_sizes(before: MemoryMoment, after: MemoryMoment) -> tuple[GrowingBlocks, ...]:
+    """Return the sizes of blocks of which there are more than before, most bytes first."""
     runs = after.moment.run - before.moment.run
     grown = {
         size: count - before.block_counts.get(size, 0)
@@ -42,22 +57,14 @@ def growing_blocks(
     total = sum(size * count for size, count in grown.items())
     sizes = [size for size in grown if size * grown[size] >= MIN_SHARE * total]
     sizes.sort(key=lambda size: -size * grown[size])
-    known = {int(start) for start in before.blocks[:, 0]}
-    found = []
-    with ProcessMemory(pid) as memory:
-        for size in sizes[:MAX_SIZES]:
-            lengths = after.blocks[:, 1] - after.blocks[:, 0]
-            starts = after.blocks[lengths == size, 0]
-            new = np.array([start for start in starts.tolist() if start not in known], np.int64)
-            found.append(
-                GrowingBlocks(
-                    block_bytes=size,
-                    blocks=grown[size],
-                    blocks_per_run=grown[size] / runs,
-                    content=_content(memory, new[-_MAX_EXAMINED:], size, heads),
-                )
-            )
-    return tuple(found)
+    return tuple(
+        GrowingBlocks(
+            block_bytes=size,
+            blocks=grown[size],
+            blocks_per_run=grown[size] / runs if runs else None,
+        )
+        for size in sizes[:MAX_SIZES]
+    )
 
 
 def _content(

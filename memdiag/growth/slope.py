@@ -22,7 +22,8 @@ def robust_slope(x: Sequence[float], y: Sequence[float]) -> Slope:
     """Return the slope of `y` over `x` with its 95 % interval.
 
     Args:
-        x: increasing positions, for example numbers of runs.
+        x: positions that do not decrease, for example numbers of runs. Pairs of points with the
+            same position have no slope and do not count.
         y: as many values in bytes.
 
     Raises:
@@ -33,6 +34,10 @@ def robust_slope(x: Sequence[float], y: Sequence[float]) -> Slope:
         raise ValueError(f"a slope needs {MIN_POINTS} points or more, not {count}")
     first, second = np.triu_indices(count, k=1)
     positions, values = np.asarray(x, float), np.asarray(y, float)
+    apart = positions[second] > positions[first]
+    if not apart.any():
+        return Slope(bytes_per_run=0.0, low=0.0, high=0.0)
+    first, second = first[apart], second[apart]
     slopes = np.sort((values[second] - values[first]) / (positions[second] - positions[first]))
     # Half the width of the interval in ranks, from the variance of Kendall's tau without ties.
     width = _Z95 * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)

@@ -8,10 +8,17 @@ leak or values that somebody keeps; free chunks and freed blocks are not.
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from memdiag.growth.slope import MIN_POINTS, robust_slope
-from memdiag.records.growth import GrowingBlocks, GrowingOwner, Moment, RunSample, Slope, Verdict
+from memdiag.records.growth import (
+    GrowingBlocks,
+    GrowingOwner,
+    Moment,
+    RunSample,
+    Slope,
+    Unit,
+    Verdict,
+)
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -20,11 +27,8 @@ MIN_GROWTH_BYTES = MIB
 
 MIN_GROWTH_SHARE = 0.01
 
-MIN_RISING_SHARE = 0.6
-"""Share of the intervals between moments in which memory in use must rise to grow steadily."""
-
 MIN_LATE_SHARE = 0.3
-"""Growth of the second half, relative to the first half, below which growth slows down and is not
+"""Slope of the second half, relative to the first half, below which growth slows down and is not
 called steady."""
 
 MIN_NEW_LARGEST_SHARE = 0.8
@@ -72,19 +76,34 @@ class Observation:
 
     Attributes:
         moments: after the first run, after the warm-up, and then evenly spread until the end.
-        warm_up_runs: the runs until growth is judged.
+        unit: what growth is counted by.
+        warm_up: the first moment after the warm-up, an index of `moments`.
         samples: counters after each run.
         new_largest: the numbers of the runs that had an input larger than all before.
         blocks: sizes of blocks of malloc that grew.
         caller_keeps_nothing: whether the caller is memdiag, which keeps no outputs.
+        caller_keeps: whether outputs or inputs of most earlier runs are alive in the program.
     """
 
+    @property
+    def judged(self) -> tuple[Moment, ...]:
+        """The moments after the warm-up."""
+        return self.moments[self.warm_up :]
+
+    def positions(self, moments: Sequence[Moment]) -> list[float]:
+        """Return the runs, or the seconds, at which `moments` were."""
+        if self.unit == "second":
+            return [moment.time_s for moment in moments]
+        return [moment.run for moment in moments]
+
     moments: tuple[Moment, ...]
-    warm_up_runs: int
+    unit: Unit
+    warm_up: int
     samples: tuple[RunSample, ...] = ()
     new_largest: frozenset[int] = frozenset()
     blocks: tuple[GrowingBlocks, ...] = ()
     caller_keeps_nothing: bool
+    caller_keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,26 +118,32 @@ class Judgement:
 def judge(observation: Observation) -> Judgement:
     """Return the verdict on `observation`."""
     moments = observation.moments
-    late = [moment for moment in moments if moment.run >= observation.warm_up_runs]
-    steady = _steady_growth(late)
+    steady = _steady_growth(observation)
     if steady is not None:
         owner, slope = steady
-        if late[-1].arenas is not None and _rises(late, lambda moment: moment.arenas):
+        if any(_rises(observation, figure) for figure in _SESSIONS):
             owner = "sessions"
         return Judgement(_of_memory_in_use(owner, observation), owner, slope)
-    if len(moments) < MIN_POINTS:
+    if len(observation.judged) < MIN_POINTS:
         return Judgement("undecided")
     if grown_bytes(moments) < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * moments[0].resident_bytes):
         return Judgement("flat")
     largest = _largest_growth(moments[0], moments[-1])
     slope = robust_slope(
-        [moment.run for moment in moments], [moment.resident_bytes for moment in moments]
+        observation.positions(moments), [moment.resident_bytes for moment in moments]
     )
     if largest == "allocator_retained":
         return Judgement("retained", largest, slope)
     if largest == "arena_slack" and _grows_at_new_largest(observation):
         return Judgement("high_water", largest, slope)
     return Judgement("plateau" if _has_ended(moments) else "undecided", largest, slope)
+
+
+_SESSIONS: tuple[Callable[[Moment], int | None], ...] = (
+    lambda moment: moment.sessions,
+    lambda moment: moment.arenas,
+)
+"""The numbers that grow where sessions are created and not released."""
 
 
 def grown_bytes(moments: Sequence[Moment]) -> int:
@@ -134,40 +159,44 @@ def grown_bytes(moments: Sequence[Moment]) -> int:
 def _of_memory_in_use(owner: GrowingOwner, observation: Observation) -> Verdict:
     if observation.caller_keeps_nothing:
         return "leak"
-    recognised = any(blocks.content for blocks in observation.blocks)
-    return "kept" if owner in ("arena", "sessions") or recognised else "leak"
+    return "kept" if owner in ("arena", "sessions") or observation.caller_keeps else "leak"
 
 
-def _steady_growth(moments: Sequence[Moment]) -> tuple[GrowingOwner, Slope] | None:
+def _steady_growth(observation: Observation) -> tuple[GrowingOwner, Slope] | None:
     """Return the owner in use that grows steadily by the most bytes a run; None if none does."""
-    if len(moments) < MIN_POINTS:
-        return None
-    runs = [moment.run for moment in moments]
     found: list[tuple[GrowingOwner, Slope]] = []
     for in_use in IN_USE:
-        values = [in_use.bytes_of(moment) for moment in moments]
-        known = [value for value in values if value is not None]
-        if len(known) < len(values) or known[-1] - known[0] < in_use.min_bytes:
-            continue
-        slope = robust_slope(runs, known)
-        if slope.low > 0 and _keeps_rising(known):
+        slope = _slope(observation, in_use.bytes_of, in_use.min_bytes)
+        if slope is not None:
             found.append((in_use.owner, slope))
     return max(found, key=lambda each: each[1].bytes_per_run, default=None)
 
 
-def _keeps_rising(values: Sequence[int]) -> bool:
-    """Return whether `values` rise in most intervals, and in the second half like in the first."""
-    rises = sum(after > before for before, after in pairwise(values))
-    if rises < MIN_RISING_SHARE * (len(values) - 1):
-        return False
-    middle = values[len(values) // 2]
-    return values[-1] - middle >= MIN_LATE_SHARE * (middle - values[0])
+def _rises(observation: Observation, figure: Callable[[Moment], int | None]) -> bool:
+    return _slope(observation, figure, min_growth=2) is not None
 
 
-def _rises(moments: Sequence[Moment], figure: Callable[[Moment], int | None]) -> bool:
-    values = [figure(moment) for moment in moments]
+def _slope(
+    observation: Observation, figure: Callable[[Moment], int | None], min_growth: int
+) -> Slope | None:
+    """Return the slope of `figure` after the warm-up; None if it does not grow steadily.
+
+    It grows steadily if the interval of its slope is above 0, and the slope of the second half
+    is not much lower than that of the first.
+    """
+    values = [figure(moment) for moment in observation.judged]
     known = [value for value in values if value is not None]
-    return len(known) == len(values) and known[-1] > known[0] and _keeps_rising(known)
+    positions = observation.positions(observation.judged)
+    if len(known) < max(len(values), 2 * MIN_POINTS):
+        return None
+    slope = robust_slope(positions, known)
+    if slope.low <= 0 or slope.bytes_per_run * (positions[-1] - positions[0]) < min_growth:
+        return None
+    middle = len(known) // 2
+    early = robust_slope(positions[:middle], known[:middle])
+    late = robust_slope(positions[middle:], known[middle:])
+    is_slower = late.bytes_per_run < MIN_LATE_SHARE * early.bytes_per_run
+    return None if is_slower or late.bytes_per_run <= 0 else slope
 
 
 def _largest_growth(first: Moment, last: Moment) -> GrowingOwner | None:

@@ -1,8 +1,8 @@
 """The verdict in one sentence, and what to do about it."""
 
 from memdiag.growth.verdict import Judgement, grown_bytes
-from memdiag.records.growth import GrowingBlocks, GrowingOwner, Moment, Slope
-from memdiag.units import GIB, counted, format_size
+from memdiag.records.growth import GrowingBlocks, GrowingOwner, Moment, Slope, Unit
+from memdiag.units import GIB, counted, format_duration, format_size
 
 _OWNERS: dict[GrowingOwner, str] = {
     "heap": "malloc blocks in use",
@@ -21,7 +21,7 @@ def owner_name(owner: GrowingOwner) -> str:
     return _OWNERS[owner]
 
 
-def rate(slope: Slope, unit: str) -> str:
+def rate(slope: Slope, unit: Unit) -> str:
     """Return a slope in words: ``25 KiB a run (95 % interval 24.9 to 25.1 KiB)``."""
     low, mean, high = (
         format_size(round(value)) for value in (slope.low, slope.bytes_per_run, slope.high)
@@ -34,7 +34,7 @@ def sentence(
     judgement: Judgement,
     moments: tuple[Moment, ...],
     blocks: tuple[GrowingBlocks, ...],
-    unit: str,
+    unit: Unit,
 ) -> str:
     """Return the verdict with its figures in one sentence.
 
@@ -45,7 +45,7 @@ def sentence(
         unit: what is counted as a run.
     """
     last = moments[-1]
-    runs = counted(last.run, unit)
+    runs = _progress(last, unit)
     grown = format_size(grown_bytes(moments))
     size = format_size(last.resident_bytes)
     owner = owner_name(judgement.owner) if judgement.owner else "the resident set"
@@ -56,7 +56,7 @@ def sentence(
             reached = format_size(_reached(moments).resident_bytes)
             return (
                 f"warm-up, not a leak: it grew by {grown} ({owner}) and stopped at {reached} after"
-                f" {counted(_reached(moments).run, unit)} of {last.run:,}"
+                f" {_progress(_reached(moments), unit)} of {runs}"
             )
         case "high_water":
             return (
@@ -72,9 +72,10 @@ def sentence(
     assert judgement.slope is not None
     per_run = rate(judgement.slope, unit)
     until = GIB / judgement.slope.bytes_per_run
+    when = format_duration(until) if unit == "second" else counted(round(until), unit)
     content = next((f", {each.content}" for each in blocks if each.content), "")
     word = "a leak" if judgement.verdict == "leak" else "kept values"
-    return f"{word}: {owner}{content} grow by {per_run}; 1 GiB after {counted(round(until), unit)}"
+    return f"{word}: {owner}{content} grow by {per_run}; 1 GiB after {when}"
 
 
 def remedy(judgement: Judgement, trim_returned_bytes: int | None) -> str:
@@ -109,6 +110,11 @@ def remedy(judgement: Judgement, trim_returned_bytes: int | None) -> str:
         case "undecided", _:
             return "observe more runs"
     return ""
+
+
+def _progress(moment: Moment, unit: Unit) -> str:
+    """Return the runs or the time until `moment`."""
+    return format_duration(moment.time_s) if unit == "second" else counted(moment.run, unit)
 
 
 def _reached(moments: tuple[Moment, ...]) -> Moment:

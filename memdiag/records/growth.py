@@ -25,6 +25,9 @@ keeps;
 ``python``: Python's heap; ``sessions``: sessions that are alive; ``files``: mapped files and
 libraries; ``other``: memory outside of malloc, such as stacks and private mappings."""
 
+Unit = Literal["run", "reload", "second"]
+"""What growth is counted by."""
+
 Varied = Literal["content", "shape", "none"]
 """What differs from run to run."""
 
@@ -50,6 +53,7 @@ class Moment(Record, frozen=True, kw_only=True):
         arena_used_bytes, arena_slack_bytes: the chunks in use and the free chunks of all arenas of
             onnxruntime; None if the heap could not be read.
         arenas: the number of arenas with memory; None if the heap could not be read.
+        sessions: the number of sessions that are alive; None if it is not known.
     """
 
     run: int
@@ -61,6 +65,7 @@ class Moment(Record, frozen=True, kw_only=True):
     arena_used_bytes: int | None = None
     arena_slack_bytes: int | None = None
     arenas: int | None = None
+    sessions: int | None = None
 
     def bytes_of(self, *kinds: OwnerKind) -> int:
         """Return the resident bytes of the owners of `kinds`."""
@@ -68,7 +73,10 @@ class Moment(Record, frozen=True, kw_only=True):
 
 
 class Slope(Record, frozen=True, kw_only=True):
-    """A growth in bytes per run, with its 95 % confidence interval."""
+    """A growth in bytes per run, with its 95 % confidence interval.
+
+    Where the runs are not known, it is a growth in bytes per second (see `Growth.unit`).
+    """
 
     bytes_per_run: float
     low: float
@@ -81,13 +89,13 @@ class GrowingBlocks(Record, frozen=True, kw_only=True):
     Attributes:
         block_bytes: the size of one block, including malloc's header.
         blocks: the number of blocks that came into use and stayed.
-        blocks_per_run: the same for each run.
+        blocks_per_run: the same for each run; None if the runs are not known.
         content: what the newest of them contain, such as "output 'y'"; empty if not recognised.
     """
 
     block_bytes: int
     blocks: int
-    blocks_per_run: float
+    blocks_per_run: float | None
     content: str = ""
 
 
@@ -115,9 +123,10 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
         grown_bytes: the growth of the resident set from the first run to the end.
         trim_returned_bytes: the resident bytes that malloc returned when asked at the end; None if
             it was not asked.
-        runs: the number of runs.
+        runs: the number of runs; 0 if it is not known.
         warm_up_runs: the runs before growth is judged.
-        unit: what is counted as a run: calls of the model, reloads of its session, or samples of a
+        warm_up_s: the seconds before growth is judged.
+        unit: what is counted as a run: calls of sessions, reloads of a session, or seconds of a
             program whose runs are not known.
         varied: what differed from run to run.
         threads: the number of concurrent callers.
@@ -142,7 +151,8 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
     trim_returned_bytes: int | None
     runs: int
     warm_up_runs: int
-    unit: Literal["run", "reload", "sample"]
+    warm_up_s: float
+    unit: Unit
     varied: tuple[Varied, ...]
     threads: int
     dimensions: dict[str, tuple[int, int]]
