@@ -27,7 +27,7 @@ MIN_GROWTH_BYTES = MIB
 
 MIN_GROWTH_SHARE = 0.01
 
-MIN_LATE_SHARE = 0.3
+MIN_LATE_SHARE = 0.5
 """Slope of the second half, relative to the first half, below which growth slows down and is not
 called steady."""
 
