@@ -24,8 +24,16 @@ from memdiag.growth.wording import remedy, sentence
 from memdiag.model.inputs import plan_inputs
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.programs.recorded import RecordedProcess
-from memdiag.programs.recorder import Recorder
-from memdiag.records.growth import BAD_VERDICTS, GrowingBlocks, Growth, RunSample, Unit, Varied
+from memdiag.programs.recorder import BetweenRuns, Recorder
+from memdiag.records.growth import (
+    BAD_VERDICTS,
+    GrowingBlocks,
+    Growth,
+    Moment,
+    RunSample,
+    Unit,
+    Varied,
+)
 from memdiag.records.run import ProgramRun
 from memdiag.runner.job import DEFAULT_TIMEOUT_S, Feed, InputConfig, Job, Limits, SessionConfig
 from memdiag.runner.temporary import temporary_folder
@@ -35,7 +43,10 @@ EVERY_S = 2.0
 WARM_UP_SHARE = 0.2
 """Share of the moments of a running program that count as its warm-up."""
 
-MIN_MOMENTS = 12
+MIN_KEPT_SHARE = 0.5
+"""Share of the values of earlier runs that must be alive for the program to keep them."""
+
+MIN_MOMENTS = 9
 SHORT = "too short for a verdict. Observe it longer, or read it more often with --every."
 MAX_OTHERS = 5
 
@@ -433,24 +444,27 @@ def leak_process(
     *,
     duration_s: float | None = None,
     every_s: float = EVERY_S,
+    pause: bool = False,
     on_progress: OnGrowth | None = None,
 ) -> Growth:
     """Observe process `pid` and its descendants while they work, and return whether one grows.
 
-    Of several processes with onnxruntime, that with the most growth is judged. The processes are
-    only read. The observation ends after `duration_s`, with the process, or at Ctrl-C.
+    Of several processes with onnxruntime, that with the most growth is judged. The observation ends
+    after `duration_s`, with the process, or at Ctrl-C.
 
     Args:
         pid: a process of this user, in any language.
         duration_s: the length of the observation in seconds; None for no limit.
         every_s: the seconds between two readings of the memory, at the start.
+        pause: stop the process for some tenths of a second while it is read (SIGSTOP). The heap of
+            a busy process can only be read so.
         on_progress: called after each reading.
 
     Raises:
         UsageError: `pid` is this process or process 1, or a time is out of bounds.
         XrayError: there is no such process, or it cannot be read.
     """
-    histories = _Histories(every_s, on_progress)
+    histories = _Histories(every_s, on_progress, pauses=pause)
     run = watch(pid, duration_s=duration_s, each_step=histories.update)
     return histories.growth(run, f"process {pid}", "process")
 
@@ -463,6 +477,9 @@ def leak_program(
 ) -> ProgramGrowth:
     """Run the program `command` with its own traffic, and return whether a process of it grows.
 
+    The memory of a process is read between two runs: the thread that called the last one waits for
+    some tenths of a second.
+
     Args:
         command: the program and its arguments.
         every_s: the seconds between two readings of the memory, at the start.
@@ -473,7 +490,7 @@ def leak_program(
         XrayError: no process of the program used onnxruntime.
     """
     histories = _Histories(every_s, on_progress)
-    run = run_program(command, xray=False, each_step=histories.update)
+    run = run_program(command, xray=False, between_runs=BetweenRuns(every_s, histories.read))
     growth = histories.growth(run, " ".join(command), "program")
     return ProgramGrowth(growth, run.exit_code or 0)
 
@@ -481,33 +498,34 @@ def leak_program(
 class _Histories:
     """The histories of the processes of a recording that use onnxruntime."""
 
-    def __init__(self, every_s: float, on_progress: OnGrowth | None) -> None:
+    def __init__(
+        self, every_s: float, on_progress: OnGrowth | None, *, pauses: bool = False
+    ) -> None:
         if not every_s > 0:
             raise UsageError(f"--every must be greater than 0, not {every_s:g}.")
         self._every_s = every_s
         self._on_progress = on_progress
+        self._pauses = pauses
         self._histories: dict[int, ProcessHistory] = {}
         self._processes: dict[int, RecordedProcess] = {}
 
     def update(self, recorder: Recorder) -> None:
-        """Read the processes whose next moment is due."""
-        now_s = recorder.now_s()
+        """Read the processes of a recording that use onnxruntime, if their next moment is due."""
         for process in recorder.processes:
-            # During a creation the program would wait for the reading.
-            if process.ended_s is not None or process.active:
-                continue
-            if process.runtime_version is None and process.runtime is None:
-                continue
-            history = self._histories.setdefault(
-                process.pid, ProcessHistory(process.pid, self._every_s)
-            )
-            self._processes[process.pid] = process
-            sessions = None if process.unrecorded else len(process.live_sessions)
-            before = len(history.moments)
-            history.update(now_s, runs=_runs_of(process), sessions=sessions)
-            if self._on_progress is not None and len(history.moments) > before:
-                last = history.moments[-1].moment
-                self._on_progress(last.run, 0, last.resident_bytes)
+            if process.ended_s is None and process.runtime_version is not None:
+                self.read(process, recorder.now_s(), 0)
+
+    def read(self, process: RecordedProcess, now_s: float, runs: int) -> None:
+        """Read `process` if its next moment is due."""
+        history = self._histories.setdefault(
+            process.pid, ProcessHistory(process.pid, self._every_s, pauses=self._pauses)
+        )
+        self._processes[process.pid] = process
+        sessions = None if process.unrecorded else len(process.live_sessions)
+        count = len(history.moments)
+        history.update(now_s, runs=runs, sessions=sessions)
+        if self._on_progress is not None and len(history.moments) != count:
+            self._on_progress(runs, 0, history.moments[-1].moment.resident_bytes)
 
     def growth(self, run: ProgramRun, subject: str, kind: Literal["program", "process"]) -> Growth:
         """Return the growth of the process that grew most.
@@ -531,12 +549,13 @@ class _Histories:
         return msgspec.structs.replace(growth, subject=subject, notes=tuple(notes))
 
 
-def _runs_of(process: RecordedProcess) -> int:
-    return sum(
-        shapes.runs
-        for session in process.local_sessions.values()
-        for shapes in session.shapes.values()
-    )
+def _kept(values: Mapping[str, tuple[int, int]]) -> str:
+    """Return which values of earlier runs the program keeps; empty if it keeps hardly any."""
+    for kind in ("output", "input"):
+        alive, watched = values.get(kind, (0, 0))
+        if watched >= MIN_RUNS and alive >= MIN_KEPT_SHARE * watched:
+            return f"{kind}s that the program keeps"
+    return ""
 
 
 def _judged(
@@ -553,14 +572,18 @@ def _judged(
     blocks: tuple[GrowingBlocks, ...] = ()
     if len(memory) > warm_up:
         blocks = growing_sizes(memory[warm_up], memory[-1])
+    kept = _kept(process.kept_values)
     observation = Observation(
         moments=moments,
         unit=unit,
         warm_up=warm_up,
         blocks=blocks,
         caller_keeps_nothing=False,
+        caller_keeps=kept != "",
     )
     judgement = judge(observation)
+    if kept and blocks and judgement.verdict == "kept":
+        blocks = (msgspec.structs.replace(blocks[0], content=kept), *blocks[1:])
     return Growth(
         subject=f"process {process.pid}",
         kind=kind,
@@ -606,7 +629,11 @@ def _thinned(samples: Sequence[RunSample]) -> tuple[RunSample, ...]:
     return tuple(samples[len(samples) - 1 :: -step][::-1])
 
 
-def _notes(moments: Sequence[object]) -> tuple[str, ...]:
-    if any(getattr(moment, "heap_bytes", None) is None for moment in moments):
-        return ("the allocator of the process is not glibc's: blocks in use were not counted",)
-    return ()
+def _notes(moments: Sequence[Moment]) -> tuple[str, ...]:
+    unread = sum(moment.heap_bytes is None for moment in moments)
+    if not unread:
+        return ()
+    return (
+        f"blocks in use could not be counted at {unread} of {len(moments)} moments: the process was"
+        " busy (see --pause), or its allocator is not glibc's",
+    )

@@ -12,7 +12,7 @@ import memdiag
 from memdiag.errors import UsageError
 from memdiag.programs.assemble import assemble_run
 from memdiag.programs.control import control_file
-from memdiag.programs.recorder import Recorder
+from memdiag.programs.recorder import BetweenRuns, Recorder
 from memdiag.records.run import ProgramRun
 
 STDOUT_FILE: Final = "stdout.txt"
@@ -26,6 +26,7 @@ def run(
     folder: str | os.PathLike[str] | None = None,
     output_folder: str | os.PathLike[str] | None = None,
     each_step: Callable[[Recorder], None] = lambda recorder: None,
+    between_runs: BetweenRuns | None = None,
 ) -> ProgramRun:
     """Run the program `command` and return what was recorded of it.
 
@@ -41,6 +42,7 @@ def run(
             `STDERR_FILE` there; its standard input is then the null device.
         each_step: is called many times a second with the recorder; the program may wait for it to
             return.
+        between_runs: reads the memory of a process while it waits between two runs.
 
     Raises:
         UsageError: `command` is empty, the program cannot be started, or a folder cannot be
@@ -49,7 +51,7 @@ def run(
     words = [os.fspath(word) for word in command]
     if not words:
         raise UsageError("no command was given. Name the program to run, such as python app.py.")
-    recorder = Recorder(xray=xray)
+    recorder = Recorder(xray=xray, between_runs=between_runs)
     with ExitStack() as stack:
         stack.callback(recorder.close)
         if folder is not None:

@@ -1,9 +1,7 @@
 """Identify the owner of every resident byte of a process: any process, or a profile's child."""
 
-import os
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +11,7 @@ from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.attribute import attribute
 from memdiag.attribution.intervals import normal
 from memdiag.attribution.owners import BaselinePages
+from memdiag.attribution.pause import paused
 from memdiag.attribution.provenance import with_provenance
 from memdiag.attribution.search_target import (
     SearchTarget,
@@ -20,7 +19,7 @@ from memdiag.attribution.search_target import (
     missing_bytes,
     search_target,
 )
-from memdiag.errors import MemdiagError, ModelError, UsageError, XrayError
+from memdiag.errors import MemdiagError, ModelError, UsageError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.programs.process_files import guess_models, with_guess_note
 from memdiag.records.attribution import Attribution
@@ -74,7 +73,7 @@ def xray(
                     raise
         targets = [search_target(file) for file in files]
         if pause:
-            stack.enter_context(_paused(pid))
+            stack.enter_context(paused(pid))
         found = attribute(pid, targets, sampled=verify == "sampled")
     return with_guess_note(found) if given is None else found
 
@@ -165,17 +164,3 @@ def _save_optimized(job: Job, scratch: Path) -> Path | None:
     session = replace(job.session, options=options)
     try_inputs(replace(job, session=session, runs=None), ())
     return path if path.exists() else None
-
-
-@contextmanager
-def _paused(pid: int) -> Iterator[None]:
-    try:
-        os.kill(pid, signal.SIGSTOP)
-    except OSError as error:
-        raise XrayError(
-            f"process {pid}: it cannot be stopped ({error.strerror}); leave --pause out."
-        ) from error
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)

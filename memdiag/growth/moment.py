@@ -42,6 +42,9 @@ class MemoryMoment:
 def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
     """Return the memory of process `pid` by owner.
 
+    The heap of a process that is running may change faster than it can be read; its figures are
+    None then.
+
     Args:
         pid: a process that waits, or whose memory may move meanwhile.
         run: the number of runs until now.
@@ -58,7 +61,7 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
     for owner in ownership.owners:
         owned[owner.kind] += owner.bytes
     owners = tuple(OwnerBytes(kind=kind, bytes=size) for kind, size in owned.items())  # type: ignore[arg-type] # the kinds are the owners'
-    if layout.heap.allocator != "glibc":
+    if layout.heap.allocator != "glibc" or layout.heap.unknown:
         return MemoryMoment(
             moment=Moment(
                 run=run, time_s=time_s, resident_bytes=space.resident_bytes, owners=owners

@@ -1,11 +1,13 @@
 """The memory of a process over time, read at moments while it runs."""
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from memdiag.attribution import intervals
+from memdiag.attribution.pause import paused
 from memdiag.errors import XrayError
 from memdiag.growth.moment import MemoryMoment, read_moment
 
@@ -24,12 +26,15 @@ class ProcessHistory:
         pid: the process.
         period_s: seconds between two moments.
         moments: the moments. Only the first and the last one have the addresses of blocks.
+        pauses: whether the process is stopped while it is read (SIGSTOP), for some tenths of a
+            second.
         failure: why the last reading failed; empty if it did not.
     """
 
     pid: int
     period_s: float
     moments: list[MemoryMoment] = field(default_factory=list)
+    pauses: bool = False
     failure: str = ""
     _due_s: float = 0.0
 
@@ -45,7 +50,8 @@ class ProcessHistory:
             return
         started = time.perf_counter()
         try:
-            read = read_moment(self.pid, run=runs, time_s=now_s)
+            with paused(self.pid) if self.pauses else nullcontext():
+                read = read_moment(self.pid, run=runs, time_s=now_s)
         except XrayError as error:
             self.failure = str(error)
             return

@@ -7,7 +7,7 @@ leak or values that somebody keeps; free chunks and freed blocks are not.
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memdiag.growth.slope import MIN_POINTS, robust_slope
 from memdiag.records.growth import (
@@ -85,6 +85,14 @@ class Observation:
         caller_keeps: whether outputs or inputs of most earlier runs are alive in the program.
     """
 
+    def with_heap(self) -> "Observation":
+        """Return the observation without moments whose heap was not read, if enough remain."""
+        known = [moment.heap_bytes is not None for moment in self.moments]
+        if all(known) or sum(known[self.warm_up :]) < 2 * MIN_POINTS:
+            return self
+        moments = tuple(m for m, is_known in zip(self.moments, known, strict=True) if is_known)
+        return replace(self, moments=moments, warm_up=sum(known[: self.warm_up]))
+
     @property
     def judged(self) -> tuple[Moment, ...]:
         """The moments after the warm-up."""
@@ -116,7 +124,8 @@ class Judgement:
 
 
 def judge(observation: Observation) -> Judgement:
-    """Return the verdict on `observation`."""
+    """Return the verdict on `observation`, by the moments at which the heap was read."""
+    observation = observation.with_heap()
     moments = observation.moments
     steady = _steady_growth(observation)
     if steady is not None:

@@ -67,6 +67,8 @@ def sentence(
             return (
                 f"not a leak: malloc keeps freed memory; the resident set grew by {grown} in {runs}"
             )
+        case "undecided" if judgement.owner is None:
+            return f"undecided: too few readings in {runs} to judge growth"
         case "undecided":
             return f"undecided: it grew by {grown} ({owner}) and had not stopped after {runs}"
     assert judgement.slope is not None

@@ -36,6 +36,8 @@ class RecordedProcess:
         cpus_allowed: the CPUs that it may use; None if that is not known.
         runtime: the onnxruntime that was found in it from outside; None if it was not looked for.
         models: names of models that were found from outside.
+        kept_values: the inputs and outputs of earlier runs that are alive, and the number of those
+            that were looked at; empty if they are not watched.
 
     Raises:
         ProcessGone: it has ended.
@@ -59,6 +61,7 @@ class RecordedProcess:
         self.cpus_allowed = cpus_allowed(info.pid)
         self.runtime: LoadedRuntime | None = None
         self.models: set[str] = set()
+        self.kept_values: dict[str, tuple[int, int]] = {}
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}
         self.active: list[RecordedSession] = []

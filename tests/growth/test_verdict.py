@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from memdiag.growth.verdict import Observation, judge
@@ -78,12 +79,12 @@ def steps_to(limit: int, until: int) -> Callable[[int], int]:
 )
 def test_the_owner_of_the_growth_decides(
     figure: str, values: Callable[[int], int], verdict: str, owner: str | None
-):
+) -> None:
     judgement = judge(observe(figure, values))
     assert (judgement.verdict, judgement.owner) == (verdict, owner)
 
 
-def test_the_slope_is_that_of_the_owner_after_the_warm_up():
+def test_the_slope_is_that_of_the_owner_after_the_warm_up() -> None:
     judgement = judge(observe("heap", lambda run: 20 * MIB + (5000 if run < 100 else 25) * run))
     assert judgement.slope is not None
     assert judgement.slope.bytes_per_run == 25
@@ -93,7 +94,7 @@ def test_the_slope_is_that_of_the_owner_after_the_warm_up():
     ("figure", "keeps", "verdict"),
     [("arena", False, "kept"), ("heap", True, "kept"), ("heap", False, "leak")],
 )
-def test_a_program_that_keeps_values_has_no_leak(figure: str, keeps: bool, verdict: str):
+def test_a_program_that_keeps_values_has_no_leak(figure: str, keeps: bool, verdict: str) -> None:
     observation = observe(
         figure,
         lambda run: 20 * MIB + 1000 * run,
@@ -103,7 +104,7 @@ def test_a_program_that_keeps_values_has_no_leak(figure: str, keeps: bool, verdi
     assert judge(observation).verdict == verdict
 
 
-def test_sessions_that_are_not_released_are_kept():
+def test_sessions_that_are_not_released_are_kept() -> None:
     moments = tuple(moment(run, heap=20 * MIB + 4000 * run, sessions=1 + run // 20) for run in RUNS)
     judgement = judge(
         Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
@@ -112,7 +113,9 @@ def test_sessions_that_are_not_released_are_kept():
 
 
 @pytest.mark.parametrize(("at_new_largest", "verdict"), [(True, "high_water"), (False, "plateau")])
-def test_growth_at_each_new_largest_input_is_a_high_water_mark(at_new_largest: bool, verdict: str):
+def test_growth_at_each_new_largest_input_is_a_high_water_mark(
+    at_new_largest: bool, verdict: str
+) -> None:
     steps = (10, 40, 90, 300)
 
     def slack(run: int) -> int:
@@ -133,25 +136,20 @@ def test_growth_at_each_new_largest_input_is_a_high_water_mark(at_new_largest: b
     assert judge(observation).verdict == verdict
 
 
-def test_a_process_whose_runs_are_not_known_is_judged_by_time():
+def test_a_process_whose_runs_are_not_known_is_judged_by_time() -> None:
     moments = tuple(
-        msg for msg in (moment(0, heap=20 * MIB + 3000 * second) for second in range(30))
-    )
-    timed = tuple(
-        Moment(
-            **{name: getattr(each, name) for name in each.__struct_fields__} | {"time_s": second}
-        )
-        for second, each in enumerate(moments)
+        msgspec.structs.replace(moment(0, heap=20 * MIB + 3000 * second), time_s=float(second))
+        for second in range(30)
     )
     judgement = judge(
-        Observation(moments=timed, unit="second", warm_up=5, caller_keeps_nothing=False)
+        Observation(moments=moments, unit="second", warm_up=5, caller_keeps_nothing=False)
     )
     assert judgement.verdict == "leak"
     assert judgement.slope is not None
     assert judgement.slope.bytes_per_run == 3000
 
 
-def test_too_few_moments_are_undecided():
+def test_too_few_moments_are_undecided() -> None:
     moments = tuple(moment(run, heap=20 * MIB + 99 * run) for run in RUNS[:4])
     observation = Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=True)
     assert judge(observation).verdict == "undecided"
