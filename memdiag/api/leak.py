@@ -19,7 +19,7 @@ from memdiag.growth.growing_blocks import growing_blocks, growing_sizes
 from memdiag.growth.model_runs import ModelRuns, RunPlan
 from memdiag.growth.moment import MemoryMoment
 from memdiag.growth.process_history import ProcessHistory
-from memdiag.growth.verdict import Observation, grown_bytes, judge
+from memdiag.growth.verdict import MIN_JUDGED, Observation, grown_bytes, judge
 from memdiag.growth.wording import remedy, sentence
 from memdiag.model.inputs import plan_inputs
 from memdiag.model.model_file import ModelFile, open_model
@@ -40,13 +40,12 @@ from memdiag.runner.temporary import temporary_folder
 from memdiag.runner.try_inputs import inputs_that_run
 
 EVERY_S = 2.0
-WARM_UP_SHARE = 0.2
+WARM_UP_SHARE = 0.1
 """Share of the moments of a running program that count as its warm-up."""
 
 MIN_KEPT_SHARE = 0.5
 """Share of the values of earlier runs that must be alive for the program to keep them."""
 
-MIN_MOMENTS = 9
 SHORT = "too short for a verdict. Observe it longer, or read it more often with --every."
 MAX_OTHERS = 5
 
@@ -606,7 +605,7 @@ def _judged(
         samples=(),
         notes=_notes(moments),
         onnxruntime=process.runtime_version,
-        message="" if len(moments) >= MIN_MOMENTS else SHORT,
+        message="" if len(observation.judged) >= MIN_JUDGED else SHORT,
     )
 
 

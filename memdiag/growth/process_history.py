@@ -14,8 +14,11 @@ from memdiag.growth.moment import MemoryMoment, read_moment
 MAX_MOMENTS = 64
 """From here on every second moment is dropped and the period doubled."""
 
-MAX_READING_SHARE = 0.25
-"""Share of the time that readings may take."""
+FIRST_MOMENTS = 24
+MAX_FIRST_SHARE = 0.5
+MAX_READING_SHARE = 0.1
+"""Share of the time that the first 24 readings, and later ones, may take: a short program has few
+moments otherwise."""
 
 
 @dataclass
@@ -62,7 +65,8 @@ class ProcessHistory:
             self.moments[-1] = replace(self.moments[-1], blocks=intervals.empty())
         self.moments.append(read)
         took_s = time.perf_counter() - started
-        self._due_s = now_s + max(self.period_s, took_s / MAX_READING_SHARE)
+        share = MAX_FIRST_SHARE if len(self.moments) < FIRST_MOMENTS else MAX_READING_SHARE
+        self._due_s = now_s + max(self.period_s, took_s / share)
         if len(self.moments) > MAX_MOMENTS:
             del self.moments[1:-1:2]
             self.period_s *= 2

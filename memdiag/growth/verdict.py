@@ -37,6 +37,9 @@ MIN_NEW_LARGEST_SHARE = 0.8
 MAX_LATE_GROWTH_SHARE = 0.1
 """Growth has ended if the last third of the moments has at most this share of it."""
 
+MIN_JUDGED = 2 * MIN_POINTS
+"""Moments after the warm-up for a verdict: both halves need a slope."""
+
 _SLACK_BYTES = 64 * KIB  # of a resident set at rest, between two readings
 
 
@@ -88,7 +91,7 @@ class Observation:
     def with_heap(self) -> "Observation":
         """Return the observation without moments whose heap was not read, if enough remain."""
         known = [moment.heap_bytes is not None for moment in self.moments]
-        if all(known) or sum(known[self.warm_up :]) < 2 * MIN_POINTS:
+        if all(known) or sum(known[self.warm_up :]) < MIN_JUDGED:
             return self
         moments = tuple(m for m, is_known in zip(self.moments, known, strict=True) if is_known)
         return replace(self, moments=moments, warm_up=sum(known[: self.warm_up]))
@@ -133,7 +136,7 @@ def judge(observation: Observation) -> Judgement:
         if any(_rises(observation, figure) for figure in _SESSIONS):
             owner = "sessions"
         return Judgement(_of_memory_in_use(owner, observation), owner, slope)
-    if len(observation.judged) < MIN_POINTS:
+    if len(observation.judged) < MIN_JUDGED:
         return Judgement("undecided")
     if grown_bytes(moments) < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * moments[0].resident_bytes):
         return Judgement("flat")
@@ -196,7 +199,7 @@ def _slope(
     values = [figure(moment) for moment in observation.judged]
     known = [value for value in values if value is not None]
     positions = observation.positions(observation.judged)
-    if len(known) < max(len(values), 2 * MIN_POINTS):
+    if len(known) < max(len(values), MIN_JUDGED):
         return None
     slope = robust_slope(positions, known)
     if slope.low <= 0 or slope.bytes_per_run * (positions[-1] - positions[0]) < min_growth:
