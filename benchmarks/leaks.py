@@ -86,7 +86,7 @@ class Injected:
 INJECTED = (
     *(Injected("malloc", size, "leak", ("heap",)) for size in (16, 64, 256)),
     *(Injected("malloc", size * KIB, "leak", ("heap",)) for size in (1, 5, 20, 100)),
-    *(Injected("outputs", size * KIB, "kept", ("heap",)) for size in (1, 2, 5, 20, 100)),
+    *(Injected("outputs", size * KIB, "kept", ("heap", "arena")) for size in (1, 2, 5, 20, 100)),
     *(Injected("inputs", size * KIB, "kept", ("heap",)) for size in (1, 2, 5, 20, 100)),
     *(Injected("ortvalues", size * KIB, "kept", ("arena",)) for size in (1, 5, 20, 100)),
     Injected("sessions", 0, "kept", ("sessions",)),
