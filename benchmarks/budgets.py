@@ -16,8 +16,9 @@ import memdiag
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave
-from memdiag.api.budget import DEFAULT_PROCESSES, PINNED
+from memdiag.api.budget import PINNED
 from memdiag.budgets.figures import BUDGET_PHASES, aggregate, figures_of
+from memdiag.defaults import BUDGET_PROCESSES
 from memdiag.records.profile import Profile
 from memdiag.runner.machine import describe_machine
 from memdiag.units import format_size
@@ -66,9 +67,9 @@ def measure(path: Path, rounds: int) -> list[list[str]]:
         name: [figures_of(profile) for profile in profiles] for name, profiles in found.items()
     }
     pinned = found["pinned"]
-    starts = range(0, rounds - DEFAULT_PROCESSES + 1, DEFAULT_PROCESSES)
-    figures[f"pinned, {DEFAULT_PROCESSES} settle it"] = [
-        aggregate(pinned[start : start + DEFAULT_PROCESSES]) for start in starts
+    starts = range(0, rounds - BUDGET_PROCESSES + 1, BUDGET_PROCESSES)
+    figures[f"pinned, {BUDGET_PROCESSES} settle it"] = [
+        aggregate(pinned[start : start + BUDGET_PROCESSES]) for start in starts
     ]
     return [[path.stem, name, *distances(each)] for name, each in figures.items()]
 

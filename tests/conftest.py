@@ -5,8 +5,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -15,6 +19,10 @@ from benchmarks.real_models import real_models as fetch_real_models
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.ratio import Ratio
 from sample_models import load_recipes
+
+if TYPE_CHECKING:
+    from memdiag.api.profile_config import ProfileConfig
+    from memdiag.records.profile import Profile
 
 # Before any test imports onnxruntime; children of tests inherit it.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -113,8 +121,47 @@ def equal_latency(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def one_process_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let memory be measured in one process, where several would make the figures more precise."""
+    monkeypatch.setattr("memdiag.verify.model_evaluator._ORIGINAL_PROCESSES", 1)
+    monkeypatch.setattr("memdiag.tuning.point_evaluator._FINAL_PROCESSES", 1)
+    monkeypatch.setattr("memdiag.fixing.search._PROCESSES", 1)
+
+
+@pytest.fixture
 def heeding_ctrl_c() -> Iterator[None]:
     """Have children heed SIGINT, which a job in the background is started to ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def known_profiles() -> dict[tuple[Path, int, str], "Profile"]:
+    return {}
+
+
+@pytest.fixture
+def measured_once(
+    known_profiles: dict[tuple[Path, int, str], "Profile"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let a model be measured once a session with each configuration.
+
+    It is for tests of what is made of a profile: budgets, baselines, formats, exit codes. A child
+    with an interpreter that a test made itself is started every time.
+    """
+    module = import_module("memdiag.api.profile")
+    measure: Callable[..., Profile] = module.profile_model
+
+    def profile_model(model: Path, config: "ProfileConfig", **options: Any) -> "Profile":
+        if not model.exists() or str(config.session.python) != sys.executable:
+            return measure(model, config, **options)
+        file = model.resolve()
+        key = (file, file.stat().st_mtime_ns, repr(replace(config, command=())))
+        if key not in known_profiles:
+            known_profiles[key] = measure(model, config, **options)
+        found = known_profiles[key]
+        named = msgspec.structs.replace(found.model, path=str(model))
+        return msgspec.structs.replace(found, model=named, command=config.command)
+
+    monkeypatch.setattr(module, "profile_model", profile_model)

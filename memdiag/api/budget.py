@@ -15,13 +15,13 @@ from memdiag.budgets.baselines import (
     update_baseline,
 )
 from memdiag.budgets.evaluation import UPDATE_OPTION, judge
+from memdiag.defaults import BUDGET_PROCESSES
 from memdiag.errors import UsageError
 from memdiag.records.baseline import Baseline, BaselineEntry
 from memdiag.records.budget import Budget, Judgement
 from memdiag.records.files import require_writable, resolve_output
 from memdiag.records.profile import Profile
 
-DEFAULT_PROCESSES = 3
 MAX_OTHER_BASELINES = 3
 """Baselines of other options in an error."""
 
@@ -93,7 +93,7 @@ def check_budget(
     model: str,
     baseline: Path | None = None,
     update: bool = False,
-    processes: int = DEFAULT_PROCESSES,
+    processes: int = BUDGET_PROCESSES,
     update_option: str = UPDATE_OPTION,
 ) -> BudgetResult:
     """Profile a model and compare it with `budget`, and with its `baseline` if that exists.

@@ -23,6 +23,7 @@ from memdiag.comparison.changes import undecided_note
 from memdiag.comparison.columns import with_profiles
 from memdiag.comparison.comparable import Comparable, compare_profiles
 from memdiag.comparison.run_optimizer import choose_optimizers
+from memdiag.defaults import COMPARISON_PROCESSES, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
@@ -39,10 +40,9 @@ from memdiag.records.comparison import (
     GraphSize,
     Metric,
 )
-from memdiag.runner.job import DEFAULT_RUNS, DEFAULT_TIMEOUT_S, Job, SessionConfig
+from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.temporary import temporary_folder
 
-DEFAULT_PROCESSES = 5
 BISECTED: tuple[Metric, ...] = ("peak", "steady", "load", "latency")
 
 
@@ -55,7 +55,7 @@ def compare(
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, ArrayOrFile] | None = None,
     runs: int = DEFAULT_RUNS,
-    processes: int = DEFAULT_PROCESSES,
+    processes: int = COMPARISON_PROCESSES,
     session_options: Mapping[str, str] | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_bytes: int | None = None,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memdiag.api.inputs import ChosenInputs, choose_inputs, find_inputs, save_arrays
+from memdiag.defaults import DEFAULT_SIZES
 from memdiag.errors import UsageError
 from memdiag.model.dimensions import axes_of
 from memdiag.model.inputs import InputPlan, make, plan_inputs
@@ -16,9 +17,6 @@ from memdiag.records.dimension import Dimension, in_words
 from memdiag.runner.job import Job
 from memdiag.runner.try_inputs import inputs_that_run
 from memdiag.verify.model_evaluator import InputSet
-
-SIZES = (1, 4)
-"""Sizes of free dimensions at which models are compared, besides the realistic ones."""
 
 
 class ComparisonInputs(NamedTuple):
@@ -43,7 +41,7 @@ def find_comparison_inputs(
     *,
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
-    sizes: Sequence[int] = SIZES,
+    sizes: Sequence[int] = DEFAULT_SIZES,
 ) -> ComparisonInputs:
     """Return sets of inputs that the model of `job` runs with, saved below `folder`.
 
@@ -51,21 +49,26 @@ def find_comparison_inputs(
     `sizes` that runs too: two sets of random values, with flags that choose a branch once true and
     once false. Inputs that are all given are one set.
     """
-    first = choose_inputs(model, dims=dims, given=given)
-    realistic = find_inputs(model, job, folder, dims=dims, given=given, first=first)
-    if realistic is None:
-        return ComparisonInputs()
-    candidates = [
-        candidate
-        for number, (size_text, plans) in enumerate(_sizes(model, dims, given, sizes, realistic))
-        for candidate in _input_sets(plans, given, folder / f"size-{number}", size_text)
-    ]
-    # One child tries all but the first, which is known to run: starting a child takes longer than
-    # most runs.
-    others = inputs_that_run(job, [each.feeds for each in candidates[1:]])
-    running = {0, *(index + 1 for index in others)}
-    sets = tuple(each for index, each in enumerate(candidates) if index in running)
-    return ComparisonInputs(sets, realistic.dimensions, realistic.notes)
+
+    def sets_that_run(realistic: ChosenInputs) -> tuple[InputSet, ...]:
+        candidates = [
+            candidate
+            for number, (text, plans) in enumerate(_sizes(model, dims, given, sizes, realistic))
+            for candidate in _input_sets(plans, given, folder / f"size-{number}", text)
+        ]
+        feeds = [each.feeds for each in candidates]
+        # One child tries all: loading a model takes longer than most runs.
+        return tuple(candidates[index] for index in inputs_that_run(job, feeds, needs_first=True))
+
+    chosen = choose_inputs(model, dims=dims, given=given)
+    sets = sets_that_run(chosen)
+    if not sets:
+        found = find_inputs(model, job, folder, dims=dims, given=given, first=chosen)
+        if found is None:
+            return ComparisonInputs()
+        chosen = found
+        sets = sets_that_run(chosen)
+    return ComparisonInputs(sets, chosen.dimensions, chosen.notes)
 
 
 def _input_sets(

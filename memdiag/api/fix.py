@@ -7,13 +7,13 @@ from pathlib import Path
 
 from memdiag.api.arguments import OnProgress, check_dims, ignore_progress, model_path
 from memdiag.api.check import Selection, find_waste
-from memdiag.api.comparison_inputs import SIZES, find_comparison_inputs
+from memdiag.api.comparison_inputs import find_comparison_inputs
 from memdiag.api.inputs import Given, read_given
 from memdiag.api.search_arguments import (
-    DEFAULT_MAX_SLOWDOWN,
     check_search_arguments,
     deadline_after,
 )
+from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import changes_by_rule
 from memdiag.fixing.model_writer import ModelWriter, PublishedModel
@@ -41,7 +41,7 @@ def fix(
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     dims: Mapping[str, int] | None = None,
     inputs: Given | None = None,
-    sizes: Sequence[int] = SIZES,
+    sizes: Sequence[int] = DEFAULT_SIZES,
     check_with: Sequence[str | Path] = (),
     time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,

@@ -10,10 +10,13 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from memdiag.api.arguments import input_config, limits, model_path, session_config
+from memdiag.api.arguments import model_path
+from memdiag.api.check import Selection
 from memdiag.api.inputs import ArrayOrFile, ChosenInputs, choose_inputs, find_inputs, save
+from memdiag.api.profile_config import profile_config
 from memdiag.api.run import run as run_program
 from memdiag.api.watch import watch
+from memdiag.defaults import DEFAULT_TIMEOUT_S
 from memdiag.errors import MeasurementError, UsageError, XrayError
 from memdiag.growth.growing_blocks import growing_blocks, growing_sizes
 from memdiag.growth.model_runs import ModelRuns, RunPlan
@@ -35,7 +38,7 @@ from memdiag.records.growth import (
     Varied,
 )
 from memdiag.records.run import ProgramRun
-from memdiag.runner.job import DEFAULT_TIMEOUT_S, Feed, InputConfig, Job, Limits, SessionConfig
+from memdiag.runner.job import Feed, InputConfig, Job, Limits, SessionConfig
 from memdiag.runner.temporary import temporary_folder
 from memdiag.runner.try_inputs import inputs_that_run
 
@@ -151,19 +154,26 @@ def leak(
         XrayError: this system does not let memdiag read the child.
     """
     ranges, sizes = _split(dims or {})
+    base = profile_config(
+        session_options=session_options,
+        optimization_level=optimization_level,
+        disabled_optimizers=disabled_optimizers,
+        threads=threads,
+        providers=providers,
+        environment=environment,
+        load_from=load_from,
+        python=python,
+        dims=sizes,
+        inputs=inputs,
+        timeout_s=timeout_s,
+        xray="none",
+        verify="full",
+        rules=Selection(),
+    )
     config = LeakConfig(
-        session=session_config(
-            session_options=session_options,
-            optimization_level=optimization_level,
-            disabled_optimizers=disabled_optimizers,
-            threads=threads,
-            providers=providers,
-            environment=environment,
-            load_from=load_from,
-            python=python,
-        ),
-        inputs=input_config(dims=sizes, inputs=inputs),
-        limits=limits(timeout_s=timeout_s),
+        session=base.session,
+        inputs=base.inputs,
+        limits=base.limits,
         ranges=ranges,
         vary_contents="content" in vary,
         vary_shapes="shape" in vary,
@@ -464,7 +474,7 @@ def leak_process(
         XrayError: there is no such process, or it cannot be read.
     """
     histories = _Histories(every_s, on_progress, pauses=pause)
-    run = watch(pid, duration_s=duration_s, each_step=histories.update)
+    run = watch(pid, duration_s=duration_s, on_progress=histories.update)
     return histories.growth(run, f"process {pid}", "process")
 
 

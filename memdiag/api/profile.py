@@ -2,13 +2,13 @@
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from memdiag.api.arguments import input_config, limits, model_path, session_config
+from memdiag.api.arguments import model_path
 from memdiag.api.check import DEFAULT_MIN_BYTES, Selection, find_waste
 from memdiag.api.inputs import (
     ArrayOrFile,
@@ -18,8 +18,10 @@ from memdiag.api.inputs import (
     find_inputs,
     save,
 )
+from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import assemble_profile
 from memdiag.api.xray import ChildXray
+from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError
 from memdiag.model.dimensions import axes_of
 from memdiag.model.file_state import FileStates
@@ -28,15 +30,7 @@ from memdiag.ort.runtime import Runtime
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import Input, Profile
 from memdiag.rules.match_measurement import match_profile
-from memdiag.runner.job import (
-    DEFAULT_RUNS,
-    DEFAULT_TIMEOUT_S,
-    InputConfig,
-    Job,
-    Limits,
-    SessionConfig,
-    XrayConfig,
-)
+from memdiag.runner.job import Job, XrayConfig
 from memdiag.runner.run import MeasuredRun, Measurement, Progress
 from memdiag.runner.temporary import temporary_folder
 
@@ -60,31 +54,6 @@ class Interrupted(KeyboardInterrupt):
         self.profile = profile
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProfileConfig:
-    """The configuration of a profile.
-
-    Attributes:
-        session: how the session is created and run.
-        inputs: the inputs, and the number of runs.
-        limits: when the child is ended.
-        xray: when the owners of resident bytes are identified.
-        rules: the rules to run on the model.
-        command: the command line that asked for the profile, for the record.
-    """
-
-    session: SessionConfig = field(default_factory=SessionConfig)
-    inputs: InputConfig = field(default_factory=InputConfig)
-    limits: Limits = field(default_factory=Limits)
-    xray: XrayConfig = field(default_factory=XrayConfig)
-    rules: Selection = field(default_factory=Selection)
-    command: tuple[str, ...] = ()
-
-    def without_xray(self) -> "ProfileConfig":
-        """Return this configuration without X-rays."""
-        return replace(self, xray=XrayConfig(when="none"))
-
-
 def profile(
     model: str | Path,
     *,
@@ -96,7 +65,7 @@ def profile(
     optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
     threads: int | None = None,
-    providers: Sequence[str] = ("CPUExecutionProvider",),
+    providers: Sequence[str] = DEFAULT_PROVIDERS,
     environment: Mapping[str, str] | None = None,
     load_from: Literal["path", "bytes"] = "path",
     python: str | Path | None = None,
@@ -148,21 +117,24 @@ def profile(
         Interrupted: Ctrl-C; it carries the profile up to then.
     """
     path = model_path(model)
-    config = ProfileConfig(
-        session=session_config(
-            session_options=session_options,
-            optimization_level=optimization_level,
-            disabled_optimizers=disabled_optimizers,
-            threads=threads,
-            providers=providers,
-            environment=environment,
-            load_from=load_from,
-            telemetry=telemetry,
-            python=python,
-        ),
-        inputs=input_config(dims=dims, inputs=inputs, runs=runs, run=run),
-        limits=limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes),
-        xray=XrayConfig(when=xray, verify=verify),
+    config = profile_config(
+        dims=dims,
+        inputs=inputs,
+        runs=runs,
+        run=run,
+        session_options=session_options,
+        optimization_level=optimization_level,
+        disabled_optimizers=disabled_optimizers,
+        threads=threads,
+        providers=providers,
+        environment=environment,
+        load_from=load_from,
+        telemetry=telemetry,
+        python=python,
+        timeout_s=timeout_s,
+        memory_limit_bytes=memory_limit_bytes,
+        xray=xray,
+        verify=verify,
         rules=Selection(select=select, ignore=ignore, min_bytes=min_bytes),
     )
     return profile_model(path, config, on_progress=on_progress)
@@ -179,34 +151,9 @@ def profile_model(
     Raises:
         ModelError, UsageError, MeasurementError, Interrupted: as in `profile`.
     """
-    job = Job(model=model, session=config.session, limits=config.limits, runs=config.inputs.runs)
     with open_model(model) as file, temporary_folder() as scratch:
         original = FileStates(model, file.files)
-        inputs = ChosenInputs((), ())
-        if config.inputs.runs is not None:
-            inputs = choose_inputs(file, dims=config.inputs.dims, given=config.inputs.arrays)
-            feeds = save(inputs.plans, config.inputs.arrays, scratch / "inputs")
-            job = replace(job, feeds=tuple(feeds))
-        run = _run_child(file, job, scratch, config.xray, on_progress)
-        if _needs_other_inputs(run, inputs):
-            try:
-                found = find_inputs(
-                    file,
-                    job,
-                    scratch,
-                    dims=config.inputs.dims,
-                    given=config.inputs.arrays,
-                    first=inputs,
-                )
-            except KeyboardInterrupt:
-                # The profile of the failed run is kept, as of every interrupted run.
-                run = run._replace(measurement=replace(run.measurement, interrupted=True))
-                found = None
-            if found is not None:
-                inputs = _with_reason(found, inputs, run.measurement.outcome.message)
-                feeds = save(inputs.plans, config.inputs.arrays, scratch / "found")
-                job = replace(job, feeds=tuple(feeds))
-                run = _run_child(file, job, scratch, config.xray, on_progress)
+        job, inputs, run = _measure_at_sizes_that_run(file, config, scratch, on_progress)
         result = assemble_profile(
             file,
             job,
@@ -271,6 +218,59 @@ class _ChildRun(NamedTuple):
     xray: ChildXray | None
 
 
+class _JobRun(NamedTuple):
+    """A job, the inputs that were chosen for it, and its run in a child."""
+
+    job: Job
+    inputs: ChosenInputs
+    child: _ChildRun
+
+
+def _measure_at_sizes_that_run(
+    file: ModelFile,
+    config: ProfileConfig,
+    scratch: Path,
+    on_progress: Callable[[Progress], None] | None,
+) -> _JobRun:
+    """Measure the model at realistic sizes, or at other sizes if it does not run at these."""
+    dims, given = config.inputs.dims, config.inputs.arrays
+    inputs = ChosenInputs((), ())
+    if config.inputs.runs is not None:
+        inputs = choose_inputs(file, dims=dims, given=given)
+    first = _measure(file, config, inputs, scratch, on_progress)
+    measurement = first.child.measurement
+    if not _needs_other_inputs(measurement, inputs):
+        return first
+    try:
+        found = find_inputs(file, first.job, scratch, dims=dims, given=given, first=inputs)
+    except KeyboardInterrupt:
+        # The profile of the failed run is kept, as of every interrupted run.
+        interrupted = replace(measurement, interrupted=True)
+        return first._replace(child=first.child._replace(measurement=interrupted))
+    if found is None:
+        return first
+    found = _with_reason(found, inputs, measurement.outcome.message)
+    return _measure(file, config, found, scratch, on_progress)
+
+
+def _measure(
+    file: ModelFile,
+    config: ProfileConfig,
+    inputs: ChosenInputs,
+    scratch: Path,
+    on_progress: Callable[[Progress], None] | None,
+) -> _JobRun:
+    """Save `inputs`, and measure a child that runs the model with them."""
+    job = Job(
+        model=file.path,
+        session=config.session,
+        limits=config.limits,
+        feeds=tuple(save(inputs.plans, config.inputs.arrays, scratch / "inputs")),
+        runs=config.inputs.runs,
+    )
+    return _JobRun(job, inputs, _run_child(file, job, scratch, config.xray, on_progress))
+
+
 def _run_child(
     file: ModelFile,
     job: Job,
@@ -282,20 +282,18 @@ def _run_child(
     xray: ChildXray | None = None
     if config.when != "none":
         xray = ChildXray(file, job, scratch, sampled=config.verify == "sampled")
-    stops_at_phase_ends = config.when == "phases"
-    with MeasuredRun(job, phase_ends=stops_at_phase_ends, on_progress=on_progress) as run:
-        try:
-            for moment in run.moments():
-                if xray is not None:
-                    xray.examine(moment)
-        except KeyboardInterrupt:
-            run.interrupt()
-        return _ChildRun(run.measurement(), xray)
+    run = MeasuredRun(
+        job,
+        xray.examine if xray else None,
+        phase_ends=config.when == "phases",
+        on_progress=on_progress,
+    )
+    return _ChildRun(run.run(), xray)
 
 
-def _needs_other_inputs(run: _ChildRun, inputs: ChosenInputs) -> bool:
+def _needs_other_inputs(measurement: Measurement, inputs: ChosenInputs) -> bool:
     """Return whether the model fails at the chosen sizes, and others can be tried."""
-    outcome = run.measurement.outcome
+    outcome = measurement.outcome
     failed_to_run = outcome.status == "failed" and outcome.phase == "first_run"
     return failed_to_run and bool(inputs.dimensions)
 
@@ -327,7 +325,7 @@ def _with_findings(
     )
     found = tuple(match_profile(finding, profile) for finding in found)
     if found and completed:
-        # Late: rewriting needs onnx_ir, which loads sympy.
+        # Late: rewriting needs onnx_ir, which takes long to import.
         from memdiag.fixing.applicable import with_rewrites
 
         found = with_rewrites(found, file)

@@ -21,6 +21,7 @@ from memdiag.records.profile import (
 )
 from memdiag.runner.job import Job
 from memdiag.runner.machine import describe_machine
+from memdiag.runner.phases import peak_phase
 from memdiag.runner.run import Measurement
 from memdiag.units import MIB, counted, format_limit, format_size
 
@@ -28,9 +29,6 @@ MAX_WARNINGS = 5
 MIN_NOTABLE_LAG_S = 0.002
 MIN_NOTABLE_RETENTION = 0.05
 """Share of the steady memory above the baseline."""
-
-MAX_PEAK_DIFFERENCE = 0.005
-"""Share of the peak above the baseline by which peaks of phases with the same memory differ."""
 
 _TELEMETRY_OFF = (
     "measured with onnxruntime's telemetry off (ORT_DISABLE_TELEMETRY=1); on, as it is by default,"
@@ -67,7 +65,7 @@ def assemble_profile(
         command: the command line that asked for the profile.
     """
     baseline = measured.baseline or measured.phases[0].end
-    peak_rss_bytes, peak_phase = _peak(measured, baseline.rss_bytes)
+    peak_rss_bytes, highest = _peak(measured, baseline.rss_bytes)
     all_notes = [*notes, *measurement_notes(measured, job)]
     if xray is not None and xray.failure:
         all_notes.append(f"no X-ray: {xray.failure}")
@@ -92,8 +90,8 @@ def assemble_profile(
         samples=measured.samples,
         sampling=measured.sampling,
         peak_rss_bytes=peak_rss_bytes,
-        peak_phase=peak_phase.name,
-        peak_kind=peak_phase.peak_kind,
+        peak_phase=highest.name,
+        peak_kind=highest.peak_kind,
         steady_rss_bytes=measured.steady.rss_bytes if measured.steady else None,
         steady=measured.steady,
         allocator_retained_bytes=measured.allocator_retained_bytes,
@@ -126,19 +124,11 @@ def _model_facts(file: ModelFile) -> Model:
 
 
 def _peak(measured: Measurement, baseline_rss_bytes: int) -> tuple[int, Phase]:
-    """Return the largest peak after `start` in bytes, and the phase that reached it.
-
-    Peaks of phases that retain the same memory differ by a few pages. The phase is the first one,
-    in time, that reached `MAX_PEAK_DIFFERENCE` of the largest peak above the baseline.
-    """
+    """Return the largest peak after `start` in bytes, and the phase that reached it."""
     started = [phase for phase in measured.phases if phase.name != "start"]
-    phases = {phase.name: phase for phase in started or measured.phases}
-    peak = max(phase.peak_rss_bytes for phase in phases.values())
-    enough = peak - max(0.0, MAX_PEAK_DIFFERENCE * (peak - baseline_rss_bytes))
-    candidates = [name for name, phase in phases.items() if phase.peak_rss_bytes >= enough]
-    reached = [span.phase for span in measured.spans if span.peak_rss_bytes >= enough]
-    first = next((name for name in reached if name in candidates), candidates[0])
-    return peak, phases[first]
+    phases = started or list(measured.phases)
+    peak = max(phase.peak_rss_bytes for phase in phases)
+    return peak, peak_phase(phases, measured.spans, baseline_rss_bytes)
 
 
 def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:

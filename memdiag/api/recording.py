@@ -1,6 +1,7 @@
 """Record the sessions of this process: a context manager for programs and notebooks."""
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from memdiag.programs.watcher import END
 from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun
 from memdiag.runner.child import RECORDING_ADDRESS
+from memdiag.units import counted
 
 _PR_SET_PTRACER = 0x59616D61
 _WATCHER = "from memdiag.programs.watcher import main; main()"
@@ -33,7 +35,7 @@ class Recording:
     """A recording of this process and the processes that it starts.
 
     Use it as a context manager. Sessions of onnxruntime that are created meanwhile are recorded,
-    as ``memdiag run`` records a program.
+    as ``memdiag run`` records a program. A note of the record counts those that are older.
 
     Args:
         folder: where the reports are written at the end; None for no reports.
@@ -70,6 +72,7 @@ class Recording:
             raise MeasurementError("the recording cannot be started: its process has ended.")
         self._origin_s = float(origin_s)
         _allow_reading_by(self._watcher.pid)
+        self._earlier_sessions = _count_sessions()
         self._environment = {name: os.environ.get(name) for name in _VARIABLES}
         paths = [str(HOOK_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
@@ -102,10 +105,23 @@ class Recording:
             else:
                 os.environ[name] = value
         self._watcher.communicate(END)
-        self.run = load(self._result, ProgramRun)
+        self.run = self._with_note(load(self._result, ProgramRun))
         self._result.unlink()
         self._result.parent.rmdir()
         return self.run
+
+    def _with_note(self, run: ProgramRun) -> ProgramRun:
+        """Return `run` with a note of the sessions that were created before the recording."""
+        count = self._earlier_sessions
+        if not count:
+            return run
+        were, they = ("was", "it is") if count == 1 else ("were", "they are")
+        note = (
+            f"{counted(count, 'session')} of process {os.getpid()} {were} created before the"
+            f" recording began: {they} not listed, and the runs are not counted. Begin the"
+            " recording before the first session is created"
+        )
+        return msgspec.structs.replace(run, notes=(*run.notes, note))
 
     def now_s(self) -> float:
         """Return the seconds since the start of the recording, on the clock of its record."""
@@ -164,6 +180,14 @@ def recording(folder: str | os.PathLike[str] | None = None, *, xray: bool = True
         MeasurementError: the recording cannot be started.
     """
     return Recording(folder, xray=xray)
+
+
+def _count_sessions() -> int:
+    """Return the number of sessions that this process has; 0 if onnxruntime is not imported."""
+    session_class = getattr(sys.modules.get("onnxruntime"), "InferenceSession", None)
+    if session_class is None:
+        return 0
+    return sum(issubclass(type(each), session_class) for each in gc.get_objects())
 
 
 def _install(address: str) -> Callable[[], None]:

@@ -23,12 +23,15 @@ def run(
     command: Sequence[str | os.PathLike[str]],
     *,
     xray: bool = True,
-    folder: str | os.PathLike[str] | None = None,
-    output_folder: str | os.PathLike[str] | None = None,
-    each_step: Callable[[Recorder], None] = lambda recorder: None,
+    request_folder: str | os.PathLike[str] | None = None,
+    program_output_folder: str | os.PathLike[str] | None = None,
+    on_progress: Callable[[Recorder], None] | None = None,
     between_runs: BetweenRuns | None = None,
 ) -> ProgramRun:
     """Run the program `command` and return what was recorded of it.
+
+    >>> run = memdiag.run(["python", "app.py"])
+    >>> run.write_reports("out")
 
     The program has the standard input, output and error, the working directory and the environment
     of this process. However it ends, the recording up to then is returned.
@@ -37,10 +40,11 @@ def run(
         command: the program and its arguments.
         xray: identify the owners of the memory of each process with sessions at its end, and at
             peaks that last.
-        folder: where `request_xray` finds the recording while it is under way.
-        output_folder: write standard output and error of the program to the files `STDOUT_FILE` and
-            `STDERR_FILE` there; its standard input is then the null device.
-        each_step: is called many times a second with the recorder; the program may wait for it to
+        request_folder: the folder that ``memdiag xray FOLDER`` must name to take X-rays while the
+            program runs; None for no requests. No report is written there.
+        program_output_folder: write what the program prints to the files `STDOUT_FILE` and
+            `STDERR_FILE` there; its standard input is then the null device. None to let it print.
+        on_progress: called many times a second with the recorder; the program may wait for it to
             return.
         between_runs: reads the memory of a process while it waits between two runs.
 
@@ -54,15 +58,15 @@ def run(
     recorder = Recorder(xray=xray, between_runs=between_runs)
     with ExitStack() as stack:
         stack.callback(recorder.close)
-        if folder is not None:
-            stack.enter_context(control_file(Path(folder), recorder.address))
-        streams = stack.enter_context(_streams(output_folder))
+        if request_folder is not None:
+            stack.enter_context(control_file(Path(request_folder), recorder.address))
+        streams = stack.enter_context(_streams(program_output_folder))
         try:
             process = subprocess.Popen(words, env=recorder.environment(), **streams)
         except OSError as error:
             raise UsageError(f"{words[0]}: cannot be started ({error.strerror}).") from error
         with _passing_signals_on(process):
-            recorder.run(process.pid, lambda: process.poll() is not None, each_step)
+            recorder.run(process.pid, lambda: process.poll() is not None, on_progress)
         return assemble_run(
             recorder, words, process.returncode, memdiag_version=memdiag.__version__
         )

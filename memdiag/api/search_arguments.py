@@ -1,12 +1,10 @@
-"""The arguments that `memdiag.fix` and `memdiag.tune` share: their defaults and checks."""
+"""The arguments that `memdiag.fix` and `memdiag.tune` share: their checks."""
 
 import time
 from math import inf
 
 from memdiag.errors import UsageError
 from memdiag.runner.job import Deadline
-
-DEFAULT_MAX_SLOWDOWN = 1.05
 
 
 def check_search_arguments(max_slowdown: float, time_limit_s: float | None) -> None:

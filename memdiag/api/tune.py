@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Literal
 
 from memdiag.api.arguments import OnProgress, check_dims, ignore_progress, model_path
-from memdiag.api.comparison_inputs import SIZES, find_comparison_inputs
+from memdiag.api.comparison_inputs import find_comparison_inputs
 from memdiag.api.fix import fix
 from memdiag.api.inputs import Given, read_given
 from memdiag.api.search_arguments import (
-    DEFAULT_MAX_SLOWDOWN,
     check_search_arguments,
     deadline_after,
 )
+from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.model.file_state import FileStates
 from memdiag.model.graph_index import GraphIndex
@@ -50,7 +50,7 @@ def tune(
     telemetry: bool = False,
     dims: Mapping[str, int] | None = None,
     inputs: Given | None = None,
-    sizes: Sequence[int] = SIZES,
+    sizes: Sequence[int] = DEFAULT_SIZES,
     time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Tuning:

@@ -30,8 +30,8 @@ def watch(
     period_s: float = PERIOD_S,
     xray: bool = False,
     models: Sequence[str | os.PathLike[str]] | None = None,
-    folder: str | os.PathLike[str] | None = None,
-    each_step: Callable[[Recorder], None] = lambda recorder: None,
+    request_folder: str | os.PathLike[str] | None = None,
+    on_progress: Callable[[Recorder], None] | None = None,
 ) -> ProgramRun:
     """Record the memory of process `pid` and its descendants, in any language, and return it.
 
@@ -46,12 +46,13 @@ def watch(
             and at peaks that last.
         models: the ONNX files whose weights are searched for; by default those that a process maps,
             has open or was started with.
-        folder: where `request_xray` finds the recording while it is under way.
-        each_step: is called several times a second with the recorder.
+        request_folder: the folder that ``memdiag xray FOLDER`` must name to take X-rays meanwhile;
+            None for no requests. No report is written there.
+        on_progress: called several times a second with the recorder.
 
     Raises:
-        UsageError: `pid` is this process or process 1, a time is out of bounds, or `folder` cannot
-            be written.
+        UsageError: `pid` is this process or process 1, a time is out of bounds, or the folder
+            cannot be written.
         ModelError: one of `models` cannot be read.
         XrayError: there is no such process, or it cannot be read.
     """
@@ -63,19 +64,19 @@ def watch(
     recorder = Recorder(xray=xray, period_s=period_s, models=paths)
     with ExitStack() as stack:
         stack.callback(recorder.close)
-        if folder is not None:
-            stack.enter_context(control_file(Path(folder), recorder.address))
+        if request_folder is not None:
+            stack.enter_context(control_file(Path(request_folder), recorder.address))
         signals = stack.enter_context(_counting_signals())
 
         def has_ended() -> bool:
             is_over = duration_s is not None and recorder.now_s() >= duration_s
             return is_over or signals.count > 0
 
-        recorder.watch(pid, has_ended, each_step)
+        recorder.watch(pid, has_ended, on_progress)
         if xray:
             recorder.examine("end")
         count = signals.count
-        recorder.wait_for_xrays(lambda: signals.count > count, each_step)
+        recorder.wait_for_xrays(lambda: signals.count > count, on_progress)
         if not recorder.peak_rss_bytes:
             raise XrayError(f"process {pid} has ended, or is a thread of the kernel.")
         return assemble_run(

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from memdiag.api.arguments import check_choice
 from memdiag.attribution.address_space import read_address_space
-from memdiag.attribution.attribute import attribute
 from memdiag.attribution.intervals import normal
 from memdiag.attribution.owners import BaselinePages
 from memdiag.attribution.pause import paused
+from memdiag.attribution.process_xray import take_xray
 from memdiag.attribution.provenance import with_provenance
 from memdiag.attribution.search_target import (
     SearchTarget,
@@ -26,8 +26,8 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges, LogEvidence
+from memdiag.runner.optimized_model import save_optimized_model
 from memdiag.runner.run import AtBaseline, AtPhaseEnd, AtSteady, XrayMoment
-from memdiag.runner.try_inputs import try_inputs
 
 MAX_MISSING_SHARE = 0.02
 """Share of the weights that may be missing before computed tensors are searched for."""
@@ -55,8 +55,9 @@ def xray(
     Raises:
         ModelError: a model cannot be read.
         XrayError: there is no such process, or it cannot be read.
-        UsageError: `models` is empty.
+        UsageError: `models` is empty, or there is no such `verify`.
     """
+    check_choice("verify", verify, ("full", "sampled"))
     given = [models] if isinstance(models, str | Path) else models
     if given is not None and not given:
         raise UsageError("no model was given. Name the ONNX file that the process runs.")
@@ -74,7 +75,7 @@ def xray(
         targets = [search_target(file) for file in files]
         if pause:
             stack.enter_context(paused(pid))
-        found = attribute(pid, targets, sampled=verify == "sampled")
+        found = take_xray(pid, targets, sampled=verify == "sampled")
     return with_guess_note(found) if given is None else found
 
 
@@ -114,53 +115,40 @@ class ChildXray:
                 case AtPhaseEnd(pid, phase, arena):
                     # Removed first, so that the phases are in the order in which they ended.
                     self.by_phase.pop(phase, None)
-                    self.by_phase[phase] = self._attribute(pid, [self._target], arena)
+                    self.by_phase[phase] = self._take_xray(pid, [self._target], arena)
                 case AtSteady(pid, arena, log):
                     self._examine_steady(pid, arena, log)
         except MemdiagError as error:
             self.failure = str(error)
 
     def _examine_steady(self, pid: int, arena: AddressRanges, log: LogEvidence) -> None:
-        found = self._attribute(pid, [self._target], arena)
+        found = self._take_xray(pid, [self._target], arena)
         self.attribution = with_provenance(found, [self._target], log)
         missing = missing_bytes(self._target, found)
         if missing <= MAX_MISSING_SHARE * sum(weight.nbytes for weight in self._model.weights):
             return
         # Weights are missing: also search for the tensors that onnxruntime computed from them.
-        saved = _save_optimized(self._job, self._scratch)
-        if saved is None:
+        folder = self._scratch / "optimized"
+        folder.mkdir(exist_ok=True)
+        saved = folder / "model.onnx"
+        if not save_optimized_model(self._job, saved):
             return
         with open_model(saved) as optimized:
             targets = [self._target, fused_search_target(optimized, self._target)]
-            found = self._attribute(pid, targets, arena)
+            found = self._take_xray(pid, targets, arena)
             self.attribution = with_provenance(found, targets, log)
 
     @cached_property
     def _target(self) -> SearchTarget:
         return search_target(self._model)
 
-    def _attribute(
+    def _take_xray(
         self, pid: int, targets: list[SearchTarget], arena: AddressRanges
     ) -> Attribution:
-        return attribute(
+        return take_xray(
             pid,
             targets,
             baseline=self._baseline,
             logged_arena=normal(arena) if arena else None,
             sampled=self._sampled,
         )
-
-
-def _save_optimized(job: Job, scratch: Path) -> Path | None:
-    """Return the model as onnxruntime optimized it, saved by another child; None if that fails."""
-    folder = scratch / "optimized"
-    folder.mkdir(exist_ok=True)
-    path = folder / "model.onnx"
-    options = {
-        **job.session.options,
-        "optimized_model_filepath": str(path),
-        "session.optimized_model_external_initializers_file_name": "model.onnx.data",
-    }
-    session = replace(job.session, options=options)
-    try_inputs(replace(job, session=session, runs=None), ())
-    return path if path.exists() else None

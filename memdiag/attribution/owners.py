@@ -14,7 +14,14 @@ from memdiag.attribution.address_space import AddressSpace, Region, is_file
 from memdiag.attribution.intervals import Ranges
 from memdiag.attribution.modules import Module, ModuleKind
 from memdiag.attribution.process_layout import ProcessLayout
-from memdiag.records.attribution import CopyKind, Owner, OwnerKind
+from memdiag.records.attribution import (
+    ARENA_IN_USE,
+    ARENA_SLACK,
+    ARENA_UNKNOWN,
+    CopyKind,
+    Owner,
+    OwnerKind,
+)
 
 
 class CopyExtent(NamedTuple):
@@ -97,7 +104,7 @@ def assign_owners(
     claims = _Claims(space.resident)
     heap, arenas = layout.heap, layout.arenas
     claims.add("allocator_retained", "freed blocks that malloc keeps", heap.retained)
-    claims.add("arena", "slack", arenas.slack)
+    claims.add("arena", ARENA_SLACK, arenas.slack)
     for kind, ranges in _ranges_by_kind(copies).items():
         claims.add("weights", kind, ranges)
     files = tuple(model_files)
@@ -106,10 +113,10 @@ def assign_owners(
         "the model's files, mapped",
         _region_ranges(space, lambda region: is_file(region, files)),
     )
-    claims.add("arena", "in use", arenas.in_use)
-    claims.add("arena", "in use or slack", arenas.inconsistent)
+    claims.add("arena", ARENA_IN_USE, arenas.in_use)
+    claims.add("arena", ARENA_UNKNOWN, arenas.inconsistent)
     if logged_arena is not None and not arenas.found:
-        claims.add("arena", "in use or slack", intervals.normal(logged_arena))
+        claims.add("arena", ARENA_UNKNOWN, intervals.normal(logged_arena))
     claims.add("thread_stacks", "stacks", layout.stacks)
     for module_kind, (owner, name) in _MODULE_OWNERS.items():
         claims.add(owner, name, _module_ranges(layout.modules, module_kind))

@@ -23,7 +23,7 @@ def main() -> NoReturn:
     end_at_signals()
     from memdiag.cli.app import parse_command_line
 
-    command, in_worker = parse_command_line()
-    if not in_worker:
-        run_here(command)
-    run_in_worker(command)
+    invocation = parse_command_line()
+    if not invocation.in_worker:
+        run_here(invocation.run)
+    run_in_worker(invocation.run)

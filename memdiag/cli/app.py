@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from types import FrameType, ModuleType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import memdiag
 from memdiag.cli import CLEAN, ERROR
@@ -31,11 +31,35 @@ _SHORTAGES = ("failed to map segment", "can't start new thread", "cannot allocat
 """Texts of errors that mean too little memory or too few processes."""
 
 
-def parse_command_line() -> tuple[Callable[[], NoReturn], bool]:
-    """Return a function that runs the command of the process's arguments and ends the process.
+class Invocation(NamedTuple):
+    """A command with the values of its options and arguments.
 
-    The second value is whether it may run in a worker: a program that it starts must keep the
-    terminal. Help, the version and errors in the arguments are printed, and end the process.
+    Attributes:
+        module: the module of the command.
+        options: the values.
+    """
+
+    module: ModuleType
+    options: argparse.Namespace
+
+    @property
+    def in_worker(self) -> bool:
+        """Whether it may run in a worker: a program that it starts must keep the terminal."""
+        return getattr(self.module, "IN_WORKER", True)
+
+    def run(self) -> int:
+        """Run the command, and return its exit code, also after an error."""
+        import logging
+
+        # It warns where the home folder cannot be written, and draws all the same.
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
+        return run_guarded(lambda: self.module.run(self.options))
+
+
+def parse_command_line() -> Invocation:
+    """Return the command of the process's arguments.
+
+    Help, the version and errors in the arguments are printed, and end the process.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # File names may contain bytes that are not text, and terminals lack characters.
@@ -46,16 +70,7 @@ def parse_command_line() -> tuple[Callable[[], NoReturn], bool]:
     name, *words = sys.argv[1:] or [""]
     if name in COMMANDS:
         module = command_module(name)
-        options = parse(command_parser(name, module), words)
-
-        def run_command() -> NoReturn:
-            import logging
-
-            # It warns where the home folder cannot be written, and draws all the same.
-            logging.getLogger("matplotlib").setLevel(logging.ERROR)
-            raise SystemExit(run_guarded(lambda: module.run(options)))
-
-        return run_command, getattr(module, "IN_WORKER", True)
+        return Invocation(module, parse(command_parser(name, module), words))
     parser = main_parser()
     if not name:
         raise SystemExit(print_help(parser) or ERROR)

@@ -330,7 +330,7 @@ def session_state(session: RecordedSession, now_s: float) -> str:
         parts.append(f"{counted(runs, 'run')}, the last {ago} ago")
     memory = session.memory if session.released_s is None else None
     if memory is not None and memory.weight_bytes is not None:
-        parts.append(f"weights {format_size(memory.weight_bytes)}")
+        parts.append(f"copies {format_size(memory.weight_bytes)}")
     if memory is not None and memory.arena_slack_bytes is not None:
         parts.append(f"arena slack {format_size(memory.arena_slack_bytes)}")
     return " · ".join(parts)

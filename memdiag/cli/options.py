@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from memdiag.defaults import (
+    DEFAULT_MAX_SLOWDOWN,
+    DEFAULT_RUNS,
+    DEFAULT_SIZES,
+    DEFAULT_TIMEOUT_S,
+)
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
     from memdiag.api.inputs import ArrayOrFile
-    from memdiag.runner.job import Limits
-
-DEFAULT_RUNS = 10
-DEFAULT_TIMEOUT_S = 1800
-DEFAULT_SIZES = "1,4"
-DEFAULT_MAX_SLOWDOWN = 1.05
 
 Group = argparse._ActionsContainer
 """A parser, or a group of its options."""
@@ -132,7 +132,7 @@ def add_search_options(group: Group) -> None:
     group.add_argument(
         "--sizes",
         metavar="N,N…",
-        default=DEFAULT_SIZES,
+        default=",".join(map(str, DEFAULT_SIZES)),
         help="Further sizes of free dimensions at which outputs and latency are compared.",
     )
 
@@ -315,17 +315,16 @@ def read_inputs(options: Namespace) -> dict[str, ArrayOrFile]:
     return files | arrays
 
 
-def read_limits(options: Namespace) -> Limits:
-    """Return the limits of a child process.
+def read_memory_limit(options: Namespace) -> int | None:
+    """Return the bytes given to ``--memory-limit``; None without it.
 
     Raises:
-        UsageError: a limit is not a size, or leaves no time or memory.
+        UsageError: it is not a size.
     """
-    from memdiag.api.arguments import limits
     from memdiag.units import parse_size
 
     size = options.memory_limit
-    return limits(timeout_s=options.timeout, memory_limit_bytes=parse_size(size) if size else None)
+    return parse_size(size) if size else None
 
 
 def read_sizes(text: str) -> tuple[int, ...]:

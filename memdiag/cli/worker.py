@@ -26,16 +26,15 @@ _REASONS = {
 }
 
 
-def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
-    """Run `command` in a forked worker and end this process with the exit code of the worker.
+def run_in_worker(command: Callable[[], int]) -> NoReturn:
+    """Run `command` in a forked worker, and end this process with the exit code that it returns.
 
-    Call it before any thread is started. Where processes cannot be forked (Windows, a limit of
-    processes), `command` runs in this process.
+    Call it before any thread is started, and after `open_standard_streams` and `end_at_signals`.
+    Where processes cannot be forked (Windows, a limit of processes), `command` runs in this
+    process.
     """
-    open_standard_streams()
     if not hasattr(os, "fork"):
-        command()
-    end_at_signals()
+        sys.exit(command())
     parent = os.getpid()
     try:
         worker = os.fork()
@@ -74,17 +73,14 @@ def run_in_worker(command: Callable[[], NoReturn]) -> NoReturn:
     os._exit(code)
 
 
-def run_here(command: Callable[[], NoReturn]) -> NoReturn:
-    """Run `command` and end this process without finalizing the interpreter.
+def run_here(command: Callable[[], int]) -> NoReturn:
+    """Run `command`, and end this process with its exit code, without finalizing the interpreter.
 
     A signal that interrupts the import of a native module leaves the module half initialized, and
     Python 3.11 was seen to abort when it finalized such a module.
     """
-    code: object = ERROR
     try:
-        command()
-    except SystemExit as end:
-        code = end.code
+        code = command()
     except KeyboardInterrupt:  # between two handlers
         end_now(signal.SIGINT, None)
     for name in _PASSED_ON:
@@ -93,7 +89,7 @@ def run_here(command: Callable[[], NoReturn]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # the reader of a pipe has ended
             stream.flush()
-    os._exit(code if isinstance(code, int) else ERROR if code else 0)
+    os._exit(code)
 
 
 def open_standard_streams() -> None:

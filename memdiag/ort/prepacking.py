@@ -1,7 +1,7 @@
 """Prepacking: the constant operands that kernels copy into a layout of their own, and its size.
 
 For the CPU provider on x86-64. The sizes are those of `memdiag.attribution.layouts`, computed from
-the shape alone. The releases 1.20 to 1.31 pack the same operands alike. Where the instruction set
+the shape alone. The releases 1.20 to 1.32 pack the same operands alike. Where the instruction set
 matters (blocks of convolution filters), AVX-512 is assumed: AVX2 pads less.
 """
 

@@ -1,6 +1,7 @@
 """Assembly of the record of a program from what its recorder has seen."""
 
 import os
+import re
 import sysconfig
 from collections.abc import Sequence
 from contextlib import suppress
@@ -33,6 +34,8 @@ NEAR_PEAK = 0.005
 """Share of the peak by which samples of a plateau differ."""
 
 _PACKAGES = ("site-packages", "dist-packages")
+_STANDARD = re.compile(r"/lib/python3\.\d+/")
+"""The folder of Python's own modules, in the environment of any release."""
 
 
 def assemble_run(
@@ -59,16 +62,19 @@ def assemble_run(
     runtimes = {version for each in recorder.processes if (version := each.runtime_version)}
     python = next((each.python for each in recorder.processes if each.python), None)
     root = recorder.processes[0].pid if recorder.processes else 0
+    processes = tuple(_process(each, root, exit_code) for each in recorder.processes)
+    # That of a watched process may be older than the recording.
+    marks = [0] if is_watched else [0, *(each.peak_rss_bytes for each in processes)]
     run = ProgramRun(
         schema=RUN_SCHEMA,
         command=tuple(command),
         duration_s=round(recorder.now_s(), 6),
         exit_code=exit_code,
         environment=describe_machine(memdiag_version, min(runtimes, default=None), python),
-        peak_rss_bytes=recorder.peak_rss_bytes,
-        peak_s=_peak_s(samples, recorder.peak_rss_bytes),
+        peak_rss_bytes=max(recorder.peak_rss_bytes, *marks),
+        peak_s=round(_peak_s(samples, recorder), 6),
         peak_pss_bytes=max(pss, default=None),
-        processes=tuple(_process(each, root, exit_code) for each in recorder.processes),
+        processes=processes,
         sessions=tuple(map(_session, recorder.sessions)),
         peaks=tuple(recorder.peaks),
         samples=TreeSamples(
@@ -87,11 +93,20 @@ def assemble_run(
     return escaped(msgspec.structs.replace(run, findings=findings, notes=(*run.notes, *notes)))
 
 
-def _peak_s(samples: Samples, peak_rss_bytes: int) -> float:
-    """Return the first moment near the peak: on a plateau, samples differ by a few pages."""
-    enough = peak_rss_bytes - max(MIB, NEAR_PEAK * peak_rss_bytes)
+def _peak_s(samples: Samples, recorder: Recorder) -> float:
+    """Return the first moment near the peak: on a plateau, samples differ by a few pages.
+
+    If the high-water mark of a process is above all samples, it is the middle of the run that
+    raised it, if that is known.
+    """
+    sampled = recorder.peak_rss_bytes
+    tolerance = max(MIB, NEAR_PEAK * sampled)
+    marks = [run for run in recorder.peaks if run.peak_rss_bytes > sampled + tolerance]
+    if marks:
+        highest = max(marks, key=lambda run: run.peak_rss_bytes)
+        return max(0.0, highest.t_s - (highest.latency_s or 0.0) / 2)
     rows = zip(samples.t_s, samples.rss_bytes, strict=True)
-    return next((t_s for t_s, rss_bytes in rows if rss_bytes >= enough), 0.0)
+    return next((t_s for t_s, rss_bytes in rows if rss_bytes >= sampled - tolerance), 0.0)
 
 
 def _process(process: RecordedProcess, root: int, exit_code: int | None) -> ProgramProcess:
@@ -104,6 +119,7 @@ def _process(process: RecordedProcess, root: int, exit_code: int | None) -> Prog
         exit_code=exit_code if process.pid == root else None,
         peak_rss_bytes=process.peak_rss_bytes,
         peak_pss_bytes=process.peak_pss_bytes,
+        peak_pss_s=None if process.peak_pss_s is None else round(process.peak_pss_s, 6),
         onnxruntime=process.runtime_version,
         build=process.build or (process.runtime and process.runtime.build),
         python=process.python,
@@ -132,6 +148,7 @@ def _session(session: RecordedSession) -> ProgramSession:
         model=_model(session),
         library=_library(callers[0].file) if callers else None,
         created_at=created_at(session),
+        called_from=_called_from(callers),
         callers=callers,
         options={**described["options"], **described["config"]},
         providers=session.providers,
@@ -141,6 +158,7 @@ def _session(session: RecordedSession) -> ProgramSession:
         creation_s=session.creation_s,
         error=session.error,
         phases=session.finished_phases(),
+        peak_phase=session.peak_phase(),
         shared_with=tuple(sorted(session.shared_with)),
         run_count=sum(each.runs for each in shapes),
         run_threads=session.run_threads,
@@ -179,6 +197,24 @@ def created_at(session: RecordedSession) -> str:
     if not session.description["callers"]:
         return "?"
     file, line, _ = session.description["callers"][0]
+    return _place(file, line)
+
+
+def _called_from(callers: Sequence[Caller]) -> str | None:
+    """Return file and line of the nearest caller in the program's own code.
+
+    None if the session was created there, or if all callers are in libraries.
+    """
+    own = next((each for each in callers if _is_own(each.file)), None)
+    return None if own is None or own is callers[0] else _place(own.file, own.line)
+
+
+def _is_own(file: str) -> bool:
+    """Return whether `file` is the program's own code, and not code of a library or a string."""
+    return not file.startswith("<") and _library(file) is None
+
+
+def _place(file: str, line: int) -> str:
     path = PurePath(file)
     for index, part in enumerate(path.parts):
         if part in _PACKAGES:
@@ -191,10 +227,14 @@ def created_at(session: RecordedSession) -> str:
 
 
 def _library(file: str) -> str | None:
-    """Return the package below site-packages that contains `file`; None for other files."""
+    """Return the package below site-packages that contains `file`; None for other files.
+
+    Modules of Python itself, of whichever release, are in the package ``python``.
+    """
     parts = PurePath(file).parts
     for index, part in enumerate(parts[:-1]):
         if part in _PACKAGES:
             return PurePath(parts[index + 1]).stem
     standard = sysconfig.get_paths()["stdlib"]
-    return "python" if file.startswith(standard + os.sep) else None
+    is_standard = file.startswith(standard + os.sep) or _STANDARD.search(file) is not None
+    return "python" if is_standard else None

@@ -8,7 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from memdiag.errors import UsageError
+from memdiag.records.attribution import Owner
+from memdiag.records.base import Record
+from memdiag.records.run import SessionMemory
 
 CONTROL_FILE: Final = "recording.json"
 """File with the address of a recording that is under way. Only its owner may read it."""
@@ -41,11 +46,50 @@ def control_file(folder: Path, address: str) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def request_xray(folder: Path) -> int:
-    """Have the recording in `folder` take an X-ray of every process that uses onnxruntime.
+class XrayedSession(Record, frozen=True, kw_only=True):
+    """A session in the X-ray of its process.
 
-    Returns:
-        the number of processes.
+    Attributes:
+        number: its number in the recording.
+        model: the file name of the model; None if it was created from bytes.
+        memory: its memory.
+    """
+
+    number: int
+    model: str | None
+    memory: SessionMemory
+
+
+class XrayedProcess(Record, frozen=True, kw_only=True):
+    """The owners of the memory of a process, by the recording's answer to a request.
+
+    Attributes:
+        command: its command line.
+        owners: every owner; their sum is the resident set.
+    """
+
+    pid: int
+    command: tuple[str, ...]
+    owners: tuple[Owner, ...]
+    sessions: tuple[XrayedSession, ...]
+
+
+class XrayAnswer(Record, frozen=True, kw_only=True):
+    """The answer to a request.
+
+    Attributes:
+        asked: the number of processes that use onnxruntime.
+        processes: those whose X-ray succeeded.
+        failures: why the others have none.
+    """
+
+    asked: int
+    processes: tuple[XrayedProcess, ...]
+    failures: tuple[str, ...] = ()
+
+
+def request_xray(folder: Path) -> XrayAnswer:
+    """Have the recording in `folder` take an X-ray of every process that uses onnxruntime.
 
     Raises:
         UsageError: no recording is under way there.
@@ -57,8 +101,8 @@ def request_xray(folder: Path) -> int:
             connection.connect(address.replace("@", "\0", 1))
             connection.sendall(json.dumps({"event": "xray", "secret": secret}).encode() + b"\n")
             with connection.makefile("rb") as answers:
-                return int(json.loads(answers.readline())["processes"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+                return msgspec.json.decode(answers.readline(), type=XrayAnswer)
+    except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
         raise UsageError(
             f"{folder}: no recording is under way. Name the folder of a memdiag run or watch that"
             " has not ended."

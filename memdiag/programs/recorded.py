@@ -8,11 +8,12 @@ from memdiag.programs.cpu_limit import cpus_allowed, thread_count
 from memdiag.programs.log_filter import SessionLog
 from memdiag.programs.process_files import LoadedRuntime
 from memdiag.programs.process_tree import ProcessInfo, process_info
+from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Memory, Phase
 from memdiag.records.run import InputShapes, PhaseTime, SessionMemory
 from memdiag.runner.log import LogMarker, LogParser
 from memdiag.runner.observer import Boundary, Observer, observe
-from memdiag.runner.phases import PhaseTracker
+from memdiag.runner.phases import PhaseTracker, peak_phase
 from memdiag.runner.timeline import SampleTimeline
 
 UNKNOWN: Final = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
@@ -52,6 +53,7 @@ class RecordedProcess:
         self.ended_s: float | None = None
         self.peak_rss_bytes = 0
         self.peak_pss_bytes: int | None = None
+        self.peak_pss_s: float | None = None
         self.onnxruntime: str | None = None
         self.build: str | None = None
         self.python: str | None = None
@@ -130,6 +132,11 @@ class RecordedProcess:
         """
         _, peak = self._observer.boundary()
         self.peak_rss_bytes = max(self.peak_rss_bytes, peak or 0)
+
+    def add_pss(self, now_s: float, pss_bytes: int) -> None:
+        """Store a reading of the proportional set."""
+        if self.peak_pss_bytes is None or pss_bytes > self.peak_pss_bytes:
+            self.peak_pss_bytes, self.peak_pss_s = pss_bytes, now_s
 
     def boundary(self, now_s: float, session: "RecordedSession") -> Boundary:
         """Return the memory now, and the high-water mark since the last boundary of `session`.
@@ -281,6 +288,13 @@ class RecordedSession:
         ended_s = self.process.ended_s or self.created_s
         self.phases.finish(ended_s, Boundary(memory, None))
         return tuple(phase for phase in self.phases.phases() if phase.name != "start")
+
+    def peak_phase(self) -> PhaseName | None:
+        """Return the phase with the peak; call it after `finished_phases`."""
+        phases = [phase for phase in self.phases.phases() if phase.name != "start"]
+        if not phases:
+            return None
+        return peak_phase(phases, self.phases.spans(), phases[0].start.rss_bytes).name
 
     def phase_times(self) -> tuple[PhaseTime, ...]:
         """Return when the phases took place; call it after `finished_phases`."""

@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from memdiag.errors import MemdiagError, XrayError
+from memdiag.programs.control import XrayAnswer, XrayedProcess, XrayedSession
 from memdiag.programs.log_filter import LogFilter
 from memdiag.programs.process_files import guess_models, loaded_runtime
 from memdiag.programs.process_tree import descendants, process_info, proportional_memory
@@ -39,6 +42,14 @@ TREE_S = 0.1
 PROPORTIONAL_S = 1.0
 MAX_PROPORTIONAL_SHARE = 0.01
 """Share of the time that may be spent on reading proportional sets."""
+
+MIN_PROPORTIONAL_GROWTH = 1.1
+MIN_PROPORTIONAL_GROWTH_BYTES = 32 << 20
+GROWTH_PROPORTIONAL_S = 0.02
+MAX_GROWTH_PROPORTIONAL_S = 0.1
+"""Proportional sets are also read when the memory is 10 % and 32 MiB above that at the reading
+before: the peak of a short program is otherwise missed. These readings are 20 ms apart or more, and
+take 100 ms of CPU time in all."""
 
 NEAR_PEAK = 0.97
 PEAK_LASTS_S = 3.0
@@ -163,6 +174,8 @@ class Recorder:
         self.origin_epoch_s = time.time()
         self._live: dict[int, RecordedProcess] = {}
         self._sampled_s = self._tree_s = self._proportional_s = 0.0
+        self._proportional_end_s = self._growth_proportional_s = 0.0
+        self._proportional_rss_bytes = 0
         self._pipes: dict[int, _StderrPipe] = {}
         self.processes: list[RecordedProcess] = []
         self.sessions: list[RecordedSession] = []
@@ -225,20 +238,22 @@ class Recorder:
         self,
         root: int,
         has_ended: Callable[[], bool],
-        each_step: Callable[["Recorder"], None] = lambda recorder: None,
+        on_progress: Callable[["Recorder"], None] | None = None,
     ) -> None:
         """Record process `root` and its descendants until `has_ended` returns True.
 
-        `each_step` is called after each step; the program may wait for it to return.
+        `on_progress` is called after each step; the program may wait for it to return.
         """
         self._watch(root)
         while not has_ended():
             self.step(root)
-            each_step(self)
+            if on_progress is not None:
+                on_progress(self)
         deadline_s = self.now_s() + LAST_PROCESSES_S
         while self._tasks or (self._live and root not in self._live and self.now_s() < deadline_s):
             self.step(root)
-            each_step(self)
+            if on_progress is not None:
+                on_progress(self)
         # What the last processes have sent.
         while self._handle_input(0):
             pass
@@ -278,7 +293,7 @@ class Recorder:
         self,
         root: int,
         has_ended: Callable[[], bool],
-        each_step: Callable[["Recorder"], None] = lambda recorder: None,
+        on_progress: Callable[["Recorder"], None] | None = None,
     ) -> None:
         """Record process `root`, which was started without the hook, and its descendants.
 
@@ -291,7 +306,8 @@ class Recorder:
         self._sample(self.now_s())
         while root in self._live and not has_ended():
             self.step(root)
-            each_step(self)
+            if on_progress is not None:
+                on_progress(self)
         self._sample(self.now_s())
         self._read_proportional(self.now_s())
         if root not in self._live:
@@ -304,12 +320,13 @@ class Recorder:
     def wait_for_xrays(
         self,
         stops: Callable[[], bool],
-        each_step: Callable[["Recorder"], None] = lambda recorder: None,
+        on_progress: Callable[["Recorder"], None] | None = None,
     ) -> None:
         """Wait until all X-rays are there, or `stops` returns True."""
         while self._tasks and not stops():
             self._handle_input(TREE_S)
-            each_step(self)
+            if on_progress is not None:
+                on_progress(self)
         if self._tasks:
             self.notes.append("the recording was stopped before its X-rays were complete")
 
@@ -331,6 +348,19 @@ class Recorder:
             self._sample(now_s)
         if now_s >= self._proportional_s:
             self._read_proportional(now_s)
+        elif self._has_grown(now_s):
+            self._read_grown(now_s)
+
+    def _has_grown(self, now_s: float) -> bool:
+        """Return whether the memory has grown so much that proportional sets must be read."""
+        rss_bytes = self.tree.last.rss_bytes if self.tree.last else 0
+        before = self._proportional_rss_bytes
+        return (
+            rss_bytes >= MIN_PROPORTIONAL_GROWTH * before
+            and rss_bytes >= before + MIN_PROPORTIONAL_GROWTH_BYTES
+            and now_s >= self._proportional_end_s + GROWTH_PROPORTIONAL_S
+            and self._growth_proportional_s < MAX_GROWTH_PROPORTIONAL_S
+        )
 
     def _handle_input(self, timeout_s: float) -> bool:
         """Handle what has arrived, and return whether there was anything."""
@@ -378,23 +408,36 @@ class Recorder:
 
     def _read_proportional(self, now_s: float) -> None:
         """Read the proportional sets, as often as its duration permits."""
-        pss = swap = 0
+        self._add_proportional(now_s)
         for process in self._live.values():
-            found = proportional_memory(process.pid)
-            if found is not None:
-                process.peak_pss_bytes = max(process.peak_pss_bytes or 0, found.pss_bytes)
-                pss += found.pss_bytes
-                swap += found.swap_bytes
             self._look_for_onnxruntime(process)
             if self._watches:
                 with suppress(ProcessGone):
                     process.read_peak()
-        if pss:
-            self.proportional.append((now_s, pss, swap))
-        duration_s = self.now_s() - now_s
+        self._proportional_end_s = self.now_s()
+        duration_s = self._proportional_end_s - now_s
         self._proportional_s = now_s + max(
             PROPORTIONAL_S, self._period_s, duration_s / MAX_PROPORTIONAL_SHARE
         )
+
+    def _read_grown(self, now_s: float) -> None:
+        """Read the proportional sets because the memory has grown."""
+        began_s = time.thread_time()
+        self._add_proportional(now_s)
+        self._growth_proportional_s += time.thread_time() - began_s
+        self._proportional_end_s = self.now_s()
+
+    def _add_proportional(self, now_s: float) -> None:
+        pss = swap = 0
+        for process in self._live.values():
+            found = proportional_memory(process.pid)
+            if found is not None:
+                process.add_pss(now_s, found.pss_bytes)
+                pss += found.pss_bytes
+                swap += found.swap_bytes
+        if pss:
+            self.proportional.append((now_s, pss, swap))
+        self._proportional_rss_bytes = self.tree.last.rss_bytes if self.tree.last else 0
 
     def _look_for_onnxruntime(self, process: RecordedProcess) -> None:
         """Store which onnxruntime `process` has loaded, if the hook has not reported it."""
@@ -511,6 +554,7 @@ class Recorder:
                             t_s=round(now_s, 6),
                             peak_rss_bytes=fields["peak_rss_bytes"],
                             shapes=fields["shapes"],
+                            latency_s=fields["latency_s"],
                         )
                     )
                     process.peak_rss_bytes = max(process.peak_rss_bytes, fields["peak_rss_bytes"])
@@ -530,13 +574,38 @@ class Recorder:
 
     def _xray_on_request(self, connection: _Connection) -> None:
         """Take an X-ray of each process with sessions, and answer when all are there."""
+        first, first_note = len(self.xrays), len(self.notes)
 
         def when_done(count: int) -> None:
-            answer = json.dumps({"processes": count}).encode() + b"\n"
+            taken = [xray for xray in self.xrays[first:] if xray.reason == "request"]
+            failures = [note for note in self.notes[first_note:] if "X-ray" in note]
+            answer = XrayAnswer(
+                asked=count,
+                processes=tuple(map(self._xrayed, taken)),
+                failures=tuple(failures),
+            )
             with suppress(OSError):  # the asker has ended
-                connection.socket.sendall(answer)
+                connection.socket.sendall(msgspec.json.encode(answer) + b"\n")
 
         self.examine("request", when_done)
+
+    def _xrayed(self, xray: ProcessXray) -> XrayedProcess:
+        process = next(each for each in reversed(self.processes) if each.pid == xray.pid)
+        return XrayedProcess(
+            pid=xray.pid,
+            command=process.info.command,
+            owners=xray.attribution.owners,
+            sessions=tuple(
+                XrayedSession(
+                    number=session.number,
+                    model=path and os.path.basename(path),
+                    memory=session.memory,
+                )
+                for session in process.live_sessions
+                for path in [session.description["model"]["path"]]
+                if session.memory is not None
+            ),
+        )
 
     def examine(
         self, reason: XrayReason, when_done: Callable[[int], None] = lambda count: None

@@ -46,9 +46,15 @@ def model_name(session: ProgramSession) -> str:
     return f"a model of {format_size(session.model.bytes or 0)} from bytes"
 
 
+def place(session: ProgramSession) -> str:
+    """Return where the session was created: ``ocr/main.py:70 (called from app.py:5)``."""
+    called = f" (called from {session.called_from})" if session.called_from else ""
+    return f"{session.created_at}{called}"
+
+
 def places(sessions: Iterable[ProgramSession]) -> str:
     """Return where the sessions were created: ``a.py:3, b.py:7 and 2 more``."""
-    return some_of(list(dict.fromkeys(session.created_at for session in sessions)))
+    return some_of(list(dict.fromkeys(map(place, sessions))))
 
 
 def process_ids(sessions: Iterable[ProgramSession]) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from memdiag.attribution.attribute import attribute
 from memdiag.attribution.process_memory import ProcessMemory
+from memdiag.attribution.process_xray import take_xray
 from memdiag.attribution.search_target import search_target
 from memdiag.errors import MemdiagError, ModelError, XrayError
 from memdiag.model.model_file import open_model
@@ -119,7 +119,7 @@ def examine(
         addresses = {
             session.number: session.address for session in sessions if session.address is not None
         }
-        found = attribute(pid, list(targets.values()), sessions=addresses)
+        found = take_xray(pid, list(targets.values()), sessions=addresses)
     if not sessions and models is None:
         found = with_guess_note(found)
     return list(targets), found

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from memdiag.api.arguments import PROFILE_OPTIONS
-from memdiag.api.budget import DEFAULT_PROCESSES, BudgetResult, check_budget
+from memdiag.api.budget import BudgetResult, check_budget
+from memdiag.api.profile_config import PROFILE_OPTIONS
 from memdiag.api.project_settings import read_project_settings
 from memdiag.budgets.baselines import baseline_path, configuration_name
 from memdiag.budgets.parsing import merged, parse_budget, parse_tolerance
+from memdiag.defaults import BUDGET_PROCESSES
 from memdiag.errors import MemdiagError, UsageError
 from memdiag.pytest_plugin import MARK, growth
 from memdiag.pytest_plugin.process_budget import LIMITS, process_budget
@@ -103,7 +104,7 @@ class MarkerArguments:
             else baseline_path(
                 settings.baselines, model, settings.root, {**options, "pinned": pinned}
             ),
-            processes=int(mark.kwargs.get("processes", settings.processes or DEFAULT_PROCESSES)),
+            processes=int(mark.kwargs.get("processes", settings.processes or BUDGET_PROCESSES)),
             pinned=pinned,
             options=options,
         )

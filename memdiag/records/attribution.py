@@ -25,6 +25,12 @@ malloc retains; ``python``: the interpreter, extension modules and Python's heap
 files other than libraries, and shared memory; ``other_heap``: other blocks of malloc in use;
 ``unnamed``: the rest."""
 
+ARENA_IN_USE: Final = "in use"
+ARENA_SLACK: Final = "slack"
+ARENA_UNKNOWN: Final = "in use or slack"
+"""Names of the owners of kind ``arena``. The last one has the arenas whose chunks are not known, or
+are not consistent."""
+
 CopyKind = Literal["original", "transposed", "packed", "reordered", "dequantized", "cast", "fused"]
 """``fused``: values in any layout that the runtime computed from weights (a Conv with its
 BatchNormalization, a folded product), found in the model that it saves after optimizing."""
@@ -231,6 +237,12 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
         if placed != [owner.bytes for owner in self.owners]:
             raise ValueError("the ranges do not have the bytes of their owners")
 
-    def bytes_of(self, kind: OwnerKind) -> int:
-        """Return the bytes of all owners of `kind` together."""
-        return sum(owner.bytes for owner in self.owners if owner.kind == kind)
+    def bytes_of(self, kind: OwnerKind, name: str | None = None) -> int:
+        """Return the bytes of all owners of `kind` together, or of those called `name`."""
+        owners = (owner for owner in self.owners if owner.kind == kind)
+        return sum(owner.bytes for owner in owners if name in (None, owner.name))
+
+    @property
+    def arena_slack_bytes(self) -> int:
+        """The free bytes that onnxruntime's arenas keep."""
+        return self.bytes_of("arena", ARENA_SLACK)

@@ -102,6 +102,8 @@ class ProgramSession(Record, frozen=True, kw_only=True):
         pid: its process.
         library: the distribution whose code created the session; None for the program's own code.
         created_at: file and line of the call, such as ``rapidocr/main.py:114``.
+        called_from: file and line of the nearest caller in the program's own code, if `created_at`
+            is in a library; None otherwise.
         callers: the calls that led to the creation, the nearest first.
         options: settings of SessionOptions that differ from the defaults, and config entries.
         providers: the execution providers; empty if the creation failed.
@@ -113,6 +115,8 @@ class ProgramSession(Record, frozen=True, kw_only=True):
         creation_s: the duration of the creation.
         error: the message of a failed creation; None if it succeeded.
         phases: the phases of the creation and of the first run.
+        peak_phase: the first of them whose peak is within 0.5 % of the largest, above the start;
+            None without phases.
         shared_with: numbers of the sessions that were created or run in the same process meanwhile,
             so that the peaks of the phases are not this session's alone.
         run_count: the number of runs.
@@ -146,6 +150,8 @@ class ProgramSession(Record, frozen=True, kw_only=True):
     memory: SessionMemory | None = None
     phase_times: tuple[PhaseTime, ...] = ()
     started_threads: int | None = None
+    called_from: str | None = None
+    peak_phase: PhaseName | None = None
 
 
 class RunPeak(Record, frozen=True, kw_only=True):
@@ -155,12 +161,14 @@ class RunPeak(Record, frozen=True, kw_only=True):
         session: the number of the session.
         t_s: the end of the run, in seconds since the start of the recording.
         shapes: the shapes of its inputs.
+        latency_s: its duration; None in records of older versions.
     """
 
     session: int
     t_s: float
     peak_rss_bytes: int
     shapes: dict[str, tuple[int, ...]] | None
+    latency_s: float | None = None
 
 
 class ProcessXray(Record, frozen=True, kw_only=True):
@@ -200,7 +208,9 @@ class ProgramProcess(Record, frozen=True, kw_only=True):
         started_s, ended_s: seconds since the start of the recording; None if it did not end.
         exit_code: negative for a signal; None if it is not known.
         peak_rss_bytes, peak_pss_bytes: the largest resident set, and proportional set, which counts
-            pages that several processes share in parts; None if it cannot be read.
+            pages that several processes share in parts; None if it cannot be read. The
+            proportional set is read seldom: its true peak may be higher.
+        peak_pss_s: when `peak_pss_bytes` was read, in seconds since the start of the recording.
         onnxruntime: the version that the process has loaded; None if it has none or the version is
             not known.
         cpus_allowed: the CPUs that the process may use, by its affinity and the limits of its
@@ -224,6 +234,7 @@ class ProgramProcess(Record, frozen=True, kw_only=True):
     cpus_allowed: float | None = None
     forked_from: int | None = None
     inherited: tuple[InheritedSession, ...] = ()
+    peak_pss_s: float | None = None
 
 
 class ProgramFinding(Record, frozen=True, kw_only=True):
@@ -275,7 +286,8 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
         duration_s: the length of the recording.
         exit_code: the exit code of the program; negative for a signal, None if it goes on.
         is_watched: whether the program was started without memdiag: then its sessions are unknown.
-        peak_rss_bytes: the largest sum of the resident sets, which was nearly reached at `peak_s`.
+        peak_rss_bytes: the largest sum of the resident sets that was sampled, or the high-water
+            mark of a process if that is higher; it was nearly reached at `peak_s`.
         peak_pss_bytes: the largest sum of the proportional sets that was read.
     """
 

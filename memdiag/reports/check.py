@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from memdiag.records.finding import Check
 from memdiag.reports import markdown as md
-from memdiag.reports.console import line, print_plain
+from memdiag.reports.console import line, plain_output
 from memdiag.reports.findings import check_summary, findings_markdown, show_findings
 from memdiag.reports.text import plain
 
@@ -16,25 +16,22 @@ if TYPE_CHECKING:
 
 def show(check: Check, console: Console, *, quiet: bool = False) -> None:
     """Print `check` on `console`; `quiet` prints only the last line."""
-    print_plain(console, lambda: _show(check, console, quiet))
-
-
-def _show(check: Check, console: Console, quiet: bool) -> None:
-    if not quiet:
-        for model in check.models:
-            found = [finding for finding in check.findings if finding.model == model.path]
-            show_findings(found, console, names_model=True)
-            for note in model.notes:
-                line(console, f"{plain(model.path)}: note: {plain(note)}", "dim")
-        names = dict.fromkeys(plain(finding.name) for finding in check.findings)
-        if names:
-            hints = " · ".join(f"memdiag explain {name}" for name in names)
-            line(console, f"explained by: {hints}", "dim")
-    line(console, check_summary(check))
+    with plain_output(console):
+        if not quiet:
+            for model in check.models:
+                found = [finding for finding in check.findings if finding.model == model.path]
+                show_findings(found, console, names_model=True)
+                for note in model.notes:
+                    line(console, f"{plain(model.path)}: note: {plain(note)}", "dim")
+            names = dict.fromkeys(plain(finding.name) for finding in check.findings)
+            if names:
+                hints = " · ".join(f"memdiag explain {name}" for name in names)
+                line(console, f"explained by: {hints}", "dim")
+        line(console, check_summary(check))
 
 
 def markdown(check: Check) -> str:
-    """Return a check in Markdown: the result, the findings, and models that could not be examined."""
+    """Return Markdown: the result, the findings, and the models that could not be examined."""
     blocks = ["## Memory check", f"**{md.escape(check_summary(check))}**"]
     for model in check.models:
         found = [finding for finding in check.findings if finding.model == model.path]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,14 @@ _LABEL_WIDTH = 10
 _ASCII = str.maketrans({"×": "x", "·": "|", "…": "...", "µ": "u", "→": "->", "←": "<-", "≥": ">="})
 
 
-def print_plain(console: Console, print_all: Callable[[], None]) -> None:
-    """Call `print_all`, which prints on `console`. A pipe gets no blanks at the ends of lines."""
+@contextmanager
+def plain_output(console: Console) -> Iterator[None]:
+    """Print what the block prints on `console`. A pipe gets no blanks at the ends of lines."""
     if console.is_terminal:
-        print_all()
+        yield
         return
     with console.capture() as captured:
-        print_all()
+        yield
     for text in captured.get().splitlines():
         console.out(no_workflow_command(text.rstrip()), highlight=False)
 

@@ -28,7 +28,8 @@ _MAX_TABLE_ROWS = 50
 
 # Read, not imported: a saved profile is rendered where onnx is not installed.
 _RULES = [
-    resources.files("memdiag").joinpath(*path) for path in (["rules", "catalog"], ["programs", "rules"])
+    resources.files("memdiag").joinpath(*path)
+    for path in (["rules", "catalog"], ["programs", "rules"])
 ]
 
 

@@ -11,7 +11,7 @@ from memdiag.records import codec
 from memdiag.records.fix import Fix, Remedy, RemedyStatus
 from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, line, print_plain
+from memdiag.reports.console import block, files, line
 from memdiag.reports.measured_change import (
     ChangeSummary,
     answer_sentence,
@@ -53,11 +53,7 @@ _RATIO_RANGE = (0.9, 1.1)  # at least, so that small differences do not look lar
 
 
 def show(fix: Fix, console: Console, *, written: Sequence[Path] = (), quiet: bool = False) -> None:
-    """Print `fix` on `console`; `written` are the files to name, `quiet` the answer only."""
-    print_plain(console, lambda: _show(fix, console, written, quiet))
-
-
-def _show(fix: Fix, console: Console, written: Sequence[Path], quiet: bool) -> None:
+    """Print `fix`; `written` are the files to name; `quiet` prints only the answer."""
     sizes = at_sizes(fix.dimensions)
     if sizes:
         line(console, f"{plain(fix.model)}: measured {sizes}")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from memdiag.budgets.figures import FIGURES, Figure
 from memdiag.errors import UsageError
-from memdiag.records.history import HistoryEntry, History
+from memdiag.records.history import History, HistoryEntry
 from memdiag.reports import picture
-from memdiag.reports.console import line, print_plain
+from memdiag.reports.console import line, plain_output
 from memdiag.reports.palette import LIGHT
 from memdiag.reports.table import Column, Row, Table, print_table
 from memdiag.reports.text import plain, shortened
@@ -120,20 +120,17 @@ def show(history: History, figure: str, console: Console) -> None:
     """
     lines = lines_of(history, figure)
     heading = f"{figure}: {figure_of(figure).description}"
-    print_plain(console, lambda: _show(lines, heading, console))
-
-
-def _show(lines: Sequence[HistoryLine], heading: str, console: Console) -> None:
-    line(console, heading, "bold")
-    for each in lines:
-        console.print()
-        line(console, each.model, "bold")
-        rows = (
-            Row(f"{p.when} UTC", p.label, f"onnxruntime {p.runtime}", p.size, p.change)
-            for p in each.points
-        )
-        columns = (Column(), Column(), Column(), Column("", "right"), Column("", "right"))
-        print_table(console, Table(columns=columns, rows=tuple(rows)))
+    with plain_output(console):
+        line(console, heading, "bold")
+        for each in lines:
+            console.print()
+            line(console, each.model, "bold")
+            rows = (
+                Row(f"{p.when} UTC", p.label, f"onnxruntime {p.runtime}", p.size, p.change)
+                for p in each.points
+            )
+            columns = (Column(), Column(), Column(), Column("", "right"), Column("", "right"))
+            print_table(console, Table(columns=columns, rows=tuple(rows)))
 
 
 def render(history: History, figure: str, kind: picture.Kind = "png") -> bytes:

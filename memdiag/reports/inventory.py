@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memdiag.records.dimension import Dimension
 from memdiag.records.inventory import GraphValue, Inventory, WeightTotal
-from memdiag.reports.console import block, line, print_plain
+from memdiag.reports.console import block, line, plain_output
 from memdiag.reports.table import Column, Row, Table, print_table
 from memdiag.reports.text import plain, shortened
 from memdiag.units import counted, format_size
@@ -28,35 +28,32 @@ _MIN_NAME = 24
 
 def show(inventory: Inventory, console: Console, *, quiet: bool = False) -> None:
     """Print `inventory` on `console`; `quiet` prints only the first line."""
-    print_plain(console, lambda: _show(inventory, console, quiet))
-
-
-def _show(inventory: Inventory, console: Console, quiet: bool) -> None:
-    weights = _weights(inventory.weight_count, inventory.weight_bytes)
-    line(console, f"{plain(inventory.path)}: {weights}, {_nodes(inventory.node_count)}", "bold")
-    if quiet:
-        return
-    line(console, _facts(inventory), "dim")
-    block(console, _dimensions(inventory.dimensions))
-    console.print()
-    for title, tallies in (
-        ("by type", inventory.by_dtype),
-        ("by origin", inventory.by_origin),
-        ("by storage", inventory.by_storage),
-    ):
-        line(console, f"{title:<10}  {_tallied(tallies)}" if tallies else "")
-    block(console, [*_values("input", inventory.inputs), *_values("output", inventory.outputs)])
-    _largest(console, inventory)
-    block(console, _subgraphs(inventory))
-    block(
-        console,
-        [
-            f"external file {plain(file.name)}: {format_size(file.bytes)},"
-            f" {format_size(file.used_bytes)} of it used"
-            for file in inventory.external_files
-        ],
-    )
-    block(console, [_operators(inventory)])
+    with plain_output(console):
+        weights = _weights(inventory.weight_count, inventory.weight_bytes)
+        line(console, f"{plain(inventory.path)}: {weights}, {_nodes(inventory.node_count)}", "bold")
+        if quiet:
+            return
+        line(console, _facts(inventory), "dim")
+        block(console, _dimensions(inventory.dimensions))
+        console.print()
+        for title, tallies in (
+            ("by type", inventory.by_dtype),
+            ("by origin", inventory.by_origin),
+            ("by storage", inventory.by_storage),
+        ):
+            line(console, f"{title:<10}  {_tallied(tallies)}" if tallies else "")
+        block(console, [*_values("input", inventory.inputs), *_values("output", inventory.outputs)])
+        _largest(console, inventory)
+        block(console, _subgraphs(inventory))
+        block(
+            console,
+            [
+                f"external file {plain(file.name)}: {format_size(file.bytes)},"
+                f" {format_size(file.used_bytes)} of it used"
+                for file in inventory.external_files
+            ],
+        )
+        block(console, [_operators(inventory)])
 
 
 def _dimensions(dimensions: Sequence[Dimension]) -> list[str]:

@@ -16,7 +16,7 @@ import msgspec
 
 from memdiag.errors import UsageError
 from memdiag.records.attribution import Attribution
-from memdiag.records.comparison import ComparisonColumn, Comparison
+from memdiag.records.comparison import Comparison, ComparisonColumn
 from memdiag.records.finding import Check, Finding
 from memdiag.records.fix import Fix
 from memdiag.records.inventory import Inventory
@@ -177,7 +177,8 @@ def _console_of(record: Any) -> Callable[[Console, bool], None]:
 
 def _rows(record: Any) -> Iterator[dict[str, Any]]:
     if isinstance(record, Profile):
-        from memdiag.reports.profile.phases import OTHER_STEPS, phase_rows
+        from memdiag.reports.phase_table import OTHER_STEPS
+        from memdiag.reports.profile.phases import phase_rows
 
         for row in phase_rows(record):
             yield {

@@ -112,7 +112,7 @@ def templates() -> Any:
 
 
 def companion_files(plotly: Plotly) -> tuple[tuple[str, bytes], ...]:
-    """Return the files that a page needs in its folder, by name: plotly.js if it is not embedded."""
+    """Return the files that a page needs in its folder, by name: plotly.js for ``directory``."""
     return ((PLOTLY_FILE, plotly_source().encode()),) if plotly == "directory" else ()
 
 

@@ -273,5 +273,3 @@ def _merged_labels(
 
 def _picture_name(point: ParetoPoint) -> str:
     return shortened(point.label, _MAX_PICTURE_LABEL) + (" (chosen)" if point.is_chosen else "")
-
-

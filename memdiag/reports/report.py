@@ -14,6 +14,7 @@ from memdiag.errors import ReportError, UsageError
 from memdiag.records import codec
 from memdiag.records.base import Record
 from memdiag.records.files import save_files
+from memdiag.reports.console import plain_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +34,8 @@ class Report(Generic[R]):
     Attributes:
         name: the kind of record in messages, such as ``comparison``.
         files: the name of the file by format: html, json, markdown, png, svg, trace.
-        show: prints the summary; ``show(record, console, written=…, quiet=…)``.
+        show: prints the summary: ``show(record, console, written=…, quiet=…)``. `print_summary`
+            calls it.
         page: renders the page; ``page(record, plotly=…)``.
         markdown: renders Markdown.
         draw: returns the picture.
@@ -132,7 +134,8 @@ class Report(Generic[R]):
         `written` are the files to name; `quiet` prints only the answer; `options` are those of
         this kind of record.
         """
-        self.show(codec.escaped(record), console, written=written, quiet=quiet, **options)
+        with plain_output(console):
+            self.show(codec.escaped(record), console, written=written, quiet=quiet, **options)
 
 
 def file_names(stem: str) -> dict[str, str]:

@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from memdiag.records.finding import Check, CheckedModel, Finding
 from memdiag.reports.findings import finding_text
+from memdiag.reports.rule_pages import page
 from memdiag.reports.text import capitalized, plain
 from memdiag.rules import detectors
-from memdiag.reports.rule_pages import page
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -91,7 +91,7 @@ def _notification(model: CheckedModel) -> dict[str, Any]:
 
 
 def _fingerprint(finding: Finding) -> str:
-    """Return a key that is the same for the same rule, model, weights and nodes, whatever the size."""
+    """Return a key of the rule, model, weights and nodes of `finding`, whatever its size."""
     identity = (finding.rule, PurePath(finding.model).name, *finding.weights, "", *finding.nodes)
     return hashlib.sha256("\0".join(identity).encode(errors="backslashreplace")).hexdigest()[:32]
 

@@ -92,9 +92,7 @@ class Column:
     @property
     def heading_classes(self) -> str:
         """The CSS classes of the heading: those for alignment and narrow screens."""
-        return " ".join(
-            name for name in self.cell_classes.split() if name in ("n", "less", "wide")
-        )
+        return " ".join(name for name in self.cell_classes.split() if name in ("n", "less", "wide"))
 
 
 @dataclass(frozen=True, slots=True, init=False)

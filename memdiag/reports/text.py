@@ -18,6 +18,7 @@ MAX_DECIMAL_BYTES = 200 * MIB
 """Tables whose largest size is below this print tenths of MiB."""
 
 _REORDERING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_BLANKS = str.maketrans(dict.fromkeys("\t\n\r\v\f\u2028\u2029", " "))
 _UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _ROLES_BY_INTEREST = (
     *("sequence", "samples", "height", "width", "past", "frames", "size"),
@@ -31,7 +32,7 @@ def plain(text: str) -> str:
     White space becomes single blanks. Control characters, lone surrogates and characters that
     reorder text are escaped (``\x1b``, ``\u202e``).
     """
-    blanks = "".join(" " if c in "\t\n\r\v\f\u2028\u2029" else c for c in text)
+    blanks = text.translate(_BLANKS)
     return _escaped(" ".join(part for part in blanks.split(" ") if part))
 
 
@@ -41,6 +42,8 @@ def plain_lines(text: str) -> tuple[str, ...]:
 
 
 def _escaped(text: str) -> str:
+    if text.isascii() and text.isprintable():  # as most names are
+        return text
     return "".join(
         c.encode("unicode_escape").decode("ascii")
         if c in _REORDERING or unicodedata.category(c) in _UNPRINTABLE

@@ -13,7 +13,7 @@ from memdiag.records import codec
 from memdiag.records.tuning import REWRITE, Point, Tuning
 from memdiag.reports import fix as fix_report
 from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, line, print_plain, terminal_text
+from memdiag.reports.console import block, files, line, terminal_text
 from memdiag.reports.measured_change import (
     ChangeSummary,
     answer_sentence,
@@ -77,16 +77,10 @@ def show(
     quiet: bool = False,
     every: bool = False,
 ) -> None:
-    """Print `tuning` on `console`: the answer only if `quiet`, all points if `every`.
+    """Print `tuning`: the answer only if `quiet`, all points if `every`.
 
     `written` are the files to name.
     """
-    print_plain(console, lambda: _show(tuning, console, written, quiet, every))
-
-
-def _show(
-    tuning: Tuning, console: Console, written: Sequence[Path], quiet: bool, every: bool
-) -> None:
     line(console, summary_line(tuning), "bold")
     if quiet:
         return

@@ -8,7 +8,8 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
-from memdiag.rewrites import catalog
+# quick_import comes before every other import of onnx_ir.
+from memdiag.rewrites import catalog, quick_import  # noqa: F401
 from memdiag.rewrites.rewrite import Rewriter
 
 

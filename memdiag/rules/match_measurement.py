@@ -2,11 +2,10 @@
 
 import msgspec
 
-from memdiag.records.attribution import Attribution, Copy
+from memdiag.records.attribution import ARENA_UNKNOWN, Attribution, Copy
 from memdiag.records.finding import Evidence, ExpectedCopies, Finding
 from memdiag.records.profile import Profile
 
-_FREE, _MAYBE_FREE = "slack", "in use or slack"
 """The names of the owners in the X-ray for free parts of an arena, and parts that may be free."""
 
 _FOLDING_LIMIT = "optimization.constant_folding_max_output_size_in_bytes"
@@ -118,9 +117,8 @@ def measure_finding(finding: Finding, attribution: Attribution) -> int | None:
         return None
     if not finding.expected and not finding.retained_bytes:
         return None
-    free, maybe_free = (_arena_bytes(attribution, name) for name in (_FREE, _MAYBE_FREE))
-    missing = max(0, finding.retained_bytes - free)
-    if missing and maybe_free:
+    missing = max(0, finding.retained_bytes - attribution.arena_slack_bytes)
+    if missing and attribution.bytes_of("arena", ARENA_UNKNOWN):
         return None
     copies = [
         copy
@@ -134,12 +132,6 @@ def measure_finding(finding: Finding, attribution: Attribution) -> int | None:
         resident_bytes = sum(copy.resident_bytes for copy in copies)
         measured_bytes = measured_bytes * resident_bytes // copies_bytes
     return measured_bytes
-
-
-def _arena_bytes(attribution: Attribution, name: str) -> int:
-    """Return the bytes of the owner `name` of the arena."""
-    owners = (owner for owner in attribution.owners if owner.kind == "arena")
-    return sum(owner.bytes for owner in owners if owner.name == name)
 
 
 def _is_expected(copy: Copy, expected: ExpectedCopies) -> bool:

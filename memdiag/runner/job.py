@@ -12,11 +12,10 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+
 if TYPE_CHECKING:
     import numpy as np
-
-DEFAULT_RUNS = 10
-DEFAULT_TIMEOUT_S = 1800.0
 
 
 class TimeLimitReached(Exception):
@@ -106,7 +105,7 @@ class SessionConfig:
 
     options: Mapping[str, str] = field(default_factory=dict)
     disabled_optimizers: tuple[str, ...] = ()
-    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    providers: tuple[str, ...] = DEFAULT_PROVIDERS
     environment: Mapping[str, str] = field(default_factory=dict)
     load_from: Literal["path", "bytes"] = "path"
     telemetry: bool = False

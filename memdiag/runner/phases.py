@@ -19,6 +19,9 @@ _MAX_PLAUSIBLE_LAG_S = 5.0
 _Segment = tuple[int, float]  # the index of a span, and the seconds of it in a window
 _NOTHING = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
 
+MAX_PEAK_DIFFERENCE = 0.005
+"""Share of the largest peak by which peaks of phases that retain the same memory differ."""
+
 MAX_NEIGHBOUR_S = 0.001
 """A high-water mark belongs to one span if the other spans in its window last less than this
 together."""
@@ -154,9 +157,9 @@ class PhaseTracker:
         self._add_to_open(reading.rss_bytes)
 
     def add_markers(
-        self, markers: Sequence[LogMarker], origin_epoch_s: float, now_s: float, reading: Boundary
+        self, markers: Sequence[LogMarker], origin_epoch_s: float, now_s: float, boundary: Boundary
     ) -> None:
-        """Start a span at each of `markers`, which arrived together at `now_s` with `reading`."""
+        """Start a span at each of `markers`, which arrived together before the boundary."""
         for marker in markers:
             lag_s = now_s - (marker.epoch_s - origin_epoch_s)
             # In another time zone, or after the clock was set, the time of arrival is used.
@@ -164,20 +167,20 @@ class PhaseTracker:
             # Nor can a line be older than the span that it ends.
             lag_s = min(max(0.0, lag_s), now_s - self._open.start_s) if plausible else 0.0
             phase = self.phase
-            self._apply(marker, now_s - lag_s, self._memory_at(now_s - lag_s, now_s, reading))
+            self._apply(marker, now_s - lag_s, self._memory_at(now_s - lag_s, now_s, boundary))
             if self.phase != phase and lag_s:
                 self.lag_s = max(self.lag_s or 0.0, lag_s)
-        self.close_window(now_s, reading)
+        self.close_window(now_s, boundary)
 
-    def start_span(self, name: str, phase: PhaseName, now_s: float, reading: Boundary) -> None:
+    def start_span(self, name: str, phase: PhaseName, now_s: float, boundary: Boundary) -> None:
         """Start span `name` now, while the child waits, so that the boundary is exact."""
-        self._start_at(name, phase, None, now_s, reading.memory)
-        self.close_window(now_s, reading)
+        self._start_at(name, phase, None, now_s, boundary.memory)
+        self.close_window(now_s, boundary)
 
-    def finish(self, now_s: float, reading: Boundary) -> None:
-        """End the open span; `reading` is the last one available."""
-        self._end_open(now_s, reading.memory)
-        self._read_window(reading)
+    def finish(self, now_s: float, boundary: Boundary) -> None:
+        """End the open span at the `boundary`, the last one available."""
+        self._end_open(now_s, boundary.memory)
+        self._add_window(boundary)
 
     def spans(self) -> tuple[Span, ...]:
         """Return the spans in order, once finished."""
@@ -196,10 +199,10 @@ class PhaseTracker:
     def _add_to_open(self, rss_bytes: int) -> None:
         self._open.max_sample_bytes = max(self._open.max_sample_bytes, rss_bytes)
 
-    def _memory_at(self, at_s: float, now_s: float, reading: Boundary) -> Memory:
-        """Return the memory at `at_s`: of the present reading and the last sample, the nearer."""
+    def _memory_at(self, at_s: float, now_s: float, boundary: Boundary) -> Memory:
+        """Return the memory at `at_s`: at the boundary or at the last sample, the nearer."""
         if self._sampled is None or now_s - at_s <= abs(at_s - self._sampled_s):
-            return reading.memory
+            return boundary.memory
         return self._sampled.memory
 
     def _apply(self, marker: LogMarker, at_s: float, memory: Memory) -> None:
@@ -265,15 +268,15 @@ class PhaseTracker:
         self._window.append((index, builder.end_s - max(builder.start_s, self._window_start_s)))
         self._done.append(builder)
 
-    def close_window(self, now_s: float, reading: Boundary) -> None:
+    def close_window(self, now_s: float, boundary: Boundary) -> None:
         """Add the window since the last boundary, with the start of the open span in it."""
         head_s = now_s - max(self._open.start_s, self._window_start_s)
         self._window.append((len(self._done), max(0.0, head_s)))
-        self._read_window(reading)
+        self._add_window(boundary)
         self._window_start_s = now_s
 
-    def _read_window(self, reading: Boundary) -> None:
-        self._windows.append((self._window, reading.peak_rss_bytes))
+    def _add_window(self, boundary: Boundary) -> None:
+        self._windows.append((self._window, boundary.peak_rss_bytes))
         self._window = []
 
     def _peaks(self, keys: Mapping[int, K]) -> PeakAssignment[K]:
@@ -317,3 +320,22 @@ def _phase(
         peak_rss_bytes=peak_rss_bytes,
         peak_kind=peak_kind,
     )
+
+
+def peak_phase(phases: Sequence[Phase], spans: Sequence[Span], start_bytes: int) -> Phase:
+    """Return the phase that reached the largest peak.
+
+    Peaks of phases that retain the same memory differ by a few pages. The phase is the first one,
+    in time, that came within `MAX_PEAK_DIFFERENCE` of the largest peak above `start_bytes`.
+
+    Args:
+        phases: the phases, at least one.
+        spans: their spans in order.
+        start_bytes: the resident set before them.
+    """
+    by_name = {phase.name: phase for phase in phases}
+    peak = max(phase.peak_rss_bytes for phase in phases)
+    enough = peak - max(0.0, MAX_PEAK_DIFFERENCE * (peak - start_bytes))
+    candidates = [name for name, phase in by_name.items() if phase.peak_rss_bytes >= enough]
+    reached = [span.phase for span in spans if span.peak_rss_bytes >= enough]
+    return by_name[next((name for name in reached if name in candidates), candidates[0])]

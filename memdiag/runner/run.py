@@ -6,10 +6,10 @@ import re
 import signal
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from memdiag.records.profile import (
     Memory,
@@ -146,10 +146,19 @@ def measure(
     Raises:
         MeasurementError: the child's interpreter cannot be started.
     """
-    with MeasuredRun(job, observer=observer, on_progress=on_progress) as run:
-        for _ in run.moments():
-            pass
-        return run.measurement()
+    return MeasuredRun(job, observer=observer, on_progress=on_progress).run()
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Turn off the collection of garbage, which would be a gap in the samples."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _EndOfMeasurement(Exception):
@@ -157,30 +166,28 @@ class _EndOfMeasurement(Exception):
 
 
 class MeasuredRun:
-    """A child that runs `job` while it is measured; a context manager that ends the child.
-
-    Iterate over `moments` to let the child run; the time that the caller spends at a moment belongs
-    to no phase. Then call `measurement`.
+    """A child that runs `job` while it is measured.
 
     Args:
         job: the model, the configuration and the limits.
+        inspect: called at each moment at which the memory of the child can be read; its time
+            belongs to no phase.
         phase_ends: also stop the child at the end of each phase.
         observer: creates the reader of the child's memory.
         on_progress: called with the progress of the child.
-
-    Raises:
-        MeasurementError: the child's interpreter cannot be started.
     """
 
     def __init__(
         self,
         job: Job,
+        inspect: Callable[[XrayMoment], None] | None = None,
         *,
         phase_ends: bool = False,
         observer: ObserverFactory = observe,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self._job = job
+        self._inspect = inspect
         self._phase_ends = phase_ends
         self._make_observer = observer
         self._on_progress = on_progress
@@ -208,15 +215,28 @@ class MeasuredRun:
         self._last = Boundary(_UNKNOWN, None)
         self._progress_s = 0.0  # the time of the next report
 
-    def __enter__(self) -> Self:
-        # A collection of garbage would be a gap in the samples.
-        self._was_collecting = gc.isenabled()
-        gc.disable()
-        try:
-            self._child = Child(self._job, self._job.message())
-        except BaseException:
-            self._resume_garbage_collection()
-            raise
+    def run(self) -> Measurement:
+        """Start the child, and return what was measured when it is done or has ended.
+
+        A limit ends it, and so does Ctrl-C, without an exception: see `Measurement.interrupted`.
+
+        Raises:
+            MeasurementError: the child's interpreter cannot be started.
+        """
+        with _no_garbage_collection(), Child(self._job, self._job.message()) as self._child:
+            try:
+                self._start_observing()
+                try:
+                    self._observe_to_end()
+                except KeyboardInterrupt:
+                    self._interrupted = True
+                    self._status, self._message = "killed", "interrupted"
+                return self._measurement()
+            finally:
+                if self._observer is not None:
+                    self._observer.close()
+
+    def _start_observing(self) -> None:
         self._origin = time.perf_counter()
         self._origin_epoch = time.time()
         try:
@@ -226,31 +246,11 @@ class MeasuredRun:
             # The child has ended already; its output has the reason.
             self._observer = None
         self._phases = PhaseTracker(self._last.memory, self._job.session.providers)
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._child.end()
-        if self._observer is not None:
-            self._observer.close()
-        self._resume_garbage_collection()
-
-    def _resume_garbage_collection(self) -> None:
-        if self._was_collecting:
-            gc.enable()
-
-    def moments(self) -> Iterator[XrayMoment]:
-        """Let the child run, and yield each moment at which its memory can be read.
-
-        The iteration ends when the child is done, has ended, or has reached a limit. Ctrl-C ends it
-        as well, without an exception: see `Measurement.interrupted`.
-        """
+    def _observe_to_end(self) -> None:
+        """Let the child run until it is done, has ended, or has reached a limit."""
         try:
-            yield from self._watch()
+            self._watch()
         except _EndOfMeasurement:
             pass
         except ProcessGone:
@@ -258,16 +258,9 @@ class MeasuredRun:
             deadline = self._now() + _LAST_OUTPUT_S
             while not self._child.silent and self._now() < deadline:
                 self._child.read(0.05)
-        except KeyboardInterrupt:
-            self.interrupt()
 
-    def interrupt(self) -> None:
-        """Record that Ctrl-C ended the measurement, for a caller that it reached at a moment."""
-        self._interrupted = True
-        self._status, self._message = "killed", "interrupted"
-
-    def measurement(self) -> Measurement:
-        """Return what was measured, once the iteration over `moments` has ended."""
+    def _measurement(self) -> Measurement:
+        """Return what was measured until the child was done or has ended."""
         self._child.log.finish()
         phase = self._phases.phase
         if self._is_timed:
@@ -305,10 +298,10 @@ class MeasuredRun:
         )
 
     def _now(self) -> float:
-        """Return the seconds since the child was started, without pauses at ends of phases."""
+        """Return the seconds since the child was started, without the time of `inspect`."""
         return time.perf_counter() - self._origin
 
-    def _watch(self) -> Iterator[XrayMoment]:
+    def _watch(self) -> None:
         """Read log and events of the child, and sample its memory, until its output ends."""
         while True:
             period_s = self._observer.period_s if self._observer else _PROGRESS_S
@@ -317,15 +310,15 @@ class MeasuredRun:
                 if isinstance(item, LogMarker):
                     markers.append(item)
                     continue
-                yield from self._apply_markers(markers)
+                self._apply_markers(markers)
                 markers = []
-                yield from self._apply_event(item)
-            yield from self._apply_markers(markers)
+                self._apply_event(item)
+            self._apply_markers(markers)
             if self._child.silent or (self._observer is None and self._child.ended):
                 return
             self._sample_if_due()
 
-    def _apply_markers(self, markers: list[LogMarker]) -> Iterator[XrayMoment]:
+    def _apply_markers(self, markers: list[LogMarker]) -> None:
         """Start and end the spans of log lines that arrived together."""
         if not markers or not self._is_timed:
             return
@@ -335,9 +328,9 @@ class MeasuredRun:
         self._check_memory(boundary.max_rss_bytes)
         if self._phases.phase != phase:
             self._report(now_s)
-            yield from self._pause_at_end_of(phase)
+            self._inspect_end_of(phase)
 
-    def _apply_event(self, event: Event) -> Iterator[XrayMoment]:
+    def _apply_event(self, event: Event) -> None:
         """Handle one event of scripts/child.py, in the order in which the script sends them."""
         fields = event.fields
         match event.name:
@@ -345,17 +338,17 @@ class MeasuredRun:
                 self._versions = fields
                 return
             case "ready":
-                yield AtBaseline(self._child.pid)
-                self._baseline = yield from self._start_span("create the session", "parse")
+                self._inspect_at(AtBaseline(self._child.pid))
+                self._baseline = self._start_span("create the session", "parse")
             case "created":
                 self._providers = tuple(fields["providers"])
                 if self._job.runs is None:
                     self._end_last_phase()
                 else:
-                    yield from self._start_span("first run", "first_run")
+                    self._start_span("first run", "first_run")
             case "first_run":
                 self._first_run_s = fields["latency_s"]
-                yield from self._start_span("runs", "steady")
+                self._start_span("runs", "steady")
             case "run":
                 self._add_run(fields["latency_s"])
             case "steady":
@@ -364,7 +357,7 @@ class MeasuredRun:
                 self._measure_trim(possible=fields["possible"])
             case "end":
                 log = self._child.log
-                yield AtSteady(self._child.pid, log.arena, log.evidence())
+                self._inspect_at(AtSteady(self._child.pid, log.arena, log.evidence()))
                 self._child.proceed()
                 raise _EndOfMeasurement
             case "error":
@@ -374,7 +367,7 @@ class MeasuredRun:
                 raise _EndOfMeasurement
         self._child.proceed()
 
-    def _start_span(self, name: str, phase: PhaseName) -> Generator[XrayMoment, None, Memory]:
+    def _start_span(self, name: str, phase: PhaseName) -> Memory:
         """Start a span at an event, at which the child waits; return the memory at its start."""
         ended = self._phases.phase
         now_s, boundary = self._read_boundary()
@@ -382,19 +375,25 @@ class MeasuredRun:
         self._check_memory(boundary.max_rss_bytes)
         self._report(now_s)
         if ended != "start":
-            yield from self._pause_at_end_of(ended)
+            self._inspect_end_of(ended)
         return boundary.memory
 
-    def _pause_at_end_of(self, phase: PhaseName) -> Iterator[XrayMoment]:
-        """Stop the child for a moment. The time until it continues belongs to no phase."""
-        if not self._phase_ends:
+    def _inspect_end_of(self, phase: PhaseName) -> None:
+        if self._phase_ends:
+            self._inspect_at(AtPhaseEnd(self._child.pid, phase, self._child.log.arena))
+
+    def _inspect_at(self, moment: XrayMoment) -> None:
+        """Call `inspect`, at the end of a phase with the child stopped; no phase has its time."""
+        if self._inspect is None:
             return
         started = time.perf_counter()
-        with self._child.stopped():
-            yield AtPhaseEnd(self._child.pid, phase, self._child.log.arena)
-        duration = time.perf_counter() - started
-        self._origin += duration
-        self._origin_epoch += duration
+        try:
+            with self._child.stopped() if isinstance(moment, AtPhaseEnd) else nullcontext():
+                self._inspect(moment)
+        finally:
+            duration = time.perf_counter() - started
+            self._origin += duration
+            self._origin_epoch += duration
 
     def _end_last_phase(self) -> Memory:
         """End the measured time of the child; return the memory at its end."""

@@ -23,11 +23,18 @@ def try_inputs(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:
         return next((index for index, runs in enumerate(results) if runs), None)
 
 
-def inputs_that_run(job: Job, candidates: Sequence[Sequence[Feed]]) -> list[int]:
+def inputs_that_run(
+    job: Job, candidates: Sequence[Sequence[Feed]], *, needs_first: bool = False
+) -> list[int]:
     """Return the indices of all `candidates` with which the model of `job` runs.
 
     After a candidate that ends the child, or takes longer than the job's timeout, the next ones are
     tried in a new child.
+
+    Args:
+        job: the model and the configuration.
+        candidates: sets of inputs.
+        needs_first: try no others, and return no index, if the model does not run with the first.
 
     Raises:
         MeasurementError: the child's interpreter cannot be started.
@@ -35,9 +42,15 @@ def inputs_that_run(job: Job, candidates: Sequence[Sequence[Feed]]) -> list[int]
     """
     results: list[bool] = []
     while len(results) < len(candidates):
-        left = candidates[len(results) :]
-        tried = [*_try_each(job, left)]
-        results += tried if len(tried) == len(left) else [*tried, False]
+        with closing(_try_each(job, candidates[len(results) :])) as tried:
+            for runs in tried:
+                results.append(runs)
+                if needs_first and not results[0]:
+                    return []
+        if len(results) < len(candidates):
+            results.append(False)
+        if needs_first and not results[0]:
+            return []
     return [index for index, runs in enumerate(results) if runs]
 
 

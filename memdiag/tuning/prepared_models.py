@@ -17,9 +17,8 @@ from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.saving import save
 from memdiag.runner.job import Job, SharedWeight
-from memdiag.runner.try_inputs import try_inputs
+from memdiag.runner.optimized_model import save_optimized_model
 from memdiag.tuning.options import TuningOption
-from memdiag.tuning.program import saving_options
 
 
 class PreparedModels:
@@ -47,7 +46,7 @@ class PreparedModels:
         entries = {name: text for option in chosen for name, text in option.save_options.items()}
         if entries:
             session = replace(job.session, options={**job.session.options, **entries})
-            return replace(job, model=self._optimized(replace(job, session=session, runs=None)))
+            return replace(job, model=self._optimized(replace(job, session=session)))
         if any(option.shares_weights for option in chosen):
             job = replace(job, model=self._external(job.model))
             session = replace(job.session, shared_weights=_shared(job.model))
@@ -60,9 +59,7 @@ class PreparedModels:
 
     def _save_optimized(self, job: Job, path: Path) -> None:
         self.saved_count += 1
-        options = {**job.session.options, **saving_options(str(path))}
-        try_inputs(replace(job, session=replace(job.session, options=options)), ())
-        if not path.exists():
+        if not save_optimized_model(job, path):
             raise MeasurementError(
                 f"{job.model}: the runtime cannot save its optimized model. Leave this option out."
             )

@@ -6,6 +6,7 @@ from pathlib import PurePath
 from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
 from memdiag.records.tuning import Point
 from memdiag.runner.child import TELEMETRY_OFF
+from memdiag.runner.optimized_model import EXTERNAL_DATA_OPTION
 
 _LEVELS = {
     "disable_all": "ORT_DISABLE_ALL",
@@ -17,8 +18,6 @@ _MALLOPT = {
     "MALLOC_ARENA_MAX": (-8, "M_ARENA_MAX"),
 }
 """Variables of glibc that a running process can set too: numbers and names of malloc.h."""
-
-_DATA_NAME = "session.optimized_model_external_initializers_file_name"
 
 _PROVIDERS = 'providers=["CPUExecutionProvider"]'
 
@@ -44,15 +43,6 @@ def session_program(
     """
     lines = [*_costs(point, costs or {}), *_lines(model, point, sessions, embedded, listed)]
     return "\n".join(lines) + "\n"
-
-
-def saving_options(path: str) -> dict[str, str]:
-    """Return the session options that have the runtime write its optimized model to `path`."""
-    data = f"{PurePath(path).name}.data"
-    return {
-        "optimized_model_filepath": path,
-        _DATA_NAME: data,
-    }
 
 
 def _lines(model: str, point: Point, sessions: int, embedded: bool, listed: bool) -> Iterator[str]:
@@ -156,7 +146,7 @@ def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
         yield f"        {line}"
     yield '        saving.optimized_model_filepath = f"{folder}/{saved.name}"'
     yield "        saving.add_session_config_entry("
-    yield f'            {_DATA_NAME!r}, f"{{saved.name}}.data"'
+    yield f'            {EXTERNAL_DATA_OPTION!r}, f"{{saved.name}}.data"'
     yield "        )"
     created = f"ort.InferenceSession(MODEL, saving, {_PROVIDERS}{_disabled(point)})"
     if listed:

@@ -86,7 +86,7 @@ def test_an_error_in_the_block_is_replaced_only_where_a_file_changed(
 
 
 @pytest.mark.usefixtures("two_rewrites", "halved_memory")
-@pytest.mark.parametrize("change", [rewrite, Path.unlink])
+@pytest.mark.parametrize("change", [rewrite, pytest.param(Path.unlink, marks=pytest.mark.slow)])
 def test_a_fix_of_a_changed_model_is_not_written(
     tied: Path, change: Callable[[Path], None]
 ) -> None:
@@ -95,13 +95,14 @@ def test_a_fix_of_a_changed_model_is_not_written(
     assert not list(tied.parent.glob("*.fixed.onnx*"))
 
 
+@pytest.mark.usefixtures("one_process_each")
 def test_a_tuning_of_a_changed_model_is_an_error(tied: Path) -> None:
     with pytest.raises(ModelError, match=SENTENCE):
         memdiag.tune(tied, only=["arena-off"], sizes=[], on_progress=once(Path.unlink, tied))
 
 
 @pytest.mark.usefixtures("equal_latency")
-@pytest.mark.parametrize("change", [rewrite, Path.unlink])
+@pytest.mark.parametrize("change", [pytest.param(rewrite, marks=pytest.mark.slow), Path.unlink])
 def test_a_comparison_with_a_changed_model_is_an_error(
     tied: Path, change: Callable[[Path], None]
 ) -> None:

@@ -252,7 +252,7 @@ def test_a_bisection_measures_as_few_versions_as_it_needs(
     monkeypatch.setattr(runtimes, "versions", lambda: ("1.1.0", "1.2.0", "1.3.0", "1.4.0"))
     monkeypatch.setattr(runtimes, "runtime", lambda version: Path(sys.executable))
     found = memdiag.compare(
-        model, bisect="steady", onnxruntime=["1.2.0", "1.4.0"], processes=2, runs=1, xray=False
+        model, bisect="steady", onnxruntime=["1.2.0", "1.4.0"], processes=1, runs=1, xray=False
     )
     assert found.bisection is not None
     assert found.bisection.candidates == 3

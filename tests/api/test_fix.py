@@ -216,12 +216,14 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["product-by-rows"]
 
 
+@pytest.mark.usefixtures("one_process_each")
 def test_a_wrong_rewrite_is_rejected(tied: Path, wrong: list[str]) -> None:
     fix = memdiag.fix(tied, sizes=[])
     assert statuses(fix) == {"product-by-rows": "rejected"}
     assert fix.output is None
 
 
+@pytest.mark.usefixtures("one_process_each")
 def test_a_model_that_does_not_run_is_fixed_only_unverified(tmp_path: Path) -> None:
     proto = parser.parse_model(
         '<ir_version: 9, opset_import: ["" : 17, "custom" : 1]>'

@@ -20,7 +20,7 @@ from memdiag.api.profile import Interrupted
 from memdiag.errors import ModelError, UsageError
 from memdiag.records.codec import encode
 from memdiag.records.profile import Profile
-from memdiag.reports.profile import show
+from memdiag.reports.profile import REPORT
 
 # Runs with a length of 64 and no other.
 NEEDS_64 = """
@@ -255,7 +255,7 @@ def test_names_that_imitate_the_log_change_no_more_than_names_of_spans(
     assert {"parse", "optimize", "prepack", "steady"} <= {phase.name for phase in result.phases}
     # The test would show nothing if the runtime did not log the names as they are.
     assert any("Forged" in span.name for span in result.spans)
-    show(result, Console(width=80))
+    REPORT.print_summary(result, Console(width=80))
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\x07" not in out
@@ -356,6 +356,9 @@ def test_ctrl_c_after_the_measurement_keeps_it(
             " layout, all.",
         ),
         ({"session_options": {"graph_optimization_level": "ORT_BASIC"}}, "Choose from disable_all"),
+        ({"xray": "all"}, "xray cannot be 'all'. Choose from steady, phases, none."),
+        ({"verify": "some"}, "verify cannot be 'some'. Choose from full, sampled."),
+        ({"load_from": "url"}, "load_from cannot be 'url'. Choose from path, bytes."),
         (
             {"providers": "CPUExecutionProvider"},
             "providers must be a list of names, not 'CPUExecutionProvider'. Pass"

@@ -121,7 +121,7 @@ def test_what_is_rewritten_is_measured_beside_the_original(
     assert repr(tuning.fix.output) in tuning.program
 
 
-@pytest.mark.usefixtures("equal_latency")
+@pytest.mark.usefixtures("equal_latency", "one_process_each")
 def test_nothing_to_rewrite_is_said(sample_model: SampleModel, only: Callable[..., None]) -> None:
     only("patterns-off")
     tuning = memdiag.tune(sample_model("plain_mlp"), rewrite=True, sizes=[1])
@@ -162,7 +162,7 @@ def test_loading_by_path_is_an_option_of_those_who_load_bytes(
     assert tuning.before.steady_bytes - tuning.after.steady_bytes > 8 * MIB
 
 
-@pytest.mark.usefixtures("equal_latency")
+@pytest.mark.usefixtures("equal_latency", "one_process_each")
 def test_ctrl_c_gives_the_best_so_far(sample_model: SampleModel, only: Callable[..., None]) -> None:
     only("disable-prepacking", "patterns-off")
 
@@ -175,7 +175,7 @@ def test_ctrl_c_gives_the_best_so_far(sample_model: SampleModel, only: Callable[
     assert any("interrupted" in note for note in tuning.notes)
 
 
-@pytest.mark.usefixtures("equal_latency")
+@pytest.mark.usefixtures("equal_latency", "one_process_each")
 def test_options_that_change_values_or_that_a_release_lacks_are_left_out(
     sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

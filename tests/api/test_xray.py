@@ -1,5 +1,6 @@
 """What real sessions' logs say of who made their copies."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.api.profile import profile
+from memdiag.api.xray import xray
+from memdiag.errors import UsageError
 from memdiag.records.attribution import Attribution
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the X-ray needs Linux's /proc")
@@ -92,3 +95,9 @@ def test_a_convolution_is_blocked_after_what_was_folded_into_it(tmp_path: Path) 
     made = {str(copy.made_by) for copy in attribution.copies if copy.kind == "fused"}
     assert made
     assert {one.partition(" · ")[0] for one in made} <= {"NchwcTransformer", "ConvMulFusion"}
+
+
+def test_an_unknown_way_to_verify_is_refused_before_the_process_is_read() -> None:
+    with pytest.raises(UsageError) as caught:
+        xray(os.getpid(), "m.onnx", verify="some")  # type: ignore[arg-type] # the mistake
+    assert str(caught.value) == "verify cannot be 'some'. Choose from full, sampled."

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from memdiag.api import comparison_inputs, search_arguments
-from memdiag.cli import commands, options
+from memdiag.cli import commands
 from memdiag.cli.app import (
     command_module,
     command_parser,
@@ -19,7 +18,6 @@ from memdiag.cli.app import (
     parse_command_line,
 )
 from memdiag.cli.commands import COMMANDS
-from memdiag.runner import job
 
 # The kind of value of each option, and a word that its help has in every command.
 KINDS: dict[str, tuple[str, str]] = {
@@ -124,13 +122,6 @@ def test_the_table_names_every_command() -> None:
     assert [module.name for module in iter_modules(commands.__path__)] == list(COMMANDS)
     text = main_parser().format_help()
     assert [name for name in COMMANDS if not re.search(rf"^  {name} ", text, re.M)] == []
-
-
-def test_the_defaults_are_those_of_the_python_api() -> None:
-    assert options.DEFAULT_RUNS == job.DEFAULT_RUNS
-    assert options.DEFAULT_MAX_SLOWDOWN == search_arguments.DEFAULT_MAX_SLOWDOWN
-    assert options.read_sizes(options.DEFAULT_SIZES) == comparison_inputs.SIZES
-    assert options.DEFAULT_TIMEOUT_S == job.DEFAULT_TIMEOUT_S
 
 
 def test_every_option_has_one_kind_and_one_meaning() -> None:

@@ -14,10 +14,11 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
 MAIN = """
 import os, signal, sys, time
-from memdiag.cli.worker import run_in_worker
+from memdiag.cli.worker import end_at_signals, run_in_worker
 def command():
     {}
-    sys.exit(0)
+    return 0
+end_at_signals()
 run_in_worker(command)
 """
 
@@ -33,7 +34,7 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_the_exit_code_is_that_of_the_command(code: int) -> None:
-    done = run(f"print('written'); sys.exit({code})")
+    done = run(f"print('written'); return {code}")
     assert (done.returncode, done.stdout, done.stderr) == (code, "written\n", "")
 
 
@@ -55,7 +56,7 @@ def test_a_crash_is_one_sentence_with_the_file(name: str, reason: str) -> None:
 
 
 def test_where_no_process_can_be_forked_the_command_runs_in_this_one() -> None:
-    source = MAIN.format("print('written'); sys.exit(1)").replace(
+    source = MAIN.format("print('written'); return 1").replace(
         "run_in_worker(command)",
         "def fork(): raise BlockingIOError\nos.fork = fork\nrun_in_worker(command)",
     )
@@ -70,7 +71,7 @@ def test_a_signal_reaches_the_command_once(name: str, tmp_path: Path) -> None:
         " open('ready', 'w').close(); time.sleep(30)"
     )
     source = MAIN.replace(
-        "def command", "def note(number, frame):\n    raise SystemExit(40 + number)\ndef command"
+        "def command", "def note(number, frame):\n    os._exit(40 + number)\ndef command"
     )
     with subprocess.Popen([sys.executable, "-c", source.format(code)], cwd=tmp_path) as process:
         wait_for(tmp_path / "ready")

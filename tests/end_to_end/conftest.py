@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -32,18 +33,18 @@ def memdiag(tmp_path: Path) -> RunMemdiag:
             patch.setattr(sys, "argv", ["memdiag", *map(str, words)])
             patch.setattr(sys, "stdout", output)
             patch.setattr(sys, "stderr", errors)
-            with pytest.raises(SystemExit) as ended:
-                run_command_line()
-        code = ended.value.code
-        assert isinstance(code, int)
+            code = run_command_line()
         return Finished([*map(str, words)], code, text_of(output), text_of(errors))
 
     return run
 
 
-def run_command_line() -> None:
-    command, _ = parse_command_line()
-    command()
+def run_command_line() -> int:
+    """Return the exit code, also where help or an error in the arguments ends the process."""
+    try:
+        return parse_command_line().run()
+    except SystemExit as ended:
+        return cast("int", ended.code)
 
 
 def text_of(stream: io.TextIOWrapper) -> str:

@@ -12,6 +12,8 @@ from memdiag.records.profile import Profile
 
 RunMemdiag = Callable[..., "CompletedProcess[str]"]
 
+pytestmark = pytest.mark.usefixtures("measured_once")
+
 
 @pytest.fixture
 def model(tmp_path: Path, sample_model: Callable[..., Path]) -> Path:

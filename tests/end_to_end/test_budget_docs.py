@@ -1,8 +1,6 @@
 """What the page on budgets and the workflow to copy say works as it stands there."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from pkgutil import iter_modules
@@ -21,11 +19,12 @@ HOOKS = (DOCS.parent / ".pre-commit-hooks.yaml").read_text()
 OPTION = r"(?<![\w-])--[a-z][a-z-]+"
 
 
-def test_its_options_exist(memdiag: Callable[..., "CompletedProcess[str]"], tmp_path: Path) -> None:
+def test_its_options_exist(
+    memdiag: Callable[..., "CompletedProcess[str]"], pytester: pytest.Pytester
+) -> None:
     names = [module.name for module in iter_modules(commands.__path__)]
     helps = [memdiag(command, "--help", COLUMNS="200").stdout for command in names]
-    asked = [sys.executable, "-m", "pytest", "--help"]
-    helps += [subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True).stdout]
+    helps.append(pytester.runpytest_inprocess("--help").stdout.str())
     known = set(re.findall(OPTION, "\n".join(helps)))
     named = set(re.findall(OPTION, PAGE.replace("git rev-parse --short", "") + WORKFLOW))
     assert len(named) > 10
@@ -46,7 +45,7 @@ def test_its_tests_can_be_collected(pytester: pytest.Pytester) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == 3
     pytester.makepyfile("\n".join(blocks))
-    result = pytester.runpytest_subprocess("--collect-only", "-q", "--strict-markers")
+    result = pytester.runpytest_inprocess("--collect-only", "-q", "--strict-markers")
     result.stdout.fnmatch_lines(["4 tests collected*"])
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.conftest import RunMemdiag
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full and a shell")
 
 SampleModel = Callable[..., Path]
@@ -40,31 +42,41 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
         ),
         ("check model.onnx >&-", 0, ""),
         ("check model.onnx <&- >&- 2>&-", 0, ""),
-        (
-            "check model.onnx -o model.onnx",
-            2,
-            "memdiag: model.onnx: a record does not replace a model.",
-        ),
-        (
-            "check model.onnx -o pipe",
-            2,
-            "memdiag: pipe: cannot be written (no process reads from it).",
-        ),
     ],
 )
-def test_the_output_cannot_be_written(line: str, code: int, message: str, model: Path) -> None:
-    before = model.read_bytes()
-    os.mkfifo(model.with_name("pipe"))
-    done = shell(f"{MEMDIAG} {line}", model.parent)
+@pytest.mark.usefixtures("model")
+def test_the_standard_output_cannot_be_written(
+    line: str, code: int, message: str, tmp_path: Path
+) -> None:
+    done = shell(f"{MEMDIAG} {line}", tmp_path)
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith(message)
     assert len(done.stderr.splitlines()) == bool(message)
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("model.onnx", "memdiag: model.onnx: a record does not replace a model."),
+        ("pipe", "memdiag: pipe: cannot be written (no process reads from it)."),
+    ],
+)
+def test_the_output_cannot_be_written(
+    memdiag: RunMemdiag, output: str, message: str, model: Path
+) -> None:
+    before = model.read_bytes()
+    os.mkfifo(model.with_name("pipe"))
+    done = memdiag("check", "model.onnx", "-o", output)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(message)
+    assert len(done.stderr.splitlines()) == 1
     assert model.read_bytes() == before
 
 
-def test_a_terminal_of_unknown_width_gets_the_answer(model: Path) -> None:
-    usual = shell(f"{MEMDIAG} check model.onnx -q", model.parent)
-    done = shell(f"COLUMNS=0 {MEMDIAG} check model.onnx -q", model.parent)
+@pytest.mark.usefixtures("model")
+def test_a_terminal_of_unknown_width_gets_the_answer(memdiag: RunMemdiag) -> None:
+    usual = memdiag("check", "model.onnx", "-q")
+    done = memdiag("check", "model.onnx", "-q", COLUMNS="0")
     assert done.returncode == usual.returncode
     assert len(done.stdout.splitlines()) == len(usual.stdout.splitlines()) > 0
 
@@ -73,7 +85,7 @@ def test_a_terminal_of_unknown_width_gets_the_answer(model: Path) -> None:
     "line",
     [
         "check model.onnx | true",
-        "inspect model.onnx | true",
+        pytest.param("inspect model.onnx | true", marks=pytest.mark.slow),
         "--help | true",
         "--version | true",
         "check missing.onnx 2>/dev/full",

@@ -1,10 +1,9 @@
 """The example project under ``docs``: its tests pass, and catch what they are there to catch."""
 
-import os
-import re
+import runpy
 import shutil
-import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,55 +13,56 @@ from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import runtime
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example"
-Finished = subprocess.CompletedProcess[str]
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., Finished]:
-    """A function that runs Python with the words given in a copy of the example."""
-    folder = tmp_path / "example"
-    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("models", "memory_baselines"))
+def export(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function that exports the models of a copy of the example, in the current folder."""
+    ignored = shutil.ignore_patterns("models", "memory_baselines")
+    shutil.copytree(EXAMPLE, pytester.path, ignore=ignored, dirs_exist_ok=True)
+    monkeypatch.setenv("TMPDIR", str(pytester.path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:cacheprovider")
 
-    def python(*words: object) -> Finished:
-        return subprocess.run(
-            [sys.executable, *map(str, words)],
-            cwd=folder,
-            env={**os.environ, "TMPDIR": str(tmp_path), "PYTEST_ADDOPTS": "-p no:cacheprovider"},
-            capture_output=True,
-            text=True,
-            timeout=250,
-        )
+    def run(*words: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["export.py", *words])
+        runpy.run_path(str(pytester.path / "export.py"), run_name="__main__")
 
-    assert python("export.py").returncode == 0
-    return python
+    run()
+    return run
 
 
-def test_a_folded_transpose_is_caught(run: Callable[..., Finished]) -> None:
-    words = ("-m", "pytest", "-k", "decoder", "--memdiag-processes=1")
-    before = run(*words, "--memdiag-update-baseline")
-    assert before.returncode == 0, before.stdout
-    run("export.py", "folded")
-    caught = run(*words)
-    assert caught.returncode == 1
+def test_a_folded_transpose_is_caught(
+    pytester: pytest.Pytester, export: Callable[..., None]
+) -> None:
+    words = ("-k", "decoder", "--memdiag-processes=1")
+    before = pytester.runpytest_inprocess(*words, "--memdiag-update-baseline")
+    before.assert_outcomes(passed=1, deselected=1)
+    export("folded")
+    caught = pytester.runpytest_inprocess(*words)
+    caught.assert_outcomes(failed=1, deselected=1)
     # Its transposed copy takes 32 MiB; the budget leaves room for some of that.
     over = r"memory budget: models/decoder\.onnx: \d+(\.\d)? MiB over its budget in "
-    assert re.search(over, caught.stdout), caught.stdout
-    assert "try: memdiag fix models/decoder.onnx --only stored-transpose" in caught.stdout
+    caught.stdout.re_match_lines([f".*{over}"])
+    caught.stdout.fnmatch_lines(["*try: memdiag fix models/decoder.onnx --only stored-transpose*"])
 
 
 @pytest.mark.slow
-def test_another_runtime_is_caught(run: Callable[..., Finished]) -> None:
+@pytest.mark.usefixtures("export")
+def test_another_runtime_is_caught(pytester: pytest.Pytester) -> None:
     try:
         older = runtime("1.24.4")
     except ProvisionError as error:
         pytest.skip(str(error))
-    words = ("-m", "pytest", "-k", "branches")
-    written = run(*words, "--memdiag-update-baseline", f"--memdiag-python={older}")
-    assert written.returncode == 0, written.stdout
-    caught = run(*words)
-    assert caught.returncode == 1
-    assert "memory baseline: models/branches.onnx: 3" in caught.stdout
-    assert "; the baseline is of 1.24.4" in caught.stdout
-    assert "new since the baseline: transposed copy of weight, 32 MiB" in caught.stdout
+    words = ("-k", "branches")
+    pytester.runpytest_inprocess(
+        *words, "--memdiag-update-baseline", f"--memdiag-python={older}"
+    ).assert_outcomes(passed=1, deselected=1)
+    caught = pytester.runpytest_inprocess(*words)
+    caught.assert_outcomes(failed=1, deselected=1)
+    printed = caught.stdout.str()
+    assert "memory baseline: models/branches.onnx: 3" in printed
+    assert "; the baseline is of 1.24.4" in printed
+    assert "new since the baseline: transposed copy of weight, 32 MiB" in printed

@@ -22,12 +22,20 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("words", "saved", "number"),
     [
-        (("profile", "m.onnx", "--runs=1", "--xray=none"), "profile", signal.SIGINT),
         (("compare", "a.json", "b.json"), "comparison", signal.SIGINT),
-        (("compare", "a.json", "b.json"), "comparison", signal.SIGTERM),
         (("fix", "m.onnx", "--dry-run"), "fix", signal.SIGTERM),
+        # The same code saves the record of each command.
+        pytest.param(
+            ("profile", "m.onnx", "--runs=1", "--xray=none"),
+            "profile",
+            signal.SIGINT,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("compare", "a.json", "b.json"), "comparison", signal.SIGTERM, marks=pytest.mark.slow
+        ),
     ],
-    ids=["profile-SIGINT", "compare-SIGINT", "compare-SIGTERM", "fix-SIGTERM"],
+    ids=["compare-SIGINT", "fix-SIGTERM", "profile-SIGINT", "compare-SIGTERM"],
 )
 def test_the_record_is_there_before_any_report_is_rendered(
     tmp_path: Path,

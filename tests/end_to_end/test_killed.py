@@ -62,7 +62,7 @@ def killed(
             deadline = time.monotonic() + 60
             while not os.listdir(scratch) and time.monotonic() < deadline:
                 time.sleep(0.01)
-            time.sleep(random.Random(seed).uniform(0.0, 3.0))
+            time.sleep(random.Random(seed).uniform(0.0, 1.5))
             children = psutil.Process(process.pid).children(recursive=True)
             process.kill()
         # It may have ended by itself, but then there was nothing to kill.

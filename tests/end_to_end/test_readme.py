@@ -28,26 +28,20 @@ def test_its_python_runs(tmp_path: Path, sample_model: Callable[..., Path]) -> N
     assert re.fullmatch(r"\d+ MiB in [a-z_]+ \((exact|sampled)\)", last)
 
 
-def test_its_budget_is_a_test(tmp_path: Path, sample_model: Callable[..., Path]) -> None:
+@pytest.mark.usefixtures("measured_once")
+def test_its_budget_is_a_test(pytester: pytest.Pytester, sample_model: Callable[..., Path]) -> None:
     block, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    (tmp_path / "model.onnx").symlink_to(sample_model("tied_if"))
-    (tmp_path / "test_memory.py").write_text(block)
-    finished = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert finished.returncode == 0, finished.stdout
-    assert "1 passed" in finished.stdout
+    (pytester.path / "model.onnx").symlink_to(sample_model("tied_if"))
+    pytester.makepyfile(test_memory=block)
+    pytester.runpytest_inprocess("-q").assert_outcomes(passed=1)
 
 
-def test_its_options_exist(memdiag: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
+def test_its_options_exist(
+    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], pytester: pytest.Pytester
+) -> None:
     names = [module.name for module in iter_modules(commands.__path__)]
     helps = [memdiag(command, "--help", COLUMNS="200").stdout for command in names]
-    asked = [sys.executable, "-m", "pytest", "--help"]
-    helps.append(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+    helps.append(pytester.runpytest_inprocess("--help").stdout.str())
     known = set(re.findall(r"--[a-z-]+", "".join(helps)))
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
     assert named <= known

@@ -1,7 +1,6 @@
 """No command lets onnxruntime write to the home folder, or upload anything."""
 
-import subprocess
-import sys
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from memdiag.ort.releases import TELEMETRY_SINCE
 from memdiag.ort.runtime import Runtime
+from tests.end_to_end.conftest import RunMemdiag
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -24,39 +24,45 @@ COMMANDS = {
 }
 
 
-def written_by(
-    words: list[str], model: Path, folder: Path, environment: dict[str, str]
-) -> list[str]:
-    """Run a command as a user with an empty home, and return the files in it afterwards."""
-    words = [str(model) if word == "MODEL" else word for word in words]
-    done = subprocess.run(
-        [sys.executable, "-m", "memdiag", *words],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode in (0, 1), done.stderr
-    home = Path(environment["HOME"])
+@pytest.fixture
+def home(user_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The empty home of the user that this process now is the process of."""
+    for name in os.environ.keys() - user_environment.keys():
+        monkeypatch.delenv(name)
+    for name, text in user_environment.items():
+        monkeypatch.setenv(name, text)
+    return Path(user_environment["HOME"])
+
+
+def files_in(home: Path) -> list[str]:
     return [str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.usefixtures("equal_latency", "one_process_each")
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_leaves_no_telemetry(
-    words: list[str],
+    command: str,
+    memdiag: RunMemdiag,
+    memdiag_process: RunMemdiag,
     sample_model: SampleModel,
-    tmp_path: Path,
-    user_environment: dict[str, str],
+    home: Path,
 ) -> None:
-    assert written_by(words, sample_model("subgraph_weights"), tmp_path, user_environment) == []
+    model = sample_model("subgraph_weights")
+    words = [model if word == "MODEL" else word for word in COMMANDS[command]]
+    # The process of memdiag itself is the same for all commands; the children are real ones.
+    run = memdiag_process if command == "profile" else memdiag
+    done = run(*words)
+    assert done.returncode in (0, 1), done.stderr
+    assert files_in(home) == []
 
 
 @pytest.mark.skipif(Runtime.installed() < TELEMETRY_SINCE, reason="it has no telemetry")
 @pytest.mark.parametrize("command", ["profile", pytest.param("tune", marks=pytest.mark.slow)])
 def test_telemetry_is_on_where_it_is_asked_for(
-    command: str, sample_model: SampleModel, tmp_path: Path, user_environment: dict[str, str]
+    command: str, memdiag: RunMemdiag, sample_model: SampleModel, home: Path
 ) -> None:
-    words = [*COMMANDS[command], "--telemetry"]
-    written = written_by(words, sample_model("plain_mlp"), tmp_path, user_environment)
-    assert any("Microsoft" in name for name in written)
+    model = sample_model("plain_mlp")
+    words = [model if word == "MODEL" else word for word in COMMANDS[command]]
+    done = memdiag(*words, "--telemetry")
+    assert done.returncode in (0, 1), done.stderr
+    assert any("Microsoft" in name for name in files_in(home))

@@ -1,8 +1,9 @@
 """An environment without onnxruntime: what needs it says so, everything else works."""
 
+import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,62 +11,77 @@ import pytest
 import memdiag
 from memdiag.errors import UsageError
 from memdiag.records.codec import encode
+from tests.reports import profiles
+
+ONCE = ("--runs", "1", "--xray=none", "--out", "again")
 
 # With None in its place a module is neither found nor imported.
-WITHOUT = "import sys; sys.modules['onnxruntime'] = None; "
-ONCE = ("--runs", "1", "--xray=none", "--out", "again")
-MAIN = "from memdiag.cli import main; main()"
+RUN_EACH = """
+import contextlib, io, json, sys
+sys.modules["onnxruntime"] = None
+from memdiag.cli.app import parse_command_line
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["memdiag", *words]
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
+    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+        try:
+            parse_command_line()[0]()
+        except SystemExit as ended:
+            code = ended.code
+    for stream in streams:
+        stream.flush()
+    print(json.dumps([code, *(stream.buffer.getvalue().decode() for stream in streams)]))
+"""
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", WITHOUT + MAIN, *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+def run_each(folder: Path, commands: Sequence[Sequence[str]]) -> list[tuple[int, str, str]]:
+    """Run commands one after the other in one process; return exit code and output of each."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_EACH, json.dumps(commands)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, sample_model: Callable[..., Path]) -> Path:
-    """A folder with a model and a profile of it."""
-    home = tmp_path_factory.mktemp("without")
-    (home / "model.onnx").write_bytes(sample_model("tied_if").read_bytes())
-    profile = memdiag.profile(home / "model.onnx", runs=1, xray="none")
-    (home / "profile.json").write_bytes(encode(profile))
-    return home
+@pytest.fixture
+def folder(tmp_path: Path, sample_model: Callable[..., Path]) -> Path:
+    """A folder with a model and a profile."""
+    (tmp_path / "model.onnx").write_bytes(sample_model("tied_if").read_bytes())
+    (tmp_path / "profile.json").write_bytes(encode(profiles.tied_if()))
+    return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("words", "otherwise"),
-    [
-        (["profile", "model.onnx"], "--python"),
-        (["check", "model.onnx"], "--for-onnxruntime"),
-    ],
-)
-def test_a_command_that_needs_it_says_so_in_one_sentence(
-    folder: Path, words: list[str], otherwise: str
-) -> None:
-    done = run(folder, *words)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("memdiag: onnxruntime is not installed in memdiag's environment.")
-    assert "pip install 'memdiag[cpu]'" in done.stderr
-    assert otherwise in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_command_that_needs_it_says_so_in_one_sentence(folder: Path) -> None:
+    commands = [["profile", "model.onnx"], ["check", "model.onnx"]]
+    done = run_each(folder, commands)
+    for (code, output, errors), otherwise in zip(
+        done, ("--python", "--for-onnxruntime"), strict=True
+    ):
+        assert code == 2
+        assert output == ""
+        assert errors.startswith("memdiag: onnxruntime is not installed in memdiag's environment.")
+        assert "pip install 'memdiag[cpu]'" in errors
+        assert otherwise in errors
+        assert errors.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_a_command_that_does_not_need_it_works(folder: Path) -> None:
+    commands = [
         ["check", "model.onnx", "--for-onnxruntime", "1.24.4"],
         ["inspect", "model.onnx"],
         ["report", "profile.json", "--out", "again"],
         ["profile", "model.onnx", "--python", sys.executable, *ONCE],
         ["compare", "model.onnx", "--environment", sys.executable, "--processes", "1", *ONCE],
-    ],
-    ids=lambda words: words[0],
-)
-def test_a_command_that_does_not_need_it_works(folder: Path, words: list[str]) -> None:
-    done = run(folder, *words)
-    assert done.returncode in ((0, 1) if words[0] == "check" else (0,)), done.stderr
-    assert "onnxruntime is not installed" not in done.stderr
+    ]
+    done = run_each(folder, commands)
+    assert len(done) == len(commands)
+    for (code, _, errors), words in zip(done, commands, strict=True):
+        assert code in ((0, 1) if words[0] == "check" else (0,)), errors
+        assert "onnxruntime is not installed" not in errors
 
 
 def test_functions_that_need_it_say_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,29 +144,37 @@ def test_bytes_that_a_session_was_loaded_from_are_a_copy_of_the_file(
     assert of(tied, "(the model's file)") == []
 
 
-def test_a_live_process_is_read_and_goes_on(tmp_path: Path) -> None:
-    model = two_products(tmp_path / "a.onnx", seed=1)
-    with serving(model) as pid:
-        attribution = package.xray(pid, model)
-        paused = package.xray(pid, [model], pause=True)
-        assert Path(f"/proc/{pid}/stat").read_text().split()[2] in ("S", "R")
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path, Path]]:
+    """The number of a process with a session of each of two models, and the models."""
+    folder = tmp_path_factory.mktemp("served")
+    one, two = (two_products(folder / f"{seed}.onnx", seed=seed) for seed in (1, 2))
+    with serving(one, two) as pid:
+        yield pid, one, two
+
+
+def test_a_live_process_is_read_and_goes_on(served: tuple[int, Path, Path]) -> None:
+    pid, model, _ = served
+    attribution = package.xray(pid, model)
+    paused = package.xray(pid, [model], pause=True)
+    assert Path(f"/proc/{pid}/stat").read_text().split()[2] in ("S", "R")
     for one in (attribution, paused):
         assert {layout for copy in one.copies for layout in [copy.layout]} == {"packed_fp32"}
         assert len(one.copies) == 2
     assert attribution.baseline_bytes is None
 
 
-def test_a_model_that_is_not_there_has_no_copies(tmp_path: Path) -> None:
-    other = two_products(tmp_path / "b.onnx", seed=2)
-    with serving(two_products(tmp_path / "a.onnx", seed=1)) as pid:
-        assert package.xray(pid, other).copies == ()
+def test_a_model_that_is_not_there_has_no_copies(
+    tmp_path: Path, served: tuple[int, Path, Path]
+) -> None:
+    other = two_products(tmp_path / "3.onnx", seed=3)
+    assert package.xray(served[0], other).copies == ()
 
 
-def test_two_models_in_one_process_are_told_apart(tmp_path: Path) -> None:
-    one, two = (two_products(tmp_path / f"{seed}.onnx", seed=seed) for seed in (1, 2))
-    with serving(one, two) as pid:
-        alone = package.xray(pid, one)
-        both = package.xray(pid, [one, two])
+def test_two_models_in_one_process_are_told_apart(served: tuple[int, Path, Path]) -> None:
+    pid, one, two = served
+    alone = package.xray(pid, one)
+    both = package.xray(pid, [one, two])
     assert len(alone.copies) == 2
     assert len(both.copies) == 4
 
@@ -250,12 +258,10 @@ def test_a_file_that_is_no_model_is_no_error_where_it_was_guessed(tmp_path: Path
 
 @pytest.mark.parametrize("repeated", [False, True], ids=["glob", "repeated"])
 def test_several_models_are_understood_as_a_shell_expands_them(
-    tmp_path: Path, memdiag: RunMemdiag, repeated: bool
+    served: tuple[int, Path, Path], memdiag: RunMemdiag, repeated: bool
 ) -> None:
-    one, two = (two_products(tmp_path / f"{seed}.onnx", seed=seed) for seed in (1, 2))
-    words = ["--model", str(one), *(["--model"] if repeated else []), str(two)]
-    with serving(one, two) as pid:
-        finished = memdiag("xray", pid, *words)
+    pid, one, two = served
+    finished = memdiag("xray", pid, "--model", one, *(["--model"] if repeated else []), two)
     assert finished.returncode == 0, finished.stderr
     lines = [" ".join(line.split()) for line in finished.stdout.splitlines()]
     assert "1.onnx 2.0 MiB 2 2.0 MiB 1.0 ×" in lines
@@ -277,22 +283,21 @@ def test_equal_weights_are_one_group_with_all_names(tmp_path: Path) -> None:
     assert {copy.weights for copy in attribution.copies} == {("w0", "w1")}
 
 
-def test_the_record_holds_no_content(tmp_path: Path, memdiag: RunMemdiag) -> None:
-    model = two_products(tmp_path / "a.onnx", seed=1)
-    with serving(model) as pid:
-        words = ("--format", "json", "--verify", "sampled")
-        finished = memdiag("xray", pid, "--model", model, *words)
+def test_the_record_holds_no_content(served: tuple[int, Path, Path], memdiag: RunMemdiag) -> None:
+    pid, model, _ = served
+    words = ("--format", "json", "--verify", "sampled")
+    finished = memdiag("xray", pid, "--model", model, *words)
     assert finished.returncode == 0, finished.stderr
     record = json.loads(finished.stdout)
     assert record["schema"] == "memdiag.attribution/1"
-    assert str(tmp_path) not in finished.stdout
+    assert str(model.parent) not in finished.stdout
     assert {"resident_bytes", "baseline_bytes", "named_share", "owners", "copies"} <= set(record)
 
 
 def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, memdiag: RunMemdiag) -> None:
     model = two_products(tmp_path / "a.onnx", seed=1)
-    with serving(model) as pid:
-        pass
+    with subprocess.Popen([sys.executable, "-S", "-c", "pass"]) as ended:
+        pid = ended.pid
     with pytest.raises(XrayError, match=str(pid)):
         package.xray(pid, model)
     with pytest.raises(UsageError, match="no model was given"):
@@ -304,20 +309,21 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, memdiag: RunMemdiag
 
 
 def test_a_missing_folder_is_created_and_a_bad_place_refused_before_the_scan(
-    tmp_path: Path, memdiag: RunMemdiag
+    tmp_path: Path, served: tuple[int, Path, Path], memdiag: RunMemdiag
 ) -> None:
-    model = two_products(tmp_path / "a.onnx", seed=1)
+    pid, model, _ = served
 
     def xray(pid: int, output: Path) -> Finished:
         return memdiag("xray", pid, "--model", model, "--quiet", "--output", output)
 
-    with serving(model) as pid:
-        finished = xray(pid, tmp_path / "new" / "folder" / "x.json")
-        assert finished.returncode == 0, finished.stderr
-        assert (tmp_path / "new" / "folder" / "x.json").exists()
-    # The process has ended: a complaint about the file comes first.
+    finished = xray(pid, tmp_path / "new" / "folder" / "x.json")
+    assert finished.returncode == 0, finished.stderr
+    assert (tmp_path / "new" / "folder" / "x.json").exists()
+    with subprocess.Popen([sys.executable, "-S", "-c", "pass"]) as ended:
+        pass
+    # A process that has ended: a complaint about the file comes first.
     for output in (tmp_path, model / "x.json"):
-        finished = xray(pid, output)
+        finished = xray(ended.pid, output)
         assert finished.returncode == 2
         assert finished.stderr.startswith(f"memdiag: {output}: cannot be written (")
 

@@ -229,9 +229,12 @@ def test_threads_may_map_many_files_at_once(
         sys.setswitchinterval(interval)
 
 
-def test_large_weights_are_told_apart_in_every_part_that_is_read_at_once(tmp_path: Path) -> None:
-    values = _random(5 * MIB + 3)
-    places = [1000, 3 * MIB // 4, 3 * MIB, 5 * MIB + 1]
+def test_large_weights_are_told_apart_in_every_part_that_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content, "_SLICE_BYTES", 4 * MIB)  # of weights of 5 MiB, a quarter as large
+    values = _random(5 * MIB // 4 + 3)
+    places = [1000, 3 * MIB // 16, 3 * MIB // 4, 5 * MIB // 4 + 1]
     arrays = [values, *(_changed(values, place) for place in places)]
     tensors = [
         numpy_helper.from_array(arrays[number], f"w{index}")

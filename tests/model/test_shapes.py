@@ -208,7 +208,14 @@ def test_unknown_operators_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space are Linux's")
-@pytest.mark.parametrize("first", ["Shape(x)", "Identity(x)", "Constant<value_ints=[1, 2, 3]>()"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "Shape(x)",
+        "Identity(x)",
+        pytest.param("Constant<value_ints=[1, 2, 3]>()", marks=pytest.mark.slow),
+    ],
+)
 def test_a_list_that_doubles_without_end_costs_only_the_values_of_shapes(
     tmp_path: Path, first: str
 ) -> None:

@@ -40,11 +40,13 @@ assert [session.run_count for session in run.sessions] == [1, 0], run.sessions
 assert len({session.pid for session in run.sessions}) == 2
 assert run.sessions[0].memory.weight_bytes
 assert run.exit_code is None
-assert not run.notes, run.notes
+(note,) = run.notes
+assert note.startswith(f"1 session of process {os.getpid()} was created before the recording"), note
 with memdiag.recording(xray=False) as recording:
     again = create()
 assert len(recording.run.sessions) == 1
 assert recording.run.sessions[0].memory is None
+assert "3 sessions of" in recording.run.notes[0], recording.run.notes
 print("done")
 """
 

@@ -52,7 +52,10 @@ if __name__ == "__main__":
     with open(path, "rb") as file:
         second = session(file.read(), enable_cpu_mem_arena=False, logid="mine")  # SECOND
     second.run(["y"], input_feed={"x": np.ones((1, 512), np.float32)})
-    unused = session(path)
+    sys.path.append(os.path.join(os.path.dirname(sys.argv[2]), "site-packages"))
+    import ocr
+
+    unused = ocr.load(path)  # LIBRARY
     released = session(path)
     released.run(None, {"x": np.ones((1, 512), np.float32)})
     del released
@@ -71,12 +74,23 @@ if __name__ == "__main__":
 """
 
 
+LIBRARY = """
+import onnxruntime
+
+
+def load(path):
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+"""
+
+
 class Recorded:
     """A program, its recording, and what it wrote with and without memdiag."""
 
     def __init__(self, folder: Path, program: str, arguments: Sequence[str]) -> None:
         self.path = folder / "program.py"
         self.path.write_text(program)
+        (folder / "site-packages").mkdir()
+        (folder / "site-packages" / "ocr.py").write_text(LIBRARY)
         command = [sys.executable, str(self.path), *arguments]
         self.plain = subprocess.run(command, capture_output=True, check=False)
         script = "import sys; from memdiag.api.run import run; from memdiag.records.codec import *;"
@@ -143,6 +157,10 @@ def test_the_place_of_the_creation_is_outside_onnxruntime(
     assert sessions[0].callers[1].line == recorded.line_of("# FIRST")
     assert sessions[1].callers[1].line == recorded.line_of("# SECOND")
     assert sessions[0].library is None
+    assert sessions[0].called_from is None
+    assert sessions[2].created_at == "ocr.py:6"
+    assert sessions[2].library == "ocr"
+    assert sessions[2].called_from == f"{recorded.path}:{recorded.line_of('# LIBRARY')}"
 
 
 def test_options_are_those_that_the_program_set(sessions: tuple[ProgramSession, ...]) -> None:
@@ -162,6 +180,7 @@ def test_every_phase_is_measured(sessions: tuple[ProgramSession, ...]) -> None:
         "first_run",
     ]
     assert all(phase.peak_rss_bytes > 0 for phase in sessions[0].phases)
+    assert sessions[0].peak_phase in names
 
 
 def test_runs_are_counted_by_shape(sessions: tuple[ProgramSession, ...]) -> None:
@@ -198,7 +217,8 @@ def test_sessions_of_child_processes_are_recorded(
 
 def test_the_peak_of_the_tree_is_at_least_that_of_a_process(recorded: Recorded) -> None:
     run = recorded.run
-    assert run.peak_rss_bytes == max(run.samples.rss_bytes)
+    assert run.peak_rss_bytes >= max(run.samples.rss_bytes)
+    assert run.peak_rss_bytes >= max(process.peak_rss_bytes for process in run.processes)
     assert run.processes[0].peak_rss_bytes >= max(run.processes[0].samples.rss_bytes)
 
 
@@ -231,6 +251,14 @@ def test_a_program_without_onnxruntime_has_no_sessions(tmp_path: Path) -> None:
     assert recording.sessions == ()
     assert recording.exit_code == 3
     assert recording.notes == ()
+
+
+def test_the_proportional_set_of_a_short_program_is_read_while_it_grows(tmp_path: Path) -> None:
+    recording = record(tmp_path, "import time; x = b'x' * (200 << 20); time.sleep(0.3)")
+    (process,) = recording.processes
+    assert process.peak_pss_bytes is not None
+    assert process.peak_pss_bytes > 150 << 20
+    assert process.peak_pss_s in recording.samples.proportional_t_s
 
 
 def test_a_killed_program_is_recorded_until_then(tmp_path: Path, linear_model: Path) -> None:
@@ -266,11 +294,15 @@ def test_an_xray_is_taken_on_request(tmp_path: Path, linear_model: Path) -> None
         session = {CREATE.format(str(linear_model))}
         from pathlib import Path
         from memdiag.programs.control import request_xray
-        assert request_xray(Path({str(tmp_path)!r})) == 1
+        answer = request_xray(Path({str(tmp_path)!r}))
+        (process,) = answer.processes
+        assert answer.asked == 1
+        assert sum(owner.bytes for owner in process.owners) > {WEIGHT_BYTES}
+        assert [session.model for session in process.sessions] == ["linear.onnx"]
         """
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(program))
-    recording = run([sys.executable, str(path)], folder=tmp_path)
+    recording = run([sys.executable, str(path)], request_folder=tmp_path)
     assert recording.exit_code == 0
     assert [xray.reason for xray in recording.xrays] == ["request", "end"]
     with pytest.raises(UsageError, match="no recording is under way"):

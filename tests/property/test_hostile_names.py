@@ -150,7 +150,7 @@ def rendered(kind: str, name: str) -> Rendered:
     report = report_of(record)
     return Rendered(
         report.render(record, "markdown").decode(),
-        tags(report.render(record, "html").decode()),
+        tags(report.render(record, "html", plotly="directory").decode()),
     )
 
 
@@ -229,7 +229,7 @@ def test_checks_stay_well_formed(name: str) -> None:
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_other_summaries_stay_text(name: str) -> None:
     attribution = renamed(tied_xray.attribution(), name)
-    check_text(console_text(lambda console: xray_report.show(attribution, console)))
+    check_text(console_text(lambda console: xray_report.REPORT.print_summary(attribution, console)))
     entry = HistoryEntry(
         added_s=1e9,
         label="commit",

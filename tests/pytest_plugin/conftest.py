@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 
 # What the plugin imports when it measures. pytester forgets the modules that a run of pytest
-# imports, but numpy and others cannot be imported twice in one process.
-for each in ("memdiag.pytest_plugin.marker", "memdiag.pytest_plugin.fixture", "onnxruntime"):
+# imports, which takes time in each run, and numpy and others cannot be imported twice.
+for each in (
+    "memdiag.api.profile",
+    "memdiag.fixing.applicable",
+    "memdiag.programs.assemble",
+    "memdiag.pytest_plugin.fixture",
+    "memdiag.pytest_plugin.marker",
+    "memdiag.pytest_plugin.sessions",
+    "onnxruntime",
+):
     importlib.import_module(each)
 
 RunPytest = Callable[..., pytest.RunResult]
@@ -36,7 +44,8 @@ def run_pytest(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Ru
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
     def run(*words: object, process: bool = False) -> pytest.RunResult:
-        given = ("-p", "no:cacheprovider", *map(str, words))
+        # Hypothesis takes longer to import than all else that a process of pytest imports.
+        given = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", *map(str, words))
         if process:
             return pytester.runpytest_subprocess(*given, timeout=110)
         return pytester.runpytest_inprocess(*given)

@@ -8,6 +8,8 @@ import pytest
 
 from tests.pytest_plugin.conftest import RunPytest
 
+pytestmark = pytest.mark.usefixtures("measured_once")
+
 KEPT = Path("memory_baselines") / "model.onnx.json"
 
 

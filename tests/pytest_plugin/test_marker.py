@@ -6,6 +6,8 @@ import pytest
 
 from tests.pytest_plugin.conftest import RunPytest
 
+pytestmark = pytest.mark.usefixtures("measured_once")
+
 MARKED = """
 import pytest
 

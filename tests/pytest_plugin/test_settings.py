@@ -7,6 +7,8 @@ import pytest
 
 from tests.pytest_plugin.conftest import RunPytest
 
+pytestmark = pytest.mark.usefixtures("measured_once")
+
 BUDGETS = """
 [tool.memdiag.budgets."*"]
 peak = "100 MB"
@@ -115,6 +117,6 @@ def test_where_nothing_is_asked_for_nothing_is_said_nor_imported(
             assert "memdiag.pytest_plugin" in sys.modules
         """
     )
-    result = run_pytest("-p", "no:hypothesispytest", process=True)
+    result = run_pytest(process=True)
     result.assert_outcomes(passed=1)
     result.stdout.no_fnmatch_line("*(memdiag)*")

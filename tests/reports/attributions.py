@@ -2,7 +2,14 @@
 
 import msgspec
 
-from memdiag.records.attribution import Attribution, Backing, Copy, Unidentifiable, Owner, ScanTiming
+from memdiag.records.attribution import (
+    Attribution,
+    Backing,
+    Copy,
+    Owner,
+    ScanTiming,
+    Unidentifiable,
+)
 from memdiag.units import MIB
 
 

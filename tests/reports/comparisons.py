@@ -5,11 +5,11 @@ import msgspec
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
     Bisection,
-    FigureChange,
-    ComparisonColumn,
     Comparison,
+    ComparisonColumn,
     ComparisonKind,
     CopyChange,
+    FigureChange,
     GraphSize,
     OptimizerRun,
 )
@@ -103,7 +103,9 @@ def optimizers() -> Comparison:
 
 def nothing() -> Comparison:
     """Return a comparison of which nothing could be measured."""
-    dead = ComparisonColumn(label="a.onnx", status="failed", message="parse: no such file", model="a.onnx")
+    dead = ComparisonColumn(
+        label="a.onnx", status="failed", message="parse: no such file", model="a.onnx"
+    )
     return comparison(dead, msgspec.structs.replace(dead, label="b.onnx"), kind="models")
 
 

@@ -239,9 +239,7 @@ def server() -> ProgramRun:
             process(102, 8, 12, 12, parent=100, onnxruntime=None),
         ),
         peaks=(
-            RunPeak(
-                session=1, t_s=4.5, peak_rss_bytes=210 * MIB, shapes={"x": (1, 3, 640, 640)}
-            ),
+            RunPeak(session=1, t_s=4.5, peak_rss_bytes=210 * MIB, shapes={"x": (1, 3, 640, 640)}),
         ),
         xrays=(
             xray(100, Arena(session=1, used_bytes=MIB, slack_bytes=30 * MIB)),
@@ -288,6 +286,7 @@ def hostile(evil: str) -> ProgramRun:
             each,
             model=replace(each.model, path=f"/models/{evil}"),
             created_at=evil,
+            called_from=evil,
             library=evil,
             options={evil: evil},
             error=each.error and evil,
@@ -308,9 +307,7 @@ def hostile(evil: str) -> ProgramRun:
 
 def empty() -> ProgramRun:
     """Return the recording of a program without onnxruntime that ended before a sample."""
-    nothing = TreeSamples(
-        t_s=(), rss_bytes=(), proportional_t_s=(), pss_bytes=(), swap_bytes=()
-    )
+    nothing = TreeSamples(t_s=(), rss_bytes=(), proportional_t_s=(), pss_bytes=(), swap_bytes=())
     return run(
         processes=(),
         samples=nothing,

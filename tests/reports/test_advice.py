@@ -1,11 +1,10 @@
 import msgspec
 import pytest
 
-from memdiag.records.profile import Outcome
 from memdiag.records.attribution import Owner
 from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
-from memdiag.records.profile import Profile
+from memdiag.records.profile import Outcome, Profile
 from memdiag.reports.findings import profile_summary
 from memdiag.reports.profile.advice import Advice, profile_advice
 from memdiag.units import MIB

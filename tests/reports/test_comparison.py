@@ -11,7 +11,7 @@ from memdiag.comparison.changes import changes
 from memdiag.comparison.comparable import Comparable
 from memdiag.records.comparison import Comparison, GraphSize
 from memdiag.records.dimension import Dimension
-from memdiag.reports.comparison import show
+from memdiag.reports.comparison import REPORT
 from memdiag.reports.comparison.sentences import answer, change_sentence, title
 from memdiag.reports.comparison.tables import comparison_tables
 from memdiag.units import MIB
@@ -22,7 +22,7 @@ from tests.reports.attributions import attribution, copy
 
 def shown(comparison: Comparison, **options: object) -> str:
     out = io.StringIO()
-    show(comparison, Console(file=out, width=80, highlight=False), **options)  # type: ignore[arg-type] # options by name
+    REPORT.print_summary(comparison, Console(file=out, width=80, highlight=False), **options)  # type: ignore[arg-type] # options by name
     return out.getvalue()
 
 
@@ -134,7 +134,9 @@ def test_every_phase_that_kept_memory_is_in_the_table_and_rows_add_up() -> None:
     assert "medians" not in table.caption
     off = column("b.onnx", msgspec.structs.replace(grown, steady=mib(640, 1)))
     record = comparisons.comparison(before, off, kind="models", changes=found)
-    assert "sums are off by up to 20 MiB" in dict(comparison_tables(record))["Kept by phase"].caption
+    assert (
+        "sums are off by up to 20 MiB" in dict(comparison_tables(record))["Kept by phase"].caption
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import io
 import re
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -25,18 +24,23 @@ from tests.reports.test_profile_page import Page, embedded
 FORMATS = ("html", "png", "markdown", "json")
 
 
-@pytest.mark.parametrize("build", comparisons.ALL)
-def test_every_comparison_becomes_every_file(
-    build: Callable[[], Comparison], tmp_path: Path
-) -> None:
-    written = REPORT.write(build(), tmp_path / "out", FORMATS)
-    assert [path.name for path in written] == [
-        "comparison.html",
-        "comparison.png",
-        "comparison.md",
-        "comparison.json",
-    ]
-    assert codec.load(written[-1], Comparison) == build()
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """The files of each comparison, by its name."""
+    files = {}
+    for build in comparisons.ALL:
+        paths = REPORT.write(build(), tmp_path_factory.mktemp("comparison") / "out", FORMATS)
+        files[build.__name__] = {path.name: path.read_bytes() for path in paths}
+    return files
+
+
+def test_every_comparison_becomes_every_file(written: dict[str, dict[str, bytes]]) -> None:
+    for build in comparisons.ALL:
+        files = written[build.__name__]
+        assert [*files] == [
+            "comparison.html", "comparison.png", "comparison.md", "comparison.json",
+        ]  # fmt: skip
+        assert codec.decode(files["comparison.json"], Comparison) == build()
 
 
 def test_a_folder_that_is_a_file_is_an_error_in_one_sentence(tmp_path: Path) -> None:
@@ -93,10 +97,10 @@ def test_hostile_names_are_text_in_the_page() -> None:
     assert "[red]x[/red]" in page.text
 
 
-def test_the_picture_is_one_that_is_not_blank_and_grows_with_the_columns() -> None:
-    pictures = [
-        REPORT.render(build(), "png") for build in (comparisons.versions, comparisons.optimizers)
-    ]
+def test_the_picture_is_one_that_is_not_blank_and_grows_with_the_columns(
+    written: dict[str, dict[str, bytes]],
+) -> None:
+    pictures = [written[name]["comparison.png"] for name in ("versions", "optimizers")]
     assert REPORT.render(comparisons.versions(), "png") == pictures[0]  # the same each time
     few, many = (image.imread(io.BytesIO(picture), format="png") for picture in pictures)
     assert few.shape[1] == many.shape[1]

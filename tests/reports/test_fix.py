@@ -6,13 +6,13 @@ from pathlib import Path
 from rich.console import Console
 
 from memdiag.records.fix import Fix
-from memdiag.reports.fix import show
+from memdiag.reports.fix import REPORT
 from tests.reports import fix_records
 
 
 def printed(fix: Fix, *, quiet: bool = False, written: tuple[Path, ...] = ()) -> list[str]:
     out = io.StringIO()
-    show(fix, Console(file=out, width=80), written=written, quiet=quiet)
+    REPORT.print_summary(fix, Console(file=out, width=80), written=written, quiet=quiet)
     return out.getvalue().splitlines()
 
 

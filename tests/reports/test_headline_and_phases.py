@@ -214,7 +214,10 @@ def test_successive_spans_with_the_peak_of_one_reading_are_one_row(
 ) -> None:
     steps = (
         Step("imports", "start", 0.1, 46, 46),
-        *(Step(name, "optimize", 0.0, peak, 46, 1) for name, peak in zip("ABC", peaks)),
+        *(
+            Step(name, "optimize", 0.0, peak, 46, 1)
+            for name, peak in zip("ABC", peaks, strict=True)
+        ),
         Step("first run", "first_run", 0.1, 146, 146),
     )
     assert [row.title for row in span_rows(profiles.build(steps, runs=2))] == titles

@@ -4,7 +4,7 @@ import pytest
 from matplotlib.image import imread
 
 from memdiag.errors import UsageError
-from memdiag.records.history import HISTORY_SCHEMA, HistoryEntry, History
+from memdiag.records.history import HISTORY_SCHEMA, History, HistoryEntry
 from memdiag.reports.history import lines_of, render
 
 MIB = 1 << 20

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from memdiag.records.attribution import MODEL_FILE, Attribution, Unidentifiable, Owner
+from memdiag.records.attribution import MODEL_FILE, Attribution, Owner, Unidentifiable
 from memdiag.reports.xray import owners
 from tests.reports import attributions, tied_xray
 from tests.reports.profiles import MIB

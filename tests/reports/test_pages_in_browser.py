@@ -9,10 +9,10 @@ import pytest
 from memdiag.records import codec
 from memdiag.records.comparison import Comparison
 from memdiag.records.fix import Fix
-from memdiag.records.tuning import Tuning
 from memdiag.records.schemas import Reported
+from memdiag.records.tuning import Tuning
 from memdiag.reports import report_of
-from memdiag.reports.page import Plotly
+from memdiag.reports.page import PLOTLY_FILE, Plotly
 from tests.reports import comparisons, fix_records, tied_xray, tuning_records
 from tests.reports.browsing import (
     DRAWN,
@@ -38,8 +38,8 @@ def saved(page: Any, kind: type[Any], name: str) -> Any:
 
 
 def assert_requests_only(page: Any, name: str) -> None:
-    """Check that the page requested only itself, and loaded no image."""
-    assert {url.rpartition("/")[2] for url in requested(page)} == {name}
+    """Check that the page requested only itself and its library, and loaded no image."""
+    assert {url.rpartition("/")[2] for url in requested(page)} == {name, PLOTLY_FILE}
     assert page.execute_script("return document.images.length") == 0
 
 
@@ -135,22 +135,33 @@ def choose(page: Any, index: int, value: str) -> None:
 
 @pytest.mark.parametrize(
     ("build", "is_dark"),
-    [(build, index % 2 == 1) for index, build in enumerate(comparisons.ALL)],
-    ids=[build.__name__ for build in comparisons.ALL],
+    [
+        (comparisons.versions, False),
+        (comparisons.nothing, False),
+        (comparisons.bisected, False),
+        (comparisons.hostile, True),
+    ],
 )
 def test_a_comparison_draws_its_lines(
     opened: Callable[..., Any], build: Callable[[], Comparison], is_dark: bool
 ) -> None:
     record = build()
     page = opened(record, dark=is_dark)
-    lines = [column.label for column in record.columns if column.measured is not None]
-    wait_for(lambda: len(legend(page)) == (len(lines) + 2 if lines else 0))
+    assert_lines(page, record)
     assert_requests_only(page, "comparison.html")
     assert_quiet(page)
 
 
+def assert_lines(page: Any, record: Comparison) -> None:
+    """Check that each measured column has a line, and the first one its layers."""
+    lines = [column.label for column in record.columns if column.measured is not None]
+    wait_for(lambda: len(legend(page)) == (len(lines) + 2 if lines else 0))
+
+
 def test_the_columns_of_a_comparison_are_chosen_and_aligned(opened: Callable[..., Any]) -> None:
-    page = opened(comparisons.optimizers())
+    page = opened(comparisons.optimizers(), dark=True)
+    assert_lines(page, comparisons.optimizers())
+    assert_requests_only(page, "comparison.html")
     layers = ["original: file-backed", "original: anonymous"]
     others = ["onnxruntime-extended", "onnxoptimizer", "onnxscript", "memdiag-fix"]
     assert wait_for(lambda: legend(page)) == [*layers, "original", *others]
@@ -168,7 +179,8 @@ def test_two_columns_are_aligned_by_a_phase_and_layers_are_hidden(
     opened: Callable[..., Any],
 ) -> None:
     page = opened(comparisons.alike())
-    wait_for(lambda: legend(page))
+    assert_lines(page, comparisons.alike())
+    assert_requests_only(page, "comparison.html")
     lists = page.find_elements("css selector", ".toolbar select")
     assert len(lists) == 2  # of two columns there is no pair to choose
     first = "return Number(document.getElementById('lines').data[0].x[0])"
@@ -184,6 +196,7 @@ def test_two_columns_are_aligned_by_a_phase_and_layers_are_hidden(
     )
     visible = "return document.getElementById('lines').data[0].visible"
     wait_for(lambda: page.execute_script(visible) == "legendonly")
+    assert_quiet(page)
 
 
 def test_the_library_may_be_beside_the_page(browser: Any, tmp_path: Path) -> None:

@@ -123,7 +123,12 @@ def test_without_anything_seen_there_is_no_empty_chart() -> None:
 
 def test_who_owns_it_is_there_with_addresses_only_where_an_xray_was_taken() -> None:
     page = Page(REPORT.page(tied_xray.with_attribution()))
-    for part in ("Owners of the memory", "model.shared.weight +1 more", "0x7f0000000040", "by its mapping"):
+    for part in (
+        "Owners of the memory",
+        "model.shared.weight +1 more",
+        "0x7f0000000040",
+        "by its mapping",
+    ):
         assert part in page.text
     assert "Owners of the memory" not in Page(REPORT.page(profiles.tied_if())).text
 

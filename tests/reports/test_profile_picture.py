@@ -2,15 +2,14 @@ import io
 import itertools
 import zlib
 
-import msgspec
 import numpy
 import pytest
 from matplotlib.figure import Figure
 
-from memdiag.errors import ReportError
 from memdiag.records.profile import Profile
-from memdiag.reports.profile import REPORT, draw
+from memdiag.reports.profile import REPORT
 from memdiag.reports.profile.headline import profile_headline
+from memdiag.reports.profile.picture import draw
 from tests.reports import profiles
 
 

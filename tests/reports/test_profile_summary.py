@@ -5,14 +5,14 @@ import msgspec
 from rich.console import Console
 
 from memdiag.records.profile import Input, Profile
-from memdiag.reports.profile import show
+from memdiag.reports.profile import REPORT
 from tests.reports import fix_records, profiles, tied_xray
 from tests.reports.findings import TIED
 
 
 def printed(profile: Profile, *, quiet: bool = False, written: tuple[Path, ...] = ()) -> list[str]:
     out = io.StringIO()
-    show(profile, Console(file=out, width=80), written=written, quiet=quiet)
+    REPORT.print_summary(profile, Console(file=out, width=80), written=written, quiet=quiet)
     return out.getvalue().splitlines()
 
 
@@ -73,14 +73,14 @@ def test_names_are_text_and_never_markup() -> None:
 def test_a_model_called_like_markup_shows_as_text_on_a_terminal() -> None:
     profile = profiles.build(profiles.TIED_IF, name="[red]x.onnx", runs=10)
     out = io.StringIO()
-    show(profile, Console(file=out, width=80, force_terminal=True), quiet=True)
+    REPORT.print_summary(profile, Console(file=out, width=80, force_terminal=True), quiet=True)
     assert "[red]x.onnx: peak" in out.getvalue()
 
 
 def test_nothing_depends_on_colour_and_a_pipe_gets_plain_text() -> None:
     out = io.StringIO()
     terminal = Console(file=out, width=80, force_terminal=True, color_system=None)
-    show(profiles.tied_if(), terminal)
+    REPORT.print_summary(profiles.tied_if(), terminal)
     plain = [line.rstrip() for line in out.getvalue().splitlines()]
     piped = printed(profiles.tied_if())
     assert plain == piped
@@ -111,7 +111,7 @@ def test_many_inputs_are_counted_after_the_first() -> None:
 
 def test_an_ascii_terminal_gets_ascii() -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    show(profiles.tied_if(), Console(file=out, width=80))
+    REPORT.print_summary(profiles.tied_if(), Console(file=out, width=80))
     out.seek(0)
     assert "(3.1 x the weights)" in out.read()
 

@@ -48,7 +48,8 @@ def test_the_formats_are_those_of_the_modules() -> None:
 )
 def test_a_format_imports_only_its_own_library(call: str, libraries: set[str]) -> None:
     script = (
-        "import sys; from memdiag.records.profile import Profile; from memdiag.reports import report_for; from tests.reports import profiles;"
+        "import sys; from memdiag.records.profile import Profile;"
+        "from memdiag.reports import report_for; from tests.reports import profiles;"
         f"report_for(Profile).{call};"
         "print(*{'matplotlib', 'jinja2', 'rich', 'onnx'} & set(sys.modules))"
     )

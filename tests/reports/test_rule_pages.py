@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from memdiag.errors import UsageError
-from memdiag.reports.rule_pages import INDEX, all_detectors, page, pages
 from memdiag.programs.rules import ProgramDetector
+from memdiag.reports.rule_pages import INDEX, all_detectors, page, pages
 from memdiag.rules import detectors, find_detector
 from memdiag.rules.rule import Detector, find_by_name
 

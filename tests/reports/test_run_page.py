@@ -73,28 +73,48 @@ def test_the_picture_is_drawn(build: Callable[[], ProgramRun]) -> None:
     assert REPORT.render(build(), "png").startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(("is_dark", "width"), [(False, 1280), (True, 390)])
-def test_a_page_draws_lanes_bars_and_tiles(
-    opened: Callable[..., Any], is_dark: bool, width: int
-) -> None:
-    page = opened(runs.server(), dark=is_dark, width=width)
+def drawn(page: Any) -> Any:
+    """Return the page once its timeline is drawn."""
     wait_for(lambda: page.execute_script(DRAWN) >= 6)
+    return page
+
+
+def hover(page: Any, trace: str, point: int) -> str:
+    """Return the text that appears over a point of the first trace with this name."""
+    text = "return document.querySelector('#timeline .hoverlayer').textContent"
+    page.execute_script("Plotly.Fx.unhover('timeline')")
+    wait_for(lambda: not page.execute_script(text))
+    page.execute_script(
+        "const chart = document.getElementById('timeline');"
+        "const curve = chart.data.findIndex((each) => each.name === arguments[0]);"
+        "const axis = chart.data[curve].yaxis || 'y';"
+        "Plotly.Fx.hover(chart, [{ curveNumber: curve, pointNumber: arguments[1] }], `x${axis}`)",
+        trace,
+        point,
+    )
+    found: str = wait_for(lambda: page.execute_script(text))
+    return found
+
+
+HOVER_TEXTS = (
+    ("runs", 0, ("peak raised to 210 MiB", "session 1 (a.onnx)", "x 1×3×640×640")),
+    ("phases", 0, ("parse of session 1",)),
+    ("sessions", 0, ("session 1 a.onnx", "created at app/main.py:8", "runs: 6")),
+    ("process 100", 3, ("200 MiB in process 100", "anonymous 180 MiB")),
+)
+
+
+def test_the_timeline_is_drawn_hovered_and_zoomed_by_buttons_and_keys(
+    opened: Callable[..., Any],
+) -> None:
+    page = drawn(opened(runs.server(), inline=True))
     (only,) = requested(page)
     assert only.startswith("file:///")
-    assert_fits(page, width)
-    bars = "return document.querySelectorAll('#timeline .barlayer .point').length"
-    assert page.execute_script(bars) >= 5
-    tiles = "return document.querySelectorAll('#treemap .slice').length"
-    wait_for(lambda: page.execute_script(tiles) > 5)
-    labels = "return document.getElementById('timeline').textContent"
-    assert "100 python main.py" in page.execute_script(labels)
-    assert "4 a.onnx" in page.execute_script(labels)
-    assert_quiet(page)
-
-
-def test_the_timeline_is_zoomed_by_buttons_and_keys(opened: Callable[..., Any]) -> None:
-    page = opened(runs.server())
-    wait_for(lambda: page.execute_script(DRAWN) >= 6)
+    assert_fits(page, 1280)
+    assert_lanes_bars_and_tiles(page)
+    for trace, point, parts in HOVER_TEXTS:
+        text = hover(page, trace, point)
+        assert [part for part in parts if part not in text] == []
     assert page.execute_script(RANGE) == [0, 10]
     buttons = {
         button.text: button for button in page.find_elements("css selector", "#ranges > button")
@@ -114,54 +134,24 @@ def test_the_timeline_is_zoomed_by_buttons_and_keys(opened: Callable[..., Any]) 
     page.switch_to.active_element.send_keys("+")
     wait_for(lambda: page.execute_script(RANGE) == [2.5, 7.5])
     assert buttons["whole run"].get_attribute("aria-pressed") == "false"
-
-
-def hover(page: Any, trace: str, point: int) -> str:
-    """Return the text that appears over a point of the first trace with this name."""
-    page.execute_script(
-        "const chart = document.getElementById('timeline');"
-        "const curve = chart.data.findIndex((each) => each.name === arguments[0]);"
-        "const axis = chart.data[curve].yaxis || 'y';"
-        "Plotly.Fx.hover(chart, [{ curveNumber: curve, pointNumber: arguments[1] }], `x${axis}`)",
-        trace,
-        point,
-    )
-    text = "return document.querySelector('#timeline .hoverlayer').textContent"
-    found: str = wait_for(lambda: page.execute_script(text))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("trace", "point", "parts"),
-    [
-        ("runs", 0, ("peak raised to 210 MiB", "session 1 (a.onnx)", "x 1×3×640×640")),
-        ("phases", 0, ("parse of session 1",)),
-        ("sessions", 0, ("session 1 a.onnx", "created at app/main.py:8", "runs: 6")),
-        ("process 100", 3, ("200 MiB in process 100", "anonymous 180 MiB")),
-    ],
-)
-def test_marks_and_bars_have_texts(
-    opened: Callable[..., Any], trace: str, point: int, parts: tuple[str, ...]
-) -> None:
-    page = opened(runs.server())
-    wait_for(lambda: page.execute_script(DRAWN) >= 6)
-    text = hover(page, trace, point)
-    for part in parts:
-        assert part in text
-
-
-def test_hostile_names_stay_text_on_a_phone(opened: Callable[..., Any]) -> None:
-    page = opened(runs.hostile(EVIL), width=390)
-    wait_for(lambda: page.execute_script(DRAWN) >= 6)
-    assert_fits(page, 390)
-    assert page.execute_script("return document.images.length") == 0
-    assert "<img src=x onerror" in hover(page, "sessions", 0)
     assert_quiet(page)
 
 
-def test_sessions_are_sorted_printed_and_saved(opened: Callable[..., Any]) -> None:
-    page = opened(runs.server(), dark=True)
-    wait_for(lambda: page.execute_script(DRAWN) >= 6)
+def assert_lanes_bars_and_tiles(page: Any) -> None:
+    """Check what is drawn of `runs.server()`."""
+    bars = "return document.querySelectorAll('#timeline .barlayer .point').length"
+    assert page.execute_script(bars) >= 5
+    tiles = "return document.querySelectorAll('#treemap .slice').length"
+    wait_for(lambda: page.execute_script(tiles) > 5)
+    labels = "return document.getElementById('timeline').textContent"
+    assert "100 python main.py" in page.execute_script(labels)
+    assert "4 a.onnx" in page.execute_script(labels)
+
+
+def test_a_dark_phone_draws_sorts_prints_and_saves(opened: Callable[..., Any]) -> None:
+    page = drawn(opened(runs.server(), dark=True, width=390))
+    assert_fits(page, 390)
+    assert_lanes_bars_and_tiles(page)
     headings = page.find_elements("css selector", "#sessions thead th")
     index = [heading.text for heading in headings].index("raised by")
     headings[index].find_element("css selector", "button").send_keys("\n")
@@ -181,3 +171,12 @@ def test_sessions_are_sorted_printed_and_saved(opened: Callable[..., Any]) -> No
     page.execute_script("document.getElementById('download').click()")
     wait_for(target.exists)
     assert codec.load(target, ProgramRun) == runs.server()
+    assert_quiet(page)
+
+
+def test_hostile_names_stay_text_on_a_phone(opened: Callable[..., Any]) -> None:
+    page = drawn(opened(runs.hostile(EVIL), width=390))
+    assert_fits(page, 390)
+    assert page.execute_script("return document.images.length") == 0
+    assert "<img src=x onerror" in hover(page, "sessions", 0)
+    assert_quiet(page)

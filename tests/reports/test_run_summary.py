@@ -9,14 +9,20 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from memdiag.errors import ReportError
 from memdiag.records import codec
 from memdiag.records.run import ProgramRun, RunPeak
 from memdiag.reports.run import REPORT
-from memdiag.reports.run.headline import run_headline, moment, remarks
+from memdiag.reports.run.headline import remarks, run_headline
 from memdiag.reports.run.names import command_text, model_names, numbers, shapes_text
 from memdiag.reports.run.owners import process_owners, tiles
-from memdiag.reports.run.sessions import largest_session, session_table, shape_table
+from memdiag.reports.run.peaks import moment
+from memdiag.reports.run.sessions import (
+    largest_session,
+    peak_sentences,
+    phase_table,
+    session_table,
+    shape_table,
+)
 from memdiag.reports.run.timeline import pack, run_timeline
 from tests.reports import runs
 from tests.reports.runs import MIB
@@ -45,7 +51,8 @@ def test_the_answer_is_the_first_line() -> None:
     text = words(shown(runs.server(), quiet=True))
     assert text.startswith(
         "3 processes, 5 sessions of 4 models in 10 s. Peak of all processes 310 MiB RSS"
-        " (280 MiB PSS) in prepack of session 4 (a.onnx)."
+        " (280 MiB PSS at 4.0 s) in prepack of session 4 (a.onnx) and a run of session 1 (a.onnx)"
+        " with x 1×3×640×640."
     )
     assert "RSS counts pages that processes share for each of them" in text
     one = run_headline(runs.run(runs.session(1)))
@@ -81,6 +88,81 @@ def test_what_happened_at_the_peak_is_named() -> None:
     assert moment(run, 9.0) == ""
 
 
+def test_a_proportional_set_that_was_read_far_from_the_peak_is_left_out() -> None:
+    run = runs.server()
+    early = msgspec.structs.replace(
+        run.samples, proportional_t_s=(1.0,), pss_bytes=(60 * MIB,), swap_bytes=(0,)
+    )
+    answer = run_headline(msgspec.structs.replace(run, samples=early))
+    assert "310 MiB in prepack" in answer.first
+    assert "was not read near the peak" in answer.second
+
+
+def test_the_peak_and_the_largest_rises_are_different_facts() -> None:
+    peak, rise, creation = peak_sentences(runs.server())
+    assert peak.startswith(
+        "Peak of the program: 310 MiB at 4.0 s, during prepack of session 4 (a.onnx) in process 101"
+        " and a run of session 1 (a.onnx) with x 1×3×640×640 in process 100. Then resident:"
+        " process 100 210 MiB, process 101 90 MiB"
+    )
+    assert rise == (
+        "Largest rise in a run after the first: session 1 (a.onnx) with x 1×3×640×640 in process"
+        " 100, +50 MiB to 210 MiB at 4.5 s."
+    )
+    assert creation.startswith("Largest rise in a creation and first run: session 4 (a.onnx)")
+    for format in ("markdown", "html"):
+        assert "50 MiB to 210 MiB at 4.5 s" in REPORT.render(runs.server(), format).decode()
+
+
+@pytest.mark.parametrize(
+    ("peak_s", "text"),
+    [
+        (0.5, "during no creation and no run of a session."),
+        (9.0, "during no creation and no run of a session."),
+        (3.0, "no run that raised the memory of its process (session 1 was in use)."),
+    ],
+)
+def test_a_peak_without_a_known_cause(peak_s: float, text: str) -> None:
+    run = runs.run(runs.session(1), peak_s=peak_s)
+    assert peak_sentences(run)[0].endswith(text)
+    assert peak_sentences(runs.run()) == ()
+
+
+def test_the_duration_of_a_run_is_its_own() -> None:
+    peak = RunPeak(
+        session=1, t_s=6.0, peak_rss_bytes=MIB, shapes={"x": (1, 3, 640, 640)}, latency_s=0.2
+    )
+    run = runs.run(runs.session(1), peaks=(peak,))
+    assert moment(run, 5.9) != ""
+    assert moment(run, 5.5) == ""
+
+
+def test_the_phases_of_a_session_are_those_of_a_profile() -> None:
+    table = phase_table(runs.session(1), runs.run(runs.session(1)))
+    assert [(row.cells[0].text, row.level) for row in table.rows] == [
+        ("parse", 0),
+        ("optimize", 0),
+        ("constant_fold", 1),
+        ("other steps", 1),
+        ("initialize", 0),
+        ("prepack", 0),
+        ("first_run", 0),
+    ]
+    assert table.rows[2].is_strong  # the peak
+    assert [column.heading for column in table.columns][:3] == ["session 1", "time", "at start"]
+
+
+def test_the_caller_of_a_library_is_named() -> None:
+    session = runs.session(
+        1, created_at="ocr/onnx/engine.py:41", library="ocr", called_from="app.py:12"
+    )
+    run = runs.run(session)
+    assert "ocr: engine.py:41, called from app.py:12" in words(shown(run, width=140))
+    assert "app.py:12 (ocr)" in words(shown(run, width=80))
+    assert "| `ocr/onnx/engine.py:41` | `app.py:12` |" in REPORT.render(run, "markdown").decode()
+    assert "called from app.py:12" in REPORT.render(run, "html").decode()
+
+
 def test_the_table_has_processes_and_their_sessions() -> None:
     lines = shown(runs.server(), width=76).splitlines()
     start = next(i for i, text in enumerate(lines) if text.startswith("process / session"))
@@ -114,7 +196,7 @@ def test_equal_sessions_and_workers_are_one_line_each() -> None:
     lines = [words(line) for line in text.splitlines()]
     assert any("8.0/240 48" in line for line in lines)  # sums of arenas and of runs
     few = shown(runs.server())
-    assert "×" not in few.partition("MiB. Peak")[0]
+    assert " ×" not in few.partition("MiB. Peak")[0].partition("process / session")[2]
 
 
 def test_sessions_that_need_a_word_get_a_sentence() -> None:
@@ -151,7 +233,10 @@ def test_findings_phases_owners_notes_and_files_follow() -> None:
     text = words(shown(runs.server()))
     assert "duplicate-sessions (20 MiB): Sessions 1 and 4 load the same model" in text
     assert "→ Create one session and share it." in text
-    assert "Creation and first run raised the memory most for session 4 (a.onnx)" in text
+    assert (
+        "Largest rise in a creation and first run: session 4 (a.onnx) in process 101, +210 MiB to"
+        " 310 MiB: session 4" in text
+    )
     assert "reserved: session 4 100 MiB" in text  # of 40 MiB resident
     assert "arena slack 40 20 % session 1 30 MiB" in text
     assert "note: process 102: the hook was not loaded" in text
@@ -231,6 +316,8 @@ def test_models_with_one_file_name_are_distinguished_by_their_folders() -> None:
             "multiprocessing worker",
         ),
         (("python", "-c", "from multiprocessing_x import y"), None),
+        (("/v/bin/python3", "/v/bin/gunicorn", "app:app"), "gunicorn app:app"),
+        (("/v/bin/python3", "/v/bin/app.py"), "python3 app.py"),
         ((), ""),
     ],
 )
@@ -294,5 +381,3 @@ def test_processes_with_sessions_get_lanes_first() -> None:
     assert [mark.sentences for mark in line.lanes[0].peaks] == [
         ("run of session 1 (a.onnx)", "x 1×3×640×640")
     ]
-
-

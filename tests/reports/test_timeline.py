@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from memdiag.records.budget import Breach, Budget, Judgement
 from memdiag.reports.picture import spread
 from memdiag.reports.profile.picture import time_scale
-from memdiag.reports.profile.timeline import limits, thin, timeline
+from memdiag.reports.profile.timeline import limits, timeline
+from memdiag.reports.thinning import thin
 from tests.reports import profiles
 from tests.reports.profiles import MIB
 

@@ -14,7 +14,8 @@ import pytest
 from memdiag.errors import RecordError, UsageError
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
-from memdiag.reports.trace import profile_trace, run_trace
+from memdiag.reports.profile.trace import profile_trace
+from memdiag.reports.run.trace import run_trace
 from tests.reports import profiles, runs, tied_xray
 from tests.reports.runs import MIB
 
@@ -39,10 +40,7 @@ RECORDS: dict[str, Callable[[], Any]] = {
 
 
 def events_of(record: Profile | ProgramRun, *merged: Path) -> list[Event]:
-    if isinstance(record, Profile):
-        data = profile_trace(record)
-    else:
-        data = run_trace(record, merged)
+    data = profile_trace(record) if isinstance(record, Profile) else run_trace(record, merged)
     content = json.loads(data)
     assert set(content) == {"displayTimeUnit", "traceEvents"}
     assert content["displayTimeUnit"] in ("ms", "ns")
@@ -224,7 +222,7 @@ def test_what_is_no_profile_is_refused_in_a_sentence(tmp_path: Path, content: st
 def test_what_onnxruntime_writes_can_be_merged(tmp_path: Path) -> None:
     script = (
         "import sys, numpy, onnx, onnxruntime as ort\n"
-        "model = onnx.parser.parse_model('<ir_version: 8, opset_import: [\"\" : 17]>"
+        'model = onnx.parser.parse_model(\'<ir_version: 8, opset_import: ["" : 17]>'
         " g (float[N] x) => (float[N] y) { y = Relu(x) }')\n"
         "options = ort.SessionOptions()\n"
         "options.enable_profiling = True\n"

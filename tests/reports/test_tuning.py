@@ -8,7 +8,7 @@ from rich.console import Console
 
 from memdiag.records.dimension import Dimension
 from memdiag.records.tuning import Tuning
-from memdiag.reports.tuning import show
+from memdiag.reports.tuning import REPORT
 from tests.reports import fix_records
 from tests.reports import tuning_records as tunings
 
@@ -17,7 +17,7 @@ def printed(
     tuning: Tuning, *, quiet: bool = False, every: bool = False, width: int = 80, to: str = "utf-8"
 ) -> list[str]:
     out = io.TextIOWrapper(io.BytesIO(), encoding=to)
-    show(tuning, Console(file=out, width=width), quiet=quiet, every=every)
+    REPORT.print_summary(tuning, Console(file=out, width=width), quiet=quiet, every=every)
     out.seek(0)
     return out.read().splitlines()
 

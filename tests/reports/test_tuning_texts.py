@@ -2,7 +2,7 @@
 
 import msgspec
 
-from memdiag.reports.tuning import tuning_summary, tuning_outcome
+from memdiag.reports.tuning import tuning_outcome, tuning_summary
 from tests.reports import tuning_records
 
 
@@ -12,7 +12,9 @@ def test_a_profile_tells_what_a_tuning_depends_on() -> None:
     assert said.endswith("It depends on: session.disable_prepacking=1.")
     near = tuning_records.point("arena-off", at=(150, 75), ratio=1.0, fits=False)
     nearest = tuning_records.tuning(near, (tuning_records.DEFAULTS, near))
-    assert "by arena-off, the nearest to a budget that nothing fits: peak" in tuning_outcome(nearest)
+    assert "by arena-off, the nearest to a budget that nothing fits: peak" in tuning_outcome(
+        nearest
+    )
 
 
 def test_all_that_a_point_sets_is_named() -> None:

@@ -9,9 +9,9 @@ from rich.console import Console
 from memdiag.records.attribution import Attribution, Backing
 from memdiag.records.profile import PhaseAttribution
 from memdiag.reports.profile import REPORT
-from memdiag.reports.profile import show as show_profile
 from memdiag.reports.profile.phases import copies_by_phase
-from memdiag.reports.xray import xray_text, show
+from memdiag.reports.xray import REPORT as XRAY_REPORT
+from memdiag.reports.xray import xray_text
 from memdiag.reports.xray.weights import not_located, rest_summary, verification_summary
 from memdiag.units import MIB
 from tests.reports import profiles
@@ -134,7 +134,7 @@ def test_names_stay_text_in_every_report(hostile: Attribution) -> None:
     assert "<img src=x" not in page.replace("\\u003cimg", "")
     assert "&lt;img src=x" in page
     stream = io.StringIO()
-    show_profile(profile, Console(file=stream, width=80))
+    REPORT.print_summary(profile, Console(file=stream, width=80))
     assert "[red]" in stream.getvalue()
     assert max(map(len, stream.getvalue().splitlines())) <= 80
     assert "### Owners of the memory" in REPORT.render(profile, "markdown").decode()
@@ -142,12 +142,12 @@ def test_names_stay_text_in_every_report(hostile: Attribution) -> None:
 
 def test_an_xray_of_its_own_is_shown_and_quiet_is_the_answer() -> None:
     stream = io.StringIO()
-    show(attribution(*SHARED), Console(file=stream, width=80))
+    XRAY_REPORT.print_summary(attribution(*SHARED), Console(file=stream, width=80))
     text = stream.getvalue()
     assert text.startswith("process 42: 64 of 237 MiB are copies of weights in another layout")
     assert " ".join(text.split()).count("Python 90 37.9 % interpreter") == 1
     assert max(map(len, text.splitlines())) <= 80
     quiet = io.StringIO()
     shown = attribution(*SHARED)
-    show(shown, Console(file=quiet, width=200), quiet=True)
+    XRAY_REPORT.print_summary(shown, Console(file=quiet, width=200), quiet=True)
     assert len(quiet.getvalue().splitlines()) == 1

@@ -16,7 +16,7 @@ def printed(
 ) -> list[str]:
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     terminal = Console(file=out, width=width)
-    xray.show(attribution, terminal, quiet=quiet)
+    xray.REPORT.print_summary(attribution, terminal, quiet=quiet)
     out.seek(0)
     return out.read().splitlines()
 
@@ -135,7 +135,7 @@ def test_an_ascii_terminal_gets_ascii() -> None:
 def test_nothing_depends_on_colour() -> None:
     out = io.StringIO()
     terminal = Console(file=out, width=80, force_terminal=True, color_system=None)
-    xray.show(tied_xray.attribution(), terminal)
+    xray.REPORT.print_summary(tied_xray.attribution(), terminal)
     assert [line.rstrip() for line in out.getvalue().splitlines()] == printed(
         tied_xray.attribution()
     )
@@ -143,11 +143,11 @@ def test_nothing_depends_on_colour() -> None:
 
 def test_a_profile_shows_its_xray_before_its_spans_and_its_runs() -> None:
     out = io.StringIO()
-    profile_report.show(tied_xray.with_attribution(), Console(file=out, width=80))
+    profile_report.REPORT.print_summary(tied_xray.with_attribution(), Console(file=out, width=80))
     text = out.getvalue()
     order = ("owner (steady)", "is identified.", "ConstantFolding, step 1:", "Latency median")
     places = [text.index(part) for part in order]
     assert places == sorted(places)
     without = io.StringIO()
-    profile_report.show(profiles.tied_if(), Console(file=without, width=80))
+    profile_report.REPORT.print_summary(profiles.tied_if(), Console(file=without, width=80))
     assert "owner (steady)" not in without.getvalue()

@@ -127,7 +127,7 @@ def test_the_steady_state_comes_first_and_has_more_room() -> None:
 def test_no_more_rows_are_shown_than_are_listed() -> None:
     record = tied_xray.attribution(50)
     named = tuple(
-        msgspec.structs.replace(copy, weights=tuple(f"{place}.{i}" + "x" * 99 for i in range(999)))
+        msgspec.structs.replace(copy, weights=tuple(f"{place}.{i}" + "x" * 99 for i in range(400)))
         for place, copy in enumerate(record.copies)
     )
     record = msgspec.structs.replace(record, copies=named)

@@ -7,7 +7,7 @@ import msgspec
 from rich.console import Console
 
 from memdiag.records.attribution import Attribution, SearchedModel
-from memdiag.reports.xray import REPORT, markdown, show
+from memdiag.reports.xray import REPORT, markdown
 from memdiag.units import MIB
 from tests.reports import attributions
 
@@ -28,7 +28,7 @@ def xray(*, shared: bool) -> Attribution:
 def headings(record: Attribution) -> list[list[str]]:
     """Return the headings of the models' table in each format."""
     stream = io.StringIO()
-    show(record, Console(file=stream, width=120))
+    REPORT.print_summary(record, Console(file=stream, width=120))
     lines = [re.split(r"\s{2,}", line.strip()) for line in stream.getvalue().splitlines()]
     in_markdown = [
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -54,7 +54,7 @@ def test_the_memory_that_belongs_to_no_model_is_named_beneath_the_table() -> Non
     single = msgspec.structs.replace(several, models=several.models[:1], copies=())
     for record, times in ((several, 1), (single, 0)):
         stream = io.StringIO()
-        show(record, Console(file=stream, width=300))
+        REPORT.print_summary(record, Console(file=stream, width=300))
         in_markdown = markdown(record)
         page = REPORT.page(record, plotly="cdn").decode()
         for text in (stream.getvalue(), in_markdown, page):

@@ -9,9 +9,9 @@ from memdiag.records.attribution import (
     Backing,
     Copy,
     CopyKind,
-    Unidentifiable,
     Owner,
     ScanTiming,
+    Unidentifiable,
 )
 from memdiag.records.profile import PhaseAttribution, Profile
 from tests.reports import attributions, profiles

@@ -128,18 +128,31 @@ def test_of_sample_models(sample_model: Callable[..., Path], name: str, external
     check_claims(predicted(path, profile), profile)
 
 
-@pytest.mark.parametrize("external", [False, True], ids=["embedded", "external"])
+@pytest.mark.parametrize(
+    "external",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["embedded", "external"],
+)
 @pytest.mark.parametrize(
     ("body", "dtype"),
     [
-        *((body, np.float32) for body in (PRODUCTS, LOOKUPS, BOTH, ONE_KEPT, TWO_WAYS, TRANSPOSED)),
+        *((body, np.float32) for body in (PRODUCTS, LOOKUPS, ONE_KEPT, TWO_WAYS, TRANSPOSED)),
         (CASTS, np.float16),
     ],
-    ids=["packed", "looked up", "both", "one kept", "two ways", "transposed", "cast"],
+    ids=["packed", "looked up", "one kept", "two ways", "transposed", "cast"],
 )
 def test_of_weights_that_are_alike(
     body: str, dtype: type[np.generic], external: bool, tmp_path: Path
 ) -> None:
+    check_alike(body, dtype, external, tmp_path)
+
+
+@pytest.mark.parametrize("external", [False, True], ids=["embedded", "external"])
+def test_of_weights_that_are_looked_up_and_packed(external: bool, tmp_path: Path) -> None:
+    check_alike(BOTH, np.float32, external, tmp_path)
+
+
+def check_alike(body: str, dtype: type[np.generic], external: bool, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(alike(body, dtype), path, save_as_external_data=external, location="data")
     profile = profiled(path)

@@ -15,13 +15,24 @@ WIDTH = 2048
 ONE = fp32_panels(WIDTH, WIDTH)
 
 
-def layers(folder: Path, count: int = 4, *, external: bool = True, gathered: bool = False) -> Path:
-    """A model of products with a weight of 16 MiB each, beside its data."""
-    random = np.random.default_rng(1)
+def layers(
+    folder: Path,
+    count: int = 4,
+    *,
+    external: bool = True,
+    gathered: bool = False,
+    random: np.random.Generator | None = None,
+) -> Path:
+    """A model of products with a weight of 16 MiB each, beside its data.
+
+    An X-ray needs `random` values; otherwise all values of a weight are the same.
+    """
     info = helper.make_tensor_value_info
     nodes, constants, value = [], [], "x"
     for layer in range(count):
-        weight = random.standard_normal((WIDTH, WIDTH), np.float32)
+        weight = np.full((WIDTH, WIDTH), layer + 1, np.float32)
+        if random is not None:
+            weight = random.standard_normal((WIDTH, WIDTH), np.float32)
         constants.append(numpy_helper.from_array(weight, f"w{layer}"))
         nodes += [
             helper.make_node("MatMul", [value, f"w{layer}"], [f"m{layer}"]),
@@ -89,7 +100,7 @@ def test_one_that_may_be_given_is_not_packed(tmp_path: Path) -> None:
 def test_the_private_copies_are_those_predicted(
     tmp_path: Path, version: str, agrees: Agrees
 ) -> None:
-    path = layers(tmp_path)
+    path = layers(tmp_path, random=np.random.default_rng(1))
     (one,) = findings(RULE, path, tmp_path, runtime=version)
     copies = xray(path, version).copies
     private = [copy for copy in copies if copy.backing.kind == "anonymous" and copy.in_use]

@@ -27,11 +27,11 @@ class Script:
         self.tracker = PhaseTracker(at(0).memory, providers)
         self.now_s = 0.0
 
-    def cut(self, after_s: float, name: str, phase: str, reading: Boundary) -> None:
+    def cut(self, after_s: float, name: str, phase: str, boundary: Boundary) -> None:
         self.now_s += after_s
-        self.tracker.start_span(name, phase, self.now_s, reading)  # type: ignore[arg-type] # plain text
+        self.tracker.start_span(name, phase, self.now_s, boundary)  # type: ignore[arg-type] # plain text
 
-    def lines(self, *lines: tuple[float, MarkerKind, str], reading: Boundary) -> None:
+    def lines(self, *lines: tuple[float, MarkerKind, str], boundary: Boundary) -> None:
         markers = []
         for after_s, kind, name in lines:
             self.now_s += after_s
@@ -39,38 +39,38 @@ class Script:
             step = 1 if kind == "transformer_start" else None
             markers.append(LogMarker(kind, ORIGIN + self.now_s, name, step, modified))
         self.now_s += 0.00005
-        self.tracker.add_markers(markers, ORIGIN, self.now_s, reading)
+        self.tracker.add_markers(markers, ORIGIN, self.now_s, boundary)
 
     def sample(self, megabytes: float) -> None:
         rss = round(megabytes * MB)
         self.tracker.add_sample(self.now_s, Reading(rss, rss, 0))
 
-    def stop(self, after_s: float, reading: Boundary) -> None:
+    def stop(self, after_s: float, boundary: Boundary) -> None:
         self.now_s += after_s
-        self.tracker.finish(self.now_s, reading)
+        self.tracker.finish(self.now_s, boundary)
 
 
 def newest() -> Script:
     """The tied weight's story on a runtime that logs where a transformer starts."""
     script = Script()
     script.cut(0.1, "create the session", "parse", at(40, 40))
-    script.lines((0.001, "load", ""), reading=at(40, 40))
-    script.lines((0.5, "initialize_session", ""), reading=at(540, 800))
-    script.lines((0.2, "transformer_start", "ConstantFolding"), reading=at(540, 1040))
+    script.lines((0.001, "load", ""), boundary=at(40, 40))
+    script.lines((0.5, "initialize_session", ""), boundary=at(540, 800))
+    script.lines((0.2, "transformer_start", "ConstantFolding"), boundary=at(540, 1040))
     script.sample(1500)
     script.lines(
         (0.5, "transformer_end", "ConstantFolding"),
         (0.000004, "transformer_start", "MatMulAddFusion"),
         (0.000004, "transformer_end", "MatMulAddFusion"),
-        reading=at(1040, 1540),
+        boundary=at(1040, 1540),
     )
-    script.lines((0.003, "session_state", ""), reading=at(1040, 1040))
+    script.lines((0.003, "session_state", ""), boundary=at(1040, 1040))
     script.lines(
         (0.00002, "save_initializers", ""),
         (0.00002, "initializers_saved", ""),
-        reading=at(1040, 1040),
+        boundary=at(1040, 1040),
     )
-    script.lines((0.3, "initialized", ""), reading=at(1540, 1540))
+    script.lines((0.3, "initialized", ""), boundary=at(1540, 1540))
     script.cut(0.001, "first run", "first_run", at(1540, 1540))
     script.cut(0.01, "runs", "steady", at(1550, 1560))
     script.stop(0.1, at(1550, 1550))
@@ -141,12 +141,12 @@ def test_the_runtimes_time_stamps_count_not_our_waking_up() -> None:
 def test_without_start_lines_a_transformer_begins_where_the_one_before_ended() -> None:
     script = Script()
     script.cut(0.1, "create the session", "parse", at(40, 40))
-    script.lines((0.5, "initialize_session", ""), reading=at(540, 800))
-    script.lines((0.2, "transformer_end", "EnsureUniqueDQForNodeUnit"), reading=at(540, 1040))
-    script.lines((0.01, "transformer_end", "CommonSubexpressionElimination"), reading=at(540, 540))
+    script.lines((0.5, "initialize_session", ""), boundary=at(540, 800))
+    script.lines((0.2, "transformer_end", "EnsureUniqueDQForNodeUnit"), boundary=at(540, 1040))
+    script.lines((0.01, "transformer_end", "CommonSubexpressionElimination"), boundary=at(540, 540))
     script.sample(1500)
-    script.lines((0.5, "transformer_end", "ConstantFolding"), reading=at(1040, 1540))
-    script.lines((0.01, "transformer_end", "ConstantFolding"), reading=at(1040, 1040))
+    script.lines((0.5, "transformer_end", "ConstantFolding"), boundary=at(1040, 1540))
+    script.lines((0.01, "transformer_end", "ConstantFolding"), boundary=at(1040, 1040))
     script.stop(0.1, at(1040, 1040))
     assert not script.tracker.explicit_starts
     # What went before the first transformer is the graph's preparation, not that transformer.
@@ -201,7 +201,7 @@ def test_no_transformer_is_blamed_for_what_a_provider_compiles(
 ) -> None:
     script = Script(providers)
     script.cut(0.1, "create the session", "parse", at(40, 40))
-    script.lines((0.5, "initialize_session", ""), reading=at(40, 40))
+    script.lines((0.5, "initialize_session", ""), boundary=at(40, 40))
     log, rss = LogParser("secret"), 40
     for text in LOGS[release]:
         line = f"2026-11-22 17:33:49.695525824 [I:onnxruntime:, file.cc:1 Function] {text}\n"

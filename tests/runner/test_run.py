@@ -21,6 +21,7 @@ from memdiag.runner.run import (
     MeasuredRun,
     Measurement,
     Progress,
+    XrayMoment,
     measure,
 )
 
@@ -300,9 +301,12 @@ def test_the_moments_come_in_order_with_the_facts_of_the_log(fake_job: MakeJob) 
         "Reserving memory in BFCArena for Cpu size: 4096",
         "Session successfully initialized.",
     ]
-    with MeasuredRun(fake_job({"create": [{"log": line} for line in said]})) as run:
-        first, last = run.moments()
-        assert run.measurement().outcome.status == "completed"
+    moments: list[XrayMoment] = []
+    measured = MeasuredRun(
+        fake_job({"create": [{"log": line} for line in said]}), moments.append
+    ).run()
+    assert measured.outcome.status == "completed"
+    first, last = moments
     assert isinstance(first, AtBaseline)
     assert isinstance(last, AtSteady)
     log = last.log
@@ -312,15 +316,17 @@ def test_the_moments_come_in_order_with_the_facts_of_the_log(fake_job: MakeJob) 
     assert log.reserved == {4096: 1}
 
 
-def test_the_time_spent_at_the_end_of_a_phase_belongs_to_no_phase(fake_job: MakeJob) -> None:
+def test_the_time_of_an_inspection_belongs_to_no_phase(fake_job: MakeJob) -> None:
     ended: list[PhaseName] = []
-    with MeasuredRun(fake_job({"create": SESSION, "run": []}), phase_ends=True) as run:
-        for moment in run.moments():
-            if isinstance(moment, AtPhaseEnd):
-                assert psutil.Process(moment.pid).status() == psutil.STATUS_STOPPED
-                ended.append(moment.phase)
-                time.sleep(0.5)
-        measured = run.measurement()
+
+    def inspect(moment: XrayMoment) -> None:
+        time.sleep(0.5)
+        if isinstance(moment, AtPhaseEnd):
+            assert psutil.Process(moment.pid).status() == psutil.STATUS_STOPPED
+            ended.append(moment.phase)
+
+    job = fake_job({"create": SESSION, "run": []})
+    measured = MeasuredRun(job, inspect, phase_ends=True).run()
     assert measured.outcome.status == "completed"
     assert list(dict.fromkeys(ended)) == [
         "parse",
@@ -334,12 +340,11 @@ def test_the_time_spent_at_the_end_of_a_phase_belongs_to_no_phase(fake_job: Make
 
 
 def test_an_interrupt_at_a_moment_keeps_what_was_measured(fake_job: MakeJob) -> None:
-    with MeasuredRun(fake_job({"create": SESSION}), phase_ends=True) as run:
-        for moment in run.moments():
-            if isinstance(moment, AtPhaseEnd) and moment.phase == "prepack":
-                run.interrupt()
-                break
-        measured = run.measurement()
+    def inspect(moment: XrayMoment) -> None:
+        if isinstance(moment, AtPhaseEnd) and moment.phase == "prepack":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    measured = MeasuredRun(fake_job({"create": SESSION}), inspect, phase_ends=True).run()
     assert measured.interrupted
     assert measured.outcome.status == "killed"
     assert "prepack" in [phase.name for phase in measured.phases]

@@ -1,6 +1,6 @@
 """Trying inputs in a child: the first that runs, all that run, and children that end."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +38,8 @@ def test_the_first_that_runs_and_all_that_run(job: Job, tmp_path: Path) -> None:
     candidates = feeds(tmp_path, (4, 3, 5, 6))
     assert try_inputs(job, candidates) == 1
     assert inputs_that_run(job, candidates) == [1, 3]
+    assert inputs_that_run(job, candidates, needs_first=True) == []
+    assert inputs_that_run(job, candidates[1:], needs_first=True) == [0, 2]
     assert inputs_that_run(job, candidates[:1]) == []
     assert inputs_that_run(job, []) == []
 
@@ -49,10 +51,11 @@ def test_a_candidate_that_ends_the_child_does_not_hide_the_next(
     killed = tmp_path / "6.npy"
     try_each = module._try_each
 
-    def ending(job: Job, left: Sequence[Sequence[Feed]]) -> list[bool]:
+    def ending(job: Job, left: Sequence[Sequence[Feed]]) -> Generator[bool]:
         runs = list(try_each(job, left))
         ends = [index for index, each in enumerate(left) if each[0].files == (killed,)]
-        return runs[: ends[0]] if ends else runs
+        yield from runs[: ends[0]] if ends else runs
 
     monkeypatch.setattr(module, "_try_each", ending)
     assert inputs_that_run(job, candidates) == [0, 2]
+    assert inputs_that_run(job, candidates[1:], needs_first=True) == []

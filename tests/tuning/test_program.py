@@ -100,14 +100,44 @@ def model(sample_model: SampleModel, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("option", tuning_options(), ids=lambda option: option.name)
-def test_the_program_runs_as_it_stands(option: TuningOption, model: Path) -> None:
+@pytest.mark.parametrize(
+    "option",
+    [option for option in tuning_options() if option.environment],
+    ids=lambda option: option.name,
+)
+def test_a_program_with_variables_runs_as_it_stands(option: TuningOption, model: Path) -> None:
     if not option.is_available(Runtime.installed()):
         pytest.skip("not on this machine")
     program = session_program(str(model), point(option))
     run(program, model.parent)
     for name, value in option.environment.items():
         assert f"export {name}={value}" in program
+
+
+_RUN_EACH = """
+import json, traceback
+for name, program in json.load(open("programs.json")).items():
+    try:
+        exec(compile(program, name, "exec"), {})
+    except BaseException:
+        print(name, traceback.format_exc())
+"""
+
+
+def test_programs_without_variables_run_as_they_stand(model: Path) -> None:
+    programs = {}
+    for option in tuning_options():
+        if option.is_available(Runtime.installed()) and not option.environment:
+            own = shutil.copytree(model.parent, model.parent.with_name(option.name)) / model.name
+            programs[option.name] = session_program(str(own), point(option)) + _MEASURED
+    # One process for all of them: what they set counts for their own sessions.
+    (model.parent / "programs.json").write_text(json.dumps(programs))
+    words = [sys.executable, "-W", "error", "-c", _RUN_EACH]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=model.parent)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(programs) > 15
+    assert [set(json.loads(line)) for line in lines] == [{"VmHWM", "RssAnon"}] * len(programs)
 
 
 def test_telemetry_is_off_before_the_runtime_is_imported(

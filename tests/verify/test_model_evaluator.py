@@ -76,6 +76,7 @@ def judge(write: Write, bench: Callable[[Path], ModelEvaluator]) -> Iterator[Mod
         yield evaluator
 
 
+@pytest.mark.usefixtures("equal_latency")
 def test_the_same_model_passes(write: Write, judge: ModelEvaluator) -> None:
     assert judge.unstable == frozenset()
     verdict = judge.evaluate(Job(model=write("same")), Bound.exact(), pairs=10)

@@ -49,8 +49,9 @@ def test_external_data_is_looked_for_beside_the_model(tmp_path: Path) -> None:
     onnx.save(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
     assert complaint(path) == ""
     (tmp_path / "w.bin").unlink()
-    assert "w.bin" in complaint(path)
-    assert str(tmp_path) not in complaint(path)
+    found = complaint(path)
+    assert "w.bin" in found
+    assert str(tmp_path) not in found
 
 
 def test_what_the_original_has_as_well_is_not_new(tmp_path: Path) -> None:
@@ -59,14 +60,15 @@ def test_what_the_original_has_as_well_is_not_new(tmp_path: Path) -> None:
         saved(tmp_path / "bad.onnx", shapeless(model())),
     )
     wrong = saved(tmp_path / "wrong.onnx", model("y = Relu(nothing)"))
-    assert ValidityChecker(good).check(good) == ("", False)
-    found = ValidityChecker(good).check(bad)
+    of_good, of_bad = ValidityChecker(good), ValidityChecker(bad)
+    assert of_good.check(good) == ("", False)
+    found = of_good.check(bad)
     assert found.is_new
     assert "shape" in found.complaint
-    assert ValidityChecker(bad).check(bad) == (found.complaint, False)
-    assert ValidityChecker(bad).complaint == found.complaint
-    assert ValidityChecker(bad).check(wrong).is_new
-    assert ValidityChecker(bad).check(good) == ("", False)
+    assert of_bad.check(bad) == (found.complaint, False)
+    assert of_bad.complaint == found.complaint
+    assert of_bad.check(wrong).is_new
+    assert of_bad.check(good) == ("", False)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a process ends by signals on POSIX only")

@@ -159,9 +159,13 @@ class SideBySide:
             self.notes.append("no generated inputs run: sessions are created, but not run")
         for plan in opened if self.own_inputs and self._sets else ():
             feeds = self._sets[0].feeds
-            runs = try_inputs(replace(plan.job, runs=None), [feeds]) is not None
+            # The first column runs with its own.
+            runs = plan is self._first or self._runs(plan, feeds)
             if not runs or not self._has_given_sizes(plan, feeds):
                 self._own[plan.label] = self._find_trials(plan)
+
+    def _runs(self, plan: ColumnPlan, feeds: Sequence[Feed]) -> bool:
+        return try_inputs(replace(plan.job, runs=None), [feeds]) is not None
 
     def _check_dims(self, plans: Sequence[ColumnPlan]) -> None:
         """Check that at least one model has each dimension of --dim.

@@ -19,9 +19,10 @@ from memdiag.cli.options import (
     pairs,
     read_dims,
     read_inputs,
-    read_limits,
+    read_memory_limit,
     whole_number,
 )
+from memdiag.defaults import COMPARISON_PROCESSES
 
 ARGUMENTS = "FILE..."
 
@@ -64,7 +65,7 @@ def configure(parser: ArgumentParser) -> None:
         "--processes",
         metavar="N",
         type=whole_number(1),
-        default=5,
+        default=COMPARISON_PROCESSES,
         help="Number of processes to run for each column; medians are used.",
     )
     add_session_options(group)
@@ -106,7 +107,7 @@ def run(options: Namespace) -> int:
     session_options = pairs("--session-option", options.session_option)
     if options.threads is not None:
         session_options["intra_op_num_threads"] = str(options.threads)
-    limits = read_limits(options)
+    memory_limit_bytes = read_memory_limit(options)
     with StatusLine(options.paths[0].name) as line:
         result = compare(
             *options.paths,
@@ -119,8 +120,8 @@ def run(options: Namespace) -> int:
             runs=options.runs,
             processes=options.processes,
             session_options=session_options,
-            timeout_s=limits.timeout_s,
-            memory_limit_bytes=limits.memory_limit_bytes,
+            timeout_s=options.timeout,
+            memory_limit_bytes=memory_limit_bytes,
             xray=options.xray != "none",
             on_progress=line.show,
         )

@@ -28,17 +28,17 @@ from memdiag.cli.options import (
     pairs,
     read_dims,
     read_inputs,
-    read_limits,
+    read_memory_limit,
     whole_number,
 )
+from memdiag.defaults import BUDGET_PROCESSES, DEFAULT_PROVIDERS
 from memdiag.errors import ReportError, UsageError
 
 if TYPE_CHECKING:
     from memdiag.api.budget import BudgetResult
-    from memdiag.api.profile import ProfileConfig
+    from memdiag.api.profile_config import ProfileConfig
     from memdiag.records.budget import Budget
     from memdiag.records.profile import Profile
-    from memdiag.runner.job import SessionConfig
 
 ARGUMENTS = "MODEL"
 _JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -126,7 +126,7 @@ def configure(parser: ArgumentParser) -> None:
         "--processes",
         metavar="N",
         type=whole_number(1),
-        default=3,
+        default=BUDGET_PROCESSES,
         help="Number of processes to run when a budget is exceeded or a baseline is written;"
         " medians are used.",
     )
@@ -245,41 +245,31 @@ def read_budget(text: str | None) -> Budget | None:
 
 
 def _config(options: Namespace, *, pinned: bool) -> ProfileConfig:
-    from memdiag.api.arguments import input_config
-    from memdiag.api.profile import ProfileConfig
-    from memdiag.api.project_settings import read_project_settings
-    from memdiag.runner.job import XrayConfig
-
-    return ProfileConfig(
-        rules=read_project_settings().selection(),
-        session=_session(options, pinned=pinned),
-        inputs=input_config(
-            dims=read_dims(options.dim),
-            inputs=read_inputs(options),
-            runs=options.runs,
-            run=options.run,
-        ),
-        limits=read_limits(options),
-        xray=XrayConfig(when=options.xray, verify=options.verify),
-        command=command_line(),
-    )
-
-
-def _session(options: Namespace, *, pinned: bool) -> SessionConfig:
-    from memdiag.api.arguments import session_config
     from memdiag.api.budget import pinned as with_pinned_malloc
+    from memdiag.api.profile_config import profile_config
+    from memdiag.api.project_settings import read_project_settings
 
     environment = pairs("--env", options.env)
-    return session_config(
+    return profile_config(
+        dims=read_dims(options.dim),
+        inputs=read_inputs(options),
+        runs=options.runs,
+        run=options.run,
         session_options=pairs("--session-option", options.session_option),
         optimization_level=options.optimization_level,
         disabled_optimizers=options.disable_optimizer,
         threads=options.threads,
-        providers=options.provider or ("CPUExecutionProvider",),
+        providers=options.provider or DEFAULT_PROVIDERS,
         environment=with_pinned_malloc(environment) if pinned else environment,
         load_from=options.load_from,
         telemetry=options.telemetry,
         python=options.python,
+        timeout_s=options.timeout,
+        memory_limit_bytes=read_memory_limit(options),
+        xray=options.xray,
+        verify=options.verify,
+        rules=read_project_settings().selection(),
+        command=command_line(),
     )
 
 

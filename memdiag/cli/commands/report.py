@@ -86,7 +86,7 @@ def _merged(record: "Reported", profiles: Sequence[Path], formats: Sequence[str]
         UsageError: the record is not of a program, or no trace is written.
     """
     from memdiag.records.run import ProgramRun
-    from memdiag.reports.trace import run_trace
+    from memdiag.reports.run.trace import run_trace
 
     if not profiles:
         return None

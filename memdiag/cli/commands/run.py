@@ -71,8 +71,11 @@ def run(options: Namespace) -> int:
 
             require_terminal()
             view = LiveView(f"memdiag run {' '.join(words)}", lambda view: _leave(view, folder))
-            settings = {"each_step": stack.enter_context(view).update, "output_folder": folder}
-        result = record(words, xray=options.xray, folder=folder, **settings)
+            settings = {
+                "on_progress": stack.enter_context(view).update,
+                "program_output_folder": folder,
+            }
+        result = record(words, xray=options.xray, request_folder=folder, **settings)
     console = Console(stderr=True, highlight=False)
 
     def print_answer(written: Sequence[Path]) -> int:

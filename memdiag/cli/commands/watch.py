@@ -82,14 +82,14 @@ def run(options: Namespace) -> int:
             require_terminal()
             title = f"memdiag watch {options.pid}"
             view = LiveView(title, lambda view: signal.raise_signal(signal.SIGINT))
-            settings = {"each_step": stack.enter_context(view).update}
+            settings = {"on_progress": stack.enter_context(view).update}
         result = watch(
             options.pid,
             duration_s=options.duration_s,
             period_s=options.period_s or PERIOD_S,
             xray=options.xray,
             models=options.model or None,
-            folder=folder,
+            request_folder=folder,
             **settings,
         )
 

@@ -60,10 +60,11 @@ def run(options: Namespace) -> int:
     from memdiag.programs.control import request_xray
     from memdiag.records.codec import encode
     from memdiag.records.files import require_writable
+    from memdiag.reports.run.requested import answer_lines
 
     if not options.process.isdecimal():
-        count = request_xray(Path(options.process))
-        print(f"{count} processes with onnxruntime were examined; the recording has the result")
+        lines = answer_lines(request_xray(Path(options.process)))
+        print("\n".join(lines[:1] if options.quiet else lines))
         return CLEAN
     # The command line parses the files after the first one of --model as arguments.
     models = [*options.model, *options.models]

@@ -27,7 +27,8 @@ Sessions that are alive together for less than a second, as when a program repla
 session; less than 1 MiB, little beside Python with onnxruntime; sessions that are made for
 each call (see `session-per-call`); the same model in several processes (see
 `weights-in-workers`). Models are the same if their path is, or the bytes they were created
-from.
+from. Of processes without recorded sessions (`memdiag watch --xray`) a finding needs further
+copies of four fifths of the weights, in the same layout, and more arenas than models.
 """
 
 from collections import defaultdict
@@ -47,10 +48,11 @@ from memdiag.programs.session_facts import (
     sharing_advice,
     size_text,
 )
+from memdiag.programs.xray_facts import is_private, same_form, unrecorded_xrays, weight_copies
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
 from memdiag.rules.wording import some_of
-from memdiag.units import MIB
+from memdiag.units import MIB, counted, format_size
 
 RULE = Rule(
     code="MD701",
@@ -58,7 +60,12 @@ RULE = Rule(
     summary="The same model is loaded more than once in a process",
 )
 
+NEEDS_SESSIONS = False
+
 _MIN_BYTES = MIB
+_MIN_REPEATED_SHARE = 0.8
+"""Share of a model's weights in memory that further copies must repeat, to be those of another
+session."""
 
 _CHANGE_NO_OUTPUTS = {
     "enable_cpu_mem_arena",
@@ -87,6 +94,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
 
     Processes that create them at the same places, such as workers, have one finding.
     """
+    yield from _in_xrays(run)
     per_call = {number for each in sessions_per_call(run) for number in numbers(each)}
     others = [session for session in created_sessions(run) if session.number not in per_call]
     alike: defaultdict[tuple[str, str], list[list[ProgramSession]]] = defaultdict(list)
@@ -99,6 +107,40 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         size = sum(known) if known else None
         if size is None or size >= _MIN_BYTES:
             yield _finding(processes, size)
+
+
+def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
+    """Yield a finding for each model that a process without recorded sessions has twice.
+
+    A weight that several nodes use may have several packed copies in one session. Therefore nearly
+    all weights must have further copies, and the process more arenas than models.
+    """
+    for xray in unrecorded_xrays(run):
+        arenas, by_model = xray.attribution.arenas, weight_copies(xray)
+        if len(arenas) <= len(by_model):
+            continue
+        for key, copies in by_model.items():
+            forms = list(same_form(copies))
+            whole = sum(each[0].bytes for each in forms)
+            repeated = [each for each in forms if len(each) > 1]
+            extra = sum(
+                sum(copy.resident_bytes for copy in each[1:] if is_private(copy))
+                for each in repeated
+            )
+            is_whole = sum(each[0].bytes for each in repeated) >= _MIN_REPEATED_SHARE * whole
+            if len(repeated) > 1 and is_whole and extra >= _MIN_BYTES:
+                count = max(map(len, repeated))
+                yield ProgramFinding(
+                    rule=RULE.name,
+                    sessions=(),
+                    bytes=extra,
+                    message=(
+                        f"nearly all weights of {key.name} are in process {xray.pid} up to {count}"
+                        f" times in the same layout, and it has {counted(len(arenas), 'arena')}:"
+                        f" several sessions of the model. One would save {format_size(extra)}."
+                    ),
+                    remedy=sharing_advice(()),
+                )
 
 
 def _saved_bytes(sessions: Sequence[ProgramSession]) -> int | None:

@@ -37,6 +37,7 @@ from memdiag.programs.session_facts import (
     model_key,
     model_name,
     numbers,
+    place,
     process_ids,
     ready_s,
     size_text,
@@ -78,7 +79,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
             bytes=size,
             message=(
                 f"{counted(len(sessions), 'session')} of {model_name(first)}, created at"
-                f" {first.created_at} in {process_ids(sessions)}, stayed for"
+                f" {place(first)} in {process_ids(sessions)}, stayed for"
                 f" {format_duration(idle_s)} after the last of {counted(runs, 'run')}, and took"
                 f" {size_text(size)}."
             ),

@@ -39,6 +39,7 @@ from memdiag.programs.session_facts import (
     model_key,
     model_name,
     numbers,
+    place,
     process_ids,
     redundant_bytes,
     sharing_advice,
@@ -102,7 +103,7 @@ def _finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramFinding:
     creation_s = sum(session.creation_s or 0 for session in sessions)
     run_s = sum(shapes.total_s for session in sessions for shapes in session.shapes)
     message = (
-        f"{len(sessions)} sessions of {model_name(first)} were created at {first.created_at} in"
+        f"{len(sessions)} sessions of {model_name(first)} were created at {place(first)} in"
         f" {process_ids(sessions)}, for {counted(runs, 'run')}: creating them took"
         f" {format_duration(creation_s)}, running them {format_duration(run_s)}."
     )

@@ -38,6 +38,7 @@ from memdiag.programs.session_facts import (
     model_key,
     model_name,
     numbers,
+    place,
     process_ids,
     ready_s,
     size_text,
@@ -79,7 +80,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
             bytes=size,
             message=(
                 f"{counted(len(sessions), 'session')} of {model_name(first)}, created at"
-                f" {first.created_at} in {process_ids(sessions)}, never ran in the"
+                f" {place(first)} in {process_ids(sessions)}, never ran in the"
                 f" {format_duration(waited_s)} until the end, and took {size_text(size)}."
             ),
             remedy=(

@@ -36,9 +36,14 @@ while the session was created, up to the weights of the model.
 
 Less than 16 MiB in all, a fraction of what Python with onnxruntime takes in each process;
 weights that are mapped; processes that did not run at the same time; sessions that a forked
-process inherited, whose memory the system shares.
+process inherited, whose memory the system shares. Of processes without recorded sessions
+(`memdiag watch --xray`), models are the same if file name and size of the weights are.
+Copies at the same address in several processes count only as far as the proportional sets
+prove that they are no pages of a fork.
 """
 
+import sys
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from memdiag.programs.session_facts import (
@@ -51,7 +56,15 @@ from memdiag.programs.session_facts import (
     private_weight_bytes,
     process_ids,
 )
-from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
+from memdiag.programs.xray_facts import (
+    ModelKey,
+    is_private,
+    listed_processes,
+    unrecorded_xrays,
+    weight_copies,
+)
+from memdiag.records.attribution import Copy
+from memdiag.records.run import ProcessXray, ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
 from memdiag.units import MIB, format_size
 
@@ -60,13 +73,20 @@ RULE = Rule(
     name="weights-in-workers",
     summary="Several processes have a private copy each of the weights of the same model",
 )
+NEEDS_SESSIONS = False
 
 _MIN_BYTES = 16 * MIB
 _AFTER_CREATION = ("first_run", "steady")
+_BY_PATH = (
+    "Save the model once with its packed weights, which all processes then map from one file, or"
+    " use external data with session.disable_prepacking: memdiag explain weights-in-workers shows"
+    " how."
+)
 
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model of which several processes have private copies."""
+    yield from _in_xrays(run)
     for same in grouped(created_sessions(run), model_key):
         together = alive_together(same)
         processes = grouped(together, lambda each: each.pid)
@@ -74,6 +94,61 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         size = sum(private) - max(private, default=0)
         if len(processes) > 1 and size >= _MIN_BYTES:
             yield _finding(together, len(processes), sum(private), size)
+
+
+def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
+    """Yield a finding for each model of which processes without recorded sessions have copies."""
+    xrays = _alive_together(run, unrecorded_xrays(run))
+    by_model: dict[ModelKey, list[tuple[ProcessXray, list[Copy]]]] = {}
+    for xray in xrays:
+        for key, copies in weight_copies(xray).items():
+            by_model.setdefault(key, []).append((xray, list(filter(is_private, copies))))
+    for key, holders in by_model.items():
+        sizes = [sum(copy.resident_bytes for copy in copies) for _, copies in holders]
+        extra = sum(sizes) - max(sizes, default=0)
+        # Copies that are at one address in several processes may be the pages of a fork.
+        unlike = _at_different_addresses([copies for _, copies in holders])
+        proven = max(unlike, extra - _shared_bytes(run))
+        if proven >= _MIN_BYTES:
+            processes = listed_processes([xray for xray, _ in holders])
+            yield ProgramFinding(
+                rule=RULE.name,
+                sessions=(),
+                bytes=proven,
+                message=(
+                    f"{len(holders)} processes have equal weights of {key.name} at the same time"
+                    f" ({processes}): in private memory at least {format_size(proven)} more than"
+                    " one process has."
+                ),
+                remedy=_BY_PATH,
+            )
+
+
+def _at_different_addresses(copies_of: Sequence[Sequence[Copy]]) -> int:
+    """Return the bytes of the copies of all processes but one, equal addresses counted once."""
+    seen: set[tuple[int, int]] = set()
+    sizes = []
+    for copies in copies_of:
+        own = [copy for copy in copies if (copy.address, copy.bytes) not in seen]
+        seen |= {(copy.address, copy.bytes) for copy in own}
+        sizes.append(sum(copy.resident_bytes for copy in own))
+    return sum(sizes) - max(sizes, default=0)
+
+
+def _shared_bytes(run: ProgramRun) -> int:
+    """Return how much the resident sets count more than once, at the last reading of both."""
+    samples = run.samples
+    if not samples.pss_bytes or not samples.t_s:
+        return sys.maxsize
+    index = max(0, bisect_right(samples.t_s, samples.proportional_t_s[-1]) - 1)
+    return max(0, samples.rss_bytes[index] - samples.pss_bytes[-1])
+
+
+def _alive_together(run: ProgramRun, xrays: list[ProcessXray]) -> list[ProcessXray]:
+    """Return those of `xrays` whose processes were alive when the last of them was taken."""
+    last_s = max((xray.t_s for xray in xrays), default=0.0)
+    ends = {process.pid: process.ended_s for process in run.processes}
+    return [xray for xray in xrays if (end := ends[xray.pid]) is None or end >= last_s]
 
 
 def _private_bytes(session: ProgramSession) -> int:
@@ -101,11 +176,7 @@ def _finding(
             " processes map them from one file: memdiag explain weights-in-workers shows how."
         )
     else:
-        remedy = (
-            "Save the model once with its packed weights, which all processes then map from one"
-            " file, or use external data with session.disable_prepacking: memdiag explain"
-            " weights-in-workers shows how."
-        )
+        remedy = _BY_PATH
     return ProgramFinding(
         rule=RULE.name,
         sessions=numbers(sessions),

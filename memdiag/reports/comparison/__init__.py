@@ -19,7 +19,7 @@ from memdiag.reports.comparison.sentences import (
     title,
 )
 from memdiag.reports.comparison.tables import comparison_tables
-from memdiag.reports.console import block, files, line, print_plain
+from memdiag.reports.console import block, files, line
 from memdiag.reports.page import Plotly, page
 from memdiag.reports.report import Report, file_names
 from memdiag.reports.table import Table, markdown_table, print_table
@@ -34,11 +34,7 @@ _MAX_CONSOLE_CHANGES = 16
 def show(
     comparison: Comparison, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
 ) -> None:
-    """Print `comparison` on `console`; `written` are the files to name; `quiet` prints only the answer."""
-    print_plain(console, lambda: _show(comparison, console, written, quiet))
-
-
-def _show(comparison: Comparison, console: Console, written: Sequence[Path], quiet: bool) -> None:
+    """Print `comparison`; `written` are the files to name; `quiet` prints only the answer."""
     line(console, f"{title(comparison)}: {answer(comparison)}", "bold")
     line(console, bisection_result(comparison), "bold")
     if quiet:
@@ -60,7 +56,7 @@ def _changes(comparison: Comparison) -> list[str]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """Return a comparison in Markdown: the answer, the tables, the differences, what was not measured."""
+    """Return Markdown: the answer, the tables, the differences, and what was not measured."""
     result = bisection_result(comparison)
     return md.document(
         (

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memdiag.records.comparison import ComparisonColumn, Comparison, Latency
+from memdiag.records.comparison import Comparison, ComparisonColumn, Latency
 from memdiag.records.profile import PHASES
 from memdiag.reports import picture
 from memdiag.reports.comparison.sentences import answer, bisection_result, title
@@ -55,9 +55,10 @@ def timeline_of(column: ComparisonColumn, *, max_points: int = 1200) -> ColumnTi
     if not kept:
         return None
     end = max(band.end_s for band in line.bands if band.phase != "steady")
+    above_bytes = line.above_bytes
     return ColumnTimeline(
         t_s=tuple(round(line.t_s[index] - begin, 6) for index in kept),
-        above_bytes=tuple(line.above_bytes[index] for index in kept),
+        above_bytes=tuple(above_bytes[index] for index in kept),
         layers=tuple(
             Layer(name=layer.name, above_bytes=tuple(layer.above_bytes[i] for i in kept))
             for layer in line.layers

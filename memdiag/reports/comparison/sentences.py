@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from memdiag.comparison.copies import in_words
 from memdiag.records.comparison import (
-    FigureChange,
-    ComparisonColumn,
     ColumnStatus,
     Comparison,
+    ComparisonColumn,
     ComparisonKind,
     CopyChange,
+    FigureChange,
     Latency,
     Metric,
 )
@@ -115,9 +115,10 @@ def problems(comparison: Comparison) -> tuple[str, ...]:
 
 
 def change_sentence(comparison: Comparison, change: FigureChange) -> str:
-    """Return a change as a sentence: ``steady from 5 MiB to 9 MiB since 1.31.1: +4 MiB, m now packs W``.
+    """Return a change as a sentence.
 
-    Its figures are in the tables as well.
+    For example ``steady from 5 MiB to 9 MiB since 1.31.1: +4 MiB, m now packs W``. Its figures are
+    in the tables as well.
     """
     difference = _difference(comparison, change)
     if comparison.kind == "onnxruntime":

@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from memdiag.records import comparison as records
-from memdiag.records.comparison import MeasuredBytes, Comparison, Latency
+from memdiag.records.comparison import Comparison, Latency, MeasuredBytes
 from memdiag.records.profile import PHASES, PhaseName
 from memdiag.reports.comparison.picture import color_of
 from memdiag.reports.comparison.sentences import decimals, latency_ratio
 from memdiag.reports.page import SIZE_BAR_LEGEND, SizeBar, size_bar_cells
 from memdiag.reports.palette import LIGHT
-from memdiag.reports.profile.phases import SAMPLED_MARK
+from memdiag.reports.phase_table import SAMPLED_MARK
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import mebibytes, plain
 from memdiag.units import MIB, format_duration, format_size

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from memdiag.records.profile import Profile
 from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, labelled, line, print_plain
+from memdiag.reports.console import block, files, labelled, line
 from memdiag.reports.findings import findings_markdown, profile_summary, show_findings
-from memdiag.reports.page import Plotly
+from memdiag.reports.profile import page, picture
 from memdiag.reports.profile.advice import profile_advice
 from memdiag.reports.profile.facts import (
     environment_facts,
@@ -28,14 +28,14 @@ from memdiag.reports.profile.phases import (
     phase_table,
     runs_summary,
 )
+from memdiag.reports.profile.trace import profile_trace
 from memdiag.reports.report import Report
 from memdiag.reports.table import markdown_table, print_table
 from memdiag.reports.text import capitalized, lowered, plain
-from memdiag.reports.xray import xray_text, xray_markdown, show_xray
+from memdiag.reports.xray import show_xray, xray_markdown, xray_text
 from memdiag.units import counted, format_duration
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.console import Console
 
 _MAX_CONSOLE_INPUTS = 6
@@ -46,11 +46,7 @@ _OWNER_HEADING = "owner (steady)"
 def show(
     profile: Profile, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
 ) -> None:
-    """Print `profile` on `console`; `written` are the files to name; `quiet` prints only the answer."""
-    print_plain(console, lambda: _show(profile, console, written, quiet))
-
-
-def _show(profile: Profile, console: Console, written: Sequence[Path], quiet: bool) -> None:
+    """Print `profile`; `written` are the files to name; `quiet` prints only the answer."""
     answer = profile_headline(profile)
     style = "bold" if answer.completed else "bold red"
     line(console, f"{answer.model}: {lowered(answer.first)}", style)
@@ -154,27 +150,6 @@ def _findings_markdown(profile: Profile) -> tuple[str, ...]:
     return ("### Findings", summary, *findings_markdown(profile.findings))
 
 
-def _page(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
-    """Return the page for `profile`."""
-    from memdiag.reports.profile.page import render
-
-    return render(profile, plotly=plotly)
-
-
-def draw(profile: Profile) -> Figure:
-    """Return the timeline as a picture."""
-    from memdiag.reports.profile import picture
-
-    return picture.draw(profile)
-
-
-def trace(profile: Profile) -> bytes:
-    """Return the trace for ui.perfetto.dev."""
-    from memdiag.reports.trace import profile_trace
-
-    return profile_trace(profile)
-
-
 REPORT = Report[Profile](
     name="profile",
     files={
@@ -186,9 +161,9 @@ REPORT = Report[Profile](
         "trace": "trace.json",
     },
     show=show,
-    page=_page,
+    page=page.render,
     markdown=markdown,
-    draw=draw,
-    trace=trace,
+    draw=picture.draw,
+    trace=profile_trace,
     outlines_letters=True,
 )

@@ -120,7 +120,10 @@ def steady_parts(profile: Profile) -> tuple[MemoryPart, ...]:
     }
     slack = _slack_bytes(profile)
     return _largest_first(
-        *(MemoryPart(label, sum(map(attribution.bytes_of, owners))) for label, owners in kinds.items()),
+        *(
+            MemoryPart(label, sum(map(attribution.bytes_of, owners)))
+            for label, owners in kinds.items()
+        ),
         MemoryPart(ARENA_SLACK, slack),
         MemoryPart("arena in use", attribution.bytes_of("arena") - slack),
         MemoryPart(RETAINED, _retained_bytes(profile)),
@@ -187,8 +190,7 @@ def _largest_first(*parts: MemoryPart) -> tuple[MemoryPart, ...]:
 
 
 def _slack_bytes(profile: Profile) -> int:
-    owners = profile.attribution.owners if profile.attribution else ()
-    return sum(o.bytes for o in owners if o.kind == "arena" and o.name == "slack")
+    return profile.attribution.arena_slack_bytes if profile.attribution else 0
 
 
 def _retained_bytes(profile: Profile) -> int:
@@ -376,7 +378,10 @@ def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ..
         return tuple(steps)
     worst = _worst(costly)
     if worst is not None:
-        text = f"There is no remedy that can be applied{_refusal(costly)}. The documentation of the rule:"
+        text = (
+            f"There is no remedy that can be applied{_refusal(costly)}. The documentation of the"
+            " rule:"
+        )
         return (AdviceStep(text, f"memdiag explain {worst.name}"),)
     return (AdviceStep("Nothing: no rewrite and no session option is expected to save much."),)
 

@@ -100,7 +100,7 @@ def runtime_bytes(profile: Profile) -> int:
 
 
 def _mapped_bytes(profile: Profile) -> int:
-    """Return the resident bytes of the model's files; without an X-ray, the size of its external data."""
+    """Return the resident bytes of the model's files; without an X-ray, its external data."""
     attribution = profile.attribution
     if attribution is None:
         return profile.model.external_bytes

@@ -8,191 +8,31 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Run, Span
+from memdiag.reports.phase_table import PhaseRow, arranged, phase_row, table_of
 from memdiag.reports.profile.headline import ENDINGS
-from memdiag.reports.profile.timeline import bands
-from memdiag.reports.table import Bar, Cell, Column, Row, Table
-from memdiag.reports.text import decimals_for, mebibytes, plain
+from memdiag.reports.table import Cell, Column, Row, Table
+from memdiag.reports.text import decimals_for, plain
 from memdiag.units import MIB, format_duration, format_size
-
-SAMPLED_MARK = "~"
-"""Mark of a peak that is the largest sample, not the kernel's own figure."""
 
 MIN_RUNS_FOR_P95 = 20
 
 _MIN_GROWTH = MIB
 _MIN_NOTABLE_SHARE = 0.05
 _TRANSFORMER_PHASES = ("optimize", "constant_fold")
-_MAX_RESPONSIBLE = 32
-
-
-OTHER_STEPS = "other steps"
-"""Label of the part of a phase that remains without the phases that interrupt it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseRow:
-    """One phase, or a part of one, in figures of the whole process.
-
-    Rows of level 0 follow each other: each starts with the memory that the row before ends with.
-    A phase that others interrupt, as constant folding interrupts optimization, is one such row
-    together with them; its parts are the rows of level 1 below it.
-
-    Attributes:
-        label: the name of the phase, the number of runs of `steady`, or `OTHER_STEPS`.
-        whole: for a part, the phase of the row that it is a part of; None for level 0.
-        duration_s: seconds in this phase.
-        median_run_s: seconds of the median run of `steady`.
-        start_bytes, end_bytes: resident set; None for a part that consists of several time ranges.
-        net_bytes: the memory that the phase adds to the resident set.
-        responsible: the span that made the phase grow most.
-        is_peak: whether the overall peak is in this phase.
-        ending: how the run ended in this phase, if it did not complete.
-    """
-
-    phase: PhaseName
-    label: str
-    duration_s: float
-    median_run_s: float | None = None
-    start_bytes: int | None
-    peak_bytes: int
-    peak_kind: PeakKind
-    end_bytes: int | None
-    net_bytes: int
-    responsible: str
-    is_peak: bool
-    ending: str
-    whole: PhaseName | None = None
-
-    @property
-    def level(self) -> int:
-        """How deep the row is indented."""
-        return 0 if self.whole is None else 1
 
 
 def phase_rows(profile: Profile) -> tuple[PhaseRow, ...]:
     """Return the phases that were reached, each followed by its parts."""
-    return tuple(row for group in _groups(profile) for row in _rows(profile, group))
+    return arranged([_row(profile, phase) for phase in profile.phases], profile.spans)
 
 
 def phase_table(profile: Profile) -> Table:
     """Return the table of the phases that were reached."""
-    rows = phase_rows(profile)
-    scale_bytes = max((row.peak_bytes for row in rows), default=0)
-    decimals = decimals_for(profile.peak_rss_bytes)
-    kinds = {phase.peak_kind for phase in profile.phases}
-    caption = "Resident set of the whole process in MiB, baseline included"
-    if "sampled" in kinds:
-        caption += f"; {SAMPLED_MARK} is the largest sample seen, the true peak may be higher"
-    peak_heading = f"peak ({kinds.pop()})" if len(kinds) == 1 else "peak"
-    # On a terminal the phase where a run ended says so in the last column.
-    has_last = any(row.responsible for row in rows)
-    return Table(
-        columns=(
-            Column("phase"),
-            Column("time", "right"),
-            Column("at start", "right", css="less"),
-            Column(peak_heading, "right", css="strong"),
-            Column("at end", "right"),
-            Column("kept", "right"),
-            Column(
-                css="wide",
-                legend=(("end", "at end"), ("top", "up to the peak")),
-                formats=("html",),
-            ),
-            Column("grown by", css="name less", formats=("markdown", "html")),
-            Column(
-                "grown by" if has_last else "",
-                wraps=True,
-                max_width=_MAX_RESPONSIBLE,
-                formats=("console",),
-            ),
-        ),
-        rows=tuple(_phase_cells(row, scale_bytes, decimals) for row in rows),
-        caption=f"{caption}.",
+    return table_of(
+        phase_rows(profile),
+        decimals=decimals_for(profile.peak_rss_bytes),
+        caption="Resident set of the whole process in MiB, baseline included",
     )
-
-
-def _phase_cells(row: PhaseRow, scale_bytes: int, decimals: int) -> Row:
-    tags = ("peak" if row.is_peak else "", row.ending)
-    start, end = (
-        "" if size is None else mebibytes(size, decimals)
-        for size in (row.start_bytes, row.end_bytes)
-    )
-    kept = mebibytes(row.net_bytes, decimals, signed=True)
-    if row.level == 0:
-        # The difference of the printed figures, which may differ from the rounded difference.
-        difference = float(end.replace(",", "")) - float(start.replace(",", ""))
-        kept = mebibytes(round(difference * MIB), decimals, signed=True)
-    mark = SAMPLED_MARK if row.peak_kind == "sampled" else ""
-    bar = (
-        Bar(css="top", percent=100 * row.peak_bytes / (scale_bytes or 1)),
-        Bar(css="end", percent=100 * (row.end_bytes or 0) / (scale_bytes or 1)),
-    )
-    return Row(
-        Cell(
-            row.label,
-            is_strong=row.is_peak and row.label == row.phase,
-            tags=tuple(tag for tag in tags if tag),
-        ),
-        format_duration(row.median_run_s or row.duration_s),
-        start,
-        Cell(mark + mebibytes(row.peak_bytes, decimals), is_strong=row.is_peak),
-        end,
-        kept,
-        Cell(bars=() if row.level else (bar,)),
-        Cell(row.responsible, is_code=True),
-        row.ending or row.responsible,
-        is_strong=row.is_peak,
-        level=row.level,
-    )
-
-
-def _groups(profile: Profile) -> list[list[Phase]]:
-    """Return the phases in order, in groups whose time ranges overlap."""
-    groups: list[list[Phase]] = []
-    reached = 0.0
-    for phase in profile.phases:
-        spans = [span for span in profile.spans if span.phase == phase.name]
-        start = min((span.start_s for span in spans), default=reached)
-        if groups and start < reached:
-            groups[-1].append(phase)
-        else:
-            groups.append([phase])
-        reached = max([reached, *(span.end_s for span in spans)])
-    return groups
-
-
-def _rows(profile: Profile, group: Sequence[Phase]) -> Iterator[PhaseRow]:
-    """Yield the row of a phase, or of a group of phases followed by a row for each."""
-    rows = [_row(profile, phase) for phase in group]
-    if len(rows) == 1:
-        yield rows[0]
-        return
-    names = {phase.name for phase in group}
-    ordered = sorted(
-        (span for span in profile.spans if span.phase in names), key=lambda span: span.start_s
-    )
-    starts = {phase.name: phase.start.rss_bytes for phase in group}
-    ends = {phase.name: phase.end.rss_bytes for phase in group}
-    start, end = starts[ordered[0].phase], ends[ordered[-1].phase]
-    highest = max(rows, key=lambda row: row.peak_bytes)
-    yield replace(
-        rows[0],
-        duration_s=sum(phase.duration_s for phase in group),
-        start_bytes=start,
-        peak_bytes=highest.peak_bytes,
-        peak_kind=highest.peak_kind,
-        end_bytes=end,
-        net_bytes=end - start,
-        responsible="",
-    )
-    whole = group[0].name
-    for row in (*rows[1:], rows[0]):
-        own = [band for band in bands(profile.spans) if band.phase == row.phase]
-        part = replace(row, whole=whole)
-        if row.phase == whole:
-            part = replace(part, label=OTHER_STEPS, is_peak=False, ending="")
-        yield part if len(own) == 1 else replace(part, start_bytes=None, end_bytes=None)
 
 
 def _row(profile: Profile, phase: Phase) -> PhaseRow:
@@ -201,16 +41,10 @@ def _row(profile: Profile, phase: Phase) -> PhaseRow:
     grown = responsible_span(profile, phase.name)
     outcome = profile.outcome
     ended_here = outcome.status != "completed" and phase.name == outcome.phase
-    return PhaseRow(
-        phase=phase.name,
+    return replace(
+        phase_row(phase),
         label=f"steady ×{len(latencies)}" if is_steady else phase.name,
-        duration_s=phase.duration_s,
         median_run_s=statistics.median(latencies) if is_steady else None,
-        start_bytes=phase.start.rss_bytes,
-        peak_bytes=phase.peak_rss_bytes,
-        peak_kind=phase.peak_kind,
-        end_bytes=phase.end.rss_bytes,
-        net_bytes=phase.net_rss_bytes,
         responsible=grown.name if grown else "",
         is_peak=phase.name == profile.peak_phase,
         ending=f"{ENDINGS[outcome.status]} here" if ended_here else "",
@@ -373,7 +207,9 @@ class RunSummary:
 
 def runs_summary(profile: Profile) -> RunSummary:
     """Return the sentences on the runs of `profile`."""
-    return RunSummary(latency=_latency(profile), growth=_growth(profile), retained=_retained(profile))
+    return RunSummary(
+        latency=_latency(profile), growth=_growth(profile), retained=_retained(profile)
+    )
 
 
 def run_sentence(number: int, run: Run) -> str:

@@ -250,7 +250,9 @@ def _draw_weights(axes: Axes, line: TimelineChart, top: int) -> None:
     )  # fmt: skip
 
 
-def _draw_peak(axes: Axes, profile: Profile, line: TimelineChart, times: TimeScale, top: int) -> None:
+def _draw_peak(
+    axes: Axes, profile: Profile, line: TimelineChart, times: TimeScale, top: int
+) -> None:
     peak = next((peak for peak in line.peaks if peak.overall), None)
     above = profile.peak_rss_bytes - profile.baseline_rss_bytes
     if peak is None or above <= 0:

@@ -4,9 +4,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memdiag.errors import ReportError
 from memdiag.records.profile import PeakKind, PhaseName, Profile, Samples, Span
 from memdiag.reports.profile.headline import baseline_memory
+from memdiag.reports.thinning import thin
 from memdiag.units import format_size
 
 
@@ -144,23 +144,6 @@ def timeline(profile: Profile, *, max_points: int = 4000) -> TimelineChart:
         bands=bands(profile.spans),
         peaks=_peaks(profile),
     )
-
-
-def thin(values: Sequence[int], max_points: int) -> tuple[int, ...]:
-    """Return the indices of the samples to draw: first, last, and the extremes of each bucket.
-
-    Every peak is kept.
-    """
-    count = len(values)
-    if count <= max_points:
-        return tuple(range(count))
-    buckets = max(1, max_points // 2)
-    kept = {0, count - 1}
-    for bucket in range(buckets):
-        rows = range(bucket * count // buckets, (bucket + 1) * count // buckets)
-        kept.add(min(rows, key=values.__getitem__))
-        kept.add(max(rows, key=values.__getitem__))
-    return tuple(sorted(kept))
 
 
 def bands(spans: Sequence[Span]) -> tuple[Band, ...]:

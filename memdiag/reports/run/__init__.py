@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING
 
 from memdiag.records.run import ProgramRun
 from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, line, print_plain
-from memdiag.reports.page import Plotly
+from memdiag.reports.console import block, files, line
 from memdiag.reports.report import Report
-from memdiag.reports.run.headline import finding_texts, run_headline, remarks
-from memdiag.reports.run.names import model_names, session_name
+from memdiag.reports.run import page, picture
+from memdiag.reports.run.headline import finding_texts, remarks, run_headline
 from memdiag.reports.run.owners import process_owners
 from memdiag.reports.run.sessions import (
     largest_session,
+    peak_sentences,
     phase_table,
     process_table,
     session_table,
     shape_table,
     summary_table,
 )
+from memdiag.reports.run.trace import run_trace
 from memdiag.reports.table import Table, markdown_table, print_table
 from memdiag.reports.text import plain
 from memdiag.units import counted
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.console import Console
 
 _MAX_CONSOLE_FINDINGS = 10
@@ -38,11 +38,7 @@ _MAX_MARKDOWN_ROWS = 50
 def show(
     run: ProgramRun, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
 ) -> None:
-    """Print the summary of `run`; `written` are the files to name, `quiet` the answer only."""
-    print_plain(console, lambda: _show(run, console, written, quiet))
-
-
-def _show(run: ProgramRun, console: Console, written: Sequence[Path], quiet: bool) -> None:
+    """Print `run`; `written` are the files to name; `quiet` prints only the answer."""
     answer = run_headline(run)
     line(console, answer.first, "bold" if answer.is_success else "bold red")
     line(console, answer.second)
@@ -54,9 +50,8 @@ def _show(run: ProgramRun, console: Console, written: Sequence[Path], quiet: boo
     block(console, remarks(run))
     _show_findings(run, console)
     session = largest_session(run)
+    block(console, list(peak_sentences(run)))
     if session is not None and session.phases:
-        title = session_name(session, model_names(run))
-        block(console, [f"Creation and first run raised the memory most for {title}:"])
         print_table(console, phase_table(session, run))
     for owners in process_owners(run)[:_MAX_CONSOLE_OWNERS]:
         console.print()
@@ -83,11 +78,10 @@ def markdown(run: ProgramRun) -> str:
     """Return the report for a pull request or a bug report."""
     answer = run_headline(run)
     session = largest_session(run)
-    phases = ""
+    peaks = md.bullets(peak_sentences(run))
     if session is not None and session.phases:
         table = phase_table(session, run)
-        title = md.code(session_name(session, model_names(run)))
-        phases = "\n\n".join((title, markdown_table(table), md.escape(table.caption)))
+        peaks = "\n\n".join((peaks, markdown_table(table), md.escape(table.caption)))
     owners = [
         "\n\n".join(
             (
@@ -110,7 +104,7 @@ def markdown(run: ProgramRun) -> str:
             md.section("Findings", findings),
             md.section("Sessions", _long(session_table(run, limit=_MAX_MARKDOWN_ROWS), run)),
             md.bullets(remarks(run)),
-            md.section("The session that raised the memory most", phases),
+            md.section("Peak and largest rises", peaks),
             md.section("Who owns it", "\n\n".join(owners)),
             md.folded("Input shapes", markdown_table(shape_table(run, limit=_MAX_MARKDOWN_ROWS))),
             md.folded("Processes", markdown_table(process_table(run, limit=_MAX_MARKDOWN_ROWS))),
@@ -128,27 +122,6 @@ def _long(table: Table, run: ProgramRun) -> str:
     return f"{markdown_table(table)}\n\n{md.escape(left_out + table.caption)}"
 
 
-def _page(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
-    """Return the page for `run`."""
-    from memdiag.reports.run.page import render
-
-    return render(run, plotly=plotly)
-
-
-def draw(run: ProgramRun) -> Figure:
-    """Return the timeline as a picture."""
-    from memdiag.reports.run import picture
-
-    return picture.draw(run)
-
-
-def trace(run: ProgramRun) -> bytes:
-    """Return the trace for ui.perfetto.dev."""
-    from memdiag.reports.trace import run_trace
-
-    return run_trace(run)
-
-
 REPORT = Report[ProgramRun](
     name="run",
     files={
@@ -160,9 +133,9 @@ REPORT = Report[ProgramRun](
         "trace": "trace.json",
     },
     show=show,
-    page=_page,
+    page=page.render,
     markdown=markdown,
-    draw=draw,
-    trace=trace,
+    draw=picture.draw,
+    trace=run_trace,
     outlines_letters=True,
 )

@@ -1,9 +1,11 @@
 """The answer of a recorded program in two sentences, and remarks on its sessions."""
 
 import signal
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.reports.run.names import (
@@ -12,14 +14,16 @@ from memdiag.reports.run.names import (
     model_names,
     numbers,
     session_name,
-    shapes_text,
 )
+from memdiag.reports.run.peaks import moment
 from memdiag.reports.text import plain, shortened
 from memdiag.units import counted, format_duration, format_size
 
 _MAX_REMARKS = 5  # of a kind
 _MAX_MESSAGE = 300
-_TOLERANCE_S = 0.02  # between a sample and the report of a run
+
+MIN_PSS_SHARE = 0.9
+"""A proportional set was read near the peak if the resident sets then were this share of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,23 +51,29 @@ def run_headline(run: ProgramRun) -> Headline:
     if run.sessions:
         sessions += f" of {counted(len(models), 'model')}"
     several = len(run.processes) > 1
+    pss = pss_near_peak(run)
     processes = counted(len(run.processes), "process", "processes")
     subject = processes if run.is_watched else f"{processes}, {sessions}"
     first = f"{subject} in {format_duration(run.duration_s)}."
     if run.peak_rss_bytes:
         where = moment(run, run.peak_s)
         size = format_size(run.peak_rss_bytes)
-        if several and run.peak_pss_bytes is not None:
-            size += f" RSS ({format_size(run.peak_pss_bytes)} PSS)"
+        if several and pss is not None:
+            size += f" RSS ({format_size(pss.pss_bytes)} PSS at {format_duration(pss.t_s)})"
         first += (
             f" Peak {'of all processes ' if several else ''}{size}"
             f" {f'in {where}' if where else f'at {format_duration(run.peak_s)}'}."
         )
     shared = ""
-    if several and run.peak_pss_bytes is not None:
+    if several and pss is not None:
         shared = (
             "RSS counts pages that processes share for each of them, PSS only once. PSS is read"
             " less often: its true peak may be higher."
+        )
+    elif several:
+        shared = (
+            "RSS counts pages that processes share for each of them. PSS, which counts them once,"
+            " was not read near the peak."
         )
     version = run.environment.onnxruntime
     cpus = counted(run.environment.cpu_count, "CPU")
@@ -74,6 +84,31 @@ def run_headline(run: ProgramRun) -> Headline:
         facts=f"{f'onnxruntime {plain(version)}' if version else 'onnxruntime not used'} · {cpus}",
         is_success=not run.exit_code,
     )
+
+
+class PssReading(NamedTuple):
+    """A reading of the proportional sets of all processes together."""
+
+    t_s: float
+    pss_bytes: int
+
+
+def pss_near_peak(run: ProgramRun) -> PssReading | None:
+    """Return the largest proportional set; None if none was read near the peak.
+
+    It is read seldom, so that the largest reading may belong to a moment with far less memory.
+    """
+    samples = run.samples
+    readings = list(map(PssReading, samples.proportional_t_s, samples.pss_bytes))
+    if any(_rss_bytes(run, each.t_s) >= MIN_PSS_SHARE * run.peak_rss_bytes for each in readings):
+        return max(readings, key=lambda each: each.pss_bytes)
+    return None
+
+
+def _rss_bytes(run: ProgramRun, t_s: float) -> int:
+    """Return the sum of the resident sets at `t_s`."""
+    index = bisect_right(run.samples.t_s, t_s) - 1
+    return run.samples.rss_bytes[index] if index >= 0 else 0
 
 
 def _ending(run: ProgramRun) -> str:
@@ -87,32 +122,6 @@ def _ending(run: ProgramRun) -> str:
     except ValueError:
         name = f"signal {-code}"
     return f"The program was ended by {name}."
-
-
-def moment(run: ProgramRun, t_s: float) -> str:
-    """Return what the sessions did at `t_s`: ``prepack of session 2 (m.onnx)``; empty for nothing.
-
-    Runs are known as far as they raised the high-water mark.
-    """
-    models = model_names(run)
-    active = [
-        f"{time.phase} of {session_name(session, models)}"
-        for session in run.sessions
-        for time in session.phase_times
-        if time.start_s <= t_s <= time.end_s
-    ]
-    if active:
-        more = f" and {len(active) - 2} more" if len(active) > 2 else ""
-        return " and ".join(active[:2]) + more
-    sessions = {session.number: session for session in run.sessions}
-    for peak in run.peaks:
-        session = sessions.get(peak.session)
-        if session is None:
-            continue
-        longest = max((s.max_s for s in session.shapes if s.shapes == peak.shapes), default=0.0)
-        if peak.t_s - longest - _TOLERANCE_S <= t_s <= peak.t_s + _TOLERANCE_S:
-            return f"a run of {session_name(session, models)} with {shapes_text(peak.shapes)}"
-    return ""
 
 
 def remarks(run: ProgramRun) -> tuple[str, ...]:

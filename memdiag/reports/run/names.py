@@ -49,6 +49,21 @@ def session_name(session: ProgramSession, models: Mapping[str, str]) -> str:
     return f"session {session.number} ({shortened(models[model_key(session)], _MAX_WORD)})"
 
 
+def created_text(session: ProgramSession) -> str:
+    """Return ``ocr: main.py:70, called from app.py:5``; of the program's own code its place."""
+    if session.called_from is None:
+        return plain(session.created_at)
+    name = PurePath(session.created_at).name
+    return plain(f"{session.library}: {name}, called from {session.called_from}")
+
+
+def short_created_text(session: ProgramSession) -> str:
+    """Return ``app.py:5 (ocr)``; of the program's own code its place."""
+    if session.called_from is None:
+        return plain(session.created_at)
+    return plain(f"{session.called_from} ({session.library})")
+
+
 def numbers(found: Iterable[int]) -> str:
     """Return ``1, 3–5 and 9``."""
     ranges: list[list[int]] = []
@@ -82,12 +97,21 @@ def command_text(command: Sequence[str]) -> str:
         for module, name in _MULTIPROCESSING.items():
             if word.startswith(f"from multiprocessing.{module} import "):
                 return name
-    words = []
-    for number, word in enumerate(command):
+    words: list[str] = []
+    for number, word in enumerate(_without_interpreter(command)):
         is_path = number == 0 or word.startswith(("/", "./", "../"))
         text = PurePath(word).name if is_path else word
         words.append(shortened(plain(text), _MAX_WORD))
     return " ".join(words)
+
+
+def _without_interpreter(command: Sequence[str]) -> Sequence[str]:
+    """Return the command line without a Python that runs an installed program, such as gunicorn."""
+    if len(command) > 1 and PurePath(command[0]).name.startswith("python"):
+        program = PurePath(command[1])
+        if program.parent.name == "bin" and not program.suffix:
+            return command[1:]
+    return command
 
 
 def shapes_text(shapes: Mapping[str, tuple[int, ...]] | None) -> str:

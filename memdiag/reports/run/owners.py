@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memdiag.records.run import ProcessXray, ProgramProcess, ProgramRun, ProgramSession
-from memdiag.reports.run.names import model_key, model_names, process_name
+from memdiag.reports.run.names import created_text, model_key, model_names, process_name
 from memdiag.reports.table import Table
 from memdiag.reports.text import plain, shortened
 from memdiag.reports.xray.charts import Tile
@@ -82,8 +82,10 @@ def _divided(row: OwnerRow, run: ProgramRun, xray: ProcessXray) -> OwnerRow:
     more = f" and {len(parts) - _MAX_PARTS} more" if len(parts) > _MAX_PARTS else ""
     # Arenas reserve memory, not all of which is resident.
     total = sum(size for size, _ in parts)
-    reserved = "reserved: " if row.kind == "arena" and total > row.size_bytes else ""
-    return replace(row, sentence=f"{reserved}{text}{more}", parts="")
+    kind = "reserved: " if row.kind == "arena" and total > row.size_bytes else ""
+    if row.kind == "weights":
+        kind = "resident copies: "
+    return replace(row, sentence=f"{kind}{text}{more}", parts="")
 
 
 def _weights(session: ProgramSession) -> int:
@@ -154,7 +156,7 @@ def _process_tiles(run: ProgramRun, owners: ProcessOwners, max_sessions: int) ->
         label = f"session {session.number} {shortened(models[model_key(session)], _MAX_NAME)}"
         if inside:
             size = sum(tile.size_bytes for tile in inside)
-            made += [_tile(own, id, label, 0, size, "weights", plain(session.created_at)), *inside]
+            made += [_tile(own, id, label, 0, size, "weights", created_text(session)), *inside]
     for row in owners.rows:
         size = left.get(row.id, 0)
         if size > 0:

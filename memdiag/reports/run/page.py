@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import asdict
-from typing import Any
 
 from memdiag.records import codec
 from memdiag.records.run import ProgramRun
 from memdiag.reports.page import Plotly, page
-from memdiag.reports.run.headline import finding_texts, run_headline, remarks
+from memdiag.reports.run.headline import finding_texts, remarks, run_headline
 from memdiag.reports.run.names import model_names, session_name
 from memdiag.reports.run.owners import process_owners, tiles
 from memdiag.reports.run.sessions import (
     largest_session,
+    peak_sentences,
     phase_table,
     process_table,
     rise_bytes,
@@ -50,6 +50,7 @@ def render(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
         "findings": [finding_texts(finding) for finding in run.findings[:_MAX_FINDINGS]],
         "unlisted_findings": max(0, len(run.findings) - _MAX_FINDINGS),
         "remarks": remarks(run),
+        "peaks": peak_sentences(run),
         "sessions": session_table(run, limit=_MAX_SESSIONS),
         "unlisted_sessions": max(0, len(run.sessions) - _MAX_SESSIONS),
         "phases": [

@@ -161,8 +161,10 @@ def _draw_sessions(axes: Axes, line: RunTimeline, rows: int) -> None:
     letters = _WIDTH * (_RIGHT - _LEFT) * _POINTS / (_SMALL * _LETTER)
     whole_s = max(line.end_s, 1e-6)
     first = 0
+    has_several = sum(bool(lane.bars) for lane in line.lanes) > 1
     for index, lane in enumerate(line.lanes):
         for bar in lane.bars:
+            label = f"{bar.label} ({lane.pid})" if has_several else bar.label
             y = first + bar.row + 0.5
             life = bar.end_s - bar.start_s
             edge = COLOR.peak if bar.is_failed else _color(index)
@@ -181,11 +183,11 @@ def _draw_sessions(axes: Axes, line: RunTimeline, rows: int) -> None:
             room = int(letters * (bar.end_s - last) / whole_s) - 1
             starts = [b.start_s for b in lane.bars if b.row == bar.row and b.start_s >= bar.end_s]
             behind = int(letters * (min((line.end_s, *starts)) - bar.end_s) / whole_s) - 1
-            is_inside = room >= min(len(bar.label), behind)
-            if max(room, behind) >= min(len(bar.label), 12):
+            is_inside = room >= min(len(label), behind)
+            if max(room, behind) >= min(len(label), 12):
                 axes.text(
                     bar.end_s + (-1 if is_inside else 1) * whole_s * 0.004, y,
-                    shortened(bar.label, max(room, behind)), fontsize=_SMALL - 1.5,
+                    shortened(label, max(room, behind)), fontsize=_SMALL - 1.5,
                     color=COLOR.ink, ha="right" if is_inside else "left", va="center",
                     parse_math=False,
                 )  # fmt: skip

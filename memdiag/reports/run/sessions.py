@@ -1,22 +1,26 @@
 """The tables of a recorded program: processes with their sessions, phases, and input shapes."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from memdiag.records.profile import Phase
+from memdiag.records.phases import PhaseName
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession, SessionMemory
+from memdiag.reports.phase_table import arranged, phase_row, table_of
 from memdiag.reports.run.headline import has_run, is_idle, runs_text
 from memdiag.reports.run.names import (
+    created_text,
     model_key,
     model_names,
     numbers,
     process_name,
     session_name,
     shapes_text,
+    short_created_text,
 )
+from memdiag.reports.run.peaks import peak_sentence, run_rise_sentence
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import decimals_for, mebibytes, plain, shortened
-from memdiag.units import counted, MIB, format_duration, format_size
+from memdiag.units import MIB, counted, format_duration, format_size
 
 MAX_SINGLE_SESSIONS = 10
 """From more sessions on, equal sessions of a process are one line of the summary."""
@@ -33,18 +37,19 @@ _OPTIONAL_COLUMNS = ("created in", "threads", "last run")
 
 def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
     """Return a line for each process and, below it, for each of its sessions, `width` wide."""
-    lines = list(_lines(run))
+    is_wide = width > 100
+    lines = list(_lines(run, created_text if is_wide else short_created_text))
     left_out = len(lines) - MAX_LINES
     caption = (
         "MiB. Peak: resident set of the process; of a session, how much its creation and first"
-        " run raised it. Arena: in use / free, but kept for later runs"
+        " run raised it. Weights: resident copies. Arena: in use / free, but kept for later runs"
     )
     if left_out > 0:
         caption = f"{left_out:,} more lines are in the report. {caption}"
     table = Table(
         columns=(
             Column("process / session", max_width=_NAME_WIDTH, wraps=True),
-            Column("created at", max_width=40 if width > 100 else 22, wraps=True),
+            Column("created at", max_width=48 if is_wide else 22, wraps=True),
             Column("threads", "right"),
             Column("created in", "right"),
             Column("peak", "right"),
@@ -60,7 +65,7 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
     return table.fitted(width, _OPTIONAL_COLUMNS)
 
 
-def _lines(run: ProgramRun) -> Iterator[Row]:
+def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterator[Row]:
     models = model_names(run)
     is_grouped = len(run.sessions) > MAX_SINGLE_SESSIONS
     alike: dict[Hashable, list[tuple[ProgramProcess, list[_Equal]]]] = {}
@@ -87,7 +92,7 @@ def _lines(run: ProgramRun) -> Iterator[Row]:
         )
         for alike_groups in zip(*(groups for _, groups in found), strict=True):
             together = tuple(one for group in alike_groups for one in group.sessions)
-            yield _line(_Equal(together), models)
+            yield _line(_Equal(together), models, created)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ class _Equal:
         """What is equal for all of them."""
         first = self.sessions[0]
         options = tuple(sorted(first.options.items()))
-        return model_key(first), first.created_at, options, first.error
+        return model_key(first), first.created_at, first.called_from, options, first.error
 
 
 def single_sessions(process: ProgramProcess, run: ProgramRun) -> list[_Equal]:
@@ -121,7 +126,9 @@ def equal_sessions(process: ProgramProcess, run: ProgramRun) -> list[_Equal]:
     return [_Equal(tuple(sessions)) for sessions in found.values()]
 
 
-def _line(group: _Equal, models: Mapping[str, str]) -> Row:
+def _line(
+    group: _Equal, models: Mapping[str, str], created_of: Callable[[ProgramSession], str]
+) -> Row:
     sessions = group.sessions
     first = sessions[0]
     label = numbers(session.number for session in sessions)
@@ -133,7 +140,7 @@ def _line(group: _Equal, models: Mapping[str, str]) -> Row:
     runs = runs_text(sessions) if any(map(has_run, sessions)) else "never"
     return Row(
         f"{label}{times} {models[model_key(first)]}",
-        plain(first.created_at),
+        created_of(first),
         str(first.intra_op_threads or "auto"),
         format_duration(max(created)) if created else "",
         _rise(max(map(rise_bytes, sessions))),
@@ -197,11 +204,13 @@ def session_table(run: ProgramRun, *, limit: int) -> Table:
             Column("model", css="name"),
             Column("process", "right", css="less"),
             Column("created at", css="name less"),
+            Column("called from", formats=("markdown",)),
             Column("options", css="name less"),
             Column("created in", "right", css="less"),
             Column("peak", "right", css="strong less"),
             Column("raised by", "right"),
-            Column("weights", "right"),
+            Column("weights in model", "right", css="less"),
+            Column("weight copies", "right"),
             Column("arena slack", "right", css="less"),
             Column("arena in use", "right", formats=("markdown",)),
             Column("runs", "right"),
@@ -212,8 +221,10 @@ def session_table(run: ProgramRun, *, limit: int) -> Table:
         caption=(
             "Peak: the largest resident set of the process while the session was created or run"
             " for the first time; raised by: how much that is above the start of the creation."
-            " Weights and arena: at the last X-ray of the process; the arena's slack is free memory"
-            " that it keeps for later runs. Last run and release: time since the start."
+            " Weight copies: resident copies of the weights, in every layout, at the last X-ray of"
+            " the process; sessions with the same weights share them evenly. Arena: at the same"
+            " X-ray; its slack is free memory that it keeps for later runs. Last run and release:"
+            " time since the start."
         ),
     )
     return table.without_empty_columns()
@@ -222,7 +233,7 @@ def session_table(run: ProgramRun, *, limit: int) -> Table:
 def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
     memory = session.memory
     options = [f"{plain(name)}={plain(value)}" for name, value in session.options.items()]
-    library = f" ({plain(session.library)})" if session.library else ""
+    called = f"called from {plain(session.called_from)}" if session.called_from else ""
     return Row(
         Cell(str(session.number), sort_key=session.number),
         Cell(models[model_key(session)], is_code=True, title=plain(session.model.path or "")),
@@ -230,16 +241,18 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
         Cell(
             plain(session.created_at),
             is_code=True,
-            note=library.strip(),
+            note=called,
             title=" ← ".join(
                 f"{plain(each.file)}:{each.line} {plain(each.function)}"
                 for each in session.callers[:6]
             ),
         ),
+        Cell(plain(session.called_from or ""), is_code=True),
         Cell(", ".join(options), is_code=True),
         _duration(session.creation_s),
         _size(peak_bytes(session) or None, note="shared" if session.shared_with else ""),
         _size(rise_bytes(session) if session.phases else None),
+        _size(session.model.weight_bytes),
         _size(memory.weight_bytes if memory else None),
         _arena_slack(memory),
         _size(memory.arena_used_bytes if memory else None),
@@ -271,6 +284,14 @@ def _size(size: int | None, note: str = "") -> Cell:
     return Cell(format_size(size), title=f"{size:,} bytes", sort_key=size, note=note)
 
 
+def _pss(process: ProgramProcess) -> Cell:
+    """Return the largest proportional set that was read, and when."""
+    cell = _size(process.peak_pss_bytes)
+    if process.peak_pss_bytes is None or process.peak_pss_s is None:
+        return cell
+    return replace(cell, text=f"{cell.text} at {format_duration(process.peak_pss_s)}")
+
+
 def process_table(run: ProgramRun, *, limit: int) -> Table:
     """Return a row for each process, for Markdown and pages."""
     rows = []
@@ -285,7 +306,7 @@ def process_table(run: ProgramRun, *, limit: int) -> Table:
                 str(process.parent),
                 Cell(str(count), sort_key=count),
                 _size(process.peak_rss_bytes),
-                _size(process.peak_pss_bytes),
+                _pss(process),
                 f"{format_duration(process.started_s)} to {end}" if end else "",
                 code,
                 plain(process.onnxruntime or ""),
@@ -298,7 +319,7 @@ def process_table(run: ProgramRun, *, limit: int) -> Table:
             Column("parent", "right", css="less"),
             Column("sessions", "right"),
             Column("peak RSS", "right", css="strong"),
-            Column("PSS seen", "right"),
+            Column("largest PSS read", "right"),
             Column("life", css="less"),
             Column("exit code", "right", css="less"),
             Column("onnxruntime", css="less"),
@@ -313,54 +334,60 @@ def largest_session(run: ProgramRun) -> ProgramSession | None:
     return max(run.sessions, key=rise_bytes, default=None)
 
 
+def peak_sentences(run: ProgramRun) -> tuple[str, ...]:
+    """Return what was under way at the peak, and which run and which creation rose most.
+
+    The last sentence is the title of the phase table of `largest_session`.
+    """
+    return tuple(filter(None, (peak_sentence(run), run_rise_sentence(run), _creation_rise(run))))
+
+
+def _creation_rise(run: ProgramRun) -> str:
+    session = largest_session(run)
+    if session is None or not session.phases:
+        return ""
+    return (
+        "Largest rise in a creation and first run:"
+        f" {session_name(session, model_names(run))} in process {session.pid},"
+        f" {format_size(rise_bytes(session), signed=True)} to {format_size(peak_bytes(session))}:"
+    )
+
+
 def phase_table(session: ProgramSession, run: ProgramRun) -> Table:
     """Return the phases of the creation and the first run of `session`."""
-    decimals = decimals_for(peak_bytes(session))
-    highest = peak_bytes(session)
-    kinds = {phase.peak_kind for phase in session.phases}
-    heading = f"peak ({kinds.pop()})" if len(kinds) == 1 else "peak"
-    peak = next((p for p in session.phases if p.peak_rss_bytes == highest), None)
-    caption = f"Resident set of process {session.pid} in MiB."
-    if "sampled" in {phase.peak_kind for phase in session.phases}:
-        caption += " ~ is the largest sample seen; the true peak may be higher."
+    peak = peak_phase(session)
+    rows = [replace(phase_row(phase), is_peak=phase.name == peak) for phase in session.phases]
+    table = table_of(
+        arranged(rows, session.phase_times),
+        decimals=decimals_for(peak_bytes(session)),
+        caption=f"Resident set of process {session.pid} in MiB",
+        heading=session_name(session, model_names(run)).partition(" (")[0],
+    ).without_empty_columns()
+    caption = table.caption
     if session.shared_with:
         plural = "s" if len(session.shared_with) > 1 else ""
         caption += (
             f" Session{plural} {numbers(session.shared_with)} in the same process changed it at"
             " the same time."
         )
-    return Table(
-        columns=(
-            Column(session_name(session, model_names(run)).partition(" (")[0]),
-            Column("time", "right"),
-            Column("at start", "right", css="less"),
-            Column(heading, "right", css="strong"),
-            Column("at end", "right"),
-            Column("kept", "right"),
-        ),
-        rows=tuple(_phase_row(phase, decimals, is_peak=phase is peak) for phase in session.phases),
-        caption=caption,
-    )
+    return replace(table, caption=caption)
 
 
-def _phase_row(phase: Phase, decimals: int, *, is_peak: bool) -> Row:
-    mark = "~" if phase.peak_kind == "sampled" else ""
-    return Row(
-        phase.name,
-        format_duration(phase.duration_s),
-        mebibytes(phase.start.rss_bytes, decimals),
-        Cell(mark + mebibytes(phase.peak_rss_bytes, decimals), is_strong=is_peak),
-        mebibytes(phase.end.rss_bytes, decimals),
-        mebibytes(phase.net_rss_bytes, decimals, signed=True),
-        is_strong=is_peak,
-    )
+def peak_phase(session: ProgramSession) -> PhaseName | None:
+    """Return the phase with the peak of the creation and first run; None without phases."""
+    highest = peak_bytes(session)
+    reached = (phase.name for phase in session.phases if phase.peak_rss_bytes == highest)
+    return session.peak_phase or next(reached, None)
 
 
 def shape_table(run: ProgramRun, *, limit: int) -> Table:
     """Return a row for each session and shapes of its inputs."""
     models = model_names(run)
     found = [(session, shapes) for session in run.sessions for shapes in session.shapes]
-    raised = {(peak.session, shapes_text(peak.shapes)) for peak in run.peaks}
+    raised: dict[tuple[int, str], int] = {}
+    for peak in run.peaks:
+        key = peak.session, shapes_text(peak.shapes)
+        raised[key] = max(raised.get(key, 0), peak.peak_rss_bytes)
     rows = []
     for session, shapes in found[:limit]:
         text = shapes_text(shapes.shapes)
@@ -374,6 +401,7 @@ def shape_table(run: ProgramRun, *, limit: int) -> Table:
                     is_code=True,
                     tags=("raised the peak",) if (session.number, text) in raised else (),
                 ),
+                _size(raised.get((session.number, text))),
                 Cell(f"{shapes.runs:,}", sort_key=shapes.runs),
                 _duration(mean),
                 _duration(shapes.min_s),
@@ -381,11 +409,12 @@ def shape_table(run: ProgramRun, *, limit: int) -> Table:
             )
         )
     more = len(found) - limit
-    return Table(
+    table = Table(
         columns=(
             Column("#", "right"),
             Column("model", css="name less"),
             Column("input shapes", css="name"),
+            Column("raised process to", "right", css="less"),
             Column("runs", "right"),
             Column("mean latency", "right", css="strong"),
             Column("shortest", "right", css="less"),
@@ -394,3 +423,4 @@ def shape_table(run: ProgramRun, *, limit: int) -> Table:
         rows=tuple(rows),
         caption=f"{counted(more, 'more row')} are in the record (JSON)." if more > 0 else "",
     )
+    return table.without_empty_columns()

@@ -3,15 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from memdiag.errors import ReportError
 from memdiag.records.phases import PhaseName
-from memdiag.records.profile import Samples
-from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession, TreeSamples
-from memdiag.reports.profile.timeline import thin
+from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
 from memdiag.reports.run.headline import has_run, runs_text
-from memdiag.reports.run.names import model_key, model_names, process_name, shapes_text
-from memdiag.reports.run.sessions import peak_bytes, rise_bytes
+from memdiag.reports.run.names import (
+    created_text,
+    model_key,
+    model_names,
+    process_name,
+    shapes_text,
+)
+from memdiag.reports.run.sessions import peak_bytes, peak_phase, rise_bytes
 from memdiag.reports.text import plain, shortened
+from memdiag.reports.thinning import thin
 from memdiag.units import MIB, format_duration, format_size
 
 MIN_RISE_BYTES = MIB
@@ -235,10 +239,7 @@ def _bar(
     session: ProgramSession, row: int, process_end_s: float, names: Mapping[str, str]
 ) -> SessionBar:
     name = shortened(names[model_key(session)], _MAX_NAME)
-    highest = peak_bytes(session)
-    peak = None
-    if rise_bytes(session) >= MIN_RISE_BYTES:
-        peak = next(phase.name for phase in session.phases if phase.peak_rss_bytes == highest)
+    peak = peak_phase(session) if rise_bytes(session) >= MIN_RISE_BYTES else None
     return SessionBar(
         number=session.number,
         label=f"{session.number} {name}",
@@ -260,7 +261,7 @@ def _bar(
 
 
 def _sentences(session: ProgramSession) -> list[str]:
-    found = [f"created at {shortened(plain(session.created_at), _MAX_NAME)}"]
+    found = [f"created at {shortened(created_text(session), _MAX_NAME)}"]
     if session.error is not None:
         return [*found, f"failed: {shortened(plain(session.error), _MAX_HOVER)}"]
     if session.creation_s is not None:
@@ -274,7 +275,7 @@ def _sentences(session: ProgramSession) -> list[str]:
     found.append(runs)
     memory = session.memory
     if memory is not None and memory.weight_bytes is not None:
-        found.append(f"weights {format_size(memory.weight_bytes)}")
+        found.append(f"weight copies in memory {format_size(memory.weight_bytes)}")
     if memory is not None and memory.arena_slack_bytes is not None:
         used = format_size(memory.arena_used_bytes or 0)
         found.append(f"arena {used} in use, {format_size(memory.arena_slack_bytes)} slack")

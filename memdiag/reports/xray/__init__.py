@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from memdiag.records import codec
 from memdiag.records.attribution import Attribution
 from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, labelled, line, print_plain
+from memdiag.reports.console import block, files, labelled, line
 from memdiag.reports.page import Plotly, page
 from memdiag.reports.palette import COPIES, OWNERS
 from memdiag.reports.palette import LIGHT as COLOR
@@ -35,7 +35,7 @@ from memdiag.reports.xray.weights import (
     verification_summary,
     weight_rows,
 )
-from memdiag.units import counted, MIB, format_duration, format_size
+from memdiag.units import MIB, counted, format_duration, format_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,12 +89,11 @@ def insight(attribution: Attribution) -> Insight:
     """Return the most important result of `attribution`."""
     resident = attribution.resident_bytes
     min_bytes = max(MIN_WASTE_BYTES, MIN_WASTE_SHARE * resident)
-    slack = sum(owner.bytes for owner in attribution.owners if owner.name == "slack")
     retained = attribution.bytes_of("allocator_retained")
     same_layout, other_layouts = _extra_copies(attribution)
     wastes = [
         (retained, "are retained by malloc after they were freed", _MALLOC),
-        (slack, "are free space in onnxruntime's arenas", _ARENA),
+        (attribution.arena_slack_bytes, "are free space in onnxruntime's arenas", _ARENA),
         (same_layout, "are further copies of weights, in the same layout as the first", _SESSIONS),
         (other_layouts, "are copies of weights in another layout, beside the original", _COPIES),
     ]
@@ -257,17 +256,9 @@ def _timing(attribution: Attribution) -> str:
 
 
 def show(
-    attribution: Attribution,
-    console: Console,
-    *,
-    written: Sequence[Path] = (),
-    quiet: bool = False,
+    attribution: Attribution, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
 ) -> None:
-    """Print `attribution` on `console`; `quiet` prints only the answer."""
-    print_plain(console, lambda: _show(attribution, console, quiet, written))
-
-
-def _show(attribution: Attribution, console: Console, quiet: bool, written: Sequence[Path]) -> None:
+    """Print `attribution`; `written` are the files to name; `quiet` prints only the answer."""
     result = insight(attribution)
     line(console, f"process {attribution.pid}: {result.headline}.", "bold")
     if quiet:
@@ -320,7 +311,9 @@ def markdown(attribution: Attribution) -> str:
     )
 
 
-def xray_markdown(owned: XrayText, *further_remarks: str, heading: str = "owner") -> tuple[str, ...]:
+def xray_markdown(
+    owned: XrayText, *further_remarks: str, heading: str = "owner"
+) -> tuple[str, ...]:
     """Return the owners, the weights with several copies, and remarks, as blocks of Markdown."""
     return (
         "### Owners of the memory",

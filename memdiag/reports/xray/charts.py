@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memdiag.records.attribution import AddressRange, Attribution
+from memdiag.records.attribution import ARENA_SLACK, AddressRange, Attribution
 from memdiag.reports.text import plain, shortened
 from memdiag.reports.xray.owners import LABELS, owner_rows
 from memdiag.reports.xray.weights import CopyRow, WeightRow, rest_summary, weight_rows
@@ -211,7 +211,7 @@ def _range_kind(attribution: Attribution, each: AddressRange) -> tuple[str, str,
         return owner.name, plain(owner.name), False
     label = LABELS[owner.kind]
     if owner.kind == "arena":
-        return owner.kind, f"{label} {plain(owner.name)}", owner.name == "slack"
+        return owner.kind, f"{label} {plain(owner.name)}", owner.name == ARENA_SLACK
     return owner.kind, label, owner.kind == "allocator_retained"
 
 

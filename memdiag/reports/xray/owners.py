@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from memdiag.records.attribution import MODEL_FILE, Attribution, Owner, OwnerKind
+from memdiag.records.attribution import (
+    ARENA_IN_USE,
+    ARENA_SLACK,
+    MODEL_FILE,
+    Attribution,
+    Owner,
+    OwnerKind,
+)
 from memdiag.reports.table import Bar, Cell, Column, Row, Table
 from memdiag.reports.text import decimals_for, mebibytes, plain
 from memdiag.units import format_size
@@ -42,8 +49,8 @@ SENTENCES: Mapping[str, str] = {
 }
 
 _ARENA_PARTS: Mapping[str, tuple[str, str]] = {
-    "in use": ("arena_in_use", "arena, in use"),
-    "slack": ("arena_slack", "arena slack"),
+    ARENA_IN_USE: ("arena_in_use", "arena, in use"),
+    ARENA_SLACK: ("arena_slack", "arena slack"),
 }
 
 
@@ -150,7 +157,7 @@ def rounded_mebibytes(size: int, decimals: int) -> str:
 
 
 def _color(kind: OwnerKind) -> str:
-    """Return the CSS colour of an owner; empty for weights, which have a colour for each kind of copy."""
+    """Return the CSS colour of an owner; none for weights: each kind of copy has its own."""
     return "transparent" if kind == "weights" else f"var(--{kind.replace('_', '-')})"
 
 

@@ -1,20 +1,29 @@
 """Sessions for the tests of layouts: one process a model, under each runtime."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
 import pytest
 
-from tests.attribution.layouts.sessions import RUNTIMES, ProcessMemory, loaded
+from tests.attribution.layouts.sessions import RUNTIMES, ProcessMemory, SessionStarter
 
 
-@pytest.fixture(params=RUNTIMES, ids=lambda path: Path(path).parent.parent.name)
-def session_memory(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., ProcessMemory]:
+@pytest.fixture(scope="session", params=RUNTIMES, ids=lambda path: Path(path).parent.parent.name)
+def session_starter(request: pytest.FixtureRequest) -> Iterator[SessionStarter]:
+    """What makes sessions under a runtime."""
+    starter = SessionStarter(request.param)
+    yield starter
+    starter.close()
+
+
+@pytest.fixture
+def session_memory(session_starter: SessionStarter, tmp_path: Path) -> Callable[..., ProcessMemory]:
     """A function: a model and session config entries to the memory of a process that loaded it."""
-    python: str = request.param
 
     def memory(of: onnx.ModelProto, *config: str) -> ProcessMemory:
-        return loaded(python, tmp_path, of, config)
+        path = tmp_path / "model.onnx"
+        onnx.save(of, path)
+        return session_starter.load(path, config)
 
     return memory

@@ -1,6 +1,8 @@
 """Real sessions in child processes: small models, and the memory of a process with a session."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,16 +25,29 @@ RUNTIMES = [sys.executable, *filter(None, os.environ.get("MEMDIAG_RUNTIMES", "")
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 INT8, UINT8, INT32 = TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32
 
-_CHILD = """
-import sys, onnxruntime as ort
-options = ort.SessionOptions()
-options.intra_op_num_threads = 1
-options.log_severity_level = 4
-for pair in sys.argv[2:]:
-    options.add_session_config_entry(*pair.split("=", 1))
-session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
-print("ready", flush=True)
-sys.stdin.read()
+# Imports onnxruntime once. Each session is made in a process forked for it, which then waits.
+_PARENT = """
+import json, os, signal, sys, onnxruntime as ort
+
+def wait_with_session(path, config):
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    for pair in config:
+        options.add_session_config_entry(*pair.split("=", 1))
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    print(os.getpid(), flush=True)
+    signal.pause()
+
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        try:
+            wait_with_session(*json.loads(line))
+        except BaseException as error:
+            print(repr(error), flush=True)
+        os._exit(1)
+    os.waitpid(child, 0)
 """
 
 
@@ -98,17 +113,31 @@ class ProcessMemory:
         return found
 
 
-def loaded(
-    python: str, folder: Path, of: onnx.ModelProto, config: Sequence[str] = ()
-) -> ProcessMemory:
-    """Return the memory of a process under `python` that has made a session of a model."""
-    path = folder / "model.onnx"
-    onnx.save(of, path)
-    command = [python, "-c", _CHILD, str(path), *config]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
-        return ProcessMemory(_read(child.pid))
+class SessionStarter:
+    """Makes sessions under one interpreter, each in a process of its own."""
+
+    def __init__(self, python: str) -> None:
+        command = [python, "-c", _PARENT]
+        self._parent = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def load(self, path: Path, config: Sequence[str] = ()) -> ProcessMemory:
+        """Return the memory of a process that has made a session of the model at `path`."""
+        assert self._parent.stdin is not None
+        assert self._parent.stdout is not None
+        self._parent.stdin.write(json.dumps([str(path), config]) + "\n")
+        self._parent.stdin.flush()
+        answer = self._parent.stdout.readline()
+        assert answer.strip().isdecimal(), answer
+        try:
+            return ProcessMemory(_read(int(answer)))
+        finally:
+            os.kill(int(answer), signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the process that starts the others."""
+        self._parent.communicate()
 
 
 def noise(*shape: int, seed: int = 3) -> NDArray[np.float32]:
@@ -133,8 +162,11 @@ def _contains(memory: bytes, base: int, copy: VirtualCopy) -> bool:
 
 
 def _read(pid: int) -> list[tuple[int, bytes]]:
-    """Return the writable regions that have a page in memory; most of the others are reserved."""
-    regions = []
+    """Return the writable regions that have a page in memory; most of the others are reserved.
+
+    Adjacent regions are one: a fork keeps the heap of the parent and what is added to it apart.
+    """
+    regions: list[tuple[int, bytes]] = []
     with open(f"/proc/{pid}/smaps") as lines, open(f"/proc/{pid}/mem", "rb", 0) as memory:
         for line in lines:
             name, *words = line.split()
@@ -143,5 +175,8 @@ def _read(pid: int) -> list[tuple[int, bytes]]:
             elif name == "Rss:" and is_writable and words[0] != "0":
                 start, end = (int(part, 16) for part in span.split("-"))
                 memory.seek(start)
-                regions.append((start, memory.read(end - start)))
+                data = memory.read(end - start)
+                if regions and regions[-1][0] + len(regions[-1][1]) == start:
+                    start, data = regions[-1][0], regions.pop()[1] + data
+                regions.append((start, data))
     return regions

@@ -6,10 +6,22 @@ from typing import Any
 import msgspec
 
 from memdiag.programs.rules import detectors
+from memdiag.records.attribution import (
+    ATTRIBUTION_SCHEMA,
+    Arena,
+    Attribution,
+    Backing,
+    Copy,
+    Owner,
+    OwnerKind,
+    ScanTiming,
+    SearchedModel,
+)
 from memdiag.records.profile import Environment, Memory, Phase, PhaseName, Samples
 from memdiag.records.run import (
     RUN_SCHEMA,
     InputShapes,
+    ProcessXray,
     ProgramFinding,
     ProgramProcess,
     ProgramRun,
@@ -130,6 +142,58 @@ def process(pid: int = PID, **changes: Any) -> ProgramProcess:
         "cpus_allowed": 16.0,
     }
     return ProgramProcess(**{**given, **changes})
+
+
+def copy(weight: str, address: int, *, size: int = 10 * MIB, **changes: Any) -> Copy:
+    """A private copy of `weight` as it is in the model."""
+    given: dict[str, Any] = {
+        "weights": (weight,),
+        "layout": "original",
+        "kind": "original",
+        "parameters": {},
+        "bytes": size,
+        "resident_bytes": size,
+        "address": address,
+        "backing": Backing(kind="anonymous"),
+        "verified_bytes": size,
+        "in_use": True,
+        "made_by": None,
+    }
+    return Copy(**{**given, **changes})
+
+
+def xray(
+    pid: int, *copies: Copy, slack: int = 0, retained: int = 0, arenas: int = 1, t_s: float = 99.0
+) -> ProcessXray:
+    """An X-ray of a process of 200 MiB, which searched for the weights of m.onnx."""
+    owned: tuple[tuple[OwnerKind, str, int], ...] = (
+        ("arena", "slack", slack),
+        ("allocator_retained", "freed blocks that malloc keeps", retained),
+        ("python", "objects", 200 * MIB - slack - retained),
+    )
+    return ProcessXray(
+        pid=pid,
+        t_s=t_s,
+        reason="end",
+        attribution=Attribution(
+            schema=ATTRIBUTION_SCHEMA,
+            pid=pid,
+            resident_bytes=200 * MIB,
+            baseline_bytes=None,
+            named_share=1.0,
+            owners=tuple(Owner(kind=kind, name=name, bytes=size) for kind, name, size in owned),
+            copies=copies,
+            indistinct=(),
+            verification="full",
+            partial=False,
+            notes=(),
+            timing=ScanTiming(
+                total_s=0.1, scan_s=0.1, verify_s=0.0, scanned_bytes=1, verified_bytes=1
+            ),
+            models=(SearchedModel(name="m.onnx", weight_bytes=WEIGHTS),),
+            arenas=(Arena(session=None, used_bytes=0, slack_bytes=slack),) * arenas,
+        ),
+    )
 
 
 def program(*sessions: ProgramSession, **changes: Any) -> ProgramRun:

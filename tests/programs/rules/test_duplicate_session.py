@@ -2,15 +2,20 @@ from typing import Any
 
 import pytest
 
+from memdiag.records.attribution import Backing, Copy
 from memdiag.records.run import ProgramFinding, ProgramRun
 from tests.programs.rules.records import (
     MIB,
+    PID,
     WEIGHTS,
+    copy,
     findings,
     memory,
     model,
+    process,
     program,
     session,
+    xray,
 )
 
 
@@ -113,3 +118,28 @@ def test_workers_with_the_same_duplicates_have_one_finding() -> None:
     assert found.sessions == (2, 3, 4, 5)
     assert found.bytes == 2 * (WEIGHTS + MIB)
     assert "4 times in processes 1, 2" in found.message
+
+
+def watched(*copies: Copy, arenas: int = 2) -> ProgramRun:
+    return program(processes=(process(),), xrays=(xray(PID, *copies, arenas=arenas),))
+
+
+def test_an_xray_proves_several_sessions_of_a_process_that_is_watched() -> None:
+    twice = [copy(weight, address) for weight in "ab" for address in (1, 2)]
+    (found,) = detected(watched(*twice))
+    assert found.bytes == 20 * MIB
+    assert "m.onnx are in process 10 up to 2 times in the same layout" in found.message
+    assert "2 arenas" in found.message
+
+
+def test_further_copies_alone_prove_no_session() -> None:
+    twice = [copy(weight, address) for weight in "ab" for address in (1, 2)]
+    assert detected(watched(*twice, arenas=1)) == []  # packed for several nodes
+    freed = [copy(weight, 3, in_use=False) for weight in "ab"]
+    assert detected(watched(copy("a", 1), copy("b", 2), *freed)) == []
+    packed = [copy(weight, 4, layout="packed", kind="packed") for weight in "ab"]
+    assert detected(watched(copy("a", 1), copy("b", 2), *packed)) == []
+    mapped = Backing(kind="file", file="m.data", offset=0)
+    assert detected(watched(*(copy(w, at, backing=mapped) for w in "ab" for at in (1, 2)))) == []
+    recorded = program(session(), xrays=(xray(PID, *twice, arenas=2),))
+    assert detected(recorded) == []  # its sessions are known

@@ -3,7 +3,17 @@ import pytest
 from memdiag.programs import rules
 from memdiag.programs.rules import ProgramDetector, detectors, program_findings
 from memdiag.records.run import RunPeak
-from tests.programs.rules.records import MIB, memory, model, program, runs, session
+from tests.programs.rules.records import (
+    MIB,
+    PID,
+    memory,
+    model,
+    process,
+    program,
+    runs,
+    session,
+    xray,
+)
 
 
 def test_the_costliest_finding_is_first() -> None:
@@ -41,3 +51,15 @@ def test_a_defect_of_a_rule_loses_its_findings_only(monkeypatch: pytest.MonkeyPa
     assert [each.rule for each in found] == ["idle-session"]
     assert "rule duplicate-session failed" in note
     assert "ZeroDivisionError: by zero" in note
+
+
+def test_a_watched_program_names_the_rules_that_were_not_checked() -> None:
+    _, (none,) = program_findings(program(processes=(process(),), is_watched=True))
+    assert none.startswith("no rule was checked")
+    run = program(processes=(process(),), xrays=(xray(PID),), is_watched=True)
+    _, (note,) = program_findings(run)
+    assert "idle-session" in note
+    for checked in ("arena-slack", "malloc-retained", "weights-in-workers", "duplicate-session"):
+        assert checked not in note
+    other = process(onnxruntime=None)
+    assert program_findings(program(processes=(other,), is_watched=True)) == ((), ())

@@ -1,17 +1,21 @@
 from typing import Any
 
+import msgspec
 import pytest
 
-from memdiag.records.run import ProgramSession
+from memdiag.records.run import ProgramRun, ProgramSession, TreeSamples
 from tests.programs.rules.records import (
     MIB,
     WEIGHTS,
+    copy,
     creation_phases,
     findings,
     memory,
     model,
+    process,
     program,
     session,
+    xray,
 )
 
 RULE = "weights-in-workers"
@@ -57,3 +61,39 @@ def test_a_model_from_bytes_must_be_loaded_by_path() -> None:
 )
 def test_nothing_to_share(sessions: list[ProgramSession]) -> None:
     assert findings(RULE, program(*sessions)) == []
+
+
+def watched(*addresses: int, pss: int | None = None) -> ProgramRun:
+    """Return the record of a process for each of `addresses`, with a copy of 40 MiB there."""
+    samples = TreeSamples(
+        t_s=(1.0,),
+        rss_bytes=(400 * MIB,),
+        proportional_t_s=(1.0,) if pss else (),
+        pss_bytes=(pss,) if pss else (),
+        swap_bytes=(0,) if pss else (),
+    )
+    xrays = [
+        xray(pid, copy("w", address, size=40 * MIB)) for pid, address in enumerate(addresses, 1)
+    ]
+    processes = tuple(process(xray.pid) for xray in xrays)
+    return program(processes=processes, xrays=tuple(xrays), samples=samples)
+
+
+def test_xrays_prove_equal_weights_of_processes_that_are_watched() -> None:
+    (found,) = findings(RULE, watched(1, 2, 3))
+    assert found.bytes == 80 * MIB
+    assert "3 processes have equal weights of m.onnx" in found.message
+
+
+def test_copies_at_one_address_may_be_those_of_a_fork() -> None:
+    assert findings(RULE, watched(7, 7)) == []
+    assert findings(RULE, watched(7, 7, pss=350 * MIB)) == []  # 50 MiB are shared
+    (found,) = findings(RULE, watched(7, 7, pss=390 * MIB))
+    assert found.bytes == 30 * MIB  # 10 MiB may be shared
+
+
+def test_processes_that_ended_before_count_no_more() -> None:
+    run = watched(1, 2)
+    first, second = run.processes
+    ended = (msgspec.structs.replace(first, ended_s=50.0), second)
+    assert findings(RULE, msgspec.structs.replace(run, processes=ended)) == []

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.attribution.attribute import attribute
+from memdiag.attribution.process_xray import take_xray
 from memdiag.attribution.search_target import missing_bytes, search_target
 from memdiag.model.model_file import open_model
 from memdiag.records.attribution import Attribution
@@ -62,7 +62,7 @@ def attributed(start: Start, model: Path, outputs: list[str], *, arena: bool = T
     child = start("".join(f"{name} = {value!r}\n" for name, value in names.items()) + SESSION)
     with open_model(model) as file:
         target = search_target(file)
-        found = attribute(child.pid, [target])
+        found = take_xray(child.pid, [target])
         assert missing_bytes(target, found) == 0
     if any("glibc" in note for note in found.notes):
         pytest.skip("this Python's malloc is not glibc's")

@@ -34,7 +34,7 @@ from memdiag.records.attribution import (
 from memdiag.records.weights import qualified_name
 
 
-def attribute(
+def take_xray(
     pid: int,
     targets: Sequence[SearchTarget],
     *,

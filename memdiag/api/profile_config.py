@@ -1,0 +1,159 @@
+"""The configuration of a profile, and its construction from the arguments of `memdiag.profile`."""
+
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Literal
+
+from memdiag.api.arguments import check_choice, check_names, input_config, limits
+from memdiag.api.check import Selection
+from memdiag.api.inputs import ArrayOrFile
+from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.errors import UsageError
+from memdiag.ort.runtime import require_runtime
+from memdiag.runner.job import InputConfig, Limits, SessionConfig, XrayConfig
+
+_LEVELS = ("disable_all", "basic", "extended", "layout", "all")
+_LOG_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid")
+"""Session options that memdiag sets itself, as it reads the log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileConfig:
+    """The configuration of a profile.
+
+    Attributes:
+        session: how the session is created and run.
+        inputs: the inputs, and the number of runs.
+        limits: when the child is ended.
+        xray: when the owners of resident bytes are identified.
+        rules: the rules to run on the model.
+        command: the command line that asked for the profile, for the record.
+    """
+
+    session: SessionConfig = field(default_factory=SessionConfig)
+    inputs: InputConfig = field(default_factory=InputConfig)
+    limits: Limits = field(default_factory=Limits)
+    xray: XrayConfig = field(default_factory=XrayConfig)
+    rules: Selection = field(default_factory=Selection)
+    command: tuple[str, ...] = ()
+
+    def without_xray(self) -> "ProfileConfig":
+        """Return this configuration without X-rays."""
+        return replace(self, xray=XrayConfig(when="none"))
+
+
+def profile_config(
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, ArrayOrFile] | None = None,
+    runs: int = DEFAULT_RUNS,
+    run: bool = True,
+    session_options: Mapping[str, str] | None = None,
+    optimization_level: str | None = None,
+    disabled_optimizers: Sequence[str] = (),
+    threads: int | None = None,
+    providers: Sequence[str] = DEFAULT_PROVIDERS,
+    environment: Mapping[str, str] | None = None,
+    load_from: Literal["path", "bytes"] = "path",
+    telemetry: bool = False,
+    python: str | Path | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    memory_limit_bytes: int | None = None,
+    xray: Literal["steady", "phases", "none"],
+    verify: Literal["full", "sampled"],
+    rules: Selection,
+    command: tuple[str, ...] = (),
+) -> ProfileConfig:
+    """Return the configuration of a profile.
+
+    The arguments are those of `memdiag.profile`; `rules` are the rules to run, and `command` is the
+    command line that asked for the profile.
+
+    Raises:
+        UsageError: an argument is not of its type, an option cannot be set, a file cannot be read
+            as an array, a limit leaves no time or no memory, or onnxruntime is not installed and no
+            other interpreter is named.
+    """
+    check_names("providers", providers, "CPUExecutionProvider")
+    check_names("disabled_optimizers", disabled_optimizers, "ConstantFolding")
+    check_choice("load_from", load_from, ("path", "bytes"))
+    check_choice("xray", xray, ("steady", "phases", "none"))
+    check_choice("verify", verify, ("full", "sampled"))
+    _check_environment(environment or {})
+    options = _session_options(session_options or {}, optimization_level, threads)
+    if python is None:
+        require_runtime("name an interpreter that has it (--python; in pytest --memdiag-python)")
+    return ProfileConfig(
+        session=SessionConfig(
+            options=options,
+            disabled_optimizers=tuple(disabled_optimizers),
+            providers=tuple(providers),
+            environment=dict(environment or {}),
+            load_from=load_from,
+            telemetry=telemetry,
+            python=Path(sys.executable if python is None else python),
+        ),
+        inputs=input_config(dims=dims, inputs=inputs, runs=runs, run=run),
+        limits=limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes),
+        xray=XrayConfig(when=xray, verify=verify),
+        rules=rules,
+        command=command,
+    )
+
+
+PROFILE_OPTIONS = tuple(
+    name
+    for name in inspect.signature(profile_config).parameters
+    if name not in ("xray", "verify", "rules", "command")
+)
+"""The names of the arguments of `memdiag.profile` that configure the run."""
+
+
+def _check_environment(environment: Mapping[str, str]) -> None:
+    for name, text in environment.items():
+        if not name or "=" in name or "\0" in f"{name}{text}":
+            raise UsageError(
+                f"environment: {name!r} is not the name of a variable, or its value has a null"
+                " byte. Pass environment={'NAME': 'value'}."
+            )
+
+
+def _session_options(
+    session_options: Mapping[str, str], optimization_level: str | None, threads: int | None
+) -> dict[str, str]:
+    """Return the SessionOptions attributes and config entries by name."""
+    options = dict(session_options)
+    for name in _LOG_OPTIONS:
+        if name in options:
+            raise UsageError(f"session option {name} cannot be set: memdiag needs the log.")
+    if optimization_level is not None:
+        options["graph_optimization_level"] = optimization_level
+    if "graph_optimization_level" in options:
+        _check_optimization_level(options["graph_optimization_level"])
+    entries: Mapping[Any, Any] = options
+    for name, value in entries.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise UsageError(
+                f"session_options must be strings, not {name!r}: {value!r}. Pass"
+                f" session_options={{{str(name)!r}: {str(value)!r}}}."
+            )
+    if threads is not None:
+        if isinstance(threads, bool) or not isinstance(threads, Integral) or threads < 0:
+            raise UsageError(f"threads must be a number of 0 or more, not {threads!r}.")
+        options["intra_op_num_threads"] = str(threads)
+    return options
+
+
+def _check_optimization_level(level: str) -> None:
+    """Check that `level` is a documented level, or onnxruntime's own name of one."""
+    name = str(level).lower()
+    enum_names = ("ort_disable_all", *(f"ort_enable_{level}" for level in _LEVELS[1:]))
+    short_names = (name.removeprefix("ort_") for name in enum_names)
+    if name not in (*_LEVELS, *enum_names, *short_names):
+        raise UsageError(
+            f"there is no optimization level {str(level)!r}. Choose from {', '.join(_LEVELS)}."
+        )

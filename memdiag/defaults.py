@@ -1,0 +1,20 @@
+"""Defaults of options that the Python API and the command line share."""
+
+DEFAULT_PROVIDERS = ("CPUExecutionProvider",)
+DEFAULT_RUNS = 10
+"""Number of runs after the first one."""
+
+DEFAULT_TIMEOUT_S: float = 1800
+"""Seconds after which a child process is ended."""
+
+BUDGET_PROCESSES = 3
+"""Number of processes whose figures are aggregated for a budget or a baseline."""
+
+COMPARISON_PROCESSES = 5
+"""Number of processes for each column of a comparison: their spread decides what is a change."""
+
+DEFAULT_MAX_SLOWDOWN = 1.05
+"""Largest acceptable latency of a changed model, relative to the original."""
+
+DEFAULT_SIZES = (1, 4)
+"""Sizes of free dimensions at which models are compared, besides the realistic ones."""

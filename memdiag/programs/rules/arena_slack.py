@@ -1,0 +1,94 @@
+"""The arenas of sessions keep memory that is free.
+
+## Why it costs
+
+onnxruntime takes the tensors of a run from the arena of the session. The arena grows by
+doubling, and releases nothing until the session ends: after the run its memory is free,
+*slack*, and stays resident for the next run. In a program with several sessions the slack of
+each waits while another one runs.
+
+The bytes are the resident slack of the arenas in the last X-ray of each process, an upper
+bound: the next run needs some of it for a moment.
+
+## What to do
+
+- `RunOptions` with the config entry `memory.enable_memory_arena_shrinkage` set to `cpu:0`
+  return free regions to the system at the end of the run; each run then allocates again. A
+  text detector had 112 MiB of slack after runs with 640 × 640 pixels, and 15 MiB with the
+  option (1.32.0).
+- `enable_cpu_mem_arena = False` does without the arena. Set `MALLOC_MMAP_THRESHOLD_=131072`
+  in the environment with it: the same detector then had 63 MiB that malloc retained, and 1.7
+  MiB with the variable.
+- `memdiag tune MODEL --only arena-shrinkage,arena-off` measures both, with the latency.
+
+## Not reported
+
+Less than 16 MiB, or less than a tenth of the process's memory; slack of a rare large input
+(see `rare-large-input`); processes without an X-ray.
+"""
+
+from collections.abc import Iterator
+
+from memdiag.programs.rules import rare_large_input
+from memdiag.programs.session_facts import model_name, numbers
+from memdiag.programs.xray_facts import last_xrays, listed_processes, owned_bytes, sessions_in
+from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
+from memdiag.rules.rule import Rule
+from memdiag.rules.wording import some_of
+from memdiag.units import MIB, format_size
+
+RULE = Rule(
+    code="MD709",
+    name="arena-slack",
+    summary="The arenas of sessions keep memory that is free",
+)
+NEEDS_SESSIONS = False
+
+_MIN_BYTES = 16 * MIB
+_MIN_SHARE = 0.1
+
+
+def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
+    """Yield a finding for all processes whose arenas have much slack."""
+    rare = {number for found in rare_large_input.detect(run) for number in found.sessions}
+    explained = {session.pid for session in run.sessions if session.number in rare}
+    found = [
+        (xray, size)
+        for xray in last_xrays(run)
+        if xray.pid not in explained
+        and (size := owned_bytes(xray, "arena", "slack")) >= _MIN_BYTES
+        and size >= _MIN_SHARE * xray.attribution.resident_bytes
+    ]
+    if not found:
+        return
+    xrays, sizes = zip(*found, strict=True)
+    sessions = sorted((s for s in sessions_in(run, xrays) if _slack(s)), key=_slack, reverse=True)
+    yield ProgramFinding(
+        rule=RULE.name,
+        sessions=numbers(sessions),
+        bytes=sum(sizes),
+        message=(
+            f"{format_size(sum(sizes))} in {listed_processes(xrays)} are free space in"
+            f" onnxruntime's arenas, kept for later runs{_largest(sessions)}."
+        ),
+        remedy=(
+            "Set the run option memory.enable_memory_arena_shrinkage=cpu:0, or"
+            " enable_cpu_mem_arena=False with MALLOC_MMAP_THRESHOLD_=131072 in the environment:"
+            " otherwise malloc retains what the arena frees. memdiag tune MODEL --only"
+            " arena-shrinkage,arena-off measures both."
+        ),
+    )
+
+
+def _slack(session: ProgramSession) -> int:
+    return (session.memory.arena_slack_bytes or 0) if session.memory else 0
+
+
+def _largest(sessions: list[ProgramSession]) -> str:
+    if not sessions:
+        return ""
+    listed = [
+        f"session {session.number} ({model_name(session)}) {format_size(_slack(session))}"
+        for session in sessions
+    ]
+    return f" (reserved: {some_of(listed)})"

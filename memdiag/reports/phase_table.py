@@ -1,0 +1,223 @@
+"""The table of phases, the same for a profile and for a session of a recorded program."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Protocol
+
+from memdiag.records.phases import PhaseName
+from memdiag.records.profile import PeakKind, Phase
+from memdiag.reports.table import Bar, Cell, Column, Row, Table
+from memdiag.reports.text import mebibytes
+from memdiag.units import MIB, format_duration
+
+SAMPLED_MARK = "~"
+"""Mark of a peak that is the largest sample, not the kernel's own figure."""
+
+OTHER_STEPS = "other steps"
+"""Label of the part of a phase that remains without the phases that interrupt it."""
+
+_MAX_RESPONSIBLE = 32
+
+
+class PhaseInterval(Protocol):
+    """An interval of time in a phase: a span of a profile, or a time of a recorded session."""
+
+    @property
+    def phase(self) -> PhaseName:
+        """The phase."""
+
+    @property
+    def start_s(self) -> float:
+        """The start, in seconds."""
+
+    @property
+    def end_s(self) -> float:
+        """The end, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseRow:
+    """One phase, or a part of one, in figures of the whole process.
+
+    Rows of level 0 follow each other: each starts with the memory that the row before ends with,
+    unless time passed between.
+    A phase that others interrupt, as constant folding interrupts optimization, is one such row
+    together with them; its parts are the rows of level 1 below it.
+
+    Attributes:
+        label: the name of the phase, the number of runs of `steady`, or `OTHER_STEPS`.
+        whole: for a part, the phase of the row that it is a part of; None for level 0.
+        duration_s: seconds in this phase.
+        median_run_s: seconds of the median run of `steady`.
+        start_bytes, end_bytes: resident set; None for a part that consists of several time ranges.
+        net_bytes: the memory that the phase adds to the resident set.
+        responsible: the span that made the phase grow most.
+        is_peak: whether the overall peak is in this phase.
+        ending: how the run ended in this phase, if it did not complete.
+    """
+
+    phase: PhaseName
+    label: str
+    duration_s: float
+    start_bytes: int | None
+    peak_bytes: int
+    peak_kind: PeakKind
+    end_bytes: int | None
+    net_bytes: int
+    median_run_s: float | None = None
+    responsible: str = ""
+    is_peak: bool = False
+    ending: str = ""
+    whole: PhaseName | None = None
+
+    @property
+    def level(self) -> int:
+        """How deep the row is indented."""
+        return 0 if self.whole is None else 1
+
+
+def phase_row(phase: Phase) -> PhaseRow:
+    """Return the figures of `phase`, as a row of level 0."""
+    return PhaseRow(
+        phase=phase.name,
+        label=phase.name,
+        duration_s=phase.duration_s,
+        start_bytes=phase.start.rss_bytes,
+        peak_bytes=phase.peak_rss_bytes,
+        peak_kind=phase.peak_kind,
+        end_bytes=phase.end.rss_bytes,
+        net_bytes=phase.net_rss_bytes,
+    )
+
+
+def arranged(rows: Sequence[PhaseRow], times: Sequence[PhaseInterval]) -> tuple[PhaseRow, ...]:
+    """Return `rows`, with phases that take turns together: a row for all, and one for each.
+
+    Args:
+        rows: the phases, in the order in which they first occur.
+        times: when they took place.
+    """
+    return tuple(row for group in _groups(rows, times) for row in _parts(group, times))
+
+
+def _groups(rows: Sequence[PhaseRow], times: Sequence[PhaseInterval]) -> list[list[PhaseRow]]:
+    """Return the phases in order, in groups whose time ranges overlap."""
+    groups: list[list[PhaseRow]] = []
+    reached = 0.0
+    for row in rows:
+        own = [time for time in times if time.phase == row.phase]
+        start = min((time.start_s for time in own), default=reached)
+        if groups and start < reached:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+        reached = max([reached, *(time.end_s for time in own)])
+    return groups
+
+
+def _parts(group: Sequence[PhaseRow], times: Sequence[PhaseInterval]) -> Iterator[PhaseRow]:
+    """Yield the row of a phase, or of a group of phases followed by a row for each."""
+    if len(group) == 1:
+        yield group[0]
+        return
+    by_phase = {row.phase: row for row in group}
+    ordered = sorted(
+        (time for time in times if time.phase in by_phase),
+        key=lambda time: (time.start_s, time.end_s),
+    )
+    start = by_phase[ordered[0].phase].start_bytes or 0
+    end = by_phase[ordered[-1].phase].end_bytes or 0
+    highest = max(group, key=lambda row: row.peak_bytes)
+    yield replace(
+        group[0],
+        duration_s=sum(row.duration_s for row in group),
+        start_bytes=start,
+        peak_bytes=highest.peak_bytes,
+        peak_kind=highest.peak_kind,
+        end_bytes=end,
+        net_bytes=end - start,
+        responsible="",
+    )
+    whole = group[0].phase
+    every = sorted(times, key=lambda time: (time.start_s, time.end_s))
+    turns = Counter(phase for phase, _ in groupby(every, key=lambda time: time.phase))
+    for row in (*group[1:], group[0]):
+        part = replace(row, whole=whole)
+        if row.phase == whole:
+            part = replace(part, label=OTHER_STEPS, is_peak=False, ending="")
+        is_whole = turns[row.phase] == 1
+        yield part if is_whole else replace(part, start_bytes=None, end_bytes=None)
+
+
+def table_of(
+    rows: Sequence[PhaseRow], *, decimals: int, caption: str, heading: str = "phase"
+) -> Table:
+    """Return the table of `rows`, with `caption` completed to sentences."""
+    scale_bytes = max((row.peak_bytes for row in rows), default=0)
+    kinds = {row.peak_kind for row in rows}
+    if "sampled" in kinds:
+        caption += f"; {SAMPLED_MARK} is the largest sample seen, the true peak may be higher"
+    peak_heading = f"peak ({kinds.pop()})" if len(kinds) == 1 else "peak"
+    # On a terminal the phase where a run ended says so in the last column.
+    has_last = any(row.responsible for row in rows)
+    return Table(
+        columns=(
+            Column(heading),
+            Column("time", "right"),
+            Column("at start", "right", css="less"),
+            Column(peak_heading, "right", css="strong"),
+            Column("at end", "right"),
+            Column("kept", "right"),
+            Column(
+                css="wide",
+                legend=(("end", "at end"), ("top", "up to the peak")),
+                formats=("html",),
+            ),
+            Column("grown by", css="name less", formats=("markdown", "html")),
+            Column(
+                "grown by" if has_last else "",
+                wraps=True,
+                max_width=_MAX_RESPONSIBLE,
+                formats=("console",),
+            ),
+        ),
+        rows=tuple(_cells(row, scale_bytes, decimals) for row in rows),
+        caption=f"{caption}.",
+    )
+
+
+def _cells(row: PhaseRow, scale_bytes: int, decimals: int) -> Row:
+    tags = ("peak" if row.is_peak else "", row.ending)
+    start, end = (
+        "" if size is None else mebibytes(size, decimals)
+        for size in (row.start_bytes, row.end_bytes)
+    )
+    kept = mebibytes(row.net_bytes, decimals, signed=True)
+    if row.level == 0 and row.start_bytes is not None and row.end_bytes is not None:
+        # The difference of the printed figures, which may differ from the rounded difference.
+        printed = round(row.end_bytes / MIB, decimals) - round(row.start_bytes / MIB, decimals)
+        kept = mebibytes(round(printed * MIB), decimals, signed=True)
+    mark = SAMPLED_MARK if row.peak_kind == "sampled" else ""
+    bar = (
+        Bar(css="top", percent=100 * row.peak_bytes / (scale_bytes or 1)),
+        Bar(css="end", percent=100 * (row.end_bytes or 0) / (scale_bytes or 1)),
+    )
+    return Row(
+        Cell(
+            row.label,
+            is_strong=row.is_peak and row.label == row.phase,
+            tags=tuple(tag for tag in tags if tag),
+        ),
+        format_duration(row.median_run_s or row.duration_s),
+        start,
+        Cell(mark + mebibytes(row.peak_bytes, decimals), is_strong=row.is_peak),
+        end,
+        kept,
+        Cell(bars=() if row.level else (bar,)),
+        Cell(row.responsible, is_code=True),
+        row.ending or row.responsible,
+        is_strong=row.is_peak,
+        level=row.level,
+    )

@@ -1,0 +1,165 @@
+"""The program's peak, and the largest rises of memory: different facts."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from memdiag.records.run import ProgramRun, ProgramSession, RunPeak
+from memdiag.reports.run.names import model_names, numbers, session_name, shapes_text
+from memdiag.units import counted, format_duration, format_size
+
+_TOLERANCE_S = 0.02  # between a sample and the report of a run
+_MAX_ACTIVITIES = 2
+_MAX_PROCESSES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """A creation, first run or run of a session at one moment.
+
+    Attributes:
+        text: such as ``prepack of session 2 (m.onnx)``.
+    """
+
+    session: ProgramSession
+    text: str
+
+
+def activities(run: ProgramRun, t_s: float) -> tuple[Activity, ...]:
+    """Return what the sessions did at `t_s`.
+
+    Runs are known as far as they raised the high-water mark of their process.
+    """
+    return (*_phases(run, t_s), *_runs(run, t_s))
+
+
+def _phases(run: ProgramRun, t_s: float) -> Iterator[Activity]:
+    models = model_names(run)
+    for session in run.sessions:
+        for time in session.phase_times:
+            if time.start_s <= t_s <= time.end_s:
+                text = f"{time.phase} of {session_name(session, models)}"
+                if time.phase == "first_run" and len(session.shapes) == 1:
+                    text += f" with {shapes_text(session.shapes[0].shapes)}"
+                yield Activity(session=session, text=text)
+
+
+def _runs(run: ProgramRun, t_s: float) -> Iterator[Activity]:
+    models = model_names(run)
+    sessions = {session.number: session for session in run.sessions}
+    found: dict[int, RunPeak] = {}
+    for peak in run.peaks:
+        session = sessions.get(peak.session)
+        if session is None:
+            continue
+        latency_s = peak.latency_s
+        if latency_s is None:
+            latency_s = max(
+                (s.max_s for s in session.shapes if s.shapes == peak.shapes), default=0.0
+            )
+        if peak.t_s - latency_s - _TOLERANCE_S <= t_s <= peak.t_s + _TOLERANCE_S:
+            found.setdefault(peak.session, peak)
+    for number, peak in found.items():
+        name = session_name(sessions[number], models)
+        yield Activity(
+            session=sessions[number], text=f"a run of {name} with {shapes_text(peak.shapes)}"
+        )
+
+
+def moment(run: ProgramRun, t_s: float) -> str:
+    """Return what the sessions did at `t_s`: ``prepack of session 2 (m.onnx)``, or nothing."""
+    return _listed([each.text for each in activities(run, t_s)])
+
+
+def _listed(texts: list[str]) -> str:
+    more = f" and {len(texts) - _MAX_ACTIVITIES} more" if len(texts) > _MAX_ACTIVITIES else ""
+    return " and ".join(texts[:_MAX_ACTIVITIES]) + more
+
+
+def peak_sentence(run: ProgramRun) -> str:
+    """Return what was under way when the program's memory was largest, and in which processes.
+
+    Empty if no session was recorded.
+    """
+    if not run.sessions or not run.peak_rss_bytes:
+        return ""
+    found = activities(run, run.peak_s)
+    size, at = format_size(run.peak_rss_bytes), format_duration(run.peak_s)
+    texts = [f"{each.text} in process {each.session.pid}" for each in found]
+    what = _listed(texts) if found else _nothing(run, run.peak_s)
+    return f"Peak of the program: {size} at {at}, during {what}.{_by_process(run)}"
+
+
+def _nothing(run: ProgramRun, t_s: float) -> str:
+    in_use = [session.number for session in run.sessions if _is_in_use(session, t_s)]
+    if not in_use:
+        return "no creation and no run of a session"
+    plural = "s" if len(in_use) > 1 else ""
+    return (
+        "no creation of a session, and no run that raised the memory of its process"
+        f" (session{plural} {numbers(in_use)} {'were' if plural else 'was'} in use)"
+    )
+
+
+def _is_in_use(session: ProgramSession, t_s: float) -> bool:
+    """Return whether `t_s` is between the first and the last run of `session`."""
+    if session.first_run_s is None or t_s < session.first_run_s - _TOLERANCE_S:
+        return False
+    ends = [end for end in (session.last_run_s, session.released_s) if end is not None]
+    return t_s <= min(ends, default=t_s) + _TOLERANCE_S
+
+
+def _by_process(run: ProgramRun) -> str:
+    """Return the largest processes at the peak; empty if there is only one."""
+    sizes = []
+    for process in run.processes:
+        index = bisect_right(process.samples.t_s, run.peak_s) - 1
+        has_ended = process.ended_s is not None and process.ended_s < run.peak_s
+        if index >= 0 and not has_ended:
+            sizes.append((process.samples.rss_bytes[index], process.pid))
+    if len(sizes) < 2:
+        return ""
+    sizes.sort(reverse=True)
+    listed = ", ".join(f"process {pid} {format_size(size)}" for size, pid in sizes[:_MAX_PROCESSES])
+    others = sizes[_MAX_PROCESSES:]
+    if others:
+        rest = format_size(sum(size for size, _ in others))
+        listed += f", {counted(len(others), 'other process', 'other processes')} {rest}"
+    return f" Then resident: {listed}."
+
+
+def run_rise_sentence(run: ProgramRun) -> str:
+    """Return which run after the first raised its process's memory most; empty for none."""
+    largest = max(_run_rises(run), key=lambda each: each[0], default=None)
+    if largest is None:
+        return ""
+    size, peak, session = largest
+    name = session_name(session, model_names(run))
+    return (
+        f"Largest rise in a run after the first: {name} with {shapes_text(peak.shapes)} in process"
+        f" {session.pid}, {format_size(size, signed=True)} to {format_size(peak.peak_rss_bytes)} at"
+        f" {format_duration(peak.t_s)}."
+    )
+
+
+def _run_rises(run: ProgramRun) -> Iterator[tuple[int, RunPeak, ProgramSession]]:
+    """Yield each run that raised the high-water mark of its process, and by how much."""
+    sessions = {session.number: session for session in run.sessions}
+    marks: dict[int, int] = {}
+    for peak in sorted(run.peaks, key=lambda each: each.t_s):
+        session = sessions.get(peak.session)
+        if session is None:
+            continue
+        before = max(
+            marks.get(session.pid, 0),
+            *(
+                phase.peak_rss_bytes
+                for each in run.sessions
+                if each.pid == session.pid and each.created_s < peak.t_s
+                for phase in each.phases
+            ),
+            0,
+        )
+        marks[session.pid] = max(before, peak.peak_rss_bytes)
+        if before and peak.peak_rss_bytes > before:
+            yield peak.peak_rss_bytes - before, peak, session

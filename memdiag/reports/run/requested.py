@@ -1,0 +1,56 @@
+"""X-rays that a recording took on request: owners by process and session, as lines."""
+
+from memdiag.programs.control import XrayAnswer, XrayedProcess, XrayedSession
+from memdiag.reports.run.names import command_text
+from memdiag.reports.text import plain, shortened
+from memdiag.reports.xray.owners import LABELS, owner_label
+from memdiag.units import counted, format_size
+
+_MAX_OWNERS = 5
+_MAX_SESSIONS = 10
+_MAX_COMMAND = 60
+
+
+def answer_lines(answer: XrayAnswer) -> list[str]:
+    """Return the lines of the answer, the number of processes first."""
+    taken = counted(len(answer.processes), "process", "processes")
+    if not answer.asked:
+        return ["No process of the recording uses onnxruntime now, so no X-ray was taken."]
+    of = "" if len(answer.processes) == answer.asked else f" of {answer.asked}"
+    lines = [f"X-rays of {taken}{of} were added to the recording."]
+    for process in answer.processes:
+        lines += _process_lines(process)
+    return [*lines, *(f"note: {plain(failure)}" for failure in answer.failures)]
+
+
+def _process_lines(process: XrayedProcess) -> list[str]:
+    sizes: dict[str, int] = {}
+    for owner in process.owners:
+        label = owner_label(owner) if owner.kind == "arena" else LABELS[owner.kind]
+        sizes[label] = sizes.get(label, 0) + owner.bytes
+    ordered = sorted(sizes.items(), key=lambda item: -item[1])
+    parts = [f"{label} {format_size(size)}" for label, size in ordered[:_MAX_OWNERS]]
+    rest = sum(size for _, size in ordered[_MAX_OWNERS:])
+    if rest:
+        parts.append(f"other {format_size(rest)}")
+    name = shortened(command_text(process.command), _MAX_COMMAND)
+    resident = format_size(sum(sizes.values()))
+    lines = [f"process {process.pid} ({name}), {resident}: {', '.join(parts)}"]
+    lines += map(_session_line, process.sessions[:_MAX_SESSIONS])
+    more = len(process.sessions) - _MAX_SESSIONS
+    return [*lines, f"  {counted(more, 'more session')}"] if more > 0 else lines
+
+
+def _session_line(session: XrayedSession) -> str:
+    memory = session.memory
+    parts = []
+    if memory.weight_bytes is not None:
+        shared = f", shared by {memory.sharing} sessions" if memory.sharing > 1 else ""
+        parts.append(f"weight copies {format_size(memory.weight_bytes)}{shared}")
+    if memory.arena_used_bytes is not None and memory.arena_slack_bytes is not None:
+        parts.append(
+            f"arena {format_size(memory.arena_used_bytes)} in use,"
+            f" {format_size(memory.arena_slack_bytes)} slack (reserved)"
+        )
+    model = plain(session.model) if session.model else "model from bytes"
+    return f"  session {session.number} ({model}): {'; '.join(parts) or 'nothing was identified'}"

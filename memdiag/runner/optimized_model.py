@@ -1,0 +1,29 @@
+"""The model as onnxruntime optimized it, saved by a child that is not measured."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from memdiag.runner.job import Job
+from memdiag.runner.try_inputs import try_inputs
+
+EXTERNAL_DATA_OPTION = "session.optimized_model_external_initializers_file_name"
+"""Config entry with the name of the file for the weights, in the folder of the saved model."""
+
+
+def save_optimized_model(job: Job, path: Path) -> bool:
+    """Save the model of `job` to `path` as onnxruntime optimizes it with the session's options.
+
+    Return whether it was saved; the weights are in a file beside it.
+
+    Raises:
+        MeasurementError: the child's interpreter cannot be started.
+        TimeLimitReached: the job's deadline passed.
+    """
+    options = {
+        **job.session.options,
+        "optimized_model_filepath": str(path),
+        EXTERNAL_DATA_OPTION: f"{path.name}.data",
+    }
+    # The creation of the session saves the model; no input is tried.
+    try_inputs(replace(job, session=replace(job.session, options=options), runs=None), ())
+    return path.exists()

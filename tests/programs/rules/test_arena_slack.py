@@ -1,0 +1,35 @@
+from memdiag.records.run import ProgramFinding, ProgramRun, RunPeak
+from tests.programs.rules import records
+from tests.programs.rules.records import MIB, PID, memory, process, program, runs, session, xray
+
+
+def findings(run: ProgramRun) -> list[ProgramFinding]:
+    return records.findings("arena-slack", run)
+
+
+def test_the_slack_of_all_arenas() -> None:
+    sessions = [
+        session(1, memory=memory(slack=30 * MIB)),
+        session(2, memory=memory(slack=70 * MIB)),
+    ]
+    (found,) = findings(program(*sessions, xrays=(xray(PID, slack=80 * MIB),)))
+    assert found.bytes == 80 * MIB  # resident; 100 MiB are reserved
+    assert found.sessions == (1, 2)
+    assert "80 MiB in process 10 are free space in onnxruntime's arenas" in found.message
+    assert "session 2 (m.onnx) 70 MiB, session 1 (m.onnx) 30 MiB" in found.message
+    assert "enable_memory_arena_shrinkage=cpu:0" in found.remedy
+
+
+def test_a_process_without_recorded_sessions_has_arenas_too() -> None:
+    run = program(processes=(process(),), xrays=(xray(PID, slack=80 * MIB),), is_watched=True)
+    (found,) = findings(run)
+    assert found.sessions == ()
+    assert "reserved" not in found.message
+
+
+def test_little_slack_and_slack_of_a_rare_large_input_are_left_out() -> None:
+    assert findings(program(session(), xrays=(xray(PID, slack=15 * MIB),))) == []
+    assert findings(program(session())) == []
+    rare = session(shapes=[runs(99), runs(1, (999, 8))], memory=memory(slack=80 * MIB))
+    peak = RunPeak(session=1, t_s=9.0, peak_rss_bytes=900 * MIB, shapes={"x": (999, 8)})
+    assert findings(program(rare, peaks=(peak,), xrays=(xray(PID, slack=80 * MIB),))) == []

@@ -1,0 +1,24 @@
+from memdiag.records.run import ProgramFinding, ProgramRun
+from tests.programs.rules import records
+from tests.programs.rules.records import MIB, PID, process, program, session, xray
+
+
+def findings(run: ProgramRun) -> list[ProgramFinding]:
+    return records.findings("malloc-retained", run)
+
+
+def test_the_retained_memory_of_all_processes() -> None:
+    sessions = [session(1), session(2, pid=11, options={"enable_cpu_mem_arena": "False"})]
+    both = (xray(PID, retained=30 * MIB), xray(11, retained=40 * MIB))
+    (found,) = findings(program(*sessions, xrays=both))
+    assert found.bytes == 70 * MIB
+    assert found.sessions == (2,)  # malloc serves its runs
+    assert "70 MiB in processes 10, 11 were freed" in found.message
+    assert "Some sessions there have no arena" in found.message
+    assert "MALLOC_MMAP_THRESHOLD_=131072" in found.remedy
+
+
+def test_only_the_last_xray_of_a_process_counts() -> None:
+    early = xray(PID, retained=90 * MIB, t_s=1.0)
+    run = program(processes=(process(),), xrays=(xray(PID, retained=15 * MIB), early))
+    assert findings(run) == []

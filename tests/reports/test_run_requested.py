@@ -1,0 +1,39 @@
+"""The lines that `memdiag xray FOLDER` prints."""
+
+from memdiag.programs.control import XrayAnswer, XrayedProcess, XrayedSession
+from memdiag.records.attribution import Owner
+from memdiag.reports.run.requested import answer_lines
+from tests.reports.runs import MIB, memory
+
+
+def test_owners_are_listed_by_process_and_session() -> None:
+    process = XrayedProcess(
+        pid=7,
+        command=("/usr/bin/python", "/app/main.py"),
+        owners=(
+            Owner(kind="weights", name="packed", bytes=40 * MIB),
+            Owner(kind="weights", name="original", bytes=20 * MIB),
+            Owner(kind="arena", name="slack", bytes=30 * MIB),
+            Owner(kind="python", name="objects", bytes=10 * MIB),
+        ),
+        sessions=(
+            XrayedSession(number=1, model="a.onnx", memory=memory(60, 1, 30)),
+            XrayedSession(number=2, model=None, memory=memory(None, None, None)),
+        ),
+    )
+    assert answer_lines(XrayAnswer(asked=1, processes=(process,))) == [
+        "X-rays of 1 process were added to the recording.",
+        "process 7 (python main.py), 100 MiB: weights 60 MiB, arena slack 30 MiB, Python 10 MiB",
+        "  session 1 (a.onnx): weight copies 60 MiB; arena 1.0 MiB in use, 30 MiB slack (reserved)",
+        "  session 2 (model from bytes): nothing was identified",
+    ]
+
+
+def test_a_process_that_could_not_be_examined_is_noted() -> None:
+    failed = XrayAnswer(asked=2, processes=(), failures=("process 8: no X-ray: it has ended",))
+    assert answer_lines(failed) == [
+        "X-rays of 0 processes of 2 were added to the recording.",
+        "note: process 8: no X-ray: it has ended",
+    ]
+    (nothing,) = answer_lines(XrayAnswer(asked=0, processes=()))
+    assert nothing.startswith("No process of the recording uses onnxruntime")
