@@ -75,7 +75,7 @@ def sentence(
     per_run = rate(judgement.slope, unit)
     until = GIB / judgement.slope.bytes_per_run
     when = format_duration(until) if unit == "second" else counted(round(until), unit)
-    content = next((f", {each.content}" for each in blocks if each.content), "")
+    content = next((f" ({each.content})" for each in blocks if each.content), "")
     word = "a leak" if judgement.verdict == "leak" else "kept values"
     return f"{word}: {owner}{content} grow by {per_run}; 1 GiB after {when}"
 
@@ -91,8 +91,8 @@ def remedy(judgement: Judgement, trim_returned_bytes: int | None) -> str:
             return "keep one session instead of reloading it, or reload in a child process"
         case "leak", _:
             return (
-                "try the newest release of onnxruntime (memdiag compare --runtime), and"
-                " report the rate with this record"
+                "try the newest release of onnxruntime (with --python, one in another"
+                " environment), and report the rate with this record"
             )
         case "high_water", _:
             return (
@@ -101,13 +101,13 @@ def remedy(judgement: Judgement, trim_returned_bytes: int | None) -> str:
             )
         case "retained", _:
             returned = (
-                f"malloc_trim(0) returned {format_size(trim_returned_bytes)}; "
+                f" (here it returned {format_size(trim_returned_bytes)})"
                 if trim_returned_bytes
                 else ""
             )
             return (
-                f"{returned}MALLOC_ARENA_MAX=2, MALLOC_TRIM_THRESHOLD_=131072 in the environment"
-                " keep less"
+                f"call malloc_trim(0){returned}, or start the process with MALLOC_ARENA_MAX=2 and"
+                " MALLOC_TRIM_THRESHOLD_=131072, with which malloc keeps less"
             )
         case "undecided", _:
             return "observe more runs"

@@ -34,7 +34,7 @@ RECORDS: dict[str, type[Record]] = {
 }
 
 
-Reported = Profile | Comparison | Fix | Tuning | Attribution | ProgramRun
+Reported = Profile | Comparison | Fix | Tuning | Attribution | ProgramRun | Growth
 """The records that have reports."""
 
 
