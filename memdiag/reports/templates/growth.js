@@ -94,7 +94,7 @@
     }
     if (slope) layout.annotations.push({
       xref: "paper", yref: "paper", x: 1, xanchor: "right", y: domains[ofOwner ? 1 : 0][0], yanchor: "bottom", yshift: 4, showarrow: false,
-      text: `<b>${escaped(slope.text)}</b>`, font: { ...font, color: c.peak_ink }, bgcolor: c.surface,
+      text: `<b>${escaped(narrow ? slope.text.split(" (")[0] : slope.text)}</b>`, font: { ...font, color: c.peak_ink }, bgcolor: c.surface,
     });
     chart.style.height = `${layout.height}px`;
     Plotly.react(chart, traces, layout, { displaylogo: false, showSendToCloud: false, plotlyServerURL: "", responsive: true, displayModeBar: narrow ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
