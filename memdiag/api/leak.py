@@ -41,6 +41,7 @@ from memdiag.records.run import ProgramRun
 from memdiag.runner.job import Feed, InputConfig, Job, Limits, SessionConfig
 from memdiag.runner.temporary import temporary_folder
 from memdiag.runner.try_inputs import inputs_that_run
+from memdiag.units import counted
 
 EVERY_S = 2.0
 WARM_UP_SHARE = 0.1
@@ -64,6 +65,10 @@ MAX_SHAPES = 24
 """Combinations of sizes with which a model is run, if sizes vary."""
 
 MAX_SAMPLES = 5000
+
+BATCH_S = 1.0
+"""Seconds between two reports of progress. What was run in a batch is lost at Ctrl-C."""
+
 _PACE_RUNS = 9
 
 DimRange = int | tuple[int, int]
@@ -117,13 +122,15 @@ def leak(
     providers: Sequence[str] = ("CPUExecutionProvider",),
     environment: Mapping[str, str] | None = None,
     load_from: Literal["path", "bytes"] = "path",
+    telemetry: bool = False,
     python: str | Path | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     on_progress: OnGrowth | None = None,
 ) -> Growth:
     """Run `model` many times in a child process and return whether its memory grows, and why.
 
-    A run that fails is not an error: the growth until then is returned, with a `message`.
+    A run that fails is not an error: the growth until then is returned, with a `message`. Ctrl-C
+    after the first run ends the runs in the same way.
 
     Args:
         model: the ONNX file.
@@ -143,6 +150,7 @@ def leak(
         providers: execution providers, the preferred one first.
         environment: environment variables of the child.
         load_from: create the session from the path, or from the bytes of the file.
+        telemetry: leave onnxruntime's telemetry on, as it is by default.
         python: another interpreter that has onnxruntime; it does not need memdiag.
         timeout_s: seconds after which the child is ended.
         on_progress: called after each batch of runs.
@@ -162,6 +170,7 @@ def leak(
         providers=providers,
         environment=environment,
         load_from=load_from,
+        telemetry=telemetry,
         python=python,
         dims=sizes,
         inputs=inputs,
@@ -343,11 +352,8 @@ def _observe(runs: ModelRuns, config: LeakConfig, on_progress: OnGrowth | None) 
             until = observed.warm_up_runs + (total - observed.warm_up_runs) * number // (
                 MOMENTS - 1
             )
-            if until > len(runs.samples):
-                runs.run(until - len(runs.samples))
+            _advance(runs, until, total, on_progress)
             observed.moments.append(runs.moment())
-            if on_progress is not None:
-                on_progress(len(runs.samples), total, runs.samples[-1].resident_bytes)
         if not config.reload:
             before = observed.moments[1]
             heads = runs.heads()
@@ -355,7 +361,18 @@ def _observe(runs: ModelRuns, config: LeakConfig, on_progress: OnGrowth | None) 
         observed.trim_returned_bytes = _trim(runs)
     except (MeasurementError, XrayError) as error:
         observed.message = str(error)
+    except KeyboardInterrupt:
+        observed.message = f"interrupted after {counted(len(runs.samples), 'run')}"
     return observed
+
+
+def _advance(runs: ModelRuns, until: int, total: int, on_progress: OnGrowth | None) -> None:
+    """Run until `until` runs are done, in batches of about `BATCH_S`."""
+    while (done := len(runs.samples)) < until:
+        batch = max(1, int(BATCH_S / max(runs.samples[-1].duration_s, 1e-6)))
+        runs.run(min(batch, until - done))
+        if on_progress is not None:
+            on_progress(len(runs.samples), total, runs.samples[-1].resident_bytes)
 
 
 def _planned_runs(runs: ModelRuns, config: LeakConfig) -> int:

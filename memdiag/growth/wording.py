@@ -67,7 +67,7 @@ def sentence(
             return (
                 f"not a leak: malloc keeps freed memory; the resident set grew by {grown} in {runs}"
             )
-        case "undecided" if judgement.owner is None:
+        case "undecided" if judgement.slope is None:
             return f"undecided: too few readings in {runs} to judge growth"
         case "undecided":
             return f"undecided: it grew by {grown} ({owner}) and had not stopped after {runs}"
@@ -110,7 +110,7 @@ def remedy(judgement: Judgement, trim_returned_bytes: int | None) -> str:
                 " MALLOC_TRIM_THRESHOLD_=131072, with which malloc keeps less"
             )
         case "undecided", _:
-            return "observe more runs"
+            return "observe more runs, or for a longer time"
     return ""
 
 

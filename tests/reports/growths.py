@@ -80,6 +80,7 @@ def growth(
         trim_returned_bytes=None,
         runs=RUNS,
         warm_up_runs=WARM_UP,
+        warm_up_s=WARM_UP / 100,
         unit="run",
         varied=("content",),
         threads=1,

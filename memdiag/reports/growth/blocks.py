@@ -13,7 +13,7 @@ def block_table(growth: Growth, *, limit: int = MAX_ROWS) -> Table:
 
     It has no rows where the growth is not of memory in use: a few blocks more are no finding.
     """
-    is_evidence = growth.verdict in (*BAD_VERDICTS, "undecided")
+    is_evidence = growth.slope is not None and growth.verdict in (*BAD_VERDICTS, "undecided")
     return Table(
         columns=(
             Column("block", "right"),

@@ -80,7 +80,8 @@ class GrowthChart:
 
     Attributes:
         x_label: the name of the horizontal axis.
-        x, resident_bytes: the resident set after runs.
+        x, resident_bytes: the resident set after runs, or at the moments only.
+        has_samples: whether it is known after each run.
         moments_x, moments: the moments, and their words for hovering.
         growth_x, growth_moments: the moments from `since` on. A leak may be small beside the
             growth before the end of the warm-up, which is left out then.
@@ -93,6 +94,7 @@ class GrowthChart:
     x_label: str
     x: tuple[float, ...]
     resident_bytes: tuple[int, ...]
+    has_samples: bool
     steps: tuple[Step, ...]
     warm_up: float
     moments_x: tuple[float, ...]
@@ -112,7 +114,8 @@ def growth_chart(growth: Growth, *, max_points: int = 3000) -> GrowthChart:
     is_bad = growth.verdict in BAD_VERDICTS
     since = warm_up_index(growth, moments) if is_bad and moments else 0
     judged = judged_series(growth, series)
-    if growth.samples and growth.unit != "second":
+    has_samples = bool(growth.samples) and growth.unit != "second"
+    if has_samples:
         xs: list[float] = [sample.run for sample in growth.samples]
         sizes = [sample.resident_bytes for sample in growth.samples]
     else:
@@ -127,17 +130,25 @@ def growth_chart(growth: Growth, *, max_points: int = 3000) -> GrowthChart:
         x_label=units[growth.unit],
         x=tuple(xs[index] for index in kept),
         resident_bytes=tuple(sizes[index] for index in kept),
+        has_samples=has_samples,
         steps=_steps(xs, sizes),
-        warm_up=warm_up_position(growth),
+        # Runs that ended early may have ended before that.
+        warm_up=min(warm_up_position(growth), xs[-1]),
         moments_x=positions,
         moments=texts,
         growth_x=positions[since:],
         growth_moments=texts[since:],
         layers=_layers(growth, series, judged, since),
-        since="the warm-up" if is_bad else f"the first {growth.unit}",
+        since=_since(growth, is_bad=is_bad),
         min_range_bytes=0 if is_bad else MIB,
         slope=_slope_line(growth, series, judged, since),
     )
+
+
+def _since(growth: Growth, *, is_bad: bool) -> str:
+    if is_bad:
+        return "the warm-up"
+    return f"the first {growth.unit}" if growth.kind == "model" else "the start"
 
 
 def _layers(

@@ -78,7 +78,7 @@ def owner_series(growth: Growth) -> tuple[OwnerSeries, ...]:
     Their resident bytes sum up to the resident set.
     """
     moments = attributed(growth)
-    found = []
+    found: list[OwnerSeries] = []
     for kind in _ORDER:
         resident = tuple(moment.bytes_of(kind) for moment in moments)
         if kind == "arena":

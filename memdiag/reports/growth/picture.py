@@ -52,11 +52,13 @@ def draw(growth: Growth) -> Figure:
 
 
 def _draw_curve(axes: Axes, chart: GrowthChart) -> None:
-    picture.style(axes, f"resident set after each {chart.unit}", grid="y")
+    title = f"resident set after each {chart.unit}" if chart.has_samples else "resident set"
+    picture.style(axes, title, grid="y")
     unit, name = picture.size_unit(max(chart.resident_bytes, default=0))
     sizes = [size / unit for size in chart.resident_bytes]
     axes.axvspan(0, chart.warm_up, color=COLOR.band, lw=0)
-    axes.step(chart.x, sizes, where="post", color=COLOR.anonymous, lw=1.8)
+    drawstyle = "steps-post" if chart.has_samples else "default"
+    axes.plot(chart.x, sizes, drawstyle=drawstyle, color=COLOR.anonymous, lw=1.8)
     low, high = min(sizes, default=0.0), max(sizes, default=1.0)
     middle, height = (low + high) / 2, max(1.3 * (high - low), MIN_RANGE_SHARE * high)
     axes.set_ylim(middle - height / 2, middle + height / 2)
@@ -87,7 +89,7 @@ def _draw_growth(axes: Axes, chart: GrowthChart) -> None:
     picture.style(axes, f"growth by owner since {chart.since}", grid="y")
     drawn = [layer for layer in chart.layers if layer.is_drawn]
     values = [size for layer in drawn for size in layer.growth_bytes]
-    low, high = min((*values, 0)), max((*values, 0))
+    low, high = float(min((*values, 0))), float(max((*values, 0)))
     missing = max(chart.min_range_bytes, 1) - (high - low)
     low, high = (low - missing / 2, high + missing / 2) if missing > 0 else (low, high)
     unit, name = _growth_unit(max(-low, high))

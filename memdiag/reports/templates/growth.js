@@ -38,7 +38,7 @@
     const font = { family: getComputedStyle(document.body).fontFamily, size: narrow ? 12 : 13, color: c.ink };
     const traces = [{
       name: "resident set", x: growth.x, y: growth.resident_bytes.map((bytes) => bytes / whole.by), type: "scatter", mode: "lines", showlegend: false,
-      line: { color: c.anonymous, width: 2, shape: "hv" }, customdata: growth.x.map((x, i) => `${at(x)}: ${exact(growth.resident_bytes[i])}`),
+      line: { color: c.anonymous, width: 2, shape: growth.has_samples ? "hv" : "linear" }, customdata: growth.x.map((x, i) => `${at(x)}: ${exact(growth.resident_bytes[i])}`),
       hovertemplate: "%{customdata}<extra>resident set</extra>",
     }];
     if (growth.steps.length) traces.push({
@@ -82,7 +82,7 @@
       yaxis: { ...axis, domain: domains[0], range: [(middle - height / 2) / whole.by, (middle + height / 2) / whole.by], title: { text: whole.name, standoff: 6 } },
       shapes: domains.map((_, i) => band(i)),
       annotations: [
-        heading(`resident set after each ${growth.unit}`, 0),
+        heading(growth.has_samples ? `resident set after each ${growth.unit}` : "resident set", 0),
         { x: growth.warm_up, y: domains[0][1], yref: "paper", xanchor: "left", yanchor: "top", text: "end of warm-up", showarrow: false, font: { ...font, size: 12, color: c.muted } },
       ],
     };
