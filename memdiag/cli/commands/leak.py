@@ -34,26 +34,12 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "MODEL | PID | -- COMMAND [ARGUMENTS...]"
 
-_MODEL_ONLY = {
-    "--runs": "runs",
-    "--vary": "vary",
-    "--callers": "callers",
-    "--reload": "reload",
-    "--dim": "dim",
-    "--input": "input",
-    "--inputs": "inputs",
-    "--session-option": "session_option",
-    "--threads": "threads",
-    "--optimization-level": "optimization_level",
-    "--disable-optimizer": "disable_optimizer",
-    "--provider": "provider",
-    "--env": "env",
-    "--load-from": "load_from",
-    "--telemetry": "telemetry",
-    "--python": "python",
-    "--timeout": "timeout",
-}
-"""The options that have no effect on a process that memdiag does not run, with their attributes."""
+_MODEL_ONLY = (
+    *("runs", "vary", "callers", "reload", "dim", "input", "inputs", "session_option", "threads"),
+    *("optimization_level", "disable_optimizer", "provider", "env", "load_from", "telemetry"),
+    *("python", "timeout"),
+)
+"""The options that have no effect on a process that memdiag does not run."""
 
 _ENDED_BY_USER = (0, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 """Exit codes of a program that ended as intended: servers run until they are interrupted."""
@@ -263,11 +249,13 @@ def _observe_program(options: Namespace) -> int:
 
 def _refuse_model_options(options: Namespace) -> None:
     """Raise UsageError if an option is given that only models have."""
-    for name, attribute in _MODEL_ONLY.items():
-        if getattr(options, attribute) not in (None, False, [], 1, "path"):
+    defaults = ArgumentParser()
+    configure(defaults)
+    for name in _MODEL_ONLY:
+        if getattr(options, name) != defaults.get_default(name):
             raise UsageError(
-                f"{name} is for models that memdiag runs: a process or program has its own work."
-                " Leave it out."
+                f"--{name.replace('_', '-')} is for models that memdiag runs: a process or program"
+                " has its own work. Leave it out."
             )
 
 
