@@ -26,7 +26,6 @@ from memdiag.cli.options import (
     whole_number,
 )
 from memdiag.errors import UsageError
-from memdiag.units import counted, format_size
 
 if TYPE_CHECKING:
     from memdiag.cli.progress import StatusLine
@@ -133,6 +132,7 @@ def run(options: Namespace) -> int:
     errors, and if the runs ended early.
     """
     from memdiag.cli.output import Destination
+    from memdiag.cli.progress import StatusLine
 
     if options.program:
         return _observe_program(options)
@@ -150,8 +150,6 @@ def run(options: Namespace) -> int:
     )
     destination = Destination(options.out or folder, plotly=options.plotly)
     observe = _observe_process if is_process else _observe_model
-    from memdiag.cli.progress import StatusLine
-
     with StatusLine(name) as line:
         growth = observe(options, line)
     return destination.write_and_print(
@@ -161,6 +159,7 @@ def run(options: Namespace) -> int:
 
 def _observe_model(options: Namespace, line: StatusLine) -> Growth:
     from memdiag.api.leak import leak
+    from memdiag.units import format_size
 
     if options.period_s is not None:
         raise UsageError("--every is for processes and programs: a model is read between runs.")
@@ -196,6 +195,7 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
 
 def _observe_process(options: Namespace, line: StatusLine) -> Growth:
     from memdiag.api.leak import EVERY_S, leak_process
+    from memdiag.units import counted, format_size
 
     _refuse_model_options(options)
     line.show("until Ctrl-C" if options.duration_s is None else "observing")
