@@ -176,3 +176,15 @@ def test_annotations_of_github_are_errors_for_leaks_and_early_ends() -> None:
     assert ended.startswith("::error file=models/encoder.onnx,title=memory growth ended early::")
     (kept,) = github.growth_annotations(growths.kept()).splitlines()
     assert kept.startswith("::error title=memory growth::python server.py --port 80: kept ")
+
+
+def test_moments_without_the_heap_are_not_drawn_beside_those_with_it() -> None:
+    growth = growths.leak()
+    moments = list(growth.moments)
+    moments[5] = msgspec.structs.replace(
+        moments[5], heap_bytes=None, arena_used_bytes=None, arena_slack_bytes=None
+    )
+    chart = growth_chart(msgspec.structs.replace(growth, moments=tuple(moments)))
+    assert len(chart.moments_x) == 12
+    (drawn,) = [layer for layer in chart.layers if layer.is_drawn]
+    assert drawn.growth_bytes[-1] == 900 * 448

@@ -61,8 +61,13 @@ def warm_up_position(growth: Growth) -> float:
 
 
 def attributed(growth: Growth) -> tuple[Moment, ...]:
-    """Return the moments whose owners are known."""
-    return tuple(moment for moment in growth.moments if moment.owners)
+    """Return the moments whose owners are known, without those whose heap could not be read.
+
+    They are the moments that the verdict depends on. If no heap could be read, all are returned.
+    """
+    owned = tuple(moment for moment in growth.moments if moment.owners)
+    counted = tuple(moment for moment in owned if moment.heap_bytes is not None)
+    return counted or owned
 
 
 def warm_up_index(growth: Growth, moments: Sequence[Moment]) -> int:
