@@ -99,11 +99,11 @@ def test_the_defaults_are_those_of_the_python_api(fake: FakeApi, run: Run) -> No
 
 
 def test_a_number_is_a_process(fake: FakeApi, run: Run) -> None:
-    assert run("123", "--for", "2h", "--every", "5s") == 0
+    assert run("123", "--for", "2h", "--every", "5s", "--pause") == 0
     assert run("124") == 0
     assert fake.calls == [
-        ("process", 123, {"duration_s": 7200.0, "every_s": 5.0}),
-        ("process", 124, {"duration_s": None, "every_s": api.EVERY_S}),
+        ("process", 123, {"duration_s": 7200.0, "every_s": 5.0, "pause": True}),
+        ("process", 124, {"duration_s": None, "every_s": api.EVERY_S, "pause": False}),
     ]
     assert Path("memdiag-leak-123/growth.json").is_file()
 
@@ -178,6 +178,8 @@ def test_formats(
     [
         ("", "there is nothing to observe"),
         ("m.onnx --every 2s", "--every is for processes and programs"),
+        ("m.onnx --pause", "--pause is for running processes"),
+        ("--pause -- app", "--pause is for running processes"),
         ("12 --runs 50", "--runs is for models that memdiag runs"),
         ("12 --dim a=1", "--dim is for models that memdiag runs"),
         ("12 --callers 2", "--callers is for models that memdiag runs"),

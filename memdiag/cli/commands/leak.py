@@ -79,6 +79,12 @@ def configure(parser: ArgumentParser) -> None:
         " (default: 2s).",
     )
     group.add_argument(
+        "--pause",
+        action="store_true",
+        help="Stop the process while its memory is read, for some tenths of a second: otherwise the"
+        " heap of a busy process often cannot be read. Only for PID.",
+    )
+    group.add_argument(
         "--callers",
         metavar="N",
         type=whole_number(1),
@@ -163,6 +169,8 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
 
     if options.period_s is not None:
         raise UsageError("--every is for processes and programs: a model is read between runs.")
+    if options.pause:
+        raise UsageError("--pause is for running processes: a model is read between runs.")
     unit = "reload" if options.reload else "run"
     line.show(f"first {unit}")
     timeout_s = options.timeout
@@ -208,6 +216,7 @@ def _observe_process(options: Namespace, line: StatusLine) -> Growth:
         int(options.target),
         duration_s=options.duration_s,
         every_s=options.period_s or EVERY_S,
+        pause=options.pause,
         on_progress=show,
     )
 
@@ -227,6 +236,8 @@ def _observe_program(options: Namespace) -> int:
             "--for does not apply to a program, which runs until it ends. Observe its process"
             " instead: memdiag leak PID --for TIME."
         )
+    if options.pause:
+        raise UsageError("--pause is for running processes: a program is read between two runs.")
     if options.format == "json":
         raise UsageError(
             "--format json does not apply to a program, which has the standard output. Read"
