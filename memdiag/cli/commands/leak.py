@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from memdiag.cli.progress import StatusLine
     from memdiag.records.growth import Growth
 
-ARGUMENTS = "MODEL | PID | -- COMMAND [ARGUMENTS...]"
+ARGUMENTS = "{MODEL | PID | -- COMMAND [ARGUMENTS...]}"
 
 _MODEL_ONLY = (
     *("runs", "vary", "callers", "reload", "dim", "input", "inputs", "session_option", "threads"),
@@ -48,7 +48,7 @@ def configure(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         "target",
-        metavar="MODEL | PID",
+        metavar="MODEL|PID",
         nargs="?",
         help="The ONNX model to run, or the id of a running process to observe.",
     )

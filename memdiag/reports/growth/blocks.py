@@ -7,6 +7,9 @@ from memdiag.units import format_size
 
 MAX_ROWS = 12
 
+MIN_BLOCKS = 8
+"""Fewer blocks of a size are no steady growth: that needs one between any two moments."""
+
 
 def block_table(growth: Growth, *, limit: int = MAX_ROWS) -> Table:
     """Return the table of blocks that grew, most bytes first.
@@ -14,6 +17,7 @@ def block_table(growth: Growth, *, limit: int = MAX_ROWS) -> Table:
     It has no rows where the growth is not of memory in use: a few blocks more are no finding.
     """
     is_evidence = growth.slope is not None and growth.verdict in (*BAD_VERDICTS, "undecided")
+    steady = [each for each in growth.blocks if is_evidence and each.blocks >= MIN_BLOCKS]
     return Table(
         columns=(
             Column("block", "right"),
@@ -22,7 +26,7 @@ def block_table(growth: Growth, *, limit: int = MAX_ROWS) -> Table:
             Column("together", "right"),
             Column("content", wraps=True, css="prose"),
         ),
-        rows=tuple(_row(each) for each in growth.blocks[:limit]) if is_evidence else (),
+        rows=tuple(map(_row, steady[:limit])),
     ).without_empty_columns()
 
 
