@@ -56,7 +56,7 @@ def sentence(
             reached = format_size(_reached(moments).resident_bytes)
             return (
                 f"warm-up, not a leak: it grew by {grown} ({owner}) and stopped at {reached} after"
-                f" {_progress(_reached(moments), unit)} of {runs}"
+                f" {_part(_reached(moments), unit)} of {runs}"
             )
         case "high_water":
             return (
@@ -117,6 +117,11 @@ def remedy(judgement: Judgement, trim_returned_bytes: int | None) -> str:
 def _progress(moment: Moment, unit: Unit) -> str:
     """Return the runs or the time until `moment`."""
     return format_duration(moment.time_s) if unit == "second" else counted(moment.run, unit)
+
+
+def _part(moment: Moment, unit: Unit) -> str:
+    """Return the runs, without their noun, or the time until `moment`."""
+    return f"{moment.run:,}" if unit != "second" else format_duration(moment.time_s)
 
 
 def _reached(moments: tuple[Moment, ...]) -> Moment:

@@ -105,7 +105,7 @@ def plateau() -> Growth:
         heap=lambda run: min(run, 60) * 10 * MIB // 60,
         verdict="plateau",
         sentence="warm-up, not a leak: it grew by 9.8 MiB (malloc blocks in use) and stopped at"
-        " 77 MiB after 100 runs of 1,000 runs",
+        " 77 MiB after 100 of 1,000 runs",
         owner="heap",
         slope=Slope(bytes_per_run=0.0, low=0.0, high=0.0),
         grown_bytes=10 * MIB,

@@ -24,7 +24,7 @@ MIN_STEP_SHARE = 0.05
 """A rise of the resident set to a new maximum is marked from this size, and from this share of
 the rise from the lowest to the highest sample on."""
 
-MIN_LINE_SHARE = 0.02
+MIN_LINE_SHARE = 0.05
 """Share of the largest change below which the line of an owner is left out."""
 
 _MAX_STEPS = 40

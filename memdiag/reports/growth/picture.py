@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memdiag.records.growth import Growth
 from memdiag.reports import picture
@@ -64,8 +64,8 @@ def _draw_curve(axes: Axes, chart: GrowthChart) -> None:
     axes.set_ylim(middle - height / 2, middle + height / 2)
     axes.set_ylabel(name)
     axes.annotate(
-        "end of warm-up", (chart.warm_up, 1), xycoords=("data", "axes fraction"), xytext=(4, -4),
-        textcoords="offset points", va="top", fontsize=picture.SMALL, color=COLOR.muted, bbox=_PLATE,
+        "end of warm-up", (chart.warm_up, 0), xycoords=("data", "axes fraction"), xytext=(4, 4),
+        textcoords="offset points", va="bottom", fontsize=picture.SMALL, color=COLOR.muted,
     )  # fmt: skip
     axes.axvline(chart.warm_up, color=COLOR.rail, lw=1.0, ls=":")
     if chart.slope is not None and chart.slope.of_owner is None:
@@ -76,10 +76,18 @@ def _draw_slope(axes: Axes, slope: SlopeLine, unit: int) -> None:
     axes.plot(
         slope.x, [size / unit for size in slope.bytes], color=COLOR.peak, lw=1.8, ls="--", zorder=5
     )
+    # Where a line that rises leaves space.
+    settings: dict[str, Any] = (
+        {"xy": (1, 0), "xytext": (-6, 6), "xycoords": "axes fraction", "ha": "right", "va": "bottom"}
+        if slope.of_owner is None
+        else {
+            "xy": (slope.x[0], 1), "xytext": (6, -4), "xycoords": ("data", "axes fraction"),
+            "ha": "left", "va": "top",
+        }
+    )  # fmt: skip
     axes.annotate(
-        slope.text, (1, 0), xycoords="axes fraction", xytext=(-6, 6), textcoords="offset points",
-        ha="right", va="bottom", fontsize=picture.TEXT, weight="bold", color=COLOR.peak_ink,
-        parse_math=False, zorder=6, bbox=_PLATE,
+        slope.text, textcoords="offset points", fontsize=picture.TEXT, weight="bold",
+        color=COLOR.peak_ink, parse_math=False, zorder=6, bbox=_PLATE, **settings,
     )  # fmt: skip
 
 

@@ -83,7 +83,7 @@
       shapes: domains.map((_, i) => band(i)),
       annotations: [
         heading(growth.has_samples ? `resident set after each ${growth.unit}` : "resident set", 0),
-        { x: growth.warm_up, y: domains[0][1], yref: "paper", xanchor: "left", yanchor: "top", text: "end of warm-up", showarrow: false, font: { ...font, size: 12, color: c.muted } },
+        { x: growth.warm_up, y: domains[0][0], yref: "paper", xanchor: "left", yanchor: "bottom", text: "end of warm-up", showarrow: false, font: { ...font, size: 12, color: c.muted } },
       ],
     };
     if (hasOwners) {
@@ -93,7 +93,9 @@
       layout.annotations.push(heading(`growth by owner since ${growth.since}`, 1), heading("owners of the resident set", 2));
     }
     if (slope) layout.annotations.push({
-      xref: "paper", yref: "paper", x: 1, xanchor: "right", y: domains[ofOwner ? 1 : 0][0], yanchor: "bottom", yshift: 4, showarrow: false,
+      // Where a line that rises leaves space.
+      ...(ofOwner ? { x: slope.x[0], xanchor: "left", y: domains[1][1], yanchor: "top", xshift: 4 } : { xref: "paper", x: 1, xanchor: "right", y: domains[0][0], yanchor: "bottom", yshift: 4 }),
+      yref: "paper", showarrow: false,
       text: `<b>${escaped(narrow ? slope.text.split(" (")[0] : slope.text)}</b>`, font: { ...font, color: c.peak_ink }, bgcolor: c.surface,
     });
     chart.style.height = `${layout.height}px`;
