@@ -24,7 +24,8 @@ def summary(growth: Growth, *, quiet: bool = False, color: bool = False) -> str:
 
 
 def rows(growth: Growth) -> dict[str, list[str]]:
-    return {row.cells[0].text: [cell.text for cell in row.cells] for row in owner_table(growth).rows}
+    cells = [[cell.text for cell in row.cells] for row in owner_table(growth).rows]
+    return {row[0]: row for row in cells}
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
@@ -45,7 +46,7 @@ def test_every_verdict_has_its_sentence_its_owners_and_its_remedy(verdict: str) 
     assert strong == expected.get(verdict, {"malloc blocks in use"})
     markdown = report_of(growth).render(growth, "markdown").decode()
     assert "| resident set |" in markdown
-    assert ("a run" in words) and ("**What to do:**" in markdown) == bool(growth.remedy)
+    assert ("**What to do:**" in markdown) == bool(growth.remedy)
 
 
 @pytest.mark.parametrize(

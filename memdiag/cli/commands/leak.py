@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
-    DEFAULT_TIMEOUT_S,
     add_format,
     add_inputs,
     add_quiet,
@@ -25,6 +24,7 @@ from memdiag.cli.options import (
     read_inputs,
     whole_number,
 )
+from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_TIMEOUT_S
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
         optimization_level=options.optimization_level,
         disabled_optimizers=options.disable_optimizer,
         threads=options.threads,
-        providers=options.provider or ("CPUExecutionProvider",),
+        providers=options.provider or DEFAULT_PROVIDERS,
         environment=pairs("--env", options.env),
         load_from=options.load_from,
         telemetry=options.telemetry,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memdiag.records.growth import Growth
 from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, labelled, line, print_plain
+from memdiag.reports.console import block, files, labelled, line
 from memdiag.reports.growth.blocks import block_table
 from memdiag.reports.growth.headline import growth_headline
 from memdiag.reports.growth.owners import owner_table
@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 def show(
     growth: Growth, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
 ) -> None:
-    """Print the summary of `growth`; `written` are the files to name, `quiet` the answer only."""
-    print_plain(console, lambda: _show(growth, console, written, quiet))
-
-
-def _show(growth: Growth, console: Console, written: Sequence[Path], quiet: bool) -> None:
+    """Print `growth`; `written` are the files to name; `quiet` prints only the answer."""
     answer = growth_headline(growth)
     line(console, answer.line, answer.style)
     if quiet:

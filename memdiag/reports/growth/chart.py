@@ -16,7 +16,7 @@ from memdiag.reports.growth.owners import (
     warm_up_index,
     warm_up_position,
 )
-from memdiag.reports.profile.timeline import thin
+from memdiag.reports.thinning import thin
 from memdiag.units import KIB, MIB, format_size
 
 MIN_STEP_BYTES = 256 * KIB

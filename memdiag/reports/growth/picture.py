@@ -78,7 +78,10 @@ def _draw_slope(axes: Axes, slope: SlopeLine, unit: int) -> None:
     )
     # Where a line that rises leaves space.
     settings: dict[str, Any] = (
-        {"xy": (1, 0), "xytext": (-6, 6), "xycoords": "axes fraction", "ha": "right", "va": "bottom"}
+        {
+            "xy": (1, 0), "xytext": (-6, 6), "xycoords": "axes fraction", "ha": "right",
+            "va": "bottom",
+        }
         if slope.of_owner is None
         else {
             "xy": (slope.x[0], 1), "xytext": (6, -4), "xycoords": ("data", "axes fraction"),
@@ -130,7 +133,8 @@ def _draw_owners(axes: Axes, chart: GrowthChart) -> None:
     from matplotlib.patches import Patch
 
     picture.style(axes, "owners of the resident set", grid="y")
-    whole = [sum(sizes) for sizes in zip(*(each.resident_bytes for each in chart.layers), strict=True)]
+    resident = [each.resident_bytes for each in chart.layers]
+    whole = [sum(sizes) for sizes in zip(*resident, strict=True)]
     unit, name = picture.size_unit(max(whole))
     # What grows is on top, where its edge is not shaken by the others.
     layers = sorted(chart.layers, key=lambda each: (each.is_drawn, each.is_judged))
