@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from memdiag.api.compare import compare
     from memdiag.api.fix import fix
     from memdiag.api.inspect import inspect
+    from memdiag.api.leak import leak
     from memdiag.api.load import load, load_profile
     from memdiag.api.profile import profile
     from memdiag.api.recording import recording
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from memdiag.records.comparison import Comparison
     from memdiag.records.finding import Finding, Findings
     from memdiag.records.fix import Fix
+    from memdiag.records.growth import Growth
     from memdiag.records.profile import Profile
     from memdiag.records.run import ProgramRun
     from memdiag.records.tuning import Tuning
@@ -35,6 +37,7 @@ __all__ = [
     "Finding",
     "Findings",
     "Fix",
+    "Growth",
     "MemdiagError",
     "Profile",
     "ProgramRun",
@@ -43,6 +46,7 @@ __all__ = [
     "compare",
     "fix",
     "inspect",
+    "leak",
     "load",
     "load_profile",
     "profile",
@@ -60,11 +64,13 @@ _MODULES = {
     "Finding": "memdiag.records.finding",
     "Findings": "memdiag.records.finding",
     "Fix": "memdiag.records.fix",
+    "Growth": "memdiag.records.growth",
     "Tuning": "memdiag.records.tuning",
     "check": "memdiag.api.check",
     "compare": "memdiag.api.compare",
     "fix": "memdiag.api.fix",
     "inspect": "memdiag.api.inspect",
+    "leak": "memdiag.api.leak",
     "load": "memdiag.api.load",
     "load_profile": "memdiag.api.load",
     "profile": "memdiag.api.profile",

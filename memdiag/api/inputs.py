@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -98,9 +98,17 @@ def save_arrays(
                 files=(path,),
                 sequence=plan.kind == "sequence",
                 onnx_type=plan.bits_type,
+                vary=_variation(plan),
             )
         )
     return feeds
+
+
+def _variation(plan: InputPlan) -> Literal["bits"] | tuple[int, int] | None:
+    """Return how the contents of the generated input `plan` may change; None if they may not."""
+    if plan.fill == "uniform" and plan.high is not None:
+        return (plan.low or 0, plan.high)
+    return "bits" if plan.fill == "normal" and plan.bits_type is None else None
 
 
 def describe_inputs(plans: Sequence[InputPlan]) -> tuple[Input, ...]:

@@ -17,7 +17,8 @@ from memdiag.records.tuning import TUNING_SCHEMA, Tuning
 def load(path: str | Path) -> Record:
     """Return the record saved at `path`; its type depends on the schema in the file.
 
-    It is a profile, comparison, fix, tuning, X-ray, check, inventory, baseline or history.
+    It is a profile, comparison, fix, tuning, X-ray, recorded program, growth, check, inventory,
+    baseline or history.
 
     Raises:
         RecordError: the file cannot be read, or is not such a record.

@@ -1,9 +1,7 @@
 """Identify the owner of every resident byte of a process: any process, or a profile's child."""
 
-import os
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -12,6 +10,7 @@ from memdiag.api.arguments import check_choice
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.intervals import normal
 from memdiag.attribution.owners import BaselinePages
+from memdiag.attribution.pause import paused
 from memdiag.attribution.process_xray import take_xray
 from memdiag.attribution.provenance import with_provenance
 from memdiag.attribution.search_target import (
@@ -20,7 +19,7 @@ from memdiag.attribution.search_target import (
     missing_bytes,
     search_target,
 )
-from memdiag.errors import MemdiagError, ModelError, UsageError, XrayError
+from memdiag.errors import MemdiagError, ModelError, UsageError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.programs.process_files import guess_models, with_guess_note
 from memdiag.records.attribution import Attribution
@@ -75,7 +74,7 @@ def xray(
                     raise
         targets = [search_target(file) for file in files]
         if pause:
-            stack.enter_context(_paused(pid))
+            stack.enter_context(paused(pid))
         found = take_xray(pid, targets, sampled=verify == "sampled")
     return with_guess_note(found) if given is None else found
 
@@ -153,17 +152,3 @@ class ChildXray:
             logged_arena=normal(arena) if arena else None,
             sampled=self._sampled,
         )
-
-
-@contextmanager
-def _paused(pid: int) -> Iterator[None]:
-    try:
-        os.kill(pid, signal.SIGSTOP)
-    except OSError as error:
-        raise XrayError(
-            f"process {pid}: it cannot be stopped ({error.strerror}); leave --pause out."
-        ) from error
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)

@@ -45,7 +45,8 @@ class Invocation(NamedTuple):
     @property
     def in_worker(self) -> bool:
         """Whether it may run in a worker: a program that it starts must keep the terminal."""
-        return getattr(self.module, "IN_WORKER", True)
+        starts_program = bool(getattr(self.options, "program", ()))
+        return getattr(self.module, "IN_WORKER", True) and not starts_program
 
     def run(self) -> int:
         """Run the command, and return its exit code, also after an error."""
@@ -86,6 +87,12 @@ def parse_command_line() -> Invocation:
 
 def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
     """Return the values of options and arguments; help and errors end the process."""
+    if "--" in words and parser.get_default("program") is not None:
+        # The words after it are a program and its arguments, and none of memdiag's options.
+        end = words.index("--")
+        options = parse(parser, words[:end])
+        options.program = words[end + 1 :]
+        return options
     if "--" in words:
         return parser.parse_args(words)
     if "-h" in words or "--help" in words:

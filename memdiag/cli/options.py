@@ -22,6 +22,9 @@ from memdiag.errors import UsageError
 if TYPE_CHECKING:
     from memdiag.api.inputs import ArrayOrFile
 
+_WHOLE_NUMBER = re.compile(r"[0-9]+")
+_RANGE = re.compile(r"([0-9]+)(?:\.\.([0-9]+))?")
+
 Group = argparse._ActionsContainer
 """A parser, or a group of its options."""
 
@@ -31,19 +34,20 @@ def add_model(parser: Group) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help="The ONNX model.")
 
 
-def add_dims(group: Group) -> None:
-    """Add ``--dim``."""
+def add_dims(group: Group, *, ranges: bool = False) -> None:
+    """Add ``--dim``; with `ranges`, its help names ranges of sizes."""
+    end = ", or a range of sizes such as batch=1..8" if ranges else ""
     add_list(
         group,
         "--dim",
         metavar="NAME=N,…",
-        help="Size of a free dimension, by its name or INPUT:AXIS (see memdiag inspect).",
+        help=f"Size of a free dimension, by its name or INPUT:AXIS (see memdiag inspect){end}.",
     )
 
 
-def add_inputs(group: Group) -> None:
-    """Add the options for the inputs of a model."""
-    add_dims(group)
+def add_inputs(group: Group, *, ranges: bool = False) -> None:
+    """Add the options for the inputs of a model; with `ranges`, also of sizes."""
+    add_dims(group, ranges=ranges)
     add_list(group, "--input", metavar="NAME=FILE.npy", help="Data of one input; can be repeated.")
     group.add_argument(
         "--inputs", metavar="FILE.npz", type=Path, help="Data of several inputs, by name."
@@ -71,6 +75,46 @@ def add_session_options(group: Group) -> None:
     )
     group.add_argument(
         "--threads", metavar="N", type=whole_number(0), help="Number of intra-op threads."
+    )
+
+
+def add_session(group: Group) -> None:
+    """Add all options for how a child creates and runs its session."""
+    add_session_options(group)
+    group.add_argument(
+        "--optimization-level",
+        metavar="LEVEL",
+        help="Graph optimizations: disable_all, basic, extended, layout or all.",
+    )
+    add_list(
+        group,
+        "--disable-optimizer",
+        metavar="NAME",
+        help="A graph transformer to disable; can be repeated.",
+    )
+    add_list(
+        group,
+        "--provider",
+        metavar="NAME",
+        help="An execution provider; can be repeated, the preferred one first.",
+    )
+    add_list(
+        group,
+        "--env",
+        metavar="KEY=VALUE",
+        help="An environment variable of the child process; can be repeated.",
+    )
+    add_load_from(group)
+    group.add_argument(
+        "--telemetry",
+        action="store_true",
+        help="Leave onnxruntime's telemetry on, as it is by default since 1.29.",
+    )
+    group.add_argument(
+        "--python",
+        metavar="PYTHON",
+        type=Path,
+        help="Another Python interpreter that has onnxruntime.",
     )
 
 
@@ -289,14 +333,36 @@ def read_dims(values: Sequence[str]) -> dict[str, int]:
     Raises:
         UsageError: as in `pairs`, or a value is not a whole number.
     """
-    # A name may contain commas itself, so a comma separates only after a number.
-    texts = [part.strip() for text in values for part in re.split(r"(?<=\d),", text.rstrip(","))]
     sizes: dict[str, int] = {}
-    for name, value in pairs("--dim", texts).items():
-        if not value.isascii() or not value.isdigit():
+    for name, value in _dim_pairs(values).items():
+        if not _WHOLE_NUMBER.fullmatch(value):
             raise UsageError(f"--dim {name}: {value!r} is not a whole number. Use NAME=N.")
         sizes[name] = int(value)
     return sizes
+
+
+def read_dim_ranges(values: Sequence[str]) -> dict[str, int | tuple[int, int]]:
+    """Return the sizes, and the ranges (low, high) of sizes, given to ``--dim`` by name.
+
+    Raises:
+        UsageError: as in `pairs`, or a value is neither a whole number nor a range.
+    """
+    sizes: dict[str, int | tuple[int, int]] = {}
+    for name, value in _dim_pairs(values).items():
+        match = _RANGE.fullmatch(value)
+        if match is None:
+            raise UsageError(
+                f"--dim {name}: {value!r} is neither a whole number nor a range. Use NAME=N or"
+                " NAME=LOW..HIGH."
+            )
+        sizes[name] = int(value) if match[2] is None else (int(match[1]), int(match[2]))
+    return sizes
+
+
+def _dim_pairs(values: Sequence[str]) -> dict[str, str]:
+    # A name may contain commas itself, so a comma separates only after a number.
+    texts = [part.strip() for text in values for part in re.split(r"(?<=\d),", text.rstrip(","))]
+    return pairs("--dim", texts)
 
 
 def read_inputs(options: Namespace) -> dict[str, ArrayOrFile]:

@@ -20,6 +20,9 @@ from memdiag.reports.page import Plotly
 from memdiag.reports.picture import Kind
 from memdiag.runner.temporary import remove_stale
 
+_JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
+"""Variable in which GitHub Actions names the file that a step's summary is appended to."""
+
 
 class Destination:
     """The folder of a command's reports, checked before the measurement starts.
@@ -140,6 +143,24 @@ def print_record(
         sys.stdout.buffer.write(encode(record))
     else:
         show(record, written, quiet=quiet, **options)
+
+
+def append_job_summary(text: str) -> None:
+    """Append `text`, which is Markdown, to the summary of a GitHub step; nothing outside of one.
+
+    Raises:
+        ReportError: the file of the summary cannot be written.
+    """
+    name = os.environ.get(_JOB_SUMMARY)
+    if not name:
+        return
+    try:
+        with open(name, "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ReportError(
+            f"{name}: cannot be appended to ({error.strerror}). Check {_JOB_SUMMARY}."
+        ) from error
 
 
 def show_inventory(inventory: Inventory, *, quiet: bool = False) -> None:

@@ -38,6 +38,8 @@ class RecordedProcess:
         runtime: the onnxruntime that was found in it from outside; None if it was not looked for.
         models: names of models that were found from outside.
         connections: the number of connections of its hook.
+        kept_values: the inputs and outputs of earlier runs that are alive, and the number of those
+            that were looked at; empty if they are not watched.
 
     Raises:
         ProcessGone: it has ended.
@@ -63,6 +65,7 @@ class RecordedProcess:
         self.runtime: LoadedRuntime | None = None
         self.models: set[str] = set()
         self.connections = 0
+        self.kept_values: dict[str, tuple[int, int]] = {}
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}
         self.active: list[RecordedSession] = []

@@ -130,6 +130,25 @@ class _EndXray(NamedTuple):
     process_ends: bool
 
 
+@dataclass(frozen=True)
+class BetweenRuns:
+    """What is done while a process waits between two runs, at most once a period.
+
+    Attributes:
+        period_s: the seconds between two waits.
+        read: is called with the process, the seconds since the start of the recording, and the runs
+            of the process until then.
+    """
+
+    period_s: float
+    read: Callable[[RecordedProcess, float, int], None]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variable that has the hook wait."""
+        return {"MEMDIAG_RUN_BETWEEN_RUNS": str(self.period_s)}
+
+
 class Recorder:
     """Records the processes of a program, and the sessions in them.
 
@@ -140,6 +159,7 @@ class Recorder:
         xray: take an X-ray of each process with sessions at its end, and at peaks that last.
         period_s: seconds between samples while no session is created or run for the first time.
         models: the models of processes without the hook; None to find them by their files.
+        between_runs: reads the memory of a process while it waits between two runs.
 
     Attributes:
         processes: all processes, in the order in which they were seen.
@@ -158,8 +178,10 @@ class Recorder:
         xray: bool = True,
         period_s: float = SAMPLE_S,
         models: Sequence[Path] | None = None,
+        between_runs: BetweenRuns | None = None,
     ) -> None:
         self._xray = xray
+        self._between_runs = between_runs
         self._period_s = period_s
         self._models = models
         self._watches = False
@@ -236,6 +258,7 @@ class Recorder:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
             RECORDING_ADDRESS: self.address,
+            **({} if self._between_runs is None else self._between_runs.environment),
         }
 
     @property
@@ -591,6 +614,11 @@ class Recorder:
                     process.session(fields).release(now_s)
                 case "runs":
                     process.session(fields).add_runs(now_s, fields)
+                case "between_runs" if self._between_runs is not None:
+                    process.kept_values = {
+                        kind: (fields[kind][0], fields[kind][1]) for kind in ("input", "output")
+                    }
+                    self._between_runs.read(process, now_s, fields["runs"])
                 case "peak":
                     session = process.session(fields)
                     self.peaks.append(

@@ -17,7 +17,7 @@ from memdiag.budgets.baselines import baseline_path, configuration_name
 from memdiag.budgets.parsing import merged, parse_budget, parse_tolerance
 from memdiag.defaults import BUDGET_PROCESSES
 from memdiag.errors import MemdiagError, UsageError
-from memdiag.pytest_plugin import MARK
+from memdiag.pytest_plugin import MARK, growth
 from memdiag.pytest_plugin.process_budget import LIMITS, process_budget
 from memdiag.pytest_plugin.profiling import (
     CachedProfileRunner,
@@ -88,6 +88,8 @@ class MarkerArguments:
                 )
         model = Path(mark.args[0])
         option_names = (*_OWN_OPTIONS, *PROFILE_OPTIONS)
+        if growth.ARGUMENT in mark.kwargs:
+            option_names = (*option_names, growth.ARGUMENT, *growth.LEAK_OPTIONS)
         limits = {name: value for name, value in mark.kwargs.items() if name not in option_names}
         own_budget = parse_budget(limits, where=MARK, other_names=option_names)
         budget = merged(_default_budget(model, settings), own_budget)
@@ -118,7 +120,9 @@ def measure_marked(item: pytest.Item) -> None:
     try:
         own_budget = process_budget(item)
         for mark in item.iter_markers(MARK):
-            if mark.args:
+            if mark.args and growth.ARGUMENT in mark.kwargs:
+                growth.measure_growth(item, mark)
+            if mark.args and not growth.wants_nothing_else(mark):
                 measured.append(_measure(item, MarkerArguments.of(mark, settings), settings))
     except MemdiagError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -133,7 +137,8 @@ def measure_marked(item: pytest.Item) -> None:
 
 
 def judge_marked(item: pytest.Item) -> None:
-    """Fail `item` if a model exceeds its budget or its baseline."""
+    """Fail `item` if a model exceeds its budget or its baseline, or leaks."""
+    growth.judge_growth(item)
     judgements = [each.result.judgement for each in item.stash.get(_RESULTS, [])]
     texts = [
         "\n".join(lines(judgement))

@@ -41,7 +41,7 @@ class NotebookRecord(Record, frozen=True):
     def to_dataframe(self) -> Any:
         """Return a pandas data frame.
 
-        Rows are phases, columns, remedies, points, copies, owners or sessions.
+        Rows are phases, columns, remedies, points, copies, owners, sessions or moments.
 
         Raises:
             UsageError: pandas is not installed, or the record has no rows.

@@ -12,6 +12,7 @@ from memdiag.records.codec import json_schema
 from memdiag.records.comparison import Comparison
 from memdiag.records.finding import Check
 from memdiag.records.fix import Fix
+from memdiag.records.growth import Growth
 from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
@@ -24,6 +25,7 @@ RECORDS: dict[str, type[Record]] = {
     "memdiag.check-1": Check,
     "memdiag.comparison-1": Comparison,
     "memdiag.fix-1": Fix,
+    "memdiag.growth-1": Growth,
     "memdiag.history-1": History,
     "memdiag.inventory-1": Inventory,
     "memdiag.profile-1": Profile,
@@ -32,7 +34,7 @@ RECORDS: dict[str, type[Record]] = {
 }
 
 
-Reported = Profile | Comparison | Fix | Tuning | Attribution | ProgramRun
+Reported = Profile | Comparison | Fix | Tuning | Attribution | ProgramRun | Growth
 """The records that have reports."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from memdiag.records.attribution import Attribution
 from memdiag.records.comparison import Comparison
 from memdiag.records.fix import Fix
+from memdiag.records.growth import Growth
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
 from memdiag.records.schemas import Reported
@@ -22,6 +23,7 @@ MODULES: dict[type[Reported], str] = {
     Tuning: "memdiag.reports.tuning",
     Attribution: "memdiag.reports.xray",
     ProgramRun: "memdiag.reports.run",
+    Growth: "memdiag.reports.growth",
 }
 """The module of each kind of record; it has a `REPORT`."""
 

@@ -7,9 +7,11 @@ Annotations are workflow commands ("Workflow commands for GitHub Actions", GitHu
 from collections.abc import Iterator
 
 from memdiag.records.budget import Judgement
+from memdiag.records.growth import Growth
 from memdiag.records.profile import Profile
 from memdiag.reports import budget, profile
 from memdiag.reports.findings import finding_text
+from memdiag.reports.growth.headline import growth_headline, is_bad
 from memdiag.reports.profile.headline import profile_headline
 from memdiag.reports.text import plain_lines
 
@@ -20,6 +22,23 @@ MAX_ANNOTATIONS = 10
 def annotations(record: Profile, judgement: Judgement | None = None) -> str:
     """Return workflow commands: errors for a breach or a failed run, warnings for findings."""
     return "".join(f"{line}\n" for line in _annotations(record, judgement))
+
+
+def growth_annotations(record: Growth) -> str:
+    """Return workflow commands: an error for a leak, kept values or an early end, else a notice."""
+    answer = growth_headline(record)
+    file = record.subject if record.kind == "model" else ""
+    lines = [
+        _command(
+            "error" if is_bad(record) else "notice",
+            file,
+            "memory growth",
+            "\n".join(filter(None, (answer.line, answer.advice))),
+        )
+    ]
+    if answer.ended:
+        lines.append(_command("error", file, "memory growth ended early", answer.ended))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def summary(record: Profile, judgement: Judgement | None = None) -> str:
@@ -45,7 +64,8 @@ def _annotations(record: Profile, judgement: Judgement | None) -> Iterator[str]:
 
 
 def _command(kind: str, file: str, title: str, message: str) -> str:
-    properties = f"file={_property(file)},title={_property(title)}"
+    names = {"file": file, "title": title}
+    properties = ",".join(f"{name}={_property(text)}" for name, text in names.items() if text)
     return f"::{kind} {properties}::{_data(message)}"
 
 

@@ -19,6 +19,7 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.comparison import Comparison, ComparisonColumn
 from memdiag.records.finding import Check, Finding
 from memdiag.records.fix import Fix
+from memdiag.records.growth import Growth, Moment
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun, ProgramSession
@@ -83,8 +84,8 @@ def data_frame(rows: Sequence[Any] | Any) -> Any:
 
     A profile has a row for each phase and each part of a phase, as its summary has; `part_of` is
     None for phases, whose sum is the run's. A comparison has a row for each column, a fix
-    for each remedy, a tuning for each measured point, a recorded program for each session, and an
-    X-ray for each copy, or for each owner if there are no copies.
+    for each remedy, a tuning for each measured point, a recorded program for each session, a
+    growth for each moment, and an X-ray for each copy, or for each owner if there are no copies.
 
     Raises:
         UsageError: pandas is not installed, or there are no rows to make of such a record.
@@ -122,7 +123,7 @@ def figure(record: Any) -> Figure:
         UsageError: there is no picture of such a record.
         ReportError: the record cannot be drawn.
     """
-    if not isinstance(record, Profile | Comparison | Fix | Tuning | ProgramRun):
+    if not isinstance(record, Profile | Comparison | Fix | Tuning | ProgramRun | Growth):
         raise UsageError(
             f"plot: there is no picture of a {_kind(record)}. Use a profile of the model."
         )
@@ -193,6 +194,8 @@ def _rows(record: Any) -> Iterator[dict[str, Any]]:
             }
     elif isinstance(record, ProgramRun):
         yield from map(_of_session, record.sessions)
+    elif isinstance(record, Growth):
+        yield from map(_of_moment, record.moments)
     elif isinstance(record, Comparison):
         yield from map(_of_column, record.columns)
     elif isinstance(record, Fix):
@@ -237,6 +240,13 @@ def _of_session(session: ProgramSession) -> dict[str, Any]:
         "arena_used_bytes": memory.arena_used_bytes if memory else None,
         "arena_slack_bytes": memory.arena_slack_bytes if memory else None,
     }
+
+
+def _of_moment(moment: Moment) -> dict[str, Any]:
+    """Return the fields of a moment, with a column for each kind of owner."""
+    fields = msgspec.structs.asdict(moment)
+    owners = fields.pop("owners")
+    return fields | {f"{owner.kind}_bytes": owner.bytes for owner in owners}
 
 
 def _of_column(column: ComparisonColumn) -> dict[str, Any]:

@@ -25,6 +25,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--baseline": ("FILE", "Baseline"),
     "--bisect": ("choice", "version"),
     "--budget": ("FIGURE=SIZE,…", "Limits"),
+    "--callers": ("number", "threads that call"),
     "--check-with": ("PYTHON", "interpreter"),
     "--dim": ("NAME=N,…", "Size of a free dimension"),
     "--disable-optimizer": ("NAME", "graph transformer"),
@@ -63,6 +64,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--provider": ("NAME", "execution provider"),
     "--python": ("PYTHON", "interpreter"),
     "--quiet": ("flag", "Print only the headline"),
+    "--reload": ("flag", "create the session"),
     "--rewrite": ("flag", "Fix the model first"),
     "--run": ("flag", "Run the model"),
     "--runs": ("number", "Number of runs"),
@@ -77,6 +79,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--unsafe": ("flag", "change values"),
     "--unverified": ("flag", "cannot be run"),
     "--update-baseline": ("flag", "Write the baseline"),
+    "--vary": ("KIND,…", "differs from run to run"),
     "--verify": ("choice", "Compare every byte"),
     # A profile has several moments for X-rays, a recording has none or all.
     "--xray": ("choice or flag", "dentify the owner"),

@@ -58,7 +58,7 @@ if __name__ == "__main__":
     import ocr
 
     unused = ocr.load(path)  # LIBRARY
-    released = session(path)
+    released = session(path, config="session.disable_prepacking")
     released.run(None, {"x": np.ones((1, 512), np.float32)})
     del released
     try:
@@ -170,7 +170,7 @@ def test_options_are_those_that_the_program_set(sessions: tuple[ProgramSession, 
     assert sessions[0].options == {"intra_op_num_threads": "1"}
     assert sessions[0].intra_op_threads == 1
     assert sessions[1].options == {"enable_cpu_mem_arena": "False"}
-    assert sessions[2].options == {"session.disable_prepacking": "1"}
+    assert sessions[3].options == {"session.disable_prepacking": "1"}
 
 
 def test_every_phase_is_measured(sessions: tuple[ProgramSession, ...]) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from memdiag.records.comparison import Comparison
 from memdiag.records.schemas import Reported
 from memdiag.reports import report_of
-from tests.reports import comparisons, fix_records, runs, tuning_records
+from tests.reports import comparisons, fix_records, growths, runs, tuning_records
 from tests.reports.fix_records import EVIL, hostile
 
 WRITTEN = (Path("some folder") / f"x{'y' * 200}" / "a.json",)
@@ -53,7 +53,23 @@ def run() -> Reported:
     return runs.hostile(EVIL)
 
 
-BUILDERS = (fix, tuning, nearest, comparison, run)
+def growth() -> Reported:
+    made = growths.kept()
+    blocks = msgspec.structs.replace(made.blocks[0], content=EVIL)
+    return msgspec.structs.replace(
+        made,
+        subject=EVIL,
+        sentence=f"kept values: {EVIL}",
+        notes=(EVIL,),
+        message=EVIL,
+        blocks=(blocks,),
+        dimensions={EVIL: (1, 2)},
+        varied=("shape",),
+        onnxruntime=EVIL,
+    )
+
+
+BUILDERS = (fix, tuning, nearest, comparison, run, growth)
 
 
 def printed(record: Reported, console: Console) -> list[str]:

@@ -17,6 +17,7 @@ from tests.reports import (
     comparisons,
     findings,
     fix_records,
+    growths,
     profiles,
     runs,
     tied_xray,
@@ -35,9 +36,10 @@ RECORDS: dict[str, Callable[[], NotebookRecord]] = {
     "Check": lambda: CHECK,
     "Finding": lambda: FOUND,
     "ProgramRun": runs.server,
+    "Growth": growths.leak,
     "Attribution": lambda: tied_xray.with_xrays().attribution or pytest.fail("no X-ray"),
 }
-DRAWN = ("Profile", "Comparison", "Fix", "Tuning", "ProgramRun")
+DRAWN = ("Profile", "Comparison", "Fix", "Tuning", "ProgramRun", "Growth")
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -150,6 +152,14 @@ def test_an_xray_has_rows_of_copies_or_without_a_model_of_owners() -> None:
     frame = msgspec.structs.replace(found, copies=(), ranges=()).to_dataframe()
     assert frame["kind"] == [owner.kind for owner in found.owners]
     assert sum(frame["bytes"]) == found.resident_bytes
+
+
+@pytest.mark.usefixtures("pandas")
+def test_growth_has_a_row_for_each_moment_with_the_bytes_of_owners() -> None:
+    frame = growths.kept().to_dataframe()
+    assert frame["run"][:2] == [1, 100]
+    assert frame["heap_bytes"][-1] - frame["heap_bytes"][1] == 900 * 25 * 1024
+    assert frame["python_bytes"] == [19 << 20] * 13
 
 
 def test_without_pandas_a_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

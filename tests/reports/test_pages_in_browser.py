@@ -9,11 +9,12 @@ import pytest
 from memdiag.records import codec
 from memdiag.records.comparison import Comparison
 from memdiag.records.fix import Fix
+from memdiag.records.growth import Growth
 from memdiag.records.schemas import Reported
 from memdiag.records.tuning import Tuning
 from memdiag.reports import report_of
 from memdiag.reports.page import PLOTLY_FILE, Plotly
-from tests.reports import comparisons, fix_records, tied_xray, tuning_records
+from tests.reports import comparisons, fix_records, growths, tied_xray, tuning_records
 from tests.reports.browsing import (
     DRAWN,
     assert_fits,
@@ -109,6 +110,35 @@ def test_a_hostile_tuning_stays_text_on_a_phone(opened: Callable[..., Any]) -> N
     assert "optimization-off" in label
     assert "<img src=x onerror=alert(1)>" in label
     assert_requests_only(page, "tune.html")
+    assert_quiet(page)
+
+
+def test_growth_draws_its_owners_on_a_dark_phone(opened: Callable[..., Any]) -> None:
+    leak = growths.leak()
+    page = opened(leak, dark=True, width=390)
+    areas = "return document.querySelectorAll('#growth-chart .scatterlayer .fills path').length"
+    wait_for(lambda: page.execute_script(areas) >= 7)
+    assert_fits(page, 390, tables=True)
+    assert_requests_only(page, "growth.html")
+    drawn = (
+        "return document.getElementById('growth-chart').data.map((trace) =>"
+        " [trace.name, trace.x[trace.x.length - 1], trace.customdata && trace.customdata.at(-1)])"
+    )
+    names = {name: (x, text) for name, x, text in page.execute_script(drawn)}
+    assert names["resident set"][0] == 1000
+    assert names["slope"][0] == 1000
+    owner = names["malloc blocks in use"]
+    assert owner == (1000, "run 1,000: +393.8 KiB (403,200 bytes)")
+    page.execute_script("Plotly.Fx.hover('growth-chart', [{ curveNumber: 0, pointNumber: 9 }])")
+    hover = "return document.querySelector('#growth-chart .hoverlayer').textContent"
+    assert "run 10:" in wait_for(lambda: page.execute_script(hover))
+    rows = "return document.querySelectorAll('#owners tbody tr, #blocks tbody tr').length"
+    assert page.execute_script(rows) == 9
+    with emulate_print(page):
+        page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+        ink = "return document.querySelector('#growth-chart .xtick text').style.fill"
+        wait_for(lambda: page.execute_script(ink) == "rgb(23, 32, 42)")
+    assert saved(page, Growth, "growth.json") == leak
     assert_quiet(page)
 
 

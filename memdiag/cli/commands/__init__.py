@@ -13,6 +13,7 @@ COMMANDS = (
     "fix",
     "history",
     "inspect",
+    "leak",
     "profile",
     "report",
     "rules",

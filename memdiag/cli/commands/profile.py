@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -14,13 +13,11 @@ from memdiag.cli.options import (
     add_format,
     add_inputs,
     add_limits,
-    add_list,
-    add_load_from,
     add_model,
     add_quiet,
     add_reports_folder,
     add_runs,
-    add_session_options,
+    add_session,
     add_switch,
     add_verify,
     comma_pairs,
@@ -32,7 +29,7 @@ from memdiag.cli.options import (
     whole_number,
 )
 from memdiag.defaults import BUDGET_PROCESSES, DEFAULT_PROVIDERS
-from memdiag.errors import ReportError, UsageError
+from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
     from memdiag.api.budget import BudgetResult
@@ -41,8 +38,6 @@ if TYPE_CHECKING:
     from memdiag.records.profile import Profile
 
 ARGUMENTS = "MODEL"
-_JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
-"""Variable in which GitHub Actions names the file that a step's summary is appended to."""
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -60,43 +55,7 @@ def configure(parser: ArgumentParser) -> None:
     )
     add_inputs(group)
 
-    group = parser.add_argument_group("Session")
-    add_session_options(group)
-    group.add_argument(
-        "--optimization-level",
-        metavar="LEVEL",
-        help="Graph optimizations: disable_all, basic, extended, layout or all.",
-    )
-    add_list(
-        group,
-        "--disable-optimizer",
-        metavar="NAME",
-        help="A graph transformer to disable; can be repeated.",
-    )
-    add_list(
-        group,
-        "--provider",
-        metavar="NAME",
-        help="An execution provider; can be repeated, the preferred one first.",
-    )
-    add_list(
-        group,
-        "--env",
-        metavar="KEY=VALUE",
-        help="An environment variable of the child process; can be repeated.",
-    )
-    add_load_from(group)
-    group.add_argument(
-        "--telemetry",
-        action="store_true",
-        help="Leave onnxruntime's telemetry on, as it is by default since 1.29.",
-    )
-    group.add_argument(
-        "--python",
-        metavar="PYTHON",
-        type=Path,
-        help="Another Python interpreter that has onnxruntime.",
-    )
+    add_session(parser.add_argument_group("Session"))
 
     add_limits(parser.add_argument_group("Limits"))
 
@@ -317,27 +276,15 @@ def _print_result(
 
 
 def _print_report(profile: Profile, format: str) -> None:
+    from memdiag.cli.output import append_job_summary
     from memdiag.reports import github
 
     summary = github.summary(profile, profile.judgement)
     if format == "github":
         sys.stdout.write(github.annotations(profile, profile.judgement))
-        _append_job_summary(summary)
+        append_job_summary(summary)
     else:
         sys.stdout.buffer.write(summary.encode())
-
-
-def _append_job_summary(text: str) -> None:
-    name = os.environ.get(_JOB_SUMMARY)
-    if not name:
-        return
-    try:
-        with open(name, "a", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise ReportError(
-            f"{name}: cannot be appended to ({error.strerror}). Check {_JOB_SUMMARY}."
-        ) from error
 
 
 def _print_outcome(profile: Profile, written: Sequence[Path]) -> None:

@@ -24,7 +24,8 @@ def configure(parser: ArgumentParser) -> None:
         "file",
         metavar="FILE",
         type=Path,
-        help="A saved profile.json, run.json, comparison.json, fix.json, tune.json or X-ray.",
+        help="A saved profile.json, run.json, growth.json, comparison.json, fix.json, tune.json or"
+        " X-ray.",
     )
     add_list(
         parser,

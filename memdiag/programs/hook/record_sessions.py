@@ -43,6 +43,8 @@ MIN_GROWTH_BYTES = 1 << 20  # of the high-water mark, for a run to be recorded a
 SAMPLED_BLOCKS = 64
 SAMPLED_BLOCK_BYTES = 16 << 10
 ANSWER_S = 120
+BETWEEN_RUNS = "MEMDIAG_RUN_BETWEEN_RUNS"
+WATCHED_RUNS = ("run", "run_with_ort_values")
 SEVERITY_INFO = 1
 SEVERITY_WARNING = 2
 _OTHER_SHAPES = (None,)
@@ -613,6 +615,8 @@ def install(onnxruntime: Any, address: str, *, at_import: bool) -> Callable[[], 
         for name, wrap in _RUNS.items():
             if name in vars(base):
                 wrapped.append((base, name, wrap(vars(base)[name])))
+    if os.environ.get(BETWEEN_RUNS):
+        wrapped = _stopping_between_runs(wrapped, sessions)
     for base in session_class.__mro__:
         if "end_profiling" in vars(base):
             wrapped.append(
@@ -639,6 +643,26 @@ def install(onnxruntime: Any, address: str, *, at_import: bool) -> Callable[[], 
         sessions.recorded.clear()
 
     return uninstall
+
+
+def _stopping_between_runs(
+    wrapped: list[tuple[Any, str, Any]], sessions: _Sessions
+) -> list[tuple[Any, str, Any]]:
+    """Return `wrapped` with methods that also stop between runs, so that the memory is read."""
+    import importlib.util
+
+    # By its path: the folder of the hook need not be among those that modules are imported from.
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "between_runs.py")
+    spec = importlib.util.spec_from_file_location("memdiag_between_runs", path)
+    if spec is None or spec.loader is None:
+        return wrapped
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    stops = module.BetweenRuns(sessions.channel.ask, float(os.environ[BETWEEN_RUNS]))
+    return [
+        (owner, name, stops.watched(method, feeds_at=1) if name in WATCHED_RUNS else method)
+        for owner, name, method in wrapped
+    ]
 
 
 def _remembered_severity(

@@ -1,0 +1,178 @@
+"""Are the verdicts of ``memdiag leak`` right? ``python -m benchmarks.leaks``.
+
+Programs with an injected leak of a known rate must be called ``leak`` or ``kept``, with the owner
+and the rate; long runs of models that nobody changed must be called neither. The truth is known by
+construction. The table goes to ``docs/leaks.md``.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+import memdiag
+from benchmarks.readme import replace_part, table
+from benchmarks.real_models import real_models
+from memdiag.api.leak import leak, leak_program
+from memdiag.errors import MemdiagError
+from memdiag.records.growth import BAD_VERDICTS, Growth
+from memdiag.runner.machine import describe_machine
+from memdiag.units import KIB, format_size
+
+PAGE = Path(__file__).parents[1] / "docs" / "leaks.md"
+RUNS = 1000
+EVERY_S = 0.25
+HIDDEN = 256
+
+PROGRAM = """
+import ctypes, sys, time
+import numpy as np
+import onnxruntime
+
+kind, nbytes, runs, model = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1
+session = onnxruntime.InferenceSession(model, options)
+random = np.random.default_rng(0)
+kept = []
+rows = max(1, nbytes // 1024)  # a row of inputs and of outputs has 1 KiB
+for run in range(runs):
+    feeds = {"x": random.standard_normal((rows, 256), dtype=np.float32)}
+    if kind == "ortvalues":
+        values = {"x": onnxruntime.OrtValue.ortvalue_from_numpy(feeds["x"])}
+        kept.append(session.run_with_ort_values(None, values))
+        continue
+    outputs = session.run(None, feeds)
+    if kind == "outputs":
+        kept.append(outputs[0])
+    elif kind == "inputs":
+        kept.append(feeds["x"])
+    elif kind == "malloc":
+        ctypes.memset(libc.malloc(nbytes), 1, nbytes)
+    elif kind == "sessions" and run % 20 == 0:
+        kept.append(onnxruntime.InferenceSession(model, options))
+        kept[-1].run(None, feeds)
+    time.sleep(0.004)
+"""
+
+
+@dataclass(frozen=True)
+class Injected:
+    """A program with a leak.
+
+    Attributes:
+        kind: what stays in use.
+        nbytes: how much of it for each run.
+        verdict: the right verdict.
+        owners: the right owners.
+    """
+
+    kind: str
+    nbytes: int
+    verdict: str
+    owners: tuple[str, ...]
+
+
+INJECTED = (
+    *(Injected("malloc", size, "leak", ("heap",)) for size in (16, 64, 256)),
+    *(Injected("malloc", size * KIB, "leak", ("heap",)) for size in (1, 5, 20, 100)),
+    *(Injected("outputs", size * KIB, "kept", ("heap", "arena")) for size in (1, 2, 5, 20, 100)),
+    *(Injected("inputs", size * KIB, "kept", ("heap",)) for size in (1, 2, 5, 20, 100)),
+    *(Injected("ortvalues", size * KIB, "kept", ("arena",)) for size in (1, 5, 20, 100)),
+    Injected("sessions", 0, "kept", ("sessions",)),
+    Injected("none", 1 * KIB, "", ()),
+    Injected("none", 100 * KIB, "", ()),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"runs of each (default {RUNS})")
+    parser.add_argument("--clean", nargs="*", metavar="MODEL", help="clean models only")
+    options = parser.parse_args()
+    wrong = 0
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for row, is_right in _rows(Path(folder), options.runs, options.clean):
+            print(" | ".join(row), "" if is_right else "  <-- WRONG", flush=True)
+            wrong += not is_right
+            rows.append(row)
+    if options.clean is None:
+        header = ["what", "truth", "verdict", "owner", "a run", "95 % interval", "time"]
+        machine = describe_machine(memdiag.__version__, onnxruntime.__version__, None)
+        facts = f"{machine.cpu}, {machine.cpu_count} CPUs, onnxruntime {machine.onnxruntime}"
+        text = f"{facts}; {options.runs:,} runs each.\n\n{table(header, rows)}"
+        replace_part("leaks", text, PAGE)
+    print(f"{len(rows)} cases, {wrong} wrong")
+    return 1 if wrong else 0
+
+
+def _rows(folder: Path, runs: int, clean: list[str] | None) -> Iterator[tuple[list[str], bool]]:
+    """Yield the cells of each case, and whether the verdict is right."""
+    if clean is None:
+        model = folder / "linear.onnx"
+        onnx.save(_model(), model)
+        program = folder / "program.py"
+        program.write_text(PROGRAM)
+        for case in INJECTED:
+            started = time.monotonic()
+            command = [sys.executable, str(program), case.kind, str(case.nbytes), str(runs)]
+            growth = leak_program([*command, str(model)], every_s=EVERY_S).growth
+            truth = f"{case.verdict} of {format_size(case.nbytes)}" if case.verdict else "clean"
+            is_right = (
+                growth.verdict == case.verdict and growth.owner in case.owners
+                if case.verdict
+                else growth.verdict not in BAD_VERDICTS
+            )
+            yield _cells(f"program: {case.kind}", truth, growth, started), is_right
+    for path in map(Path, clean) if clean else real_models().values():
+        started = time.monotonic()
+        try:
+            growth = leak(path, runs=runs)
+        except MemdiagError as error:
+            print(f"{path.name}: {error}", flush=True)
+            continue
+        is_clean = growth.verdict not in BAD_VERDICTS and not growth.message
+        yield _cells(path.stem, "clean", growth, started), is_clean
+
+
+def _cells(name: str, truth: str, growth: Growth, started: float) -> list[str]:
+    slope = growth.slope if growth.verdict in BAD_VERDICTS else None
+    return [
+        name,
+        truth,
+        growth.verdict,
+        growth.owner or "",
+        f"{slope.bytes_per_run:,.0f} B" if slope else "",
+        f"{slope.low:,.0f} to {slope.high:,.0f} B" if slope else "",
+        f"{time.monotonic() - started:.0f} s",
+    ]
+
+
+def _model() -> onnx.ModelProto:
+    """Return a model whose outputs are as large as its inputs."""
+    weight = numpy_helper.from_array(
+        np.random.default_rng(0).standard_normal((HIDDEN, HIDDEN)).astype(np.float32), "w"
+    )
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "linear",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", HIDDEN])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", HIDDEN])],
+        [weight],
+    )
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

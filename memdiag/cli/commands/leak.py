@@ -1,0 +1,303 @@
+"""``memdiag leak``: run a model many times, or observe a program, and judge its growth."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memdiag.cli import CLEAN, ERROR, FINDINGS
+from memdiag.cli.options import (
+    add_format,
+    add_inputs,
+    add_quiet,
+    add_reports_folder,
+    add_session,
+    comma_list,
+    duration,
+    pairs,
+    read_dim_ranges,
+    read_inputs,
+    whole_number,
+)
+from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_TIMEOUT_S
+from memdiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from memdiag.cli.progress import StatusLine
+    from memdiag.records.growth import Growth
+
+ARGUMENTS = "{MODEL | PID | -- COMMAND [ARGUMENTS...]}"
+
+_MODEL_ONLY = (
+    *("runs", "vary", "callers", "reload", "dim", "input", "inputs", "session_option", "threads"),
+    *("optimization_level", "disable_optimizer", "provider", "env", "load_from", "telemetry"),
+    *("python", "timeout"),
+)
+"""The options that have no effect on a process that memdiag does not run."""
+
+_ENDED_BY_USER = (0, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+"""Exit codes of a program that ended as intended: servers run until they are interrupted."""
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        "target",
+        metavar="MODEL|PID",
+        nargs="?",
+        help="The ONNX model to run, or the id of a running process to observe.",
+    )
+    # The words after `--`.
+    parser.set_defaults(program=())
+
+    group = parser.add_argument_group("Runs")
+    group.add_argument(
+        "--runs",
+        metavar="N",
+        type=whole_number(1),
+        help="Number of runs, or of reloads (default: up to 1,000 within a minute).",
+    )
+    group.add_argument(
+        "--for",
+        dest="duration_s",
+        metavar="TIME",
+        type=duration,
+        help="Length of the recording, such as 30s, 10min or 2h (default: a minute for a model;"
+        " for a process until Ctrl-C, or until it ends).",
+    )
+    group.add_argument(
+        "--every",
+        dest="period_s",
+        metavar="TIME",
+        type=duration,
+        help="Time between samples of a process or program, which are taken more seldom later on"
+        " (default: 2s).",
+    )
+    group.add_argument(
+        "--pause",
+        action="store_true",
+        help="Stop the process while its memory is read, for some tenths of a second: otherwise the"
+        " heap of a busy process often cannot be read. Only for PID.",
+    )
+    group.add_argument(
+        "--callers",
+        metavar="N",
+        type=whole_number(1),
+        default=1,
+        help="Number of threads that call the session at once, each once in a run.",
+    )
+    group.add_argument(
+        "--reload",
+        action="store_true",
+        help="In each run, create the session, run it once, and release it.",
+    )
+
+    group = parser.add_argument_group("Inputs")
+    group.add_argument(
+        "--vary",
+        metavar="KIND,…",
+        help="What differs from run to run: content, shape (the sizes of free dimensions), or none"
+        " (default: content; sizes with a range always vary).",
+    )
+    add_inputs(group, ranges=True)
+
+    add_session(parser.add_argument_group("Session"))
+
+    group = parser.add_argument_group("Limits")
+    group.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        help=f"Stop a child process after this time (default: {DEFAULT_TIMEOUT_S} beyond --for).",
+    )
+
+    group = parser.add_argument_group("Output")
+    add_reports_folder(group, default="reports/MODEL, or memdiag-leak-PID")
+    add_format(
+        group,
+        ("console", "json", "github"),
+        "What to print: a summary, the JSON record, or GitHub annotations and a job summary.",
+    )
+    add_quiet(group)
+
+
+def run(options: Namespace) -> int:
+    """Find out whether memory grows with each run, which owner grows, and whether it is a leak.
+
+    Runs a model many times in a child process, with other inputs in each run; or observes a running
+    process; or starts a program with its own work, after --. The memory is read by owner at several
+    moments. The verdict is flat, plateau, high_water, retained, kept, leak or undecided.
+
+    Writes growth.json, growth.html, growth.md and growth.png. Ctrl-C ends the runs; the record up
+    to then is written. Exit codes: 0; 1 for a leak and for values that the program keeps; 2 on
+    errors, and if the runs ended early.
+    """
+    from memdiag.cli.output import Destination
+    from memdiag.cli.progress import StatusLine
+
+    if options.program:
+        return _observe_program(options)
+    if options.target is None:
+        raise UsageError(
+            "leak: there is nothing to observe. Give a model, the id of a process, or -- and a"
+            " program."
+        )
+    is_process = options.target.isdecimal()
+    name = f"process {options.target}" if is_process else Path(options.target).name
+    folder = (
+        Path(f"memdiag-leak-{options.target}")
+        if is_process
+        else Path("reports") / Path(options.target).stem
+    )
+    destination = Destination(options.out or folder, plotly=options.plotly)
+    observe = _observe_process if is_process else _observe_model
+    with StatusLine(name) as line:
+        growth = observe(options, line)
+    return destination.write_and_print(
+        growth, lambda written: _print_result(growth, written, options)
+    )
+
+
+def _observe_model(options: Namespace, line: StatusLine) -> Growth:
+    from memdiag.api.leak import leak
+    from memdiag.units import format_size
+
+    if options.period_s is not None:
+        raise UsageError("--every is for processes and programs: a model is read between runs.")
+    if options.pause:
+        raise UsageError("--pause is for running processes: a model is read between runs.")
+    unit = "reload" if options.reload else "run"
+    line.show(f"first {unit}")
+    timeout_s = options.timeout
+    if timeout_s is None:
+        timeout_s = DEFAULT_TIMEOUT_S + (options.duration_s or 0.0)
+    return leak(
+        Path(options.target),
+        runs=options.runs,
+        duration_s=options.duration_s,
+        vary=comma_list(options.vary) or ("content",),  # type: ignore[arg-type] # checked by leak
+        callers=options.callers,
+        reload=options.reload,
+        dims=read_dim_ranges(options.dim),
+        inputs=read_inputs(options),
+        session_options=pairs("--session-option", options.session_option),
+        optimization_level=options.optimization_level,
+        disabled_optimizers=options.disable_optimizer,
+        threads=options.threads,
+        providers=options.provider or DEFAULT_PROVIDERS,
+        environment=pairs("--env", options.env),
+        load_from=options.load_from,
+        telemetry=options.telemetry,
+        python=options.python,
+        timeout_s=timeout_s,
+        on_progress=lambda done, total, size: line.show(
+            f"{unit} {done:,} of {total:,} · {format_size(size)}"
+        ),
+    )
+
+
+def _observe_process(options: Namespace, line: StatusLine) -> Growth:
+    from memdiag.api.leak import EVERY_S, leak_process
+    from memdiag.units import counted, format_size
+
+    _refuse_model_options(options)
+    line.show("until Ctrl-C" if options.duration_s is None else "observing")
+
+    def show(done: int, total: int, size: int) -> None:
+        runs = f"{counted(done, 'run')} · " if done else ""
+        line.show(f"{runs}{format_size(size)}")
+
+    return leak_process(
+        int(options.target),
+        duration_s=options.duration_s,
+        every_s=options.period_s or EVERY_S,
+        pause=options.pause,
+        on_progress=show,
+    )
+
+
+def _observe_program(options: Namespace) -> int:
+    """Run the program, which keeps the terminal; the summary goes to standard error."""
+    from memdiag.api.leak import EVERY_S, leak_program
+    from memdiag.cli.output import Destination
+
+    if options.target is not None:
+        raise UsageError(
+            f"leak: {options.target} and a program after -- cannot both be observed. Give one."
+        )
+    _refuse_model_options(options)
+    if options.duration_s is not None:
+        raise UsageError(
+            "--for does not apply to a program, which runs until it ends. Observe its process"
+            " instead: memdiag leak PID --for TIME."
+        )
+    if options.pause:
+        raise UsageError("--pause is for running processes: a program is read between two runs.")
+    if options.format == "json":
+        raise UsageError(
+            "--format json does not apply to a program, which has the standard output. Read"
+            " growth.json in the folder of the reports (--out)."
+        )
+    folder = options.out or Path(f"memdiag-leak-{os.getpid()}")
+    destination = Destination(folder, plotly=options.plotly)
+    growth, exit_code = leak_program(options.program, every_s=options.period_s or EVERY_S)
+
+    def print_result(written: Sequence[Path]) -> int:
+        code = _print_result(growth, written, options, to_stderr=True)
+        if exit_code in _ENDED_BY_USER:
+            return code
+        how = f"exit code {exit_code}" if exit_code > 0 else f"signal {-exit_code}"
+        print(f"memdiag: the program ended with {how}.", file=sys.stderr)
+        return ERROR if code == CLEAN else code
+
+    return destination.write_and_print(growth, print_result)
+
+
+def _refuse_model_options(options: Namespace) -> None:
+    """Raise UsageError if an option is given that only models have."""
+    defaults = ArgumentParser()
+    configure(defaults)
+    for name in _MODEL_ONLY:
+        if getattr(options, name) != defaults.get_default(name):
+            raise UsageError(
+                f"--{name.replace('_', '-')} is for models that memdiag runs: a process or program"
+                " has its own work. Leave it out."
+            )
+
+
+def _print_result(
+    growth: Growth, written: Sequence[Path], options: Namespace, *, to_stderr: bool = False
+) -> int:
+    """Print `growth` in the chosen format, and return the exit code.
+
+    Raises:
+        ReportError: the job summary cannot be written.
+    """
+    from memdiag.cli.output import append_job_summary, print_record
+    from memdiag.records.growth import BAD_VERDICTS
+    from memdiag.reports import report_of
+    from memdiag.reports.text import plain
+
+    is_summary = options.format == "console" and not options.quiet
+    if options.format == "github":
+        from memdiag.reports.github import growth_annotations
+
+        sys.stdout.write(growth_annotations(growth))
+        append_job_summary(report_of(growth).render(growth, "markdown").decode())
+    elif to_stderr:
+        from rich.console import Console
+
+        console = Console(stderr=True, highlight=False)
+        report_of(growth).print_summary(growth, console, written=written, quiet=options.quiet)
+    else:
+        print_record(growth, written, format=options.format, quiet=options.quiet)
+    if growth.message:
+        if not is_summary:
+            print(f"memdiag: ended early: {plain(growth.message)}", file=sys.stderr)
+        return ERROR
+    return FINDINGS if growth.verdict in BAD_VERDICTS else CLEAN

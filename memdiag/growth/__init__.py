@@ -1,0 +1,1 @@
+"""Growth of memory over runs: moments, slopes and the verdict."""

@@ -1,0 +1,108 @@
+"""Blocks of malloc that came into use and stayed: their sizes, numbers and contents."""
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from memdiag.attribution.process_memory import ProcessMemory
+from memdiag.growth.moment import MemoryMoment
+from memdiag.records.growth import GrowingBlocks
+
+CACHED_BLOCKS = 7
+MAX_CACHED_BYTES = 1040  # with the size field, rounded to 16
+
+MAX_SIZES = 12
+"""Sizes of blocks in a record."""
+
+MIN_SHARE = 0.01
+"""Share of all growth below which a size of blocks is left out."""
+
+_MAX_EXAMINED = 64  # blocks of a size whose content is compared
+_MAX_OFFSET = 160  # from the start of a block to its content: headers and alignment
+_MIN_HEAD_BYTES = 8
+
+
+def growing_blocks(
+    pid: int, before: MemoryMoment, after: MemoryMoment, heads: Mapping[str, bytes]
+) -> tuple[GrowingBlocks, ...]:
+    """Return the sizes of blocks of which there are more than before, most bytes first.
+
+    Args:
+        pid: the process, which waits since `after`.
+        before: the memory after the warm-up.
+        after: the memory now.
+        heads: the first bytes of contents to recognise, by description.
+
+    Raises:
+        XrayError: the process cannot be read.
+    """
+    known = set(before.blocks[:, 0].tolist())
+    lengths = after.blocks[:, 1] - after.blocks[:, 0]
+    found = []
+    with ProcessMemory(pid) as memory:
+        for each in growing_sizes(before, after):
+            starts = after.blocks[lengths == each.block_bytes, 0].tolist()
+            new = np.array([start for start in starts if start not in known], np.int64)
+            content = _content(memory, new[-_MAX_EXAMINED:], each.block_bytes, heads)
+            found.append(msgspec.structs.replace(each, content=content))
+    return tuple(found)
+
+
+def lasting_bytes(before: MemoryMoment, after: MemoryMoment, threads: int) -> int:
+    """Return the bytes of blocks that came into use, without those that malloc may have cached.
+
+    A freed block in a thread's cache looks like one in use: by default up to 7 blocks of each size
+    up to 1,032 bytes for each thread (tcache_count and tcache_max_bytes, malloc/malloc.c in glibc).
+
+    Args:
+        before: the memory after the warm-up.
+        after: the memory at the end.
+        threads: the number of threads that may have a cache.
+    """
+    lasting = 0
+    for size, count in after.block_counts.items():
+        new = count - before.block_counts.get(size, 0)
+        if new > (CACHED_BLOCKS * threads if size <= MAX_CACHED_BYTES else 0):
+            lasting += size * new
+    return lasting
+
+
+def growing_sizes(before: MemoryMoment, after: MemoryMoment) -> tuple[GrowingBlocks, ...]:
+    """Return the sizes of blocks of which there are more than before, most bytes first."""
+    runs = after.moment.run - before.moment.run
+    grown = {
+        size: count - before.block_counts.get(size, 0)
+        for size, count in after.block_counts.items()
+        if count > before.block_counts.get(size, 0)
+    }
+    total = sum(size * count for size, count in grown.items())
+    sizes = [size for size in grown if size * grown[size] >= MIN_SHARE * total]
+    sizes.sort(key=lambda size: -size * grown[size])
+    return tuple(
+        GrowingBlocks(
+            block_bytes=size,
+            blocks=grown[size],
+            blocks_per_run=grown[size] / runs if runs else None,
+        )
+        for size in sizes[:MAX_SIZES]
+    )
+
+
+def _content(
+    memory: ProcessMemory, starts: np.ndarray, size: int, heads: Mapping[str, bytes]
+) -> str:
+    """Return the description of the head that one of the blocks starts with; empty if none does."""
+    wanted = {
+        name: head for name, head in heads.items() if len(head) >= _MIN_HEAD_BYTES and any(head)
+    }
+    if not wanted or not len(starts):
+        return ""
+    length = min(size, _MAX_OFFSET + max(map(len, wanted.values())))
+    blocks, _ = memory.read_blocks(starts, length)
+    for block in blocks:
+        content = block.tobytes()
+        for name, head in wanted.items():
+            if content.find(head[: size - 16]) >= 0:
+                return name
+    return ""

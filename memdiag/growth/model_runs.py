@@ -1,0 +1,193 @@
+"""A child that runs a model many times, and waits between batches of runs."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from memdiag.attribution.address_space import PAGE
+from memdiag.errors import MeasurementError
+from memdiag.growth.moment import MemoryMoment, read_moment
+from memdiag.records.growth import RunSample
+from memdiag.runner.child import Child
+from memdiag.runner.job import Feed, Job, as_json
+
+_POLL_S = 0.05
+_MAX_BATCH = 100_000
+_FIGURES = 3  # of a run: resident pages, shared pages, microseconds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPlan:
+    """What differs from run to run.
+
+    Attributes:
+        feed_sets: the sets of inputs.
+        choice: the index of the set of inputs of each run; repeated in turn.
+        vary_contents: change the contents of generated inputs before each run.
+        callers: the number of threads that run the session at once, each once in a run.
+        reload: create the session before each run, and release it afterwards.
+    """
+
+    feed_sets: tuple[tuple[Feed, ...], ...]
+    choice: tuple[int, ...] = (0,)
+    vary_contents: bool = True
+    callers: int = 1
+    reload: bool = False
+
+
+class ModelRuns:
+    """A session of `job`'s model in a process of its own; a context manager that ends it.
+
+    Args:
+        job: the model, the configuration of the session, and the limits.
+        plan: what differs from run to run.
+        scratch: a folder for temporary files.
+
+    Attributes:
+        onnxruntime: the version in the child.
+        samples: the counters after each run until now.
+
+    Raises:
+        MeasurementError: the interpreter cannot be started, the session not be created, or a run
+            failed.
+        TimeLimitReached: the job's deadline passed, here or in a later call.
+    """
+
+    def __init__(self, job: Job, plan: RunPlan, scratch: Path) -> None:
+        job.limits.deadline.check()
+        self._job = job
+        self._figures = scratch / "figures.bin"
+        self.samples: list[RunSample] = []
+        message = job.message() | {
+            "feed_sets": as_json(plan.feed_sets),
+            "choice": plan.choice,
+            "vary_contents": plan.vary_contents,
+            "callers": plan.callers,
+            "reload": plan.reload,
+            "max_batch": _MAX_BATCH,
+        }
+        self._child = Child(job, message, "grow.py")
+        self._events = self._child.events(_POLL_S)
+        self._started = time.monotonic()
+        try:
+            self.onnxruntime = str(self._answer("waiting")["onnxruntime"])
+        except BaseException:
+            self._child.end()
+            raise
+        self._origin = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._child.end()
+
+    @property
+    def pid(self) -> int:
+        """The process number of the child."""
+        return self._child.pid
+
+    def run(self, times: int) -> None:
+        """Run `times` times; `samples` gets the counters after each run.
+
+        Raises:
+            MeasurementError: a run failed. `samples` has the runs before.
+        """
+        for start in range(0, times, _MAX_BATCH):
+            self._run_batch(min(_MAX_BATCH, times - start))
+
+    def _run_batch(self, times: int) -> None:
+        self._child.send({"do": "run", "times": times, "figures": str(self._figures)})
+        failure: MeasurementError | None = None
+        try:
+            self._answer("ran")
+        except MeasurementError as error:
+            failure = error
+        done = len(self.samples)
+        figures = _read_figures(self._figures)
+        self.samples += [
+            RunSample(
+                run=done + number,
+                resident_bytes=resident * PAGE,
+                anonymous_bytes=(resident - shared) * PAGE,
+                duration_s=microseconds / 1e6,
+            )
+            for number, (resident, shared, microseconds) in enumerate(figures, 1)
+        ]
+        if failure is not None:
+            raise failure
+
+    def moment(self) -> MemoryMoment:
+        """Return the memory of the child, which waits.
+
+        Raises:
+            XrayError: it cannot be read.
+        """
+        elapsed = time.monotonic() - self._origin
+        return read_moment(self._child.pid, run=len(self.samples), time_s=elapsed)
+
+    def heads(self) -> dict[str, bytes]:
+        """Return the first bytes of the last inputs and their outputs, by description."""
+        path = self._figures.with_name("heads.json")
+        self._child.send({"do": "heads", "path": str(path)})
+        self._answer("written")
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {name: bytes.fromhex(head) for name, head in found}
+
+    def release(self) -> None:
+        """Release the session."""
+        self._child.send({"do": "release"})
+        self._answer("released")
+
+    def trim(self) -> bool:
+        """Return freed heap to the system; return whether the C library can."""
+        self._child.send({"do": "trim"})
+        return bool(self._answer("trimmed")["possible"])
+
+    def _answer(self, name: str) -> dict[str, Any]:
+        """Return the fields of the next event `name`."""
+        limits = self._job.limits
+        deadline = min(self._started + limits.timeout_s, limits.deadline.at)
+        for event in self._events:
+            if event is not None and event.name == name:
+                return event.fields
+            if event is not None and event.name == "error":
+                raise MeasurementError(f"{self._job.model}: {_reason(event.fields)}")
+            if time.monotonic() >= deadline:
+                limits.deadline.check()
+                raise MeasurementError(
+                    f"{self._job.model}: {limits.timeout_s:g} s have passed. Allow more with"
+                    " --timeout, or fewer runs."
+                )
+        raise MeasurementError(
+            f"{self._job.model}: its process ended"
+            f" (exit code {self._child.returncode()}). Free memory, or try smaller inputs."
+        )
+
+
+def _reason(error: dict[str, Any]) -> str:
+    message = " ".join(str(error["message"]).split()) or str(error["kind"])
+    step = {"import": "onnxruntime cannot be imported", "run": "a run failed"}.get(
+        error["stage"], "the session cannot be created"
+    )
+    return f"{step} ({message})"
+
+
+def _read_figures(path: Path) -> list[list[int]]:
+    """Return the figures of a batch, and remove their file; none if it was not written."""
+    try:
+        figures = np.fromfile(path, np.int64).reshape(-1, _FIGURES)
+    except FileNotFoundError:
+        return []
+    path.unlink()
+    return figures.tolist()

@@ -1,0 +1,72 @@
+"""The memory of a process over time, read at moments while it runs."""
+
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from memdiag.attribution import intervals
+from memdiag.attribution.pause import paused
+from memdiag.errors import XrayError
+from memdiag.growth.moment import MemoryMoment, read_moment
+
+MAX_MOMENTS = 64
+"""From here on every second moment is dropped and the period doubled."""
+
+FIRST_MOMENTS = 24
+MAX_FIRST_SHARE = 0.5
+MAX_READING_SHARE = 0.1
+"""Share of the time that the first 24 readings, and later ones, may take: a short program has few
+moments otherwise."""
+
+
+@dataclass
+class ProcessHistory:
+    """The moments of one process.
+
+    Attributes:
+        pid: the process.
+        period_s: seconds between two moments.
+        moments: the moments. Only the first and the last one have the addresses of blocks.
+        pauses: whether the process is stopped while it is read (SIGSTOP), for some tenths of a
+            second.
+        failure: why the last reading failed; empty if it did not.
+    """
+
+    pid: int
+    period_s: float
+    moments: list[MemoryMoment] = field(default_factory=list)
+    pauses: bool = False
+    failure: str = ""
+    _due_s: float = 0.0
+
+    def update(self, now_s: float, *, runs: int = 0, sessions: int | None = None) -> None:
+        """Read the memory if the next moment is due.
+
+        Args:
+            now_s: seconds since the start of the recording.
+            runs: the runs of the sessions of the process until now; 0 if they are not known.
+            sessions: the sessions that are alive; None if they are not known.
+        """
+        if now_s < self._due_s:
+            return
+        started = time.perf_counter()
+        try:
+            with paused(self.pid) if self.pauses else nullcontext():
+                read = read_moment(self.pid, run=runs, time_s=now_s)
+        except XrayError as error:
+            self.failure = str(error)
+            return
+        self.failure = ""
+        if sessions is not None:
+            read = replace(read, moment=msgspec.structs.replace(read.moment, sessions=sessions))
+        if len(self.moments) > 1:
+            self.moments[-1] = replace(self.moments[-1], blocks=intervals.empty())
+        self.moments.append(read)
+        took_s = time.perf_counter() - started
+        share = MAX_FIRST_SHARE if len(self.moments) < FIRST_MOMENTS else MAX_READING_SHARE
+        self._due_s = now_s + max(self.period_s, took_s / share)
+        if len(self.moments) > MAX_MOMENTS:
+            del self.moments[1:-1:2]
+            self.period_s *= 2

@@ -1,0 +1,270 @@
+"""The verdict on the growth of a process: leak, kept values, warm-up, or memory that malloc keeps.
+
+The resident set alone cannot tell these apart, and their remedies are opposite. What tells them
+apart is the owner of the growth: blocks and chunks *in use* that become more with every run are a
+leak or values that somebody keeps; free chunks and freed blocks are not.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from memdiag.growth.slope import MIN_POINTS, robust_slope
+from memdiag.records.growth import (
+    GrowingBlocks,
+    GrowingOwner,
+    Moment,
+    RunSample,
+    Slope,
+    Unit,
+    Verdict,
+)
+
+KIB, MIB = 1 << 10, 1 << 20
+
+MIN_GROWTH_BYTES = MIB
+"""Growth of the resident set below this, or below `MIN_GROWTH_SHARE`, is called flat."""
+
+MIN_GROWTH_SHARE = 0.01
+
+CERTAIN_Z = 3.29
+"""Of the normal distribution, for 99.9 % on both sides: four owners are judged in each call, and
+one false leak in 20 calls would be too many."""
+
+MIN_LATE_SHARE = 0.5
+"""Slope of the second half, relative to the first half, below which growth slows down and is not
+called steady."""
+
+MIN_NEW_LARGEST_SHARE = 0.8
+"""Share of the growth that must occur at runs with an input larger than all before."""
+
+MAX_LATE_GROWTH_SHARE = 0.1
+"""Growth has ended if the last third of the moments has at most this share of it."""
+
+MIN_JUDGED = 2 * MIN_POINTS
+"""Moments after the warm-up for a verdict: both halves need a slope."""
+
+_SLACK_BYTES = 64 * KIB  # of a resident set at rest, between two readings
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """An owner whose memory is in use, and how much growth of it is certain.
+
+    Attributes:
+        owner: the owner.
+        bytes_of: its bytes at a moment; None if they could not be read.
+        min_bytes: the smallest growth after the warm-up that is not noise. Owners that are known by
+            resident pages only need more.
+    """
+
+    owner: GrowingOwner
+    bytes_of: Callable[[Moment], int | None]
+    min_bytes: int
+
+
+def _resident(*kinds: str) -> Callable[[Moment], int | None]:
+    return lambda moment: moment.bytes_of(*kinds) if moment.owners else None  # type: ignore[arg-type] # kinds of owners
+
+
+IN_USE = (
+    InUse("arena", lambda moment: moment.arena_used_bytes, KIB),
+    InUse("heap", lambda moment: moment.heap_bytes, KIB),
+    InUse("python", _resident("python"), 512 * KIB),
+    InUse("other", _resident("thread_stacks", "unnamed"), MIB),
+)
+"""The owners whose steady growth is a leak or kept values. Blocks of malloc are counted to the
+byte; Python's heap and private mappings by resident pages."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """What the verdict depends on.
+
+    Attributes:
+        moments: after the first run, after the warm-up, and then evenly spread until the end.
+        unit: what growth is counted by.
+        warm_up: the first moment after the warm-up, an index of `moments`.
+        samples: counters after each run.
+        new_largest: the numbers of the runs that had an input larger than all before.
+        blocks: sizes of blocks of malloc that grew.
+        lasting_bytes: the blocks that came into use after the warm-up and that no cache of malloc
+            explains; None if they were not counted.
+        caller_keeps_nothing: whether the caller is memdiag, which keeps no outputs.
+        caller_keeps: whether outputs or inputs of most earlier runs are alive in the program.
+    """
+
+    def with_heap(self) -> "Observation":
+        """Return the observation without moments whose heap was not read, if enough remain."""
+        known = [moment.heap_bytes is not None for moment in self.moments]
+        if all(known) or sum(known[self.warm_up :]) < MIN_JUDGED:
+            return self
+        moments = tuple(m for m, is_known in zip(self.moments, known, strict=True) if is_known)
+        return replace(self, moments=moments, warm_up=sum(known[: self.warm_up]))
+
+    @property
+    def judged(self) -> tuple[Moment, ...]:
+        """The moments after the warm-up."""
+        return self.moments[self.warm_up :]
+
+    def positions(self, moments: Sequence[Moment]) -> list[float]:
+        """Return the runs, or the seconds, at which `moments` were."""
+        if self.unit == "second":
+            return [moment.time_s for moment in moments]
+        return [moment.run for moment in moments]
+
+    moments: tuple[Moment, ...]
+    unit: Unit
+    warm_up: int
+    samples: tuple[RunSample, ...] = ()
+    new_largest: frozenset[int] = frozenset()
+    blocks: tuple[GrowingBlocks, ...] = ()
+    lasting_bytes: int | None = None
+    caller_keeps_nothing: bool
+    caller_keeps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict with the owner of the growth and its slope; None if nothing grew."""
+
+    verdict: Verdict
+    owner: GrowingOwner | None = None
+    slope: Slope | None = None
+
+
+def judge(observation: Observation) -> Judgement:
+    """Return the verdict on `observation`, by the moments at which the heap was read."""
+    observation = observation.with_heap()
+    moments = observation.moments
+    steady = _steady_growth(observation)
+    if steady is not None:
+        owner, slope = steady
+        if any(_rises(observation, figure) for figure in _SESSIONS):
+            owner = "sessions"
+        return Judgement(_of_memory_in_use(owner, observation), owner, slope)
+    if len(observation.judged) < MIN_JUDGED:
+        return Judgement("undecided")
+    if grown_bytes(moments) < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * moments[0].resident_bytes):
+        return Judgement("flat")
+    largest = _largest_growth(moments[0], moments[-1])
+    slope = robust_slope(
+        observation.positions(moments), [moment.resident_bytes for moment in moments]
+    )
+    if largest == "allocator_retained":
+        return Judgement("retained", largest, slope)
+    if largest == "arena_slack" and _grows_at_new_largest(observation):
+        return Judgement("high_water", largest, slope)
+    return Judgement("plateau" if _has_ended(moments) else "undecided", largest, slope)
+
+
+_SESSIONS: tuple[Callable[[Moment], int | None], ...] = (
+    lambda moment: moment.sessions,
+    lambda moment: moment.arenas,
+)
+"""The numbers that grow where sessions are created and not released."""
+
+
+def grown_bytes(moments: Sequence[Moment]) -> int:
+    """Return the growth of the resident set from the first moment to the last third of all.
+
+    Of the last third the median counts: where malloc keeps what was freed, single moments differ.
+    """
+    late = moments[-max(1, len(moments) // 3) :]
+    end = round(statistics.median(moment.resident_bytes for moment in late))
+    return end - moments[0].resident_bytes
+
+
+def _of_memory_in_use(owner: GrowingOwner, observation: Observation) -> Verdict:
+    if observation.caller_keeps_nothing:
+        return "leak"
+    return "kept" if owner in ("arena", "sessions") or observation.caller_keeps else "leak"
+
+
+def _steady_growth(observation: Observation) -> tuple[GrowingOwner, Slope] | None:
+    """Return the owner in use that grows steadily by the most bytes a run; None if none does."""
+    found: list[tuple[GrowingOwner, Slope]] = []
+    for in_use in IN_USE:
+        lasting = observation.lasting_bytes
+        if in_use.owner == "heap" and lasting is not None and lasting < in_use.min_bytes:
+            continue
+        slope = _slope(observation, in_use.bytes_of, in_use.min_bytes)
+        if slope is not None:
+            found.append((in_use.owner, slope))
+    return max(found, key=lambda each: each[1].bytes_per_run, default=None)
+
+
+def _rises(observation: Observation, figure: Callable[[Moment], int | None]) -> bool:
+    return _slope(observation, figure, min_growth=2) is not None
+
+
+def _slope(
+    observation: Observation, figure: Callable[[Moment], int | None], min_growth: int
+) -> Slope | None:
+    """Return the slope of `figure` after the warm-up; None if it does not grow steadily.
+
+    It grows steadily if its slope is above 0 with a certainty of 99.9 %, and the slope of the
+    second half is not much lower than that of the first.
+    """
+    values = [figure(moment) for moment in observation.judged]
+    known = [value for value in values if value is not None]
+    positions = observation.positions(observation.judged)
+    if len(known) < max(len(values), MIN_JUDGED):
+        return None
+    slope = robust_slope(positions, known)
+    if robust_slope(positions, known, z=CERTAIN_Z).low <= 0:
+        return None
+    if slope.bytes_per_run * (positions[-1] - positions[0]) < min_growth:
+        return None
+    middle = len(known) // 2
+    early = robust_slope(positions[:middle], known[:middle])
+    late = robust_slope(positions[middle:], known[middle:])
+    is_slower = late.bytes_per_run < MIN_LATE_SHARE * early.bytes_per_run
+    return None if is_slower or late.bytes_per_run <= 0 else slope
+
+
+def _largest_growth(first: Moment, last: Moment) -> GrowingOwner | None:
+    """Return the owner of most of the growth between two moments; None if it is not known."""
+    if not first.owners or first.heap_bytes is None:
+        return None
+
+    def growth(figure: Callable[[Moment], int | None]) -> int:
+        return (figure(last) or 0) - (figure(first) or 0)
+
+    grown: dict[GrowingOwner, int] = {
+        # Arenas take regions from malloc whose pages become resident when runs first use them.
+        "arena_slack": growth(
+            lambda moment: moment.bytes_of("arena") - (moment.arena_used_bytes or 0)
+        ),
+        "allocator_retained": growth(lambda moment: moment.bytes_of("allocator_retained")),
+        "files": growth(
+            lambda moment: moment.bytes_of(
+                "external_data", "mapped_files", "runtime_libraries", "other_libraries"
+            )
+        ),
+        **{each.owner: growth(each.bytes_of) for each in IN_USE},
+    }
+    return max(grown, key=lambda owner: grown[owner])
+
+
+def _has_ended(moments: Sequence[Moment]) -> bool:
+    """Return whether the resident set grew hardly in the last third of `moments`."""
+    late = moments[-1].resident_bytes - moments[-1 - len(moments) // 3].resident_bytes
+    return late <= max(_SLACK_BYTES, MAX_LATE_GROWTH_SHARE * grown_bytes(moments))
+
+
+def _grows_at_new_largest(observation: Observation) -> bool:
+    """Return whether the resident set rises at runs with an input larger than all before."""
+    if not observation.new_largest or not observation.samples:
+        return False
+    highest = observation.samples[0].resident_bytes
+    risen = at_new_largest = 0
+    for sample in observation.samples[1:]:
+        rise = sample.resident_bytes - highest
+        if rise <= 0:
+            continue
+        highest = sample.resident_bytes
+        risen += rise
+        if sample.run in observation.new_largest:
+            at_new_largest += rise
+    return risen > 0 and at_new_largest >= MIN_NEW_LARGEST_SHARE * risen

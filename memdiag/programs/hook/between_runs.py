@@ -1,0 +1,90 @@
+"""Stops between two runs for ``memdiag leak``, and counts which values of runs are still alive.
+
+Between runs no temporary values are in use, at least of this thread. A heap that grows by the
+outputs of each run is no leak of onnxruntime if the program keeps the arrays: weak references to
+inputs and outputs of earlier runs tell whether it does.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import weakref
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+MAX_REFERENCES = 200  # of a kind; from here on every second one is dropped
+RECENT = 20  # runs whose values may be alive in any program
+
+
+class BetweenRuns:
+    """Asks memdiag to read the memory between two runs, at most once a period.
+
+    Args:
+        ask: sends an event with its fields and waits for the answer.
+        period_s: the seconds between two events.
+    """
+
+    def __init__(self, ask: Callable[..., Any], period_s: float) -> None:
+        self._ask = ask
+        self._period_s = period_s
+        self._lock = threading.Lock()
+        self._references: dict[str, list[weakref.ref[Any]]] = {"input": [], "output": []}
+        self._stride = 1
+        self._runs = 0
+        self._asked_s = time.perf_counter() - period_s
+
+    def watched(self, run: Callable[..., Any], feeds_at: int) -> Callable[..., Any]:
+        """Return a method that calls `run`, and stops after it if the period has passed."""
+
+        @functools.wraps(run)
+        def watched_run(self_: Any, *arguments: Any, **named: Any) -> Any:
+            result = run(self_, *arguments, **named)
+            try:
+                feeds: Any = named.get("input_feed", named.get("input_dict_ort_values"))
+                if feeds is None and len(arguments) > feeds_at:
+                    feeds = arguments[feeds_at]
+                self._add(feeds.values() if hasattr(feeds, "values") else (), result or ())
+            except Exception:
+                return result  # nothing here may end the program
+            return result
+
+        return watched_run
+
+    def _add(self, inputs: Iterable[Any], outputs: Iterable[Any]) -> None:
+        with self._lock:
+            self._runs += 1
+            if self._runs % self._stride == 0:
+                self._remember("input", inputs)
+                self._remember("output", outputs)
+            if time.perf_counter() - self._asked_s < self._period_s:
+                return
+            counts = {kind: self._count(found) for kind, found in self._references.items()}
+            runs = self._runs
+            # Other threads go on; only this one waits.
+            self._asked_s = float("inf")
+        try:
+            self._ask("between_runs", runs=runs, **counts)
+        finally:
+            self._asked_s = time.perf_counter()
+
+    def _remember(self, kind: str, values: Iterable[Any]) -> None:
+        references = self._references[kind]
+        for value in values:
+            try:
+                references.append(weakref.ref(value))
+            except TypeError:
+                continue  # lists and texts
+        if len(references) > MAX_REFERENCES:
+            self._stride *= 2
+            for found in self._references.values():
+                del found[::2]
+
+    def _count(self, references: list[weakref.ref[Any]]) -> list[int]:
+        """Return how many of the older values are alive, and how many there are."""
+        older = references[:-RECENT]
+        return [sum(reference() is not None for reference in older), len(older)]

@@ -1,0 +1,42 @@
+"""The table of the blocks of malloc that grew."""
+
+from memdiag.records.growth import BAD_VERDICTS, GrowingBlocks, Growth
+from memdiag.reports.table import Cell, Column, Row, Table
+from memdiag.reports.text import plain
+from memdiag.units import format_size
+
+MAX_ROWS = 12
+
+MIN_BLOCKS = 8
+"""Fewer blocks of a size are no steady growth: that needs one between any two moments."""
+
+
+def block_table(growth: Growth, *, limit: int = MAX_ROWS) -> Table:
+    """Return the table of blocks that grew, most bytes first.
+
+    It has no rows where the growth is not of memory in use: a few blocks more are no finding.
+    """
+    is_evidence = growth.slope is not None and growth.verdict in (*BAD_VERDICTS, "undecided")
+    steady = [each for each in growth.blocks if is_evidence and each.blocks >= MIN_BLOCKS]
+    return Table(
+        columns=(
+            Column("block", "right"),
+            Column("more", "right"),
+            Column(f"a {growth.unit}", "right", css="strong"),
+            Column("together", "right"),
+            Column("content", wraps=True, css="prose"),
+        ),
+        rows=tuple(map(_row, steady[:limit])),
+    ).without_empty_columns()
+
+
+def _row(blocks: GrowingBlocks) -> Row:
+    size = blocks.block_bytes * blocks.blocks
+    rate = blocks.blocks_per_run
+    return Row(
+        Cell(format_size(blocks.block_bytes), title=f"{blocks.block_bytes:,} bytes"),
+        f"{blocks.blocks:,}",
+        "" if rate is None else f"{rate:.3g}",
+        Cell(format_size(size), title=f"{size:,} bytes"),
+        plain(blocks.content),
+    )

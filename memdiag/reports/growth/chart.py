@@ -1,0 +1,208 @@
+"""What the picture and the page draw: the resident set over runs, and its owners at the moments."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memdiag.growth.wording import rate
+from memdiag.records.growth import BAD_VERDICTS, Growth
+from memdiag.reports.growth.owners import (
+    OwnerSeries,
+    attributed,
+    judged_series,
+    moment_text,
+    owner_series,
+    position,
+    warm_up_index,
+    warm_up_position,
+)
+from memdiag.reports.thinning import thin
+from memdiag.units import KIB, MIB, format_size
+
+MIN_STEP_BYTES = 256 * KIB
+MIN_STEP_SHARE = 0.05
+"""A rise of the resident set to a new maximum is marked from this size, and from this share of
+the rise from the lowest to the highest sample on."""
+
+MIN_LINE_SHARE = 0.05
+"""Share of the largest change below which the line of an owner is left out."""
+
+_MAX_STEPS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A run after which the resident set was larger than after all runs before."""
+
+    x: float
+    resident_bytes: int
+    rise_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlopeLine:
+    """The slope as a line between two points.
+
+    Attributes:
+        of_owner: the index of the owner whose growth has this slope; None for the resident set.
+    """
+
+    x: tuple[float, float]
+    bytes: tuple[float, float]
+    text: str
+    of_owner: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowthLayer:
+    """One owner at the moments.
+
+    Attributes:
+        grown: its growth as text, with its sign.
+        resident_bytes: what is stacked.
+        growth_bytes: the growth since `GrowthChart.since`, at `GrowthChart.growth_x`.
+        is_drawn: whether its growth is large enough for a line.
+    """
+
+    kind: str
+    label: str
+    is_idle: bool
+    is_judged: bool
+    is_drawn: bool
+    grown: str
+    resident_bytes: tuple[int, ...]
+    growth_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowthChart:
+    """The data of the charts, as columns.
+
+    Attributes:
+        x_label: the name of the horizontal axis.
+        x, resident_bytes: the resident set after runs, or at the moments only.
+        has_samples: whether it is known after each run.
+        moments_x, moments: the moments, and their words for hovering.
+        growth_x, growth_moments: the moments from `since` on. A leak may be small beside the
+            growth before the end of the warm-up, which is left out then.
+        warm_up: the position of the end of the warm-up.
+        since: the words for the moment that growth by owner is relative to.
+        min_range_bytes: the least height of the chart of growth, so that noise looks like noise.
+    """
+
+    unit: str
+    x_label: str
+    x: tuple[float, ...]
+    resident_bytes: tuple[int, ...]
+    has_samples: bool
+    steps: tuple[Step, ...]
+    warm_up: float
+    moments_x: tuple[float, ...]
+    moments: tuple[str, ...]
+    growth_x: tuple[float, ...]
+    growth_moments: tuple[str, ...]
+    layers: tuple[GrowthLayer, ...]
+    since: str
+    min_range_bytes: int
+    slope: SlopeLine | None
+
+
+def growth_chart(growth: Growth, *, max_points: int = 3000) -> GrowthChart:
+    """Return the chart of `growth` with at most about `max_points` points of the curve."""
+    moments = attributed(growth)
+    series = owner_series(growth)
+    is_bad = growth.verdict in BAD_VERDICTS
+    since = warm_up_index(growth, moments) if is_bad and moments else 0
+    judged = judged_series(growth, series)
+    has_samples = bool(growth.samples) and growth.unit != "second"
+    if has_samples:
+        xs: list[float] = [sample.run for sample in growth.samples]
+        sizes = [sample.resident_bytes for sample in growth.samples]
+    else:
+        xs = [position(growth, moment) for moment in growth.moments]
+        sizes = [moment.resident_bytes for moment in growth.moments]
+    kept = thin(sizes, max_points)
+    positions = tuple(position(growth, moment) for moment in moments)
+    texts = tuple(moment_text(growth, moment) for moment in moments)
+    units = {"run": "runs", "reload": "reloads", "second": "seconds"}
+    return GrowthChart(
+        unit=growth.unit,
+        x_label=units[growth.unit],
+        x=tuple(xs[index] for index in kept),
+        resident_bytes=tuple(sizes[index] for index in kept),
+        has_samples=has_samples,
+        steps=_steps(xs, sizes),
+        # Runs that ended early may have ended before that.
+        warm_up=min(warm_up_position(growth), xs[-1]),
+        moments_x=positions,
+        moments=texts,
+        growth_x=positions[since:],
+        growth_moments=texts[since:],
+        layers=_layers(growth, series, judged, since),
+        since=_since(growth, is_bad=is_bad),
+        min_range_bytes=0 if is_bad else MIB,
+        slope=_slope_line(growth, series, judged, since),
+    )
+
+
+def _since(growth: Growth, *, is_bad: bool) -> str:
+    if is_bad:
+        return "the warm-up"
+    return f"the first {growth.unit}" if growth.kind == "model" else "the start"
+
+
+def _layers(
+    growth: Growth, series: Sequence[OwnerSeries], judged: OwnerSeries | None, since: int
+) -> tuple[GrowthLayer, ...]:
+    changes = [tuple(size - each.bytes[since] for size in each.bytes[since:]) for each in series]
+    moved = [max(map(abs, change)) for change in changes]
+    largest = max(moved, default=0)
+    return tuple(
+        GrowthLayer(
+            kind=each.kind,
+            label=each.label,
+            is_idle=each.is_idle,
+            is_judged=each is judged or (judged is None and each.growing == growth.owner),
+            is_drawn=largest > 0 and size >= MIN_LINE_SHARE * largest,
+            grown=format_size(change[-1], signed=True),
+            resident_bytes=each.resident_bytes,
+            growth_bytes=change,
+        )
+        for each, change, size in zip(series, changes, moved, strict=True)
+    )
+
+
+def _slope_line(
+    growth: Growth, series: Sequence[OwnerSeries], judged: OwnerSeries | None, since: int
+) -> SlopeLine | None:
+    """Return the slope to draw: only of growth that had not ended."""
+    if growth.slope is None or growth.verdict not in (*BAD_VERDICTS, "undecided"):
+        return None
+    if judged is None:
+        moments, sizes = growth.moments, [moment.resident_bytes for moment in growth.moments]
+    else:
+        moments = attributed(growth)[since:]
+        sizes = [size - judged.bytes[since] for size in judged.bytes[since:]]
+    xs = [position(growth, moment) for moment in moments]
+    per_run = growth.slope.bytes_per_run
+    offset = statistics.median(y - per_run * x for x, y in zip(xs, sizes, strict=True))
+    return SlopeLine(
+        x=(xs[0], xs[-1]),
+        bytes=(offset + per_run * xs[0], offset + per_run * xs[-1]),
+        text=rate(growth.slope, growth.unit),
+        of_owner=None if judged is None else series.index(judged),
+    )
+
+
+def _steps(xs: Sequence[float], sizes: Sequence[int]) -> tuple[Step, ...]:
+    """Return the largest rises to a new maximum, in their order."""
+    if not sizes:
+        return ()
+    least = max(MIN_STEP_BYTES, MIN_STEP_SHARE * (max(sizes) - min(sizes)))
+    highest, found = sizes[0], []
+    for x, size in zip(xs, sizes, strict=True):
+        if size - highest >= least:
+            found.append(Step(x=x, resident_bytes=size, rise_bytes=size - highest))
+        highest = max(highest, size)
+    largest = sorted(found, key=lambda step: -step.rise_bytes)[:_MAX_STEPS]
+    return tuple(sorted(largest, key=lambda step: step.x))

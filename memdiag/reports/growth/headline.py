@@ -1,0 +1,88 @@
+"""The answer of a growth record: the verdict, what was run, and what to do."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from memdiag.records.growth import BAD_VERDICTS, Growth
+from memdiag.reports.text import capitalized, plain
+from memdiag.units import counted, format_duration
+
+_STYLES = {"flat": "bold green", "plateau": "bold green", "leak": "bold red", "kept": "bold red"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowthHeadline:
+    """The answer.
+
+    Attributes:
+        subject: the name of the model's file, the command, or the process.
+        first: the verdict with its figures.
+        facts: what was run, how often, with what.
+        advice: what to do.
+        style: the colour of the verdict on a terminal.
+        ended: why it ended early; empty if it did not.
+    """
+
+    subject: str
+    first: str
+    facts: str
+    advice: str
+    style: str
+    ended: str
+
+    @property
+    def line(self) -> str:
+        """The subject with the verdict."""
+        return f"{self.subject}: {self.first}"
+
+
+def growth_headline(growth: Growth) -> GrowthHeadline:
+    """Return the answer of `growth`."""
+    subject = plain(growth.subject)
+    name = (Path(subject).name or "model") if growth.kind == "model" else subject
+    return GrowthHeadline(
+        subject=name,
+        first=_sentence(growth.sentence),
+        facts=" · ".join(_facts(growth)),
+        advice=capitalized(_sentence(growth.remedy)),
+        style=_STYLES.get(growth.verdict, "bold yellow"),
+        ended=_sentence(growth.message),
+    )
+
+
+def is_bad(growth: Growth) -> bool:
+    """Return whether the verdict is a leak or kept values."""
+    return growth.verdict in BAD_VERDICTS
+
+
+def _sentence(text: str) -> str:
+    text = plain(text).rstrip(".")
+    return f"{text}." if text else ""
+
+
+def _facts(growth: Growth) -> list[str]:
+    last = growth.moments[-1] if growth.moments else None
+    if growth.unit == "second":
+        facts = [f"observed for {format_duration(last.time_s if last else 0.0)}"]
+    else:
+        facts = [counted(growth.runs, growth.unit)]
+    facts += [text for text in (_varied(growth), _callers(growth)) if text]
+    if growth.onnxruntime:
+        facts.append(f"onnxruntime {plain(growth.onnxruntime)}")
+    return facts
+
+
+def _varied(growth: Growth) -> str:
+    sizes = ", ".join(
+        f"{plain(name)} {low} to {high}" for name, (low, high) in growth.dimensions.items()
+    )
+    shapes = f"sizes ({sizes})" if sizes else "sizes"
+    names = {"content": "contents", "shape": shapes}
+    varied = [names[each] for each in growth.varied if each != "none"]
+    if varied:
+        return f"other {' and '.join(varied)} in each {growth.unit}"
+    return f"the same inputs in each {growth.unit}" if growth.varied else ""
+
+
+def _callers(growth: Growth) -> str:
+    return f"{growth.threads} calls at once" if growth.threads > 1 else ""

@@ -1,0 +1,226 @@
+"""The owners of the memory at the moments: the layers of the charts, and the table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memdiag.records.attribution import OwnerKind
+from memdiag.records.growth import BAD_VERDICTS, GrowingOwner, Growth, Moment
+from memdiag.reports.table import Cell, Column, Row, Table
+from memdiag.reports.xray.owners import LABELS
+from memdiag.units import format_duration, format_size
+
+_GROWING: dict[OwnerKind, GrowingOwner] = {
+    "weights": "heap",
+    "other_heap": "heap",
+    "allocator_retained": "allocator_retained",
+    "python": "python",
+    "external_data": "files",
+    "mapped_files": "files",
+    "runtime_libraries": "files",
+    "other_libraries": "files",
+    "thread_stacks": "other",
+    "unnamed": "other",
+}
+_HEAP = "malloc blocks in use"
+_ORDER: tuple[OwnerKind, ...] = tuple(LABELS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerSeries:
+    """One owner at the moments whose owners are known.
+
+    Attributes:
+        kind: the kind of owner, which has a colour.
+        growing: the owner in the words of the verdict.
+        is_idle: whether nothing uses the memory: slack of arenas, and freed blocks.
+        resident_bytes: the resident bytes at each moment.
+        bytes: what growth is judged by: for blocks of malloc and values in arenas their sizes,
+            resident or not, otherwise the resident bytes.
+    """
+
+    kind: OwnerKind
+    label: str
+    growing: GrowingOwner
+    is_idle: bool
+    resident_bytes: tuple[int, ...]
+    bytes: tuple[int, ...]
+
+    def growth_bytes(self, since: int) -> int:
+        """Return the growth from the moment at index `since` to the last one."""
+        return self.bytes[-1] - self.bytes[since]
+
+
+def position(growth: Growth, moment: Moment) -> float:
+    """Return where `moment` is in time: the number of runs, or seconds if runs are not known."""
+    return moment.time_s if growth.unit == "second" else moment.run
+
+
+def warm_up_position(growth: Growth) -> float:
+    """Return the position of the end of the warm-up."""
+    return growth.warm_up_s if growth.unit == "second" else growth.warm_up_runs
+
+
+def attributed(growth: Growth) -> tuple[Moment, ...]:
+    """Return the moments whose owners are known, without those whose heap could not be read.
+
+    They are the moments that the verdict depends on. If no heap could be read, all are returned.
+    """
+    owned = tuple(moment for moment in growth.moments if moment.owners)
+    counted = tuple(moment for moment in owned if moment.heap_bytes is not None)
+    return counted or owned
+
+
+def warm_up_index(growth: Growth, moments: Sequence[Moment]) -> int:
+    """Return the index of the first of `moments` after the warm-up; the last one if none is."""
+    end = warm_up_position(growth)
+    after = (i for i, moment in enumerate(moments) if position(growth, moment) >= end)
+    return next(after, len(moments) - 1)
+
+
+def owner_series(growth: Growth) -> tuple[OwnerSeries, ...]:
+    """Return each owner at the `attributed` moments, in a fixed order; empty owners are left out.
+
+    Their resident bytes sum up to the resident set.
+    """
+    moments = attributed(growth)
+    found: list[OwnerSeries] = []
+    for kind in _ORDER:
+        resident = tuple(moment.bytes_of(kind) for moment in moments)
+        if kind == "arena":
+            found += _arena(moments, resident)
+            continue
+        sizes = _known([moment.heap_bytes for moment in moments]) if kind == "other_heap" else None
+        found.append(
+            OwnerSeries(
+                kind=kind,
+                label=_HEAP if kind == "other_heap" else LABELS[kind],
+                growing=_GROWING[kind],
+                is_idle=kind == "allocator_retained",
+                resident_bytes=resident,
+                bytes=sizes or resident,
+            )
+        )
+    return tuple(each for each in found if any(each.bytes) or any(each.resident_bytes))
+
+
+def _arena(moments: Sequence[Moment], resident: tuple[int, ...]) -> tuple[OwnerSeries, ...]:
+    """Return the values in arenas, and the slack; together if the chunks are not known."""
+    used = _known([moment.arena_used_bytes for moment in moments])
+    if used is None:
+        return (
+            OwnerSeries(
+                kind="arena",
+                label=LABELS["arena"],
+                growing="arena",
+                is_idle=False,
+                resident_bytes=resident,
+                bytes=resident,
+            ),
+        )
+    in_use = tuple(min(each) for each in zip(used, resident, strict=True))
+    slack = tuple(whole - part for whole, part in zip(resident, in_use, strict=True))
+    return (
+        OwnerSeries(
+            kind="arena",
+            label="arena, in use",
+            growing="arena",
+            is_idle=False,
+            resident_bytes=in_use,
+            bytes=used,
+        ),
+        OwnerSeries(
+            kind="arena",
+            label="arena slack",
+            growing="arena_slack",
+            is_idle=True,
+            resident_bytes=slack,
+            bytes=slack,
+        ),
+    )
+
+
+def _known(values: Sequence[int | None]) -> tuple[int, ...] | None:
+    known = tuple(value for value in values if value is not None)
+    return known if known and len(known) == len(values) else None
+
+
+def judged_series(growth: Growth, series: Sequence[OwnerSeries]) -> OwnerSeries | None:
+    """Return the owner whose slope a leak or kept values are judged by; None for other verdicts."""
+    if growth.verdict not in BAD_VERDICTS or growth.owner is None:
+        return None
+    # Sessions consist of blocks and of values in arenas.
+    owners = ("heap", "arena") if growth.owner == "sessions" else (growth.owner,)
+    since = warm_up_index(growth, attributed(growth))
+    candidates = [each for each in series if each.growing in owners]
+    return max(candidates, key=lambda each: each.growth_bytes(since), default=None)
+
+
+def owner_table(growth: Growth) -> Table:
+    """Return the table of owners: the first moment, the end of the warm-up, the end, the growth."""
+    series = owner_series(growth)
+    moments = attributed(growth) if series else growth.moments
+    since = warm_up_index(growth, moments)
+    whole = tuple(moment.resident_bytes for moment in moments)
+    span = position(growth, moments[-1]) - position(growth, moments[since])
+    judged = judged_series(growth, series)
+    ordered = sorted(series, key=lambda each: -each.bytes[-1])
+    rows = [_row(Cell("resident set"), whole, since, span)]
+    for each in ordered:
+        cell = Cell(each.label, color=f"var(--{each.kind.replace('_', '-')})")
+        is_judged = each is judged or (judged is None and each.growing == growth.owner)
+        rows.append(_row(cell, each.bytes, since, span, is_strong=is_judged, level=1))
+    headings = ("start", "warm-up", "end", "growth", f"a {growth.unit}")
+    return Table(
+        columns=(
+            Column("owner"),
+            *(Column(heading, "right", css=_css(heading)) for heading in headings),
+        ),
+        rows=tuple(rows),
+        caption=_caption(growth, moments, since),
+    )
+
+
+def _css(heading: str) -> str:
+    return {"start": "less", "warm-up": "less", "growth": "strong"}.get(heading, "")
+
+
+def _row(
+    name: Cell,
+    sizes: Sequence[int],
+    since: int,
+    span: float,
+    *,
+    is_strong: bool = False,
+    level: int = 0,
+) -> Row:
+    grown = sizes[-1] - sizes[since]
+    # A rate below half a byte is none.
+    rate = round(grown / span) if span > 0 else 0
+    return Row(
+        name,
+        *(_size(sizes[index]) for index in (0, since, -1)),
+        Cell(format_size(grown, signed=True) if grown else "0", title=f"{grown:+,} bytes"),
+        format_size(rate, signed=True) if rate else "",
+        is_strong=is_strong,
+        level=level,
+    )
+
+
+def _size(size: int) -> Cell:
+    return Cell(format_size(size), title=f"{size:,} bytes")
+
+
+def _caption(growth: Growth, moments: Sequence[Moment], since: int) -> str:
+    first, warm, last = (moment_text(growth, moments[index]) for index in (0, since, -1))
+    return (
+        f"After {first}, after the warm-up ({warm}), and at the end ({last}); growth since the"
+        " warm-up. The owners are resident bytes; malloc blocks and arena values in use count"
+        " whether they are resident or not."
+    )
+
+
+def moment_text(growth: Growth, moment: Moment) -> str:
+    """Return where `moment` is in time, in words: ``run 30``, ``12 s``."""
+    if growth.unit == "second":
+        return format_duration(moment.time_s)
+    return f"{growth.unit} {moment.run:,}"

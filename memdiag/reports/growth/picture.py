@@ -1,0 +1,167 @@
+"""Growth as a picture: the resident set over runs, the growth of each owner, and the owners."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from memdiag.records.growth import Growth
+from memdiag.reports import picture
+from memdiag.reports.growth.chart import GrowthChart, GrowthLayer, SlopeLine, growth_chart
+from memdiag.reports.growth.headline import growth_headline
+from memdiag.reports.palette import LIGHT as COLOR
+from memdiag.reports.palette import kinds
+from memdiag.reports.text import capitalized
+from memdiag.units import GIB, KIB, MIB
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MIN_RANGE_SHARE = 0.04
+"""Share of the resident set that the height of its chart is at least, so that noise looks like
+noise."""
+
+_LEGEND_COLUMNS = 3
+_PLATE = {"facecolor": COLOR.surface, "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
+
+
+def draw(growth: Growth) -> Figure:
+    """Return the picture: curve, growth by owner, and owners on top of each other."""
+    chart = growth_chart(growth, max_points=2000)
+    answer = growth_headline(growth)
+    has_owners = bool(chart.layers)
+    height, ratios = (9.6, (1, 1, 1.25)) if has_owners else (3.6, (1,))
+    figure = picture.figure(height, answer.subject, capitalized(answer.first))
+    grid = figure.add_gridspec(len(ratios), 1, height_ratios=ratios)
+    curve = figure.add_subplot(grid[0])
+    _draw_curve(curve, chart)
+    lowest = curve
+    if has_owners:
+        lines = figure.add_subplot(grid[1], sharex=curve)
+        _draw_growth(lines, chart)
+        lowest = figure.add_subplot(grid[2], sharex=curve)
+        _draw_owners(lowest, chart)
+        for axes in (curve, lines):
+            axes.tick_params(axis="x", labelbottom=False)
+    lowest.set_xlabel(chart.x_label, loc="left")
+    end = max((*chart.x, *chart.moments_x, 1.0))
+    lowest.set_xlim(0, end)
+    lowest.xaxis.set_major_formatter("{x:,.10g}")
+    figure.align_ylabels()
+    return figure
+
+
+def _draw_curve(axes: Axes, chart: GrowthChart) -> None:
+    title = f"resident set after each {chart.unit}" if chart.has_samples else "resident set"
+    picture.style(axes, title, grid="y")
+    unit, name = picture.size_unit(max(chart.resident_bytes, default=0))
+    sizes = [size / unit for size in chart.resident_bytes]
+    axes.axvspan(0, chart.warm_up, color=COLOR.band, lw=0)
+    drawstyle = "steps-post" if chart.has_samples else "default"
+    axes.plot(chart.x, sizes, drawstyle=drawstyle, color=COLOR.anonymous, lw=1.8)
+    low, high = min(sizes, default=0.0), max(sizes, default=1.0)
+    middle, height = (low + high) / 2, max(1.3 * (high - low), MIN_RANGE_SHARE * high)
+    axes.set_ylim(middle - height / 2, middle + height / 2)
+    axes.set_ylabel(name)
+    axes.annotate(
+        "end of warm-up", (chart.warm_up, 0), xycoords=("data", "axes fraction"), xytext=(4, 4),
+        textcoords="offset points", va="bottom", fontsize=picture.SMALL, color=COLOR.muted,
+    )  # fmt: skip
+    axes.axvline(chart.warm_up, color=COLOR.rail, lw=1.0, ls=":")
+    if chart.slope is not None and chart.slope.of_owner is None:
+        _draw_slope(axes, chart.slope, unit)
+
+
+def _draw_slope(axes: Axes, slope: SlopeLine, unit: int) -> None:
+    axes.plot(
+        slope.x, [size / unit for size in slope.bytes], color=COLOR.peak, lw=1.8, ls="--", zorder=5
+    )
+    # Where a line that rises leaves space.
+    settings: dict[str, Any] = (
+        {
+            "xy": (1, 0), "xytext": (-6, 6), "xycoords": "axes fraction", "ha": "right",
+            "va": "bottom",
+        }
+        if slope.of_owner is None
+        else {
+            "xy": (slope.x[0], 1), "xytext": (6, -4), "xycoords": ("data", "axes fraction"),
+            "ha": "left", "va": "top",
+        }
+    )  # fmt: skip
+    axes.annotate(
+        slope.text, textcoords="offset points", fontsize=picture.TEXT, weight="bold",
+        color=COLOR.peak_ink, parse_math=False, zorder=6, bbox=_PLATE, **settings,
+    )  # fmt: skip
+
+
+def _draw_growth(axes: Axes, chart: GrowthChart) -> None:
+    from matplotlib.patheffects import Normal, Stroke
+
+    picture.style(axes, f"growth by owner since {chart.since}", grid="y")
+    drawn = [layer for layer in chart.layers if layer.is_drawn]
+    values = [size for layer in drawn for size in layer.growth_bytes]
+    low, high = float(min((*values, 0))), float(max((*values, 0)))
+    missing = max(chart.min_range_bytes, 1) - (high - low)
+    low, high = (low - missing / 2, high + missing / 2) if missing > 0 else (low, high)
+    unit, name = _growth_unit(max(-low, high))
+    axes.axhline(0, color=COLOR.rail, lw=1.0)
+    axes.axvspan(0, chart.warm_up, color=COLOR.band, lw=0)
+    colors = kinds("light")
+    for layer in drawn:
+        (line,) = axes.plot(
+            chart.growth_x, [size / unit for size in layer.growth_bytes], marker="o", ms=4,
+            color=colors[layer.kind], lw=2.6, ls=":" if layer.is_idle else "-",
+            clip_on=False,
+        )  # fmt: skip
+        line.set_path_effects([Stroke(linewidth=3.8, foreground=COLOR.ink), Normal()])
+    gap = 0.12 * (high - low)
+    axes.set_ylim((low - gap) / unit, (high + gap) / unit)
+    axes.set_ylabel(name)
+    if chart.slope is not None and chart.slope.of_owner is not None:
+        _draw_slope(axes, chart.slope, unit)
+
+
+def _growth_unit(largest: float) -> tuple[int, str]:
+    """Return the unit of an axis of growth that reaches `largest` bytes, and its name."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if largest >= unit:
+            return unit, name
+    return 1, "bytes"
+
+
+def _draw_owners(axes: Axes, chart: GrowthChart) -> None:
+    from matplotlib.patches import Patch
+
+    picture.style(axes, "owners of the resident set", grid="y")
+    resident = [each.resident_bytes for each in chart.layers]
+    whole = [sum(sizes) for sizes in zip(*resident, strict=True)]
+    unit, name = picture.size_unit(max(whole))
+    # What grows is on top, where its edge is not shaken by the others.
+    layers = sorted(chart.layers, key=lambda each: (each.is_drawn, each.is_judged))
+    colors = kinds("light")
+    areas = axes.stackplot(
+        chart.moments_x, [[size / unit for size in each.resident_bytes] for each in layers],
+        colors=[colors[each.kind] for each in layers], lw=0.4, edgecolor=COLOR.surface,
+    )  # fmt: skip
+    for area, layer in zip(areas, layers, strict=True):
+        if layer.is_idle:
+            area.set_hatch("////")
+    axes.axvline(chart.warm_up, color=COLOR.rail, lw=1.0, ls=":")
+    axes.set_ylim(0, 1.05 * max(whole) / unit)
+    axes.set_ylabel(name)
+    handles = [
+        Patch(
+            fc=colors[each.kind], label=_legend(each), hatch="////" if each.is_idle else None,
+            ec=COLOR.surface, lw=0,
+        )
+        for each in reversed(layers)
+    ]  # fmt: skip
+    axes.legend(
+        handles=handles, loc="upper left", bbox_to_anchor=(-0.02, -0.24), ncols=_LEGEND_COLUMNS,
+        fontsize=picture.SMALL - 1, frameon=False, labelcolor=COLOR.ink, handlelength=1.1,
+        handleheight=1.0, columnspacing=1.2,
+    )  # fmt: skip
+
+
+def _legend(layer: GrowthLayer) -> str:
+    return f"{layer.label} {layer.grown}" if layer.is_drawn else layer.label

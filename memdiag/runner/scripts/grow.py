@@ -1,0 +1,184 @@
+"""Run a model many times, with other inputs in each run, while the parent reads the memory.
+
+Run by path beside `child.py`, whose protocol it uses: one job in, then one request per line. The
+answer to each is an event. Requests:
+
+- ``run``: run `times` times and write the resident and the shared pages after each run to a file;
+- ``reload``: as ``run``, but create the session anew before each run;
+- ``heads``: run once more with the same inputs, and write the first bytes of each input and output
+  to a file;
+- ``release``: release the session;
+- ``trim``: return freed heap to the system.
+
+Between requests the process does nothing, so that its memory can be read.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import struct
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from memdiag.runner.scripts import child, contents, unlogged_session
+else:
+    import child
+    import contents
+    import unlogged_session
+
+
+HEAD_BYTES = 256
+
+
+class Runner:
+    """A session, the sets of inputs, and the counters of this process.
+
+    Args:
+        onnxruntime: the module.
+        numpy: the module.
+        job: the job of the parent, with `feed_sets`, `vary_contents`, `choice` (the index of the
+            set of inputs of each run, in turn), `reload`, `callers` and `max_batch` (the most runs
+            of a request).
+    """
+
+    def __init__(self, onnxruntime: Any, numpy: Any, job: dict[str, Any]) -> None:
+        self._onnxruntime = onnxruntime
+        self._numpy = numpy
+        self._job = job
+        self._options = child.run_options(onnxruntime, job)
+        self._session: Any = None
+        self._run: Any = None
+        self._sets = [child.load_inputs(onnxruntime, numpy, each) for each in job["feed_sets"]]
+        self._contents = [
+            contents.Contents(numpy, feeds, entries)
+            for feeds, entries in zip(self._sets, job["feed_sets"])  # noqa: B905 # Python 3.9
+        ]
+        self._done = self._last = 0
+        self._figures = memoryview(bytearray(24 * job["max_batch"]))
+        self._callers = ThreadPoolExecutor(job["callers"]) if job["callers"] > 1 else None
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY)
+
+    def create(self) -> None:
+        """Create the session."""
+        self._session = unlogged_session.create_session(self._onnxruntime, self._numpy, self._job)
+        self._run = child.runner(self._onnxruntime, self._session)
+
+    def release(self) -> None:
+        """Release the session and everything that only it uses."""
+        self._session = self._run = None
+        child.SHARED.clear()
+        gc.collect()
+
+    def run(self, times: int, reload: bool, path: str) -> None:
+        """Run, and write resident pages, shared pages and microseconds of each run to `path`.
+
+        The runs until an exception are written as well. A batch allocates nothing that it frees:
+        freed small blocks look like blocks in use, because malloc caches them for each thread.
+        """
+        done = 0
+        try:
+            for done in range(times):
+                self._measure_run(done, reload)
+            done = times
+        finally:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.write(file, self._figures[: 24 * done])
+            os.close(file)
+
+    def heads(self) -> list[tuple[str, str]]:
+        """Return (description, first bytes in hexadecimal) of the last inputs and their outputs."""
+        feeds = self._sets[self._last]
+        found = [(f"input {name!r}", head_of(value)) for name, value in feeds.items()]
+        names = [output.name for output in self._session.get_outputs()]
+        outputs = self._run(None, feeds, self._options)
+        found += [(f"output {name!r}", head_of(value)) for name, value in zip(names, outputs)]  # noqa: B905 # Python 3.9
+        return [(name, head.hex()) for name, head in found]
+
+    def _measure_run(self, index: int, reload: bool) -> None:
+        chosen = self._last = self._job["choice"][self._done % len(self._job["choice"])]
+        if self._job["vary_contents"]:
+            self._contents[chosen].change()
+        started = time.perf_counter()
+        if reload:
+            self.create()
+        self._run_once(self._sets[chosen])
+        if reload:
+            self.release()
+        took = time.perf_counter() - started
+        fields = os.pread(self._statm, 128, 0).split()
+        struct.pack_into(
+            "<3q", self._figures, 24 * index, int(fields[1]), int(fields[2]), int(took * 1e6)
+        )
+        self._done += 1
+
+    def _run_once(self, feeds: dict[str, Any]) -> None:
+        if self._callers is None:
+            self._run(None, feeds, self._options)
+            return
+        calls = [
+            self._callers.submit(self._run, None, feeds, self._options)
+            for _ in range(self._job["callers"])
+        ]
+        for call in calls:
+            call.result()
+
+
+def head_of(value: Any) -> bytes:
+    """Return the first bytes of an array, or of its first text; empty for other values."""
+    while isinstance(value, list) and value:
+        value = value[0]
+    if hasattr(value, "dtype") and value.size:
+        first = value.reshape(-1)[: HEAD_BYTES // max(1, value.itemsize) + 1]
+        if value.dtype.kind in "OUS":
+            return str(first[0]).encode()[:HEAD_BYTES]
+        return bytes(first.tobytes()[:HEAD_BYTES])
+    return b""
+
+
+def main() -> None:
+    """Create the session, then answer requests until the parent ends."""
+    channel = child.Channel()
+    job = channel.start()
+    stage = "import"
+    try:
+        import numpy
+        import onnxruntime
+
+        stage = "inputs"
+        runner = Runner(onnxruntime, numpy, job)
+        stage = "create"
+        if not job["reload"]:
+            runner.create()
+        channel.send("waiting", onnxruntime=onnxruntime.__version__)
+        while True:
+            asked = channel.receive()
+            stage = asked["do"]
+            if stage == "run":
+                runner.run(asked["times"], job["reload"], asked["figures"])
+                channel.send("ran")
+            elif stage == "heads":
+                with open(asked["path"], "w", encoding="utf-8") as file:
+                    json.dump(runner.heads(), file)
+                channel.send("written")
+            elif stage == "release":
+                runner.release()
+                channel.send("released")
+            else:
+                channel.send("trimmed", possible=child.trim())
+    except Exception as error:
+        channel.send(
+            "error", stage=stage, kind=type(error).__name__, message=str(error)[: child.MAX_MESSAGE]
+        )
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)
+    main()

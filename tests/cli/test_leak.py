@@ -1,0 +1,207 @@
+"""``memdiag leak``: which observation its options ask for, and its exit codes."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memdiag.api import leak as api
+from memdiag.cli.app import command_module, command_parser, parse, parse_command_line
+from memdiag.cli.commands import leak as command
+from memdiag.errors import UsageError
+from memdiag.records.growth import Growth
+from tests.reports import growths
+
+Run = Callable[..., int]
+
+
+class FakeApi:
+    """Stands for the functions of `memdiag.api.leak`: records the calls, returns `growth`."""
+
+    def __init__(self) -> None:
+        self.growth: Growth = growths.flat()
+        self.exit_code = 0
+        self.calls: list[tuple[str, Any, dict[str, Any]]] = []
+
+    def leak(self, model: Path, **settings: Any) -> Growth:
+        settings.pop("on_progress")(5, 40, 1 << 20)
+        self.calls.append(("model", model, settings))
+        return self.growth
+
+    def leak_process(self, pid: int, **settings: Any) -> Growth:
+        settings.pop("on_progress")(5, 0, 1 << 20)
+        self.calls.append(("process", pid, settings))
+        return self.growth
+
+    def leak_program(self, program: list[str], **settings: Any) -> api.ProgramGrowth:
+        self.calls.append(("program", program, settings))
+        return api.ProgramGrowth(self.growth, self.exit_code)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
+    stand_in = FakeApi()
+    for name in ("leak", "leak_process", "leak_program"):
+        monkeypatch.setattr(api, name, getattr(stand_in, name))
+    # Rendering pages and pictures takes a second; the reports have tests of their own.
+    monkeypatch.setattr("memdiag.reports.report._DEFAULT_FORMATS", ("json",))
+    return stand_in
+
+
+@pytest.fixture
+def run(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A function that runs the command with some words, and returns the exit code."""
+    monkeypatch.chdir(tmp_path)
+    parser = command_parser("leak", command_module("leak"))
+    return lambda *words: command.run(parse(parser, list(words)))
+
+
+def test_a_model_is_run_with_the_options_of_a_profile(fake: FakeApi, run: Run) -> None:
+    words = (
+        "m.onnx --runs 50 --for 10m --vary content,shape --dim batch=1..8,t=4 --dim n=2..3"
+        " --callers 3 --reload --session-option a.b=1 --threads 2 --optimization-level basic"
+        " --disable-optimizer F --provider P --env A=b --load-from bytes --telemetry --python py"
+    )
+    assert run(*words.split()) == 0
+    ((kind, model, settings),) = fake.calls
+    assert (kind, model) == ("model", Path("m.onnx"))
+    assert settings == {
+        "runs": 50,
+        "duration_s": 600.0,
+        "vary": ("content", "shape"),
+        "callers": 3,
+        "reload": True,
+        "dims": {"batch": (1, 8), "t": 4, "n": (2, 3)},
+        "inputs": {},
+        "session_options": {"a.b": "1"},
+        "optimization_level": "basic",
+        "disabled_optimizers": ["F"],
+        "threads": 2,
+        "providers": ["P"],
+        "environment": {"A": "b"},
+        "load_from": "bytes",
+        "telemetry": True,
+        "python": Path("py"),
+        "timeout_s": 2400.0,
+    }
+    assert Path("reports/m/growth.json").is_file()
+
+
+def test_the_defaults_are_those_of_the_python_api(fake: FakeApi, run: Run) -> None:
+    run("m.onnx", "--timeout", "7", "--out", "here")
+    ((_, _, settings),) = fake.calls
+    assert settings["timeout_s"] == 7.0
+    assert (settings["runs"], settings["duration_s"]) == (None, None)
+    assert (settings["vary"], settings["callers"]) == (("content",), 1)
+    assert Path("here/growth.json").is_file()
+
+
+def test_a_number_is_a_process(fake: FakeApi, run: Run) -> None:
+    assert run("123", "--for", "2h", "--every", "5s", "--pause") == 0
+    assert run("124") == 0
+    assert fake.calls == [
+        ("process", 123, {"duration_s": 7200.0, "every_s": 5.0, "pause": True}),
+        ("process", 124, {"duration_s": None, "every_s": api.EVERY_S, "pause": False}),
+    ]
+    assert Path("memdiag-leak-123/growth.json").is_file()
+
+
+def test_words_after_two_dashes_are_a_program(
+    fake: FakeApi, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--every", "1s", "--out", "o", "--", "./app", "--runs", "--", "x") == 0
+    assert fake.calls == [("program", ["./app", "--runs", "--", "x"], {"every_s": 1.0})]
+    printed = capsys.readouterr()
+    # Standard output is the program's.
+    assert printed.out == ""
+    assert printed.err.startswith("encoder.onnx: no growth")
+
+
+@pytest.mark.parametrize("exit_code", [0, -2, 143])
+def test_a_program_that_was_interrupted_ended_as_intended(
+    fake: FakeApi, run: Run, exit_code: int
+) -> None:
+    fake.exit_code = exit_code
+    assert run("--", "server") == 0
+    fake.growth = growths.kept()
+    assert run("--", "server") == 1
+
+
+@pytest.mark.parametrize(("exit_code", "words"), [(3, "exit code 3"), (-11, "signal 11")])
+def test_a_program_that_failed_is_an_error_unless_it_leaks(
+    fake: FakeApi, run: Run, exit_code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.exit_code = exit_code
+    assert run("--", "server") == 2
+    assert f"the program ended with {words}." in capsys.readouterr().err
+    fake.growth = growths.kept()
+    assert run("--", "server") == 1
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"),
+    [("flat", 0), ("plateau", 0), ("high_water", 0), ("retained", 0), ("kept", 1), ("leak", 1)],
+)
+def test_exit_codes(fake: FakeApi, run: Run, verdict: str, code: int) -> None:
+    fake.growth = growths.VERDICTS[verdict]()
+    assert run("m.onnx") == code
+
+
+def test_runs_that_ended_early_are_an_error_and_are_saved(
+    fake: FakeApi, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.growth = growths.undecided()
+    assert run("m.onnx", "--out", "o", "--quiet") == 2
+    printed = capsys.readouterr()
+    assert printed.out.startswith("encoder.onnx: undecided")
+    assert "memdiag: ended early: models/encoder.onnx: a run failed" in printed.err
+    assert Path("o/growth.json").is_file()
+
+
+def test_formats(
+    fake: FakeApi, run: Run, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    assert run("m.onnx", "--format", "json") == 0
+    sys.stdout.flush()
+    assert b'"memdiag.growth/1"' in capfdbinary.readouterr().out
+    assert run("m.onnx", "--format", "github") == 0
+    sys.stdout.flush()
+    assert capfdbinary.readouterr().out.startswith(b"::notice file=models/encoder.onnx")
+    assert Path("summary.md").read_text().startswith("## Growth of memory: `encoder.onnx`")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("", "there is nothing to observe"),
+        ("m.onnx --every 2s", "--every is for processes and programs"),
+        ("m.onnx --pause", "--pause is for running processes"),
+        ("--pause -- app", "--pause is for running processes"),
+        ("12 --runs 50", "--runs is for models that memdiag runs"),
+        ("12 --dim a=1", "--dim is for models that memdiag runs"),
+        ("12 --callers 2", "--callers is for models that memdiag runs"),
+        ("--reload -- app", "--reload is for models that memdiag runs"),
+        ("--for 2s -- app", "--for does not apply to a program"),
+        ("--format json -- app", "--format json does not apply to a program"),
+        ("m.onnx -- app", "m.onnx and a program after -- cannot both be observed"),
+        ("m.onnx --dim a=1..", "'1..' is neither a whole number nor a range"),
+        ("m.onnx --dim a=x", "'x' is neither a whole number nor a range"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_sentence(
+    fake: FakeApi, run: Run, words: str, sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        run(*words.split())
+    assert fake.calls == []
+
+
+@pytest.mark.parametrize(("words", "in_worker"), [("leak m", True), ("leak -- app", False)])
+def test_a_program_keeps_the_terminal(
+    words: str, in_worker: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["memdiag", *words.split()])
+    assert parse_command_line().in_worker is in_worker

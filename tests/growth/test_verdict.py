@@ -1,0 +1,161 @@
+"""Verdicts on histories with a known answer: what grows, how, and what nearly looks like it."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from memdiag.growth.verdict import Observation, judge
+from memdiag.records.growth import Moment, OwnerBytes, RunSample
+
+MIB = 1 << 20
+RUNS = [1, *range(100, 1001, 75)]  # 14 moments; the warm-up ends at 100
+
+
+def moment(
+    run: int,
+    *,
+    heap: int = 20 * MIB,
+    arena: int = MIB,
+    slack: int = 0,
+    retained: int = 0,
+    python: int = 20 * MIB,
+    unnamed: int = 0,
+    sessions: int | None = None,
+) -> Moment:
+    owners = {
+        "other_heap": heap,
+        "arena": arena + slack,
+        "allocator_retained": retained,
+        "python": python,
+        "unnamed": unnamed,
+    }
+    return Moment(
+        run=run,
+        time_s=run / 100,
+        resident_bytes=sum(owners.values()),
+        owners=tuple(OwnerBytes(kind=kind, bytes=size) for kind, size in owners.items()),  # type: ignore[arg-type]
+        heap_bytes=heap,
+        heap_blocks=heap // 100,
+        arena_used_bytes=arena,
+        arena_slack_bytes=slack,
+        arenas=1,
+        sessions=sessions,
+    )
+
+
+def observe(figure: str, values: Callable[[int], int], **options: object) -> Observation:
+    moments = tuple(moment(run, **{figure: values(run)}) for run in RUNS)
+    settings = {"unit": "run", "warm_up": 1, "caller_keeps_nothing": True, **options}
+    return Observation(moments=moments, **settings)  # type: ignore[arg-type]
+
+
+def steps_to(limit: int, until: int) -> Callable[[int], int]:
+    """Growth by equal steps that ends with run `until`."""
+    return lambda run: limit * min(run, until) // until
+
+
+@pytest.mark.parametrize(
+    ("figure", "values", "verdict", "owner"),
+    [
+        ("heap", lambda run: 20 * MIB + 25 * run, "leak", "heap"),
+        ("heap", lambda run: 20 * MIB + 100_000 * run, "leak", "heap"),
+        ("arena", lambda run: MIB + 256 * run, "leak", "arena"),
+        ("python", lambda run: 20 * MIB + 2000 * run, "leak", "python"),
+        ("unnamed", lambda run: 4096 * run, "leak", "other"),
+        # Near misses: one block more, growth that ends, growth that slows down.
+        ("heap", lambda run: 20 * MIB + (48 if run > 500 else 0), "flat", None),
+        ("heap", lambda run: 20 * MIB + 100 * min(run, 400), "flat", None),
+        ("heap", lambda run: 20 * MIB + int(1e5 * run**0.2), "flat", None),
+        ("python", lambda run: 20 * MIB + 200 * run, "flat", None),
+        ("heap", lambda run: 20 * MIB + 7919 * run % 5003, "flat", None),
+        # Growth of memory that is free.
+        ("slack", steps_to(64 * MIB, 50), "plateau", "arena_slack"),
+        ("slack", steps_to(64 * MIB, 2000), "undecided", "arena_slack"),
+        ("retained", steps_to(64 * MIB, 300), "retained", "allocator_retained"),
+        ("heap", steps_to(64 * MIB, 90), "plateau", "heap"),
+        ("slack", lambda run: 700_000, "flat", None),
+    ],
+)
+def test_the_owner_of_the_growth_decides(
+    figure: str, values: Callable[[int], int], verdict: str, owner: str | None
+) -> None:
+    judgement = judge(observe(figure, values))
+    assert (judgement.verdict, judgement.owner) == (verdict, owner)
+
+
+def test_the_slope_is_that_of_the_owner_after_the_warm_up() -> None:
+    judgement = judge(observe("heap", lambda run: 20 * MIB + (5000 if run < 100 else 25) * run))
+    assert judgement.slope is not None
+    assert judgement.slope.bytes_per_run == 25
+
+
+@pytest.mark.parametrize(
+    ("figure", "keeps", "verdict"),
+    [("arena", False, "kept"), ("heap", True, "kept"), ("heap", False, "leak")],
+)
+def test_a_program_that_keeps_values_has_no_leak(figure: str, keeps: bool, verdict: str) -> None:
+    observation = observe(
+        figure,
+        lambda run: 20 * MIB + 1000 * run,
+        caller_keeps_nothing=False,
+        caller_keeps=keeps,
+    )
+    assert judge(observation).verdict == verdict
+
+
+def test_sessions_that_are_not_released_are_kept() -> None:
+    moments = tuple(moment(run, heap=20 * MIB + 4000 * run, sessions=1 + run // 20) for run in RUNS)
+    judgement = judge(
+        Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
+    )
+    assert (judgement.verdict, judgement.owner) == ("kept", "sessions")
+
+
+@pytest.mark.parametrize(("at_new_largest", "verdict"), [(True, "high_water"), (False, "plateau")])
+def test_growth_at_each_new_largest_input_is_a_high_water_mark(
+    at_new_largest: bool, verdict: str
+) -> None:
+    steps = (10, 40, 90, 300)
+
+    def slack(run: int) -> int:
+        return 8 * MIB * sum(run >= step for step in steps)
+
+    samples = tuple(
+        RunSample(
+            run=run, resident_bytes=60 * MIB + slack(run), anonymous_bytes=0, duration_s=0.001
+        )
+        for run in range(1, 1001)
+    )
+    observation = observe(
+        "slack",
+        slack,
+        samples=samples,
+        new_largest=frozenset(steps if at_new_largest else (5, 6, 7)),
+    )
+    assert judge(observation).verdict == verdict
+
+
+def test_a_process_whose_runs_are_not_known_is_judged_by_time() -> None:
+    moments = tuple(
+        msgspec.structs.replace(moment(0, heap=20 * MIB + 3000 * second), time_s=float(second))
+        for second in range(30)
+    )
+    judgement = judge(
+        Observation(moments=moments, unit="second", warm_up=5, caller_keeps_nothing=False)
+    )
+    assert judgement.verdict == "leak"
+    assert judgement.slope is not None
+    assert judgement.slope.bytes_per_run == 3000
+
+
+def test_too_few_moments_are_undecided() -> None:
+    moments = tuple(moment(run, heap=20 * MIB + 99 * run) for run in RUNS[:4])
+    observation = Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=True)
+    assert judge(observation).verdict == "undecided"
+
+
+@pytest.mark.parametrize(("lasting_bytes", "verdict"), [(0, "flat"), (25_000, "leak")])
+def test_growth_that_a_cache_of_malloc_explains_is_none(lasting_bytes: int, verdict: str) -> None:
+    observation = observe("heap", lambda run: 20 * MIB + 25 * run, lasting_bytes=lasting_bytes)
+    assert judge(observation).verdict == verdict

@@ -1,0 +1,60 @@
+"""The marker with ``growth="none"``, on a model that does not leak and one that is said to."""
+
+import onnx
+import pytest
+
+from tests.pytest_plugin.conftest import RunPytest
+
+CONFTEST = """
+import msgspec
+import memdiag.pytest_plugin.growth as growth
+
+measure = growth.leak
+
+def leak(model, **options):
+    found = measure(model, **options)
+    if "leaky" not in str(model):
+        return found
+    return msgspec.structs.replace(found, verdict="leak", sentence="a leak: 25 KiB a run")
+
+growth.leak = leak
+"""
+
+TESTS = """
+import pytest
+
+@pytest.mark.memory_budget("tiny.onnx", growth="none", runs=40, dims={"n": (1, 4)})
+def test_clean():
+    pass
+
+@pytest.mark.memory_budget("leaky.onnx", growth="none", runs=40)
+def test_leaky():
+    pass
+
+@pytest.mark.memory_budget("tiny.onnx", growth="1 MB")
+def test_wrong_value():
+    pass
+
+@pytest.mark.memory_budget("tiny.onnx", growth="none", runs=3)
+def test_too_few_runs():
+    pass
+"""
+
+
+def test_a_verdict_of_leak_fails_and_others_pass(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]>'
+        " tiny (float[n] x) => (float[n] y) { y = Add(x, x) }"
+    )
+    for name in ("tiny", "leaky"):
+        onnx.save(model, pytester.path / f"{name}.onnx")
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(TESTS)
+    result = run_pytest()
+    result.assert_outcomes(passed=1, failed=1, errors=2)
+    output = result.stdout.str()
+    assert "memory growth: leaky.onnx: a leak: 25 KiB a run" in output
+    assert "growth can only be \"none\", not '1 MB'" in output
+    assert "--runs must be at least 40" in output

@@ -1,0 +1,221 @@
+"""Growth records, built by hand: one for each verdict."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from memdiag.records.attribution import OwnerKind
+from memdiag.records.growth import (
+    GrowingBlocks,
+    Growth,
+    Moment,
+    OwnerBytes,
+    RunSample,
+    Slope,
+)
+
+KIB, MIB = 1 << 10, 1 << 20
+RUNS, WARM_UP = 1000, 100
+BASE: Mapping[OwnerKind, int] = {
+    "python": 19 * MIB,
+    "runtime_libraries": 18 * MIB,
+    "other_heap": 20 * MIB,
+    "arena": 6 * MIB,
+    "allocator_retained": 2 * MIB,
+    "unnamed": 2 * MIB,
+}
+Grow = Callable[[int], int]
+
+
+def growth(
+    heap: Grow = lambda run: 0,
+    arena: Grow = lambda run: 0,
+    slack: Grow = lambda run: 0,
+    retained: Grow = lambda run: 0,
+    **fields: Any,
+) -> Growth:
+    """Return a record whose owners grow from `BASE` by functions of the number of runs."""
+
+    def moment(run: int) -> Moment:
+        grown: dict[str, int] = {
+            "other_heap": heap(run),
+            "arena": arena(run) + slack(run),
+            "allocator_retained": retained(run),
+        }
+        owners = tuple(
+            OwnerBytes(kind=kind, bytes=size + grown.get(kind, 0)) for kind, size in BASE.items()
+        )
+        return Moment(
+            run=run,
+            time_s=run / 100,
+            resident_bytes=sum(owner.bytes for owner in owners),
+            owners=owners,
+            heap_bytes=21 * MIB + heap(run),
+            heap_blocks=90_000,
+            arena_used_bytes=4 * MIB + arena(run),
+            arena_slack_bytes=2 * MIB + slack(run),
+            arenas=1,
+        )
+
+    def sample(run: int) -> RunSample:
+        resident = moment(run).resident_bytes
+        return RunSample(
+            run=run,
+            resident_bytes=resident,
+            anonymous_bytes=resident - 20 * MIB,
+            duration_s=0.01,
+        )
+
+    moments = [1, *(WARM_UP + (RUNS - WARM_UP) * number // 11 for number in range(12))]
+    made = Growth(
+        subject="models/encoder.onnx",
+        kind="model",
+        verdict="flat",
+        sentence="no growth: the resident set is 67 MiB after 1,000 runs",
+        remedy="",
+        owner=None,
+        slope=None,
+        grown_bytes=0,
+        trim_returned_bytes=None,
+        runs=RUNS,
+        warm_up_runs=WARM_UP,
+        warm_up_s=WARM_UP / 100,
+        unit="run",
+        varied=("content",),
+        threads=1,
+        dimensions={},
+        blocks=(GrowingBlocks(block_bytes=576, blocks=2, blocks_per_run=0.002),),
+        moments=tuple(map(moment, moments)),
+        samples=tuple(map(sample, range(1, RUNS + 1))),
+        notes=(),
+        onnxruntime="1.32.0",
+    )
+    return msgspec.structs.replace(made, **fields)
+
+
+def flat() -> Growth:
+    """Return a record without growth."""
+    return growth()
+
+
+def plateau() -> Growth:
+    """Return a record whose heap grows by 10 MiB in 60 runs, and then no more."""
+    return growth(
+        heap=lambda run: min(run, 60) * 10 * MIB // 60,
+        verdict="plateau",
+        sentence="warm-up, not a leak: it grew by 9.8 MiB (malloc blocks in use) and stopped at"
+        " 77 MiB after 100 of 1,000 runs",
+        owner="heap",
+        slope=Slope(bytes_per_run=0.0, low=0.0, high=0.0),
+        grown_bytes=10 * MIB,
+    )
+
+
+def high_water() -> Growth:
+    """Return a record whose arena grows at four runs with new largest inputs."""
+    return growth(
+        slack=lambda run: sum(run >= at for at in (5, 40, 300, 700)) * 4 * MIB,
+        verdict="high_water",
+        sentence="high-water mark, not a leak: it grows with each new largest input (free memory of"
+        " onnxruntime's arena), by 16 MiB in 1,000 runs",
+        remedy="limit the size of inputs",
+        owner="arena_slack",
+        slope=Slope(bytes_per_run=9000.0, low=0.0, high=20000.0),
+        grown_bytes=16 * MIB,
+        varied=("content", "shape"),
+        dimensions={"N": (1, 512)},
+    )
+
+
+def retained() -> Growth:
+    """Return a record in which malloc keeps what was freed."""
+    return growth(
+        retained=lambda run: min(run, 30) * MIB + (run % 7) * 100 * KIB,
+        verdict="retained",
+        sentence="not a leak: malloc keeps freed memory; the resident set grew by 30 MiB in 1,000"
+        " runs",
+        remedy="malloc_trim(0) returned 30 MiB; fewer arenas of malloc keep less",
+        owner="allocator_retained",
+        slope=Slope(bytes_per_run=0.0, low=-100.0, high=100.0),
+        grown_bytes=30 * MIB,
+        trim_returned_bytes=30 * MIB,
+    )
+
+
+def kept() -> Growth:
+    """Return a record of a program that keeps every output, of 25 KiB."""
+    return growth(
+        heap=lambda run: run * 25 * KIB,
+        subject="python server.py --port 80",
+        kind="program",
+        verdict="kept",
+        sentence="kept values: malloc blocks in use (output 'y') grow by 25 KiB a run; 1 GiB after"
+        " 41,943 runs",
+        remedy="copy what is needed of an output, and drop the output or its binding",
+        owner="heap",
+        slope=Slope(bytes_per_run=25.0 * KIB, low=25.0 * KIB, high=25.0 * KIB),
+        grown_bytes=24 * MIB,
+        varied=(),
+        blocks=(
+            GrowingBlocks(
+                block_bytes=25 * KIB, blocks=900, blocks_per_run=1.0, content="output 'y'"
+            ),
+            GrowingBlocks(block_bytes=96, blocks=900, blocks_per_run=1.0),
+        ),
+    )
+
+
+def leak() -> Growth:
+    """Return a record in which a block of 112 bytes stays after each run of four callers."""
+    return growth(
+        heap=lambda run: run * 448 + (run < WARM_UP) * -8 * MIB,
+        verdict="leak",
+        sentence="a leak: malloc blocks in use grow by 448 B a run (95 % interval 440 B to 456 B);"
+        " 1 GiB after 2,396,745 runs",
+        remedy="try the newest release of onnxruntime",
+        owner="heap",
+        slope=Slope(bytes_per_run=448.0, low=440.0, high=456.0),
+        grown_bytes=8 * MIB,
+        threads=4,
+        blocks=(GrowingBlocks(block_bytes=112, blocks=3600, blocks_per_run=4.0),),
+        notes=("a note",),
+    )
+
+
+def undecided() -> Growth:
+    """Return a record of a run that failed while the memory outside of malloc still grew."""
+    return growth(
+        heap=lambda run: round(run**0.5) * MIB,
+        verdict="undecided",
+        sentence="undecided: it grew by 31 MiB (malloc blocks in use) and had not stopped after"
+        " 1,000 runs",
+        remedy="observe more runs",
+        owner="heap",
+        slope=Slope(bytes_per_run=28_000.0, low=20_000.0, high=40_000.0),
+        grown_bytes=31 * MIB,
+        message="models/encoder.onnx: a run failed (out of memory)",
+    )
+
+
+def counters_only() -> Growth:
+    """Return a record whose moments have the resident set only."""
+    made = flat()
+    moments = tuple(
+        Moment(run=each.run, time_s=each.time_s, resident_bytes=each.resident_bytes)
+        for each in made.moments
+    )
+    return msgspec.structs.replace(
+        made, moments=moments, samples=(), notes=("blocks in use were not counted",)
+    )
+
+
+VERDICTS: dict[str, Callable[[], Growth]] = {
+    "flat": flat,
+    "plateau": plateau,
+    "high_water": high_water,
+    "retained": retained,
+    "kept": kept,
+    "leak": leak,
+    "undecided": undecided,
+}
