@@ -43,7 +43,7 @@ def test_it_names_every_figure() -> None:
 
 def test_its_tests_can_be_collected(pytester: pytest.Pytester) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     pytester.makepyfile("\n".join(blocks))
     result = pytester.runpytest_inprocess("--collect-only", "-q", "--strict-markers")
     result.stdout.fnmatch_lines(["4 tests collected*"])
