@@ -46,7 +46,7 @@ def test_its_tests_can_be_collected(pytester: pytest.Pytester) -> None:
     assert len(blocks) == 4
     pytester.makepyfile("\n".join(blocks))
     result = pytester.runpytest_inprocess("--collect-only", "-q", "--strict-markers")
-    result.stdout.fnmatch_lines(["4 tests collected*"])
+    result.stdout.fnmatch_lines(["5 tests collected*"])
 
 
 def test_its_links_lead_somewhere() -> None:
