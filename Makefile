@@ -32,7 +32,7 @@ demo: $(READY) ## build a sample model, profile it and write the reports
 	$(BIN)/memdiag profile $(SAMPLES)/tied_if.onnx
 
 test: static ## everything that must pass: lint, types, layers, tests
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not slow and not measures"
+	$(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not slow and not measures"
 	$(BIN)/python -m pytest -q -m "not slow and measures" $$(grep -rl --include='*.py' mark.measures tests)
 
 test-all: static models ## the same with the slow tests: real models, other runtimes

@@ -123,7 +123,7 @@ def check_copies(findings: Sequence[Finding], attribution: Attribution) -> None:
 )
 @pytest.mark.parametrize("name", sorted(load_recipes()))
 def test_of_sample_models(sample_model: Callable[..., Path], name: str, external: bool) -> None:
-    path = sample_model(name, 5.0, external)
+    path = sample_model(name, 2.0, external)
     profile = profiled(path)
     check_claims(predicted(path, profile), profile)
 
