@@ -40,7 +40,7 @@ from memdiag.records.growth import (
 from memdiag.records.run import ProgramRun
 from memdiag.runner.job import Feed, InputConfig, Job, Limits, SessionConfig
 from memdiag.runner.temporary import temporary_folder
-from memdiag.runner.try_inputs import inputs_that_run
+from memdiag.runner.try_inputs import inputs_that_run, try_once
 from memdiag.units import counted
 
 EVERY_S = 2.0
@@ -127,7 +127,7 @@ def leak(
     load_from: Literal["path", "bytes"] = "path",
     telemetry: bool = False,
     python: str | Path | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
+    timeout_s: float | None = None,
     on_progress: OnGrowth | None = None,
 ) -> Growth:
     """Run `model` many times in a child process and return whether its memory grows, and why.
@@ -155,13 +155,14 @@ def leak(
         load_from: create the session from the path, or from the bytes of the file.
         telemetry: leave onnxruntime's telemetry on, as it is by default.
         python: another interpreter that has onnxruntime; it does not need memdiag.
-        timeout_s: seconds after which the child is ended.
+        timeout_s: seconds after which the child is ended; by default 1,800 beyond `duration_s`.
         on_progress: called after each batch of runs.
 
     Raises:
         ModelError: the file is missing, is not an ONNX model, or lacks its external data.
         UsageError: an argument does not fit the model or the runtime.
-        MeasurementError: the interpreter cannot be started, or not even the first run completed.
+        MeasurementError: the interpreter cannot be started, the session cannot be created, or not
+            even the first run completed.
         XrayError: this system does not let memdiag read the child.
     """
     ranges, sizes = _split(dims or {})
@@ -177,7 +178,7 @@ def leak(
         python=python,
         dims=sizes,
         inputs=inputs,
-        timeout_s=timeout_s,
+        timeout_s=DEFAULT_TIMEOUT_S + (duration_s or 0.0) if timeout_s is None else timeout_s,
         xray="none",
         verify="full",
         rules=Selection(),
@@ -279,15 +280,20 @@ def _shapes(file: ModelFile, job: Job, config: LeakConfig, scratch: Path) -> lis
 
     Raises:
         UsageError: the model runs with none of them.
+        MeasurementError: the session cannot be created.
     """
     dims, given = config.inputs.dims, config.inputs.arrays
     chosen = choose_inputs(file, dims=dims, given=given)
     first = tuple(save_inputs(chosen.plans, given, scratch / "inputs"))
-    if not inputs_that_run(job, [first]):
+    trial = try_once(job, first)
+    if not trial.has_session:
+        raise MeasurementError(f"{file.path}: the session cannot be created ({trial.problem}).")
+    if not trial.runs:
         found = find_inputs(file, job, scratch, dims=dims, given=given, first=chosen)
         if found is None:
             raise UsageError(
-                f"{file.path}: it does not run with generated inputs. Give --dim or --input."
+                f"{file.path}: it does not run with these inputs ({trial.problem}). Give --dim or"
+                " --input."
             )
         chosen = found
         first = tuple(save_inputs(chosen.plans, given, scratch / "found"))

@@ -173,9 +173,6 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
         raise UsageError("--pause is for running processes: a model is read between runs.")
     unit = "reload" if options.reload else "run"
     line.show(f"first {unit}")
-    timeout_s = options.timeout
-    if timeout_s is None:
-        timeout_s = DEFAULT_TIMEOUT_S + (options.duration_s or 0.0)
     return leak(
         Path(options.target),
         runs=options.runs,
@@ -194,7 +191,7 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
         load_from=options.load_from,
         telemetry=options.telemetry,
         python=options.python,
-        timeout_s=timeout_s,
+        timeout_s=options.timeout,
         on_progress=lambda done, total, size: line.show(
             f"{unit} {done:,} of {total:,} · {format_size(size)}"
         ),
