@@ -90,8 +90,10 @@ class LeakConfig:
         ranges: ranges of free dimensions, by name; the sizes differ from run to run.
         vary_contents: change the contents of generated inputs before each run.
         vary_shapes: change the sizes of free dimensions without a range, too.
-        runs: the number of runs; None for as many as the duration allows, at most `DEFAULT_RUNS`.
-        duration_s: the seconds for all runs; None if the number of runs alone counts.
+        runs: the number of runs; None for as many as fit into `duration_s`, or without that for up
+            to `DEFAULT_RUNS` within `DEFAULT_DURATION_S`.
+        duration_s: the seconds for all runs, estimated from the first ones; of more `runs` as many
+            as fit, `MIN_RUNS` at least. None for no limit on `runs`.
         callers: the number of threads that run the session at once.
         reload: create the session before each run and release it afterwards.
     """
@@ -137,8 +139,9 @@ def leak(
 
     Args:
         model: the ONNX file.
-        runs: number of runs; by default up to 1,000 within a minute.
-        duration_s: seconds to run for; by default a minute if `runs` is None.
+        runs: number of runs, 40 or more; by default up to 1,000 within a minute.
+        duration_s: seconds for all runs, by default a minute if `runs` is None. The number of runs
+            is estimated from the first ones: it is `runs` at most, and 40 at least.
         vary: what differs from run to run: ``content``, ``shape`` (sizes of free dimensions), or
             ``none``.
         callers: number of threads that run the session at once.
@@ -251,7 +254,10 @@ def _split(
         if isinstance(size, tuple):
             low, high = size
             if not 1 <= low <= high:
-                raise UsageError(f"dimension {name!r}: {low}..{high} is not a range of sizes.")
+                raise UsageError(
+                    f"dimension {name!r}: {low}..{high} is not a range of sizes. Give the lowest size"
+                    " first, and sizes from 1 on."
+                )
             ranges[name] = (low, high)
             sizes[name] = high
         else:
@@ -266,7 +272,7 @@ def _check(config: LeakConfig, vary: Sequence[Varied]) -> None:
             f"unknown kind of variation {min(unknown)!r}. Choose from content, shape, none."
         )
     if "none" in vary and len(vary) > 1:
-        raise UsageError("vary: 'none' excludes the others. Pass one of them.")
+        raise UsageError("--vary none cannot be combined with other kinds. Remove none.")
     if config.runs is not None and config.runs < MIN_RUNS:
         raise UsageError(f"--runs must be at least {MIN_RUNS}, to tell growth from warm-up.")
     if config.duration_s is not None and config.duration_s <= 0:

@@ -144,11 +144,6 @@ class ModelRuns:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {name: bytes.fromhex(head) for name, head in found}
 
-    def release(self) -> None:
-        """Release the session."""
-        self._child.send({"do": "release"})
-        self._answer("released")
-
     def trim(self) -> bool:
         """Return freed heap to the system; return whether the C library can."""
         self._child.send({"do": "trim"})

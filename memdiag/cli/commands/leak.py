@@ -60,15 +60,17 @@ def configure(parser: ArgumentParser) -> None:
         "--runs",
         metavar="N",
         type=whole_number(1),
-        help="Number of runs, or of reloads (default: up to 1,000 within a minute).",
+        help="Number of runs, or of reloads, 40 or more (default: up to 1,000 within a minute). With"
+        " --for, at most as many as fit into that time.",
     )
     group.add_argument(
         "--for",
         dest="duration_s",
         metavar="TIME",
         type=duration,
-        help="Length of the recording, such as 30s, 10min or 2h (default: a minute for a model;"
-        " for a process until Ctrl-C, or until it ends).",
+        help="Time to run the model or to observe the process for, such as 30s, 10min or 2h"
+        " (default: a minute for a model; for a process until Ctrl-C, or until it ends). For a"
+        " model, the number of runs is estimated from the first ones; it is 40 at least.",
     )
     group.add_argument(
         "--every",

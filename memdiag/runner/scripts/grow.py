@@ -4,10 +4,9 @@ Run by path beside `child.py`, whose protocol it uses: one job in, then one requ
 answer to each is an event. Requests:
 
 - ``run``: run `times` times and write the resident and the shared pages after each run to a file;
-- ``reload``: as ``run``, but create the session anew before each run;
+  if the job has `reload`, create the session before each run and release it afterwards;
 - ``heads``: run once more with the same inputs, and write the first bytes of each input and output
   to a file;
-- ``release``: release the session;
 - ``trim``: return freed heap to the system.
 
 Between requests the process does nothing, so that its memory can be read.
@@ -167,9 +166,6 @@ def main() -> None:
                 with open(asked["path"], "w", encoding="utf-8") as file:
                     json.dump(runner.heads(), file)
                 channel.send("written")
-            elif stage == "release":
-                runner.release()
-                channel.send("released")
             else:
                 channel.send("trimmed", possible=child.trim())
     except Exception as error:
