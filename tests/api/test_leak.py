@@ -8,6 +8,7 @@ import pytest
 
 import memdiag
 from memdiag.errors import MeasurementError, UsageError
+from memdiag.growth.model_runs import RunPlan
 from memdiag.growth.moment import MemoryMoment
 from memdiag.records.growth import Moment, RunSample
 from memdiag.runner.job import Job
@@ -23,8 +24,10 @@ class FakeRuns:
 
     job: Job
 
-    def __init__(self, job: Job, *plan: Any) -> None:
+    def __init__(self, job: Job, plan: RunPlan, scratch: Path) -> None:
         FakeRuns.job = job
+        self.model = job.model
+        self.plan = plan
         self.samples: list[RunSample] = []
         self.pid = 0
 
@@ -51,7 +54,7 @@ class FakeRuns:
 @pytest.fixture
 def fake_runs(monkeypatch: pytest.MonkeyPatch) -> type[FakeRuns]:
     monkeypatch.setattr("memdiag.api.leak.ModelRuns", FakeRuns)
-    monkeypatch.setattr("memdiag.api.leak.try_once", lambda job, feeds: Trial(None))
+    monkeypatch.setattr("memdiag.api.leak_inputs.try_once", lambda job, feeds: Trial(None))
     return FakeRuns
 
 
@@ -62,7 +65,7 @@ def test_an_interrupt_leaves_the_runs_until_then(
     growth = memdiag.leak(
         sample_model("tied_if"),
         runs=100,
-        on_progress=lambda done, total, size: progress.append((done, total)),
+        on_progress=lambda each: progress.append((each.runs_done, each.runs_planned)),
     )
     # In batches of a second, of which the last one is lost.
     assert progress[:3] == [(4, 100), (7, 100), (10, 100)]
@@ -104,8 +107,8 @@ def test_a_model_that_does_not_run_is_refused_with_the_reason(
     error: type[Exception],
     sentence: str,
 ) -> None:
-    monkeypatch.setattr("memdiag.api.leak.try_once", lambda job, feeds: trial)
-    monkeypatch.setattr("memdiag.api.leak.find_inputs", lambda *model, **sizes: None)
+    monkeypatch.setattr("memdiag.api.leak_inputs.try_once", lambda job, feeds: trial)
+    monkeypatch.setattr("memdiag.api.leak_inputs.find_inputs", lambda *model, **sizes: None)
     with pytest.raises(error, match=rf"tied_if\.onnx: {sentence} \({trial.problem}\)\."):
         memdiag.leak(sample_model("tied_if"))
 

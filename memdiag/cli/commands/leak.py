@@ -24,7 +24,12 @@ from memdiag.cli.options import (
     read_inputs,
     whole_number,
 )
-from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import (
+    DEFAULT_LEAK_RUNS,
+    DEFAULT_PROVIDERS,
+    DEFAULT_TIMEOUT_S,
+    MIN_LEAK_RUNS,
+)
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,8 +65,9 @@ def configure(parser: ArgumentParser) -> None:
         "--runs",
         metavar="N",
         type=whole_number(1),
-        help="Number of runs, or of reloads, 40 or more (default: up to 1,000 within a minute). With"
-        " --for, at most as many as fit into that time.",
+        help=f"Number of runs, or of reloads, {MIN_LEAK_RUNS} or more (default: up to"
+        f" {DEFAULT_LEAK_RUNS:,} within a minute). With --for, at most as many as fit into that"
+        " time.",
     )
     group.add_argument(
         "--for",
@@ -70,7 +76,8 @@ def configure(parser: ArgumentParser) -> None:
         type=duration,
         help="Time to run the model or to observe the process for, such as 30s, 10min or 2h"
         " (default: a minute for a model; for a process until Ctrl-C, or until it ends). For a"
-        " model, the number of runs is estimated from the first ones; it is 40 at least.",
+        " model, the number of runs is estimated from the first ones; it is"
+        f" {MIN_LEAK_RUNS} at least.",
     )
     group.add_argument(
         "--every",
@@ -103,8 +110,8 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument(
         "--vary",
         metavar="KIND,…",
-        help="What differs from run to run: content, shape (the sizes of free dimensions), or none"
-        " (default: content; sizes with a range always vary).",
+        help="Kinds of variation from run to run: content, shape (the sizes of free dimensions), or"
+        " none (default: content; sizes with a range always vary).",
     )
     add_inputs(group, ranges=True)
 
@@ -194,35 +201,32 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
         telemetry=options.telemetry,
         python=options.python,
         timeout_s=options.timeout,
-        on_progress=lambda done, total, size: line.show(
-            f"{unit} {done:,} of {total:,} · {format_size(size)}"
+        on_progress=lambda progress: line.show(
+            f"{unit} {progress.runs_done:,} of {progress.runs_planned:,}"
+            f" · {format_size(progress.resident_bytes)}"
         ),
     )
 
 
 def _observe_process(options: Namespace, line: StatusLine) -> Growth:
-    from memdiag.api.leak import EVERY_S, leak_process
-    from memdiag.units import counted, format_size
+    from memdiag.api.leak_program import DEFAULT_PERIOD_S, leak_process
+    from memdiag.units import format_size
 
     _refuse_model_options(options)
     line.show("until Ctrl-C" if options.duration_s is None else "observing")
 
-    def show(done: int, total: int, size: int) -> None:
-        runs = f"{counted(done, 'run')} · " if done else ""
-        line.show(f"{runs}{format_size(size)}")
-
     return leak_process(
         int(options.target),
         duration_s=options.duration_s,
-        every_s=options.period_s or EVERY_S,
+        period_s=options.period_s or DEFAULT_PERIOD_S,
         pause=options.pause,
-        on_progress=show,
+        on_progress=lambda progress: line.show(format_size(progress.resident_bytes)),
     )
 
 
 def _observe_program(options: Namespace) -> int:
     """Run the program, which keeps the terminal; the summary goes to standard error."""
-    from memdiag.api.leak import EVERY_S, leak_program
+    from memdiag.api.leak_program import DEFAULT_PERIOD_S, leak_program
     from memdiag.cli.output import Destination
 
     if options.target is not None:
@@ -244,7 +248,7 @@ def _observe_program(options: Namespace) -> int:
         )
     folder = options.out or Path(f"memdiag-leak-{os.getpid()}")
     destination = Destination(folder, plotly=options.plotly)
-    growth, exit_code = leak_program(options.program, every_s=options.period_s or EVERY_S)
+    growth, exit_code = leak_program(options.program, period_s=options.period_s or DEFAULT_PERIOD_S)
 
     def print_result(written: Sequence[Path]) -> int:
         code = _print_result(growth, written, options, to_stderr=True)
@@ -278,7 +282,6 @@ def _print_result(
         ReportError: the job summary cannot be written.
     """
     from memdiag.cli.output import append_job_summary, print_record
-    from memdiag.records.growth import BAD_VERDICTS
     from memdiag.reports import report_of
     from memdiag.reports.text import plain
 
@@ -299,4 +302,4 @@ def _print_result(
         if not is_summary:
             print(f"memdiag: ended early: {plain(growth.message)}", file=sys.stderr)
         return ERROR
-    return FINDINGS if growth.verdict in BAD_VERDICTS else CLEAN
+    return FINDINGS if growth.is_leak_or_kept else CLEAN
