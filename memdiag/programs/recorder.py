@@ -20,7 +20,6 @@ import msgspec
 
 from memdiag.errors import MemdiagError, XrayError
 from memdiag.programs.control import XrayAnswer, XrayedProcess, XrayedSession
-from memdiag.programs.hook.record_sessions import PAUSE_PERIOD
 from memdiag.programs.log_filter import LogFilter
 from memdiag.programs.process_files import guess_models, loaded_runtime
 from memdiag.programs.process_tree import descendants, process_info, proportional_memory
@@ -147,6 +146,9 @@ class RunPause:
     @property
     def environment(self) -> dict[str, str]:
         """The variable that has the hook wait."""
+        # Here: Windows lacks a module of the hook, but can import this module.
+        from memdiag.programs.hook.record_sessions import PAUSE_PERIOD
+
         return {PAUSE_PERIOD: str(self.period_s)}
 
 

@@ -49,6 +49,14 @@ _ENDED_BY_USER = (0, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 +
 """Exit codes of a program that ended as intended: servers run until they are interrupted."""
 
 
+def starts_no_program(options: Namespace) -> bool:
+    """Return whether no program is started: it would have to keep the terminal."""
+    return not options.program
+
+
+IN_WORKER = starts_no_program
+
+
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
