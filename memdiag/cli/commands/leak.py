@@ -82,10 +82,9 @@ def configure(parser: ArgumentParser) -> None:
         dest="duration_s",
         metavar="TIME",
         type=duration,
-        help="Time to run the model or to observe the process for, such as 30s, 10min or 2h"
-        " (default: a minute for a model; for a process until Ctrl-C, or until it ends). For a"
-        " model, the number of runs is estimated from the first ones; it is"
-        f" {MIN_LEAK_RUNS} at least.",
+        help="Length of the recording, such as 30s, 10min or 2h (default: a minute for a model;"
+        " for a process until Ctrl-C, or until it ends). For a model, the number of runs is"
+        f" estimated from the first ones; it is {MIN_LEAK_RUNS} at least.",
     )
     group.add_argument(
         "--every",
