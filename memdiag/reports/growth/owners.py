@@ -95,7 +95,7 @@ def _label(kind: OwnerKind) -> str:
     """Return the words of the verdict for `kind`; those of the X-ray for kinds it does not name."""
     owner = GROWING_OWNERS[kind]
     is_named = kind == "other_heap" or kinds_of(owner) == (kind,)
-    return OWNER_LABELS[owner] if is_named and kind != "arena" else LABELS[kind]
+    return OWNER_LABELS[owner] if is_named else LABELS[kind]
 
 
 def _arena(moments: Sequence[Moment], resident: tuple[int, ...]) -> tuple[OwnerSeries, ...]:
@@ -105,7 +105,7 @@ def _arena(moments: Sequence[Moment], resident: tuple[int, ...]) -> tuple[OwnerS
         return (
             OwnerSeries(
                 kind="arena",
-                label=_label("arena"),
+                label=LABELS["arena"],
                 growing="arena",
                 is_idle=False,
                 resident_bytes=resident,
