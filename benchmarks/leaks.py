@@ -21,15 +21,16 @@ from onnx import helper, numpy_helper
 import memdiag
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
-from memdiag.api.leak import leak, leak_program
+from memdiag.api.leak import leak
+from memdiag.api.leak_program import leak_program
 from memdiag.errors import MemdiagError
-from memdiag.records.growth import BAD_VERDICTS, Growth
+from memdiag.records.growth import Growth
 from memdiag.runner.machine import describe_machine
 from memdiag.units import KIB, format_size
 
 PAGE = Path(__file__).parents[1] / "docs" / "leaks.md"
 RUNS = 1000
-EVERY_S = 0.25
+PERIOD_S = 0.25
 HIDDEN = 256
 
 PROGRAM = """
@@ -127,12 +128,12 @@ def _rows(folder: Path, runs: int, clean: list[str] | None) -> Iterator[tuple[li
         for case in INJECTED:
             started = time.monotonic()
             command = [sys.executable, str(program), case.kind, str(case.nbytes), str(runs)]
-            growth = leak_program([*command, str(model)], every_s=EVERY_S).growth
+            growth = leak_program([*command, str(model)], period_s=PERIOD_S).growth
             truth = f"{case.verdict} of {format_size(case.nbytes)}" if case.verdict else "clean"
             is_right = (
                 growth.verdict == case.verdict and growth.owner in case.owners
                 if case.verdict
-                else growth.verdict not in BAD_VERDICTS
+                else not growth.is_leak_or_kept
             )
             yield _cells(f"program: {case.kind}", truth, growth, started), is_right
     for path in map(Path, clean) if clean else real_models().values():
@@ -142,18 +143,18 @@ def _rows(folder: Path, runs: int, clean: list[str] | None) -> Iterator[tuple[li
         except MemdiagError as error:
             print(f"{path.name}: {error}", flush=True)
             continue
-        is_clean = growth.verdict not in BAD_VERDICTS and not growth.message
+        is_clean = not growth.is_leak_or_kept and not growth.message
         yield _cells(path.stem, "clean", growth, started), is_clean
 
 
 def _cells(name: str, truth: str, growth: Growth, started: float) -> list[str]:
-    slope = growth.slope if growth.verdict in BAD_VERDICTS else None
+    slope = growth.slope if growth.is_leak_or_kept else None
     return [
         name,
         truth,
         growth.verdict,
         growth.owner or "",
-        f"{slope.bytes_per_run:,.0f} B" if slope else "",
+        f"{slope.bytes_per_unit:,.0f} B" if slope else "",
         f"{slope.low:,.0f} to {slope.high:,.0f} B" if slope else "",
         f"{time.monotonic() - started:.0f} s",
     ]

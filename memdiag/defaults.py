@@ -18,3 +18,10 @@ DEFAULT_MAX_SLOWDOWN = 1.05
 
 DEFAULT_SIZES = (1, 4)
 """Sizes of free dimensions at which models are compared, besides the realistic ones."""
+
+DEFAULT_LEAK_RUNS = 1000
+DEFAULT_LEAK_DURATION_S = 60.0
+"""Runs of a model that is examined for leaks: this many, or fewer within these seconds."""
+
+MIN_LEAK_RUNS = 40
+"""Fewer runs leave too few between two readings of the memory."""

@@ -13,7 +13,7 @@ from memdiag.errors import UsageError
 from memdiag.programs.assemble import assemble_run
 from memdiag.programs.control import control_file
 from memdiag.programs.open_files import most_open_files
-from memdiag.programs.recorder import BetweenRuns, Recorder
+from memdiag.programs.recorder import Recorder, RunPause
 from memdiag.records.run import ProgramRun
 
 STDOUT_FILE: Final = "stdout.txt"
@@ -27,7 +27,6 @@ def run(
     request_folder: str | os.PathLike[str] | None = None,
     program_output_folder: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Recorder], None] | None = None,
-    between_runs: BetweenRuns | None = None,
 ) -> ProgramRun:
     """Run the program `command` and return what was recorded of it.
 
@@ -47,16 +46,38 @@ def run(
             `STDERR_FILE` there; its standard input is then the null device. None to let it print.
         on_progress: called many times a second with the recorder; the program may wait for it to
             return.
-        between_runs: reads the memory of a process while it waits between two runs.
 
     Raises:
         UsageError: `command` is empty, the program cannot be started, or a folder cannot be
             written.
     """
+    return run_program(
+        command,
+        xray=xray,
+        request_folder=request_folder,
+        program_output_folder=program_output_folder,
+        on_progress=on_progress,
+    )
+
+
+def run_program(
+    command: Sequence[str | os.PathLike[str]],
+    *,
+    xray: bool,
+    request_folder: str | os.PathLike[str] | None = None,
+    program_output_folder: str | os.PathLike[str] | None = None,
+    on_progress: Callable[[Recorder], None] | None = None,
+    run_pause: RunPause | None = None,
+) -> ProgramRun:
+    """Run the program `command` as `run` does; `run_pause` reads its memory between runs.
+
+    Raises:
+        UsageError: as in `run`.
+    """
     words = [os.fspath(word) for word in command]
     if not words:
         raise UsageError("no command was given. Name the program to run, such as python app.py.")
-    recorder = Recorder(xray=xray, between_runs=between_runs)
+    recorder = Recorder(xray=xray, run_pause=run_pause)
     with ExitStack() as stack:
         stack.callback(recorder.close)
         if request_folder is not None:

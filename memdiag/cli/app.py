@@ -44,9 +44,10 @@ class Invocation(NamedTuple):
 
     @property
     def in_worker(self) -> bool:
-        """Whether it may run in a worker: a program that it starts must keep the terminal."""
-        starts_program = bool(getattr(self.options, "program", ()))
-        return getattr(self.module, "IN_WORKER", True) and not starts_program
+        """Whether it may run in a worker, by `IN_WORKER` of its module."""
+        rule: bool | Callable[[argparse.Namespace], bool]
+        rule = getattr(self.module, "IN_WORKER", True)
+        return rule(self.options) if callable(rule) else rule
 
     def run(self) -> int:
         """Run the command, and return its exit code, also after an error."""

@@ -7,7 +7,7 @@ from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import PublishedModel
 from memdiag.records.measured_change import Figures
 from memdiag.verify.acceptance import takes_less_memory, takes_less_time
-from memdiag.verify.model_evaluator import Comparisons, Verdict
+from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation
 from memdiag.verify.outputs import Bound
 
 
@@ -29,7 +29,7 @@ class Candidate:
     change: Change
     before: Figures
     after: Figures
-    verdict: Verdict
+    verdict: ModelEvaluation
     is_valid: bool | None
     digest: bytes
     kept_count: int
@@ -64,7 +64,7 @@ class VerifiedResult:
     """
 
     output: PublishedModel
-    verdict: Verdict
+    verdict: ModelEvaluation
     bound: Bound
     before: Figures
     after: Figures

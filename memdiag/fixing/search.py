@@ -21,7 +21,7 @@ from memdiag.verify.acceptance import (
     undecided_slowness,
 )
 from memdiag.verify.latency import MIN_PAIRS
-from memdiag.verify.model_evaluator import Comparisons, ModelEvaluator, Verdict
+from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation, ModelEvaluator
 from memdiag.verify.other_runtimes import OtherRuntimes
 from memdiag.verify.outputs import Bound
 from memdiag.verify.step_estimate import StepEstimate
@@ -181,7 +181,7 @@ class RewriteSearch:
             file_count=len(built.written) + len(built.kept),
         )
 
-    def _compared(self, job: Job, bound: Bound, is_saving: bool) -> Verdict:
+    def _compared(self, job: Job, bound: Bound, is_saving: bool) -> ModelEvaluation:
         """Compare outputs and latency with the original, with few runs where no memory is saved."""
         return self.evaluator.evaluate(
             job,

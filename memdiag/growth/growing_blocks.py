@@ -20,11 +20,11 @@ MIN_SHARE = 0.01
 
 _MAX_EXAMINED = 64  # blocks of a size whose content is compared
 _MAX_OFFSET = 160  # from the start of a block to its content: headers and alignment
-_MIN_HEAD_BYTES = 8
+_MIN_PREFIX_BYTES = 8
 
 
 def growing_blocks(
-    pid: int, before: MemoryMoment, after: MemoryMoment, heads: Mapping[str, bytes]
+    pid: int, before: MemoryMoment, after: MemoryMoment, value_prefixes: Mapping[str, bytes]
 ) -> tuple[GrowingBlocks, ...]:
     """Return the sizes of blocks of which there are more than before, most bytes first.
 
@@ -32,7 +32,7 @@ def growing_blocks(
         pid: the process, which waits since `after`.
         before: the memory after the warm-up.
         after: the memory now.
-        heads: the first bytes of contents to recognise, by description.
+        value_prefixes: the first bytes of contents to recognise, by description.
 
     Raises:
         XrayError: the process cannot be read.
@@ -44,7 +44,7 @@ def growing_blocks(
         for each in growing_sizes(before, after):
             starts = after.blocks[lengths == each.block_bytes, 0].tolist()
             new = np.array([start for start in starts if start not in known], np.int64)
-            content = _content(memory, new[-_MAX_EXAMINED:], each.block_bytes, heads)
+            content = _content(memory, new[-_MAX_EXAMINED:], each.block_bytes, value_prefixes)
             found.append(msgspec.structs.replace(each, content=content))
     return tuple(found)
 
@@ -90,11 +90,13 @@ def growing_sizes(before: MemoryMoment, after: MemoryMoment) -> tuple[GrowingBlo
 
 
 def _content(
-    memory: ProcessMemory, starts: np.ndarray, size: int, heads: Mapping[str, bytes]
+    memory: ProcessMemory, starts: np.ndarray, size: int, value_prefixes: Mapping[str, bytes]
 ) -> str:
-    """Return the description of the head that one of the blocks starts with; empty if none does."""
+    """Return the description of the prefix that one of the blocks contains; empty if none does."""
     wanted = {
-        name: head for name, head in heads.items() if len(head) >= _MIN_HEAD_BYTES and any(head)
+        name: prefix
+        for name, prefix in value_prefixes.items()
+        if len(prefix) >= _MIN_PREFIX_BYTES and any(prefix)
     }
     if not wanted or not len(starts):
         return ""
@@ -102,7 +104,7 @@ def _content(
     blocks, _ = memory.read_blocks(starts, length)
     for block in blocks:
         content = block.tobytes()
-        for name, head in wanted.items():
-            if content.find(head[: size - 16]) >= 0:
+        for name, prefix in wanted.items():
+            if content.find(prefix[: size - 16]) >= 0:
                 return name
     return ""

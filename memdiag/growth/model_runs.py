@@ -23,18 +23,18 @@ _FIGURES = 3  # of a run: resident pages, shared pages, microseconds
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunPlan:
-    """What differs from run to run.
+    """Inputs and callers of repeated runs.
 
     Attributes:
         feed_sets: the sets of inputs.
-        choice: the index of the set of inputs of each run; repeated in turn.
+        input_order: the index of the set of inputs of each run; repeated in turn.
         vary_contents: change the contents of generated inputs before each run.
         callers: the number of threads that run the session at once, each once in a run.
         reload: create the session before each run, and release it afterwards.
     """
 
     feed_sets: tuple[tuple[Feed, ...], ...]
-    choice: tuple[int, ...] = (0,)
+    input_order: tuple[int, ...] = (0,)
     vary_contents: bool = True
     callers: int = 1
     reload: bool = False
@@ -45,10 +45,12 @@ class ModelRuns:
 
     Args:
         job: the model, the configuration of the session, and the limits.
-        plan: what differs from run to run.
+        plan: the inputs and callers.
         scratch: a folder for temporary files.
 
     Attributes:
+        model: the model.
+        plan: the inputs and callers.
         onnxruntime: the version in the child.
         samples: the counters after each run until now.
 
@@ -61,11 +63,13 @@ class ModelRuns:
     def __init__(self, job: Job, plan: RunPlan, scratch: Path) -> None:
         job.limits.deadline.check()
         self._job = job
+        self.model = job.model
+        self.plan = plan
         self._figures = scratch / "figures.bin"
         self.samples: list[RunSample] = []
         message = job.message() | {
             "feed_sets": as_json(plan.feed_sets),
-            "choice": plan.choice,
+            "input_order": plan.input_order,
             "vary_contents": plan.vary_contents,
             "callers": plan.callers,
             "reload": plan.reload,
@@ -136,18 +140,13 @@ class ModelRuns:
         elapsed = time.monotonic() - self._origin
         return read_moment(self._child.pid, run=len(self.samples), time_s=elapsed)
 
-    def heads(self) -> dict[str, bytes]:
+    def value_prefixes(self) -> dict[str, bytes]:
         """Return the first bytes of the last inputs and their outputs, by description."""
-        path = self._figures.with_name("heads.json")
-        self._child.send({"do": "heads", "path": str(path)})
+        path = self._figures.with_name("prefixes.json")
+        self._child.send({"do": "value_prefixes", "path": str(path)})
         self._answer("written")
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {name: bytes.fromhex(head) for name, head in found}
-
-    def release(self) -> None:
-        """Release the session."""
-        self._child.send({"do": "release"})
-        self._answer("released")
+        return {name: bytes.fromhex(prefix) for name, prefix in found}
 
     def trim(self) -> bool:
         """Return freed heap to the system; return whether the C library can."""

@@ -37,7 +37,7 @@ def robust_slope(x: Sequence[float], y: Sequence[float], *, z: float = Z95) -> S
     positions, values = np.asarray(x, float), np.asarray(y, float)
     apart = positions[second] > positions[first]
     if not apart.any():
-        return Slope(bytes_per_run=0.0, low=0.0, high=0.0)
+        return Slope(bytes_per_unit=0.0, low=0.0, high=0.0)
     first, second = first[apart], second[apart]
     slopes = np.sort((values[second] - values[first]) / (positions[second] - positions[first]))
     # Half the width of the interval in ranks, from the variance of Kendall's tau without ties.
@@ -45,5 +45,5 @@ def robust_slope(x: Sequence[float], y: Sequence[float], *, z: float = Z95) -> S
     low = max(0, round((len(slopes) - width) / 2))
     high = min(len(slopes) - 1, round((len(slopes) + width) / 2))
     return Slope(
-        bytes_per_run=float(np.median(slopes)), low=float(slopes[low]), high=float(slopes[high])
+        bytes_per_unit=float(np.median(slopes)), low=float(slopes[low]), high=float(slopes[high])
     )

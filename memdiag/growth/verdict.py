@@ -1,8 +1,8 @@
 """The verdict on the growth of a process: leak, kept values, warm-up, or memory that malloc keeps.
 
-The resident set alone cannot tell these apart, and their remedies are opposite. What tells them
-apart is the owner of the growth: blocks and chunks *in use* that become more with every run are a
-leak or values that somebody keeps; free chunks and freed blocks are not.
+The resident set alone cannot distinguish these, and their remedies are opposite. The owner of the
+growth does: blocks and chunks *in use* that become more with every run are a leak or values that
+somebody keeps; free chunks and freed blocks are not.
 """
 
 import statistics
@@ -13,14 +13,15 @@ from memdiag.growth.slope import MIN_POINTS, robust_slope
 from memdiag.records.growth import (
     GrowingBlocks,
     GrowingOwner,
+    KeptValues,
     Moment,
     RunSample,
     Slope,
     Unit,
     Verdict,
+    kinds_of,
 )
-
-KIB, MIB = 1 << 10, 1 << 20
+from memdiag.units import KIB, MIB
 
 MIN_GROWTH_BYTES = MIB
 """Growth of the resident set below this, or below `MIN_GROWTH_SHARE`, is called flat."""
@@ -41,14 +42,14 @@ MIN_NEW_LARGEST_SHARE = 0.8
 MAX_LATE_GROWTH_SHARE = 0.1
 """Growth has ended if the last third of the moments has at most this share of it."""
 
-MIN_JUDGED = 2 * MIN_POINTS
+MIN_MOMENTS = 2 * MIN_POINTS
 """Moments after the warm-up for a verdict: both halves need a slope."""
 
 _SLACK_BYTES = 64 * KIB  # of a resident set at rest, between two readings
 
 
 @dataclass(frozen=True, slots=True)
-class InUse:
+class OwnerInUse:
     """An owner whose memory is in use, and how much growth of it is certain.
 
     Attributes:
@@ -63,15 +64,16 @@ class InUse:
     min_bytes: int
 
 
-def _resident(*kinds: str) -> Callable[[Moment], int | None]:
-    return lambda moment: moment.bytes_of(*kinds) if moment.owners else None  # type: ignore[arg-type] # kinds of owners
+def _resident(owner: GrowingOwner) -> Callable[[Moment], int | None]:
+    kinds = kinds_of(owner)
+    return lambda moment: moment.bytes_of(*kinds) if moment.owners else None
 
 
 IN_USE = (
-    InUse("arena", lambda moment: moment.arena_used_bytes, KIB),
-    InUse("heap", lambda moment: moment.heap_bytes, KIB),
-    InUse("python", _resident("python"), 512 * KIB),
-    InUse("other", _resident("thread_stacks", "unnamed"), MIB),
+    OwnerInUse("arena", lambda moment: moment.arena_used_bytes, KIB),
+    OwnerInUse("heap", lambda moment: moment.heap_bytes, KIB),
+    OwnerInUse("python", _resident("python"), 512 * KIB),
+    OwnerInUse("other", _resident("other"), MIB),
 )
 """The owners whose steady growth is a leak or kept values. Blocks of malloc are counted to the
 byte; Python's heap and private mappings by resident pages."""
@@ -79,11 +81,11 @@ byte; Python's heap and private mappings by resident pages."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """What the verdict depends on.
+    """Figures of a process from which the verdict follows.
 
     Attributes:
         moments: after the first run, after the warm-up, and then evenly spread until the end.
-        unit: what growth is counted by.
+        unit: the unit that growth is counted by.
         warm_up: the first moment after the warm-up, an index of `moments`.
         samples: counters after each run.
         new_largest: the numbers of the runs that had an input larger than all before.
@@ -91,27 +93,8 @@ class Observation:
         lasting_bytes: the blocks that came into use after the warm-up and that no cache of malloc
             explains; None if they were not counted.
         caller_keeps_nothing: whether the caller is memdiag, which keeps no outputs.
-        caller_keeps: whether outputs or inputs of most earlier runs are alive in the program.
+        kept_values: the values of most earlier runs that are alive in the program; empty for none.
     """
-
-    def with_heap(self) -> "Observation":
-        """Return the observation without moments whose heap was not read, if enough remain."""
-        known = [moment.heap_bytes is not None for moment in self.moments]
-        if all(known) or sum(known[self.warm_up :]) < MIN_JUDGED:
-            return self
-        moments = tuple(m for m, is_known in zip(self.moments, known, strict=True) if is_known)
-        return replace(self, moments=moments, warm_up=sum(known[: self.warm_up]))
-
-    @property
-    def judged(self) -> tuple[Moment, ...]:
-        """The moments after the warm-up."""
-        return self.moments[self.warm_up :]
-
-    def positions(self, moments: Sequence[Moment]) -> list[float]:
-        """Return the runs, or the seconds, at which `moments` were."""
-        if self.unit == "second":
-            return [moment.time_s for moment in moments]
-        return [moment.run for moment in moments]
 
     moments: tuple[Moment, ...]
     unit: Unit
@@ -121,11 +104,30 @@ class Observation:
     blocks: tuple[GrowingBlocks, ...] = ()
     lasting_bytes: int | None = None
     caller_keeps_nothing: bool
-    caller_keeps: bool = False
+    kept_values: KeptValues = ""
+
+    def with_heap(self) -> "Observation":
+        """Return the observation without moments whose heap was not read, if enough remain."""
+        known = [moment.heap_bytes is not None for moment in self.moments]
+        if all(known) or sum(known[self.warm_up :]) < MIN_MOMENTS:
+            return self
+        moments = tuple(m for m, is_known in zip(self.moments, known, strict=True) if is_known)
+        return replace(self, moments=moments, warm_up=sum(known[: self.warm_up]))
+
+    @property
+    def moments_after_warm_up(self) -> tuple[Moment, ...]:
+        """The moments from the end of the warm-up on, by which growth is judged."""
+        return self.moments[self.warm_up :]
+
+    def positions(self, moments: Sequence[Moment]) -> list[float]:
+        """Return the runs, or the seconds, at which `moments` were."""
+        if self.unit == "second":
+            return [moment.time_s for moment in moments]
+        return [moment.run for moment in moments]
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class GrowthJudgement:
     """The verdict with the owner of the growth and its slope; None if nothing grew."""
 
     verdict: Verdict
@@ -133,7 +135,7 @@ class Judgement:
     slope: Slope | None = None
 
 
-def judge(observation: Observation) -> Judgement:
+def judge(observation: Observation) -> GrowthJudgement:
     """Return the verdict on `observation`, by the moments at which the heap was read."""
     observation = observation.with_heap()
     moments = observation.moments
@@ -142,20 +144,20 @@ def judge(observation: Observation) -> Judgement:
         owner, slope = steady
         if any(_rises(observation, figure) for figure in _SESSIONS):
             owner = "sessions"
-        return Judgement(_of_memory_in_use(owner, observation), owner, slope)
-    if len(observation.judged) < MIN_JUDGED:
-        return Judgement("undecided")
+        return GrowthJudgement(_of_memory_in_use(owner, observation), owner, slope)
+    if len(observation.moments_after_warm_up) < MIN_MOMENTS:
+        return GrowthJudgement("undecided")
     if grown_bytes(moments) < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * moments[0].resident_bytes):
-        return Judgement("flat")
+        return GrowthJudgement("flat")
     largest = _largest_growth(moments[0], moments[-1])
     slope = robust_slope(
         observation.positions(moments), [moment.resident_bytes for moment in moments]
     )
     if largest == "allocator_retained":
-        return Judgement("retained", largest, slope)
+        return GrowthJudgement("retained", largest, slope)
     if largest == "arena_slack" and _grows_at_new_largest(observation):
-        return Judgement("high_water", largest, slope)
-    return Judgement("plateau" if _has_ended(moments) else "undecided", largest, slope)
+        return GrowthJudgement("high_water", largest, slope)
+    return GrowthJudgement("plateau" if _has_ended(moments) else "undecided", largest, slope)
 
 
 _SESSIONS: tuple[Callable[[Moment], int | None], ...] = (
@@ -178,7 +180,8 @@ def grown_bytes(moments: Sequence[Moment]) -> int:
 def _of_memory_in_use(owner: GrowingOwner, observation: Observation) -> Verdict:
     if observation.caller_keeps_nothing:
         return "leak"
-    return "kept" if owner in ("arena", "sessions") or observation.caller_keeps else "leak"
+    is_kept = owner in ("arena", "sessions") or observation.kept_values != ""
+    return "kept" if is_kept else "leak"
 
 
 def _steady_growth(observation: Observation) -> tuple[GrowingOwner, Slope] | None:
@@ -191,7 +194,7 @@ def _steady_growth(observation: Observation) -> tuple[GrowingOwner, Slope] | Non
         slope = _slope(observation, in_use.bytes_of, in_use.min_bytes)
         if slope is not None:
             found.append((in_use.owner, slope))
-    return max(found, key=lambda each: each[1].bytes_per_run, default=None)
+    return max(found, key=lambda each: each[1].bytes_per_unit, default=None)
 
 
 def _rises(observation: Observation, figure: Callable[[Moment], int | None]) -> bool:
@@ -206,21 +209,21 @@ def _slope(
     It grows steadily if its slope is above 0 with a certainty of 99.9 %, and the slope of the
     second half is not much lower than that of the first.
     """
-    values = [figure(moment) for moment in observation.judged]
+    values = [figure(moment) for moment in observation.moments_after_warm_up]
     known = [value for value in values if value is not None]
-    positions = observation.positions(observation.judged)
-    if len(known) < max(len(values), MIN_JUDGED):
+    positions = observation.positions(observation.moments_after_warm_up)
+    if len(known) < max(len(values), MIN_MOMENTS):
         return None
     slope = robust_slope(positions, known)
     if robust_slope(positions, known, z=CERTAIN_Z).low <= 0:
         return None
-    if slope.bytes_per_run * (positions[-1] - positions[0]) < min_growth:
+    if slope.bytes_per_unit * (positions[-1] - positions[0]) < min_growth:
         return None
     middle = len(known) // 2
     early = robust_slope(positions[:middle], known[:middle])
     late = robust_slope(positions[middle:], known[middle:])
-    is_slower = late.bytes_per_run < MIN_LATE_SHARE * early.bytes_per_run
-    return None if is_slower or late.bytes_per_run <= 0 else slope
+    is_slower = late.bytes_per_unit < MIN_LATE_SHARE * early.bytes_per_unit
+    return None if is_slower or late.bytes_per_unit <= 0 else slope
 
 
 def _largest_growth(first: Moment, last: Moment) -> GrowingOwner | None:
@@ -237,11 +240,7 @@ def _largest_growth(first: Moment, last: Moment) -> GrowingOwner | None:
             lambda moment: moment.bytes_of("arena") - (moment.arena_used_bytes or 0)
         ),
         "allocator_retained": growth(lambda moment: moment.bytes_of("allocator_retained")),
-        "files": growth(
-            lambda moment: moment.bytes_of(
-                "external_data", "mapped_files", "runtime_libraries", "other_libraries"
-            )
-        ),
+        "files": growth(_resident("files")),
         **{each.owner: growth(each.bytes_of) for each in IN_USE},
     }
     return max(grown, key=lambda owner: grown[owner])

@@ -1,86 +1,79 @@
-"""The verdict in one sentence, and what to do about it."""
+"""The verdict in one sentence, and advice."""
 
-from memdiag.growth.verdict import Judgement, grown_bytes
+from collections.abc import Mapping
+from typing import Final
+
+from memdiag.growth.verdict import GrowthJudgement, Observation, grown_bytes
 from memdiag.records.growth import GrowingBlocks, GrowingOwner, Moment, Slope, Unit
 from memdiag.units import GIB, counted, format_duration, format_size
 
-_OWNERS: dict[GrowingOwner, str] = {
+OWNER_LABELS: Final[Mapping[GrowingOwner, str]] = {
     "heap": "malloc blocks in use",
-    "arena": "values in onnxruntime's arena",
-    "arena_slack": "free memory of onnxruntime's arena",
-    "allocator_retained": "freed memory that malloc keeps",
+    "arena": "arena values in use",
+    "arena_slack": "arena slack",
+    "allocator_retained": "retained by malloc",
     "python": "Python objects",
     "sessions": "sessions that are alive",
     "files": "mapped files",
-    "other": "memory outside of malloc",
+    "other": "stacks and private mappings",
 }
-
-
-def owner_name(owner: GrowingOwner) -> str:
-    """Return the words for `owner`."""
-    return _OWNERS[owner]
+"""Names of owners, in the sentence of the verdict and in tables."""
 
 
 def rate(slope: Slope, unit: Unit) -> str:
     """Return a slope in words: ``25 KiB a run (95 % interval 24.9 to 25.1 KiB)``."""
     low, mean, high = (
-        format_size(round(value)) for value in (slope.low, slope.bytes_per_run, slope.high)
+        format_size(round(value)) for value in (slope.low, slope.bytes_per_unit, slope.high)
     )
     text = f"{mean} a {unit}"
     return text if low == high else f"{text} (95 % interval {low} to {high})"
 
 
-def sentence(
-    judgement: Judgement,
-    moments: tuple[Moment, ...],
-    blocks: tuple[GrowingBlocks, ...],
-    unit: Unit,
-) -> str:
+def sentence(judgement: GrowthJudgement, observation: Observation) -> str:
     """Return the verdict with its figures in one sentence.
 
     Args:
         judgement: the verdict.
-        moments: the moments; at least one.
-        blocks: the blocks that grew, most bytes first.
-        unit: what is counted as a run.
+        observation: the figures that were judged; at least one moment.
     """
+    moments, unit = observation.moments, observation.unit
     last = moments[-1]
     runs = _progress(last, unit)
-    grown = format_size(grown_bytes(moments))
-    size = format_size(last.resident_bytes)
-    owner = owner_name(judgement.owner) if judgement.owner else "the resident set"
+    grown = f"the resident set grew by {format_size(grown_bytes(moments))}"
+    owner = OWNER_LABELS[judgement.owner] if judgement.owner else "owner not known"
     match judgement.verdict:
         case "flat":
+            size = format_size(last.resident_bytes)
             return f"no growth: the resident set is {size} after {runs}"
         case "plateau":
-            reached = format_size(_reached(moments).resident_bytes)
+            reached = _reached(moments)
             return (
-                f"warm-up, not a leak: it grew by {grown} ({owner}) and stopped at {reached} after"
-                f" {_part(_reached(moments), unit)} of {runs}"
+                f"warm-up, not a leak: {grown} ({owner}) and stopped at"
+                f" {format_size(reached.resident_bytes)} after {_part(reached, unit)} of {runs}"
             )
         case "high_water":
             return (
-                f"high-water mark, not a leak: it grows with each new largest input ({owner}), by"
-                f" {grown} in {runs}"
+                f"high-water mark, not a leak: {grown} ({owner}) in {runs}, at new largest inputs"
             )
         case "retained":
-            return (
-                f"not a leak: malloc keeps freed memory; the resident set grew by {grown} in {runs}"
-            )
+            return f"not a leak: malloc keeps freed memory; {grown} in {runs}"
         case "undecided" if judgement.slope is None:
             return f"undecided: too few readings in {runs} to judge growth"
         case "undecided":
-            return f"undecided: it grew by {grown} ({owner}) and had not stopped after {runs}"
+            return f"undecided: {grown} ({owner}) and had not stopped after {runs}"
     assert judgement.slope is not None
-    per_run = rate(judgement.slope, unit)
-    until = GIB / judgement.slope.bytes_per_run
+    until = GIB / judgement.slope.bytes_per_unit
     when = format_duration(until) if unit == "second" else counted(round(until), unit)
-    content = next((f" ({each.content})" for each in blocks if each.content), "")
-    word = "a leak" if judgement.verdict == "leak" else "kept values"
-    return f"{word}: {owner}{content} grow by {per_run}; 1 GiB after {when}"
+    growth = f"grow by {rate(judgement.slope, unit)}; 1 GiB after {when}"
+    if judgement.verdict == "leak":
+        return f"a leak: {owner}{_content(judgement, observation.blocks)} {growth}"
+    if observation.kept_values and judgement.owner != "sessions":
+        kept = f"the program keeps {observation.kept_values} of earlier runs"
+        return f"kept values: {kept}; {owner} {growth}"
+    return f"kept values: {owner} {growth}"
 
 
-def remedy(judgement: Judgement, trim_returned_bytes: int | None) -> str:
+def advice(judgement: GrowthJudgement, trim_returned_bytes: int | None) -> str:
     """Return what to do about the growth; empty if there is nothing to do."""
     match judgement.verdict, judgement.owner:
         case "kept", "sessions":
@@ -112,6 +105,13 @@ def remedy(judgement: Judgement, trim_returned_bytes: int | None) -> str:
         case "undecided", _:
             return "observe more runs, or for a longer time"
     return ""
+
+
+def _content(judgement: GrowthJudgement, blocks: tuple[GrowingBlocks, ...]) -> str:
+    """Return the content of the largest blocks whose content is known, in brackets."""
+    if judgement.owner != "heap":
+        return ""
+    return next((f" ({each.content})" for each in blocks if each.content), "")
 
 
 def _progress(moment: Moment, unit: Unit) -> str:

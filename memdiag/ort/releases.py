@@ -185,3 +185,9 @@ NUMPY_2_SINCE = Runtime(1, 19)
 TELEMETRY_SINCE = Runtime(1, 29)
 """Telemetry is written to the home folder and uploaded, unless it is disabled. Tried: 1.20.1 and
 1.24.4 have none, 1.29.0, 1.31.1 and 1.32.0 have it (docs/measuring.md)."""
+
+SHARED_POOL_SINCE = Runtime(1, 23)
+"""Python has ``set_global_thread_pool_sizes``, with which sessions share one pool of threads."""
+
+THREADS_BY_ENVIRONMENT_SINCE = Runtime(1, 31)
+"""``ORT_INTRA_OP_NUM_THREADS`` sets the threads of sessions with the default."""

@@ -131,8 +131,8 @@ class _EndXray(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BetweenRuns:
-    """What is done while a process waits between two runs, at most once a period.
+class RunPause:
+    """A pause of a process between two runs, at most once a period, in which its memory is read.
 
     Attributes:
         period_s: the seconds between two waits.
@@ -146,7 +146,10 @@ class BetweenRuns:
     @property
     def environment(self) -> dict[str, str]:
         """The variable that has the hook wait."""
-        return {"MEMDIAG_RUN_BETWEEN_RUNS": str(self.period_s)}
+        # Here: Windows lacks a module of the hook, but can import this module.
+        from memdiag.programs.hook.record_sessions import PAUSE_PERIOD
+
+        return {PAUSE_PERIOD: str(self.period_s)}
 
 
 class Recorder:
@@ -159,7 +162,7 @@ class Recorder:
         xray: take an X-ray of each process with sessions at its end, and at peaks that last.
         period_s: seconds between samples while no session is created or run for the first time.
         models: the models of processes without the hook; None to find them by their files.
-        between_runs: reads the memory of a process while it waits between two runs.
+        run_pause: reads the memory of a process while it waits between two runs.
 
     Attributes:
         processes: all processes, in the order in which they were seen.
@@ -178,10 +181,10 @@ class Recorder:
         xray: bool = True,
         period_s: float = SAMPLE_S,
         models: Sequence[Path] | None = None,
-        between_runs: BetweenRuns | None = None,
+        run_pause: RunPause | None = None,
     ) -> None:
         self._xray = xray
-        self._between_runs = between_runs
+        self._run_pause = run_pause
         self._period_s = period_s
         self._models = models
         self._watches = False
@@ -258,7 +261,7 @@ class Recorder:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
             RECORDING_ADDRESS: self.address,
-            **({} if self._between_runs is None else self._between_runs.environment),
+            **({} if self._run_pause is None else self._run_pause.environment),
         }
 
     @property
@@ -614,11 +617,11 @@ class Recorder:
                     process.session(fields).release(now_s)
                 case "runs":
                     process.session(fields).add_runs(now_s, fields)
-                case "between_runs" if self._between_runs is not None:
+                case "between_runs" if self._run_pause is not None:
                     process.kept_values = {
                         kind: (fields[kind][0], fields[kind][1]) for kind in ("input", "output")
                     }
-                    self._between_runs.read(process, now_s, fields["runs"])
+                    self._run_pause.read(process, now_s, fields["runs"])
                 case "peak":
                     session = process.session(fields)
                     self.peaks.append(

@@ -15,7 +15,7 @@ from memdiag.errors import UsageError
 from memdiag.pytest_plugin import MARK
 from memdiag.pytest_plugin.profiling import path_from_here
 from memdiag.pytest_plugin.settings import SETTINGS
-from memdiag.records.growth import BAD_VERDICTS, Growth
+from memdiag.records.growth import Growth
 
 ARGUMENT = "growth"
 LEAK_OPTIONS = tuple(
@@ -53,7 +53,7 @@ def judge_growth(item: pytest.Item) -> None:
     texts = [
         f"memory growth: {growth.subject}: {growth.message or growth.sentence}"
         for growth in item.stash.get(_GROWTHS, [])
-        if growth.message or growth.verdict in BAD_VERDICTS
+        if growth.message or growth.is_leak_or_kept
     ]
     if texts:
         pytest.fail("\n".join(texts), pytrace=False)

@@ -1,5 +1,6 @@
 """Growth: memory over many runs, and whether it is a leak (schema ``memdiag.growth/1``)."""
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from memdiag.records.attribution import OwnerKind
@@ -8,13 +9,10 @@ from memdiag.records.base import PlottableRecord, Record
 GROWTH_SCHEMA: Final = "memdiag.growth/1"
 
 Verdict = Literal["flat", "plateau", "high_water", "retained", "kept", "leak", "undecided"]
-"""``flat``: no growth after the first run; ``plateau``: it grew and stopped; ``high_water``: it
-grows with each new largest input, otherwise not; ``retained``: malloc keeps freed memory; ``kept``:
-the caller keeps values of the runtime; ``leak``: memory in use grows with each run; ``undecided``:
-it still grew at the end, but not steadily."""
-
-BAD_VERDICTS: Final = ("leak", "kept")
-"""The verdicts for which commands exit with 1 and budgets fail."""
+"""``flat``: no growth after the first run; ``plateau``: memory grew and stopped; ``high_water``:
+memory grows with each new largest input, otherwise not; ``retained``: malloc keeps freed memory;
+``kept``: the caller keeps values of the runtime; ``leak``: memory in use grows with each run;
+``undecided``: memory still grew at the end, but not steadily."""
 
 GrowingOwner = Literal[
     "heap", "arena", "arena_slack", "allocator_retained", "python", "sessions", "files", "other"
@@ -25,11 +23,36 @@ keeps;
 ``python``: Python's heap; ``sessions``: sessions that are alive; ``files``: mapped files and
 libraries; ``other``: memory outside of malloc, such as stacks and private mappings."""
 
+GROWING_OWNERS: Final[Mapping[OwnerKind, GrowingOwner]] = {
+    "weights": "heap",
+    "external_data": "files",
+    "arena": "arena",
+    "allocator_retained": "allocator_retained",
+    "runtime_libraries": "files",
+    "python": "python",
+    "other_libraries": "files",
+    "mapped_files": "files",
+    "thread_stacks": "other",
+    "other_heap": "heap",
+    "unnamed": "other",
+}
+"""The owner that a verdict names, by the kind of owner. Free chunks of arenas (``arena_slack``) and
+``sessions`` are parts of others."""
+
+
+def kinds_of(owner: GrowingOwner) -> tuple[OwnerKind, ...]:
+    """Return the kinds of owners that a verdict calls `owner`."""
+    return tuple(kind for kind, growing in GROWING_OWNERS.items() if growing == owner)
+
+
 Unit = Literal["run", "reload", "second"]
-"""What growth is counted by."""
+"""Unit of the horizontal axis: growth is bytes for each of these."""
 
 Varied = Literal["content", "shape", "none"]
-"""What differs from run to run."""
+"""Kinds of variation from run to run."""
+
+KeptValues = Literal["inputs", "outputs", ""]
+"""Values of earlier runs that a program keeps; empty if it keeps none, or if it is not known."""
 
 
 class OwnerBytes(Record, frozen=True, kw_only=True):
@@ -73,12 +96,9 @@ class Moment(Record, frozen=True, kw_only=True):
 
 
 class Slope(Record, frozen=True, kw_only=True):
-    """A growth in bytes per run, with its 95 % confidence interval.
+    """Growth in bytes for each unit (see `Growth.unit`), with its 95 % confidence interval."""
 
-    Where the runs are not known, it is a growth in bytes per second (see `Growth.unit`).
-    """
-
-    bytes_per_run: float
+    bytes_per_unit: float
     low: float
     high: float
 
@@ -90,7 +110,7 @@ class GrowingBlocks(Record, frozen=True, kw_only=True):
         block_bytes: the size of one block, including malloc's header.
         blocks: the number of blocks that came into use and stayed.
         blocks_per_run: the same for each run; None if the runs are not known.
-        content: what the newest of them contain, such as "output 'y'"; empty if not recognised.
+        content: content of the newest of them, such as "output 'y'"; empty if not recognised.
     """
 
     block_bytes: int
@@ -113,30 +133,33 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
 
     Attributes:
         subject: the model, the command, or the process.
-        kind: what was observed: a ``model`` in a child, a ``program`` that was started, or a
-            ``process`` that ran already.
+        kind: a ``model`` that ran in a child, a ``program`` that was started, or a ``process`` that
+            ran already.
         verdict: the verdict.
         sentence: the verdict with its figures in one sentence.
-        remedy: what to do; empty if there is nothing to do.
+        advice: advice in a sentence; empty if there is nothing to do.
         owner: the owner of most of the growth; None if nothing grew.
         slope: the growth of that owner after the warm-up; None if nothing grew.
+        slope_bytes_per_run: the same without its interval, in bytes for each `unit`; 0 if nothing
+            grew.
+        kept_values: the values of earlier runs that the program keeps.
         grown_bytes: the growth of the resident set from the first run to the end.
         trim_returned_bytes: the resident bytes that malloc returned when asked at the end; None if
             it was not asked.
         runs: the number of runs; 0 if it is not known.
         warm_up_runs: the runs before growth is judged.
         warm_up_s: the seconds before growth is judged.
-        unit: what is counted as a run: calls of sessions, reloads of a session, or seconds of a
-            program whose runs are not known.
-        varied: what differed from run to run.
+        unit: a run of a session, a reload of a session, or a second of a program whose runs are not
+            known.
+        varied: the kinds of variation from run to run.
         threads: the number of concurrent callers.
         dimensions: the ranges of the free dimensions that varied, by name.
         blocks: the sizes of blocks that grew, most bytes first.
         moments: the memory by owner, in time.
         samples: the counters after the runs; thinned out if there are many.
-        notes: sentences on what could not be seen.
+        notes: sentences on figures that could not be read.
         onnxruntime: the version; None if it is not known.
-        message: why it ended early; empty if it did not.
+        message: why the observation ended early; empty if it did not.
     """
 
     schema: Literal["memdiag.growth/1"] = GROWTH_SCHEMA
@@ -144,9 +167,11 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
     kind: Literal["model", "program", "process"]
     verdict: Verdict
     sentence: str
-    remedy: str
+    advice: str
     owner: GrowingOwner | None
     slope: Slope | None
+    slope_bytes_per_run: float
+    kept_values: KeptValues = ""
     grown_bytes: int
     trim_returned_bytes: int | None
     runs: int
@@ -164,6 +189,6 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
     message: str = ""
 
     @property
-    def slope_bytes_per_run(self) -> float:
-        """The growth in bytes per run; 0 if nothing grew."""
-        return self.slope.bytes_per_run if self.slope is not None else 0.0
+    def is_leak_or_kept(self) -> bool:
+        """Whether memory in use grows: commands exit with 1 then, and budgets fail."""
+        return self.verdict in ("leak", "kept")

@@ -11,7 +11,7 @@ from memdiag.records.growth import Growth
 from memdiag.records.profile import Profile
 from memdiag.reports import budget, profile
 from memdiag.reports.findings import finding_text
-from memdiag.reports.growth.headline import growth_headline, is_bad
+from memdiag.reports.growth.headline import growth_headline
 from memdiag.reports.profile.headline import profile_headline
 from memdiag.reports.text import plain_lines
 
@@ -30,7 +30,7 @@ def growth_annotations(record: Growth) -> str:
     file = record.subject if record.kind == "model" else ""
     lines = [
         _command(
-            "error" if is_bad(record) else "notice",
+            "error" if record.is_leak_or_kept else "notice",
             file,
             "memory growth",
             "\n".join(filter(None, (answer.line, answer.advice))),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memdiag.records.profile import Samples
-from memdiag.reports.thinning import thin
+from memdiag.thinning import thin
 from memdiag.units import MIB
 
 Event = dict[str, Any]

@@ -3,11 +3,41 @@
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from typing import NamedTuple
 
 from memdiag.runner.child import Child
 from memdiag.runner.job import Feed, Job, as_json
 
 _POLL_S = 0.1
+
+
+class Trial(NamedTuple):
+    """The result of one set of inputs.
+
+    Attributes:
+        problem: why the model does not run with it, in the words of onnxruntime; None if it runs.
+        has_session: whether the session could be created.
+    """
+
+    problem: str | None
+    has_session: bool = True
+
+    @property
+    def runs(self) -> bool:
+        """Whether the model runs with the inputs."""
+        return self.problem is None
+
+
+def try_once(job: Job, feeds: Sequence[Feed]) -> Trial:
+    """Return whether the model of `job` runs with `feeds`, and why it does not.
+
+    Raises:
+        MeasurementError: the child's interpreter cannot be started.
+        TimeLimitReached: the job's deadline passed.
+    """
+    timed_out = Trial(f"its process ended, or {job.limits.timeout_s:g} s passed")
+    with closing(_try_each(job, [feeds])) as results:
+        return next(results, timed_out)
 
 
 def try_inputs(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:
@@ -20,7 +50,7 @@ def try_inputs(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:
         TimeLimitReached: the job's deadline passed.
     """
     with closing(_try_each(job, candidates)) as results:
-        return next((index for index, runs in enumerate(results) if runs), None)
+        return next((index for index, trial in enumerate(results) if trial.runs), None)
 
 
 def inputs_that_run(
@@ -43,23 +73,29 @@ def inputs_that_run(
     results: list[bool] = []
     while len(results) < len(candidates):
         with closing(_try_each(job, candidates[len(results) :])) as tried:
-            for runs in tried:
-                results.append(runs)
+            for trial in tried:
+                results.append(trial.runs)
                 if needs_first and not results[0]:
                     return []
+                if not trial.has_session:
+                    return _indices(results)
         if len(results) < len(candidates):
             results.append(False)
         if needs_first and not results[0]:
             return []
+    return _indices(results)
+
+
+def _indices(results: Sequence[bool]) -> list[int]:
     return [index for index, runs in enumerate(results) if runs]
 
 
-def _try_each(job: Job, candidates: Sequence[Sequence[Feed]]) -> Generator[bool]:
-    """Yield for each of `candidates` whether the model runs with it, until the child ends."""
-    message = job.message() | {"candidates": as_json(candidates)}
+def _try_each(job: Job, candidates: Sequence[Sequence[Feed]]) -> Generator[Trial]:
+    """Yield the result of each of `candidates`, until the child ends or has no session."""
+    task = job.message() | {"candidates": as_json(candidates)}
     job.limits.deadline.check()
     deadline = min(time.monotonic() + job.limits.timeout_s, job.limits.deadline.at)
-    with Child(job, message, "try_inputs.py") as child:
+    with Child(job, task, "try_inputs.py") as child:
         for event in child.events(_POLL_S):
             if time.monotonic() >= deadline:
                 job.limits.deadline.check()
@@ -67,7 +103,13 @@ def _try_each(job: Job, candidates: Sequence[Sequence[Feed]]) -> Generator[bool]
             if event is None:
                 continue
             if event.name == "error":
+                yield Trial(_one_line(event.fields["message"]), has_session=False)
                 break
             if event.name == "tried":
-                yield event.fields["message"] is None
+                message = event.fields["message"]
+                yield Trial(None if message is None else _one_line(message))
                 child.proceed()
+
+
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())

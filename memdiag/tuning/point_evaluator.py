@@ -17,7 +17,7 @@ from memdiag.tuning.points import over_budget_bytes
 from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.verify.acceptance import saves_memory
 from memdiag.verify.latency import MIN_PAIRS
-from memdiag.verify.model_evaluator import Comparisons, ModelEvaluator, Verdict
+from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation, ModelEvaluator
 from memdiag.verify.outputs import Bound
 
 _QUICK_PAIRS = 4
@@ -46,7 +46,7 @@ class PointEvaluator:
     limit: float
     budget: dict[str, int]
     before: Figures = field(init=False)
-    _verdicts: dict[tuple[str, ...], Verdict] = field(init=False, default_factory=dict)
+    _verdicts: dict[tuple[str, ...], ModelEvaluation] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._models = PreparedModels(self.scratch)
@@ -142,7 +142,7 @@ class PointEvaluator:
         self.before = before
         return point, True
 
-    def verdict(self, point: Point) -> Verdict | None:
+    def verdict(self, point: Point) -> ModelEvaluation | None:
         """Return the last comparison of `point`; None where it was not compared."""
         return self._verdicts.get(point.options)
 

@@ -56,7 +56,7 @@ Comparisons = Sequence[tuple[str, LatencyComparison]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class ModelEvaluation:
     """Result of evaluating a changed model.
 
     Attributes:
@@ -156,7 +156,7 @@ class ModelEvaluator:
         pairs: int = 15,
         limit: float | None = None,
         is_quick: bool = False,
-    ) -> Verdict:
+    ) -> ModelEvaluation:
         """Compare outputs and latency of another model, or of other options, with the original.
 
         Outputs may differ by `bound`. Latency is compared in up to `pairs` pairs of runs with each
@@ -177,7 +177,7 @@ class ModelEvaluator:
             with self._session(job) as server:
                 problem, worst = self._reference.check(server, bound)
                 if problem is not None:
-                    return Verdict(problem=problem, difference=worst)
+                    return ModelEvaluation(problem=problem, difference=worst)
                 latency_of: dict[_TimedInputs, LatencyComparison] = {}
                 for inputs in self._quick_timed if is_quick else self._timed:
                     with self._comparing.timed(self._expected_s(inputs, pairs)):
@@ -195,13 +195,13 @@ class ModelEvaluator:
                 latency_of |= self._confirmed(job, latency_of, limit)
         except MeasurementError as error:
             self._needs_restart = self._server.has_ended
-            return Verdict(problem=f"it does not run: {error}")
+            return ModelEvaluation(problem=f"it does not run: {error}")
         except BaseException:
             # The answer to an interrupted request would be read as that to the next request.
             self._needs_restart = True
             raise
         comparisons = tuple((inputs.name, each) for inputs, each in latency_of.items())
-        return Verdict(problem=None, difference=worst, comparisons=comparisons)
+        return ModelEvaluation(problem=None, difference=worst, comparisons=comparisons)
 
     def measure(self, job: Job, times: int, *, disk_bytes: int) -> Figures:
         """Return the figures of `job` alone, from `times` fresh processes.

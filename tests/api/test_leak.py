@@ -1,4 +1,4 @@
-"""The course of `memdiag.leak` around its child: batches, progress, and Ctrl-C."""
+"""The course of `memdiag.leak` around its child: limits, batches, progress, and Ctrl-C."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 import memdiag
+from memdiag.errors import MeasurementError, UsageError
+from memdiag.growth.model_runs import RunPlan
 from memdiag.growth.moment import MemoryMoment
 from memdiag.records.growth import Moment, RunSample
+from memdiag.runner.job import Job
+from memdiag.runner.try_inputs import Trial
 
 INTERRUPTED_AT = 45
 
@@ -18,7 +22,12 @@ class FakeRuns:
 
     onnxruntime = "1.32.0"
 
-    def __init__(self, *job: Any) -> None:
+    job: Job
+
+    def __init__(self, job: Job, plan: RunPlan, scratch: Path) -> None:
+        FakeRuns.job = job
+        self.model = job.model
+        self.plan = plan
         self.samples: list[RunSample] = []
         self.pid = 0
 
@@ -42,16 +51,21 @@ class FakeRuns:
         return MemoryMoment(moment=Moment(run=run, time_s=0.3 * run, resident_bytes=1 << 20))
 
 
-def test_an_interrupt_leaves_the_runs_until_then(
-    sample_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def fake_runs(monkeypatch: pytest.MonkeyPatch) -> type[FakeRuns]:
     monkeypatch.setattr("memdiag.api.leak.ModelRuns", FakeRuns)
-    monkeypatch.setattr("memdiag.api.leak.inputs_that_run", lambda job, sets: [*range(len(sets))])
+    monkeypatch.setattr("memdiag.api.leak_inputs.try_once", lambda job, feeds: Trial(None))
+    return FakeRuns
+
+
+def test_an_interrupt_leaves_the_runs_until_then(
+    sample_model: Callable[..., Path], fake_runs: type[FakeRuns]
+) -> None:
     progress: list[tuple[int, int]] = []
     growth = memdiag.leak(
         sample_model("tied_if"),
         runs=100,
-        on_progress=lambda done, total, size: progress.append((done, total)),
+        on_progress=lambda each: progress.append((each.runs_done, each.runs_planned)),
     )
     # In batches of a second, of which the last one is lost.
     assert progress[:3] == [(4, 100), (7, 100), (10, 100)]
@@ -59,3 +73,57 @@ def test_an_interrupt_leaves_the_runs_until_then(
     assert growth.runs == len(growth.samples) == progress[-1][0] == 42
     assert growth.verdict == "undecided"
     assert growth.sentence.startswith("undecided: too few readings")
+
+
+@pytest.mark.parametrize(
+    ("limits", "timeout_s"),
+    [
+        ({}, 1800.0),
+        ({"duration_s": 3600.0}, 5400.0),
+        ({"duration_s": 3600.0, "timeout_s": 60.0}, 60.0),
+    ],
+)
+def test_the_time_limit_is_beyond_the_duration(
+    sample_model: Callable[..., Path],
+    fake_runs: type[FakeRuns],
+    limits: dict[str, float],
+    timeout_s: float,
+) -> None:
+    memdiag.leak(sample_model("tied_if"), **limits)  # type: ignore[arg-type]
+    assert fake_runs.job.limits.timeout_s == timeout_s
+
+
+@pytest.mark.parametrize(
+    ("trial", "error", "sentence"),
+    [
+        (Trial("bad node", has_session=False), MeasurementError, "the session cannot be created"),
+        (Trial("bad size"), UsageError, "it does not run with these inputs"),
+    ],
+)
+def test_a_model_that_does_not_run_is_refused_with_the_reason(
+    sample_model: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    trial: Trial,
+    error: type[Exception],
+    sentence: str,
+) -> None:
+    monkeypatch.setattr("memdiag.api.leak_inputs.try_once", lambda job, feeds: trial)
+    monkeypatch.setattr("memdiag.api.leak_inputs.find_inputs", lambda *model, **sizes: None)
+    with pytest.raises(error, match=rf"tied_if\.onnx: {sentence} \({trial.problem}\)\."):
+        memdiag.leak(sample_model("tied_if"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"dims": {"n": (5, 1)}}, r"'n': 5..1 is not a range of sizes. Give the lowest size first"),
+        ({"vary": ("none", "content")}, "--vary none cannot be combined .*. Remove none."),
+        ({"vary": ("size",)}, "unknown kind of variation 'size'. Choose from content, shape, none"),
+        ({"runs": 39}, "--runs must be at least 40"),
+        ({"duration_s": 0.0}, "--for must be greater than 0"),
+        ({"callers": 0}, "--callers must be at least 1"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments: Any, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        memdiag.leak("m.onnx", **arguments)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from memdiag.api import leak as api
+from memdiag.api import leak as leak_api
+from memdiag.api import leak_program as program_api
 from memdiag.cli.app import command_module, command_parser, parse, parse_command_line
 from memdiag.cli.commands import leak as command
 from memdiag.errors import UsageError
+from memdiag.growth.model_observation import GrowthProgress
 from memdiag.records.growth import Growth
 from tests.reports import growths
 
@@ -18,7 +20,7 @@ Run = Callable[..., int]
 
 
 class FakeApi:
-    """Stands for the functions of `memdiag.api.leak`: records the calls, returns `growth`."""
+    """Stands for `leak` and the functions of `leak_program`: records calls, returns `growth`."""
 
     def __init__(self) -> None:
         self.growth: Growth = growths.flat()
@@ -26,25 +28,26 @@ class FakeApi:
         self.calls: list[tuple[str, Any, dict[str, Any]]] = []
 
     def leak(self, model: Path, **settings: Any) -> Growth:
-        settings.pop("on_progress")(5, 40, 1 << 20)
+        settings.pop("on_progress")(GrowthProgress(5, 40, 1 << 20))
         self.calls.append(("model", model, settings))
         return self.growth
 
     def leak_process(self, pid: int, **settings: Any) -> Growth:
-        settings.pop("on_progress")(5, 0, 1 << 20)
+        settings.pop("on_progress")(GrowthProgress(5, 0, 1 << 20))
         self.calls.append(("process", pid, settings))
         return self.growth
 
-    def leak_program(self, program: list[str], **settings: Any) -> api.ProgramGrowth:
+    def leak_program(self, program: list[str], **settings: Any) -> program_api.ProgramGrowth:
         self.calls.append(("program", program, settings))
-        return api.ProgramGrowth(self.growth, self.exit_code)
+        return program_api.ProgramGrowth(self.growth, self.exit_code)
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
     stand_in = FakeApi()
-    for name in ("leak", "leak_process", "leak_program"):
-        monkeypatch.setattr(api, name, getattr(stand_in, name))
+    monkeypatch.setattr(leak_api, "leak", stand_in.leak)
+    monkeypatch.setattr(program_api, "leak_process", stand_in.leak_process)
+    monkeypatch.setattr(program_api, "leak_program", stand_in.leak_program)
     # Rendering pages and pictures takes a second; the reports have tests of their own.
     monkeypatch.setattr("memdiag.reports.report._DEFAULT_FORMATS", ("json",))
     return stand_in
@@ -84,7 +87,7 @@ def test_a_model_is_run_with_the_options_of_a_profile(fake: FakeApi, run: Run) -
         "load_from": "bytes",
         "telemetry": True,
         "python": Path("py"),
-        "timeout_s": 2400.0,
+        "timeout_s": None,
     }
     assert Path("reports/m/growth.json").is_file()
 
@@ -102,8 +105,12 @@ def test_a_number_is_a_process(fake: FakeApi, run: Run) -> None:
     assert run("123", "--for", "2h", "--every", "5s", "--pause") == 0
     assert run("124") == 0
     assert fake.calls == [
-        ("process", 123, {"duration_s": 7200.0, "every_s": 5.0, "pause": True}),
-        ("process", 124, {"duration_s": None, "every_s": api.EVERY_S, "pause": False}),
+        ("process", 123, {"duration_s": 7200.0, "period_s": 5.0, "pause": True}),
+        (
+            "process",
+            124,
+            {"duration_s": None, "period_s": program_api.DEFAULT_PERIOD_S, "pause": False},
+        ),
     ]
     assert Path("memdiag-leak-123/growth.json").is_file()
 
@@ -112,7 +119,7 @@ def test_words_after_two_dashes_are_a_program(
     fake: FakeApi, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--every", "1s", "--out", "o", "--", "./app", "--runs", "--", "x") == 0
-    assert fake.calls == [("program", ["./app", "--runs", "--", "x"], {"every_s": 1.0})]
+    assert fake.calls == [("program", ["./app", "--runs", "--", "x"], {"period_s": 1.0})]
     printed = capsys.readouterr()
     # Standard output is the program's.
     assert printed.out == ""

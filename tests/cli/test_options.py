@@ -79,7 +79,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--unsafe": ("flag", "change values"),
     "--unverified": ("flag", "cannot be run"),
     "--update-baseline": ("flag", "Write the baseline"),
-    "--vary": ("KIND,…", "differs from run to run"),
+    "--vary": ("KIND,…", "variation from run to run"),
     "--verify": ("choice", "Compare every byte"),
     # A profile has several moments for X-rays, a recording has none or all.
     "--xray": ("choice or flag", "dentify the owner"),

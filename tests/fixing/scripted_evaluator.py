@@ -12,7 +12,7 @@ from memdiag.runner.job import Job
 from memdiag.units import MIB
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
-from memdiag.verify.model_evaluator import Verdict
+from memdiag.verify.model_evaluator import ModelEvaluation
 from memdiag.verify.outputs import Bound
 
 
@@ -74,7 +74,7 @@ class ScriptedEvaluator:
         self.compared.append((self._name(before or self.job), self._name(job)))
         return self._figures(before or self.job, before_bytes), self._figures(job, after_bytes)
 
-    def evaluate(self, job: Job, bound: Bound, **how: Any) -> Verdict:
+    def evaluate(self, job: Job, bound: Bound, **how: Any) -> ModelEvaluation:
         name = self._name(job)
         self._may_end(name)
         ratio = self.ratios.get(name, 1.0)
@@ -82,7 +82,7 @@ class ScriptedEvaluator:
             self.ratios[name] = self.later[name]
         interval = self.intervals.get(name, LatencyRatio(ratio, ratio, ratio, 15))
         found = LatencyComparison(1.0, ratio, interval)
-        return Verdict(problem=None, comparisons=(("size 1", found),))
+        return ModelEvaluation(problem=None, comparisons=(("size 1", found),))
 
     def _may_end(self, name: str) -> None:
         if name in self.ends:

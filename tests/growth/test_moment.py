@@ -68,8 +68,8 @@ def test_the_size_that_grew_is_named_with_its_content(
     moments: tuple[int, MemoryMoment, MemoryMoment],
 ) -> None:
     pid, before, after = moments
-    heads = {"another": b"something else entirely", "the input": CONTENT[:64]}
-    largest, *_ = growing_blocks(pid, before, after, heads)
+    prefixes = {"another": b"something else entirely", "the input": CONTENT[:64]}
+    largest, *_ = growing_blocks(pid, before, after, prefixes)
     assert largest.blocks == COUNT
     assert largest.blocks_per_run == 1.0
     assert largest.content == "the input"

@@ -6,7 +6,7 @@ from memdiag.growth.slope import robust_slope
 
 def test_a_line_has_its_slope_and_an_interval_of_no_width() -> None:
     slope = robust_slope([0, 10, 20, 30, 40, 50], [5, 25, 45, 65, 85, 105])
-    assert (slope.low, slope.bytes_per_run, slope.high) == (2, 2, 2)
+    assert (slope.low, slope.bytes_per_unit, slope.high) == (2, 2, 2)
 
 
 def test_a_fifth_of_outliers_does_not_move_the_slope() -> None:
@@ -15,7 +15,7 @@ def test_a_fifth_of_outliers_does_not_move_the_slope() -> None:
     for index in (3, 8, 13, 18):
         values[index] += 1e9
     slope = robust_slope(runs, values)
-    assert slope.bytes_per_run == pytest.approx(100)
+    assert slope.bytes_per_unit == pytest.approx(100)
 
 
 def test_the_interval_contains_the_slope_of_19_in_20_noisy_lines() -> None:
@@ -32,7 +32,7 @@ def test_the_interval_contains_the_slope_of_19_in_20_noisy_lines() -> None:
 
 def test_points_at_one_position_have_no_slope() -> None:
     slope = robust_slope([5, 5, 5, 5], [1, 2, 3, 4])
-    assert slope.bytes_per_run == 0
+    assert slope.bytes_per_unit == 0
 
 
 def test_three_points_are_too_few() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from memdiag.growth.verdict import Observation, judge
 from memdiag.records.growth import Moment, OwnerBytes, RunSample
+from memdiag.units import MIB
 
-MIB = 1 << 20
 RUNS = [1, *range(100, 1001, 75)]  # 14 moments; the warm-up ends at 100
 
 
@@ -87,7 +87,7 @@ def test_the_owner_of_the_growth_decides(
 def test_the_slope_is_that_of_the_owner_after_the_warm_up() -> None:
     judgement = judge(observe("heap", lambda run: 20 * MIB + (5000 if run < 100 else 25) * run))
     assert judgement.slope is not None
-    assert judgement.slope.bytes_per_run == 25
+    assert judgement.slope.bytes_per_unit == 25
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_program_that_keeps_values_has_no_leak(figure: str, keeps: bool, verdi
         figure,
         lambda run: 20 * MIB + 1000 * run,
         caller_keeps_nothing=False,
-        caller_keeps=keeps,
+        kept_values="outputs" if keeps else "",
     )
     assert judge(observation).verdict == verdict
 
@@ -146,7 +146,7 @@ def test_a_process_whose_runs_are_not_known_is_judged_by_time() -> None:
     )
     assert judgement.verdict == "leak"
     assert judgement.slope is not None
-    assert judgement.slope.bytes_per_run == 3000
+    assert judgement.slope.bytes_per_unit == 3000
 
 
 def test_too_few_moments_are_undecided() -> None:

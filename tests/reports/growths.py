@@ -14,8 +14,8 @@ from memdiag.records.growth import (
     RunSample,
     Slope,
 )
+from memdiag.units import KIB, MIB
 
-KIB, MIB = 1 << 10, 1 << 20
 RUNS, WARM_UP = 1000, 100
 BASE: Mapping[OwnerKind, int] = {
     "python": 19 * MIB,
@@ -73,9 +73,10 @@ def growth(
         kind="model",
         verdict="flat",
         sentence="no growth: the resident set is 67 MiB after 1,000 runs",
-        remedy="",
+        advice="",
         owner=None,
         slope=None,
+        slope_bytes_per_run=0.0,
         grown_bytes=0,
         trim_returned_bytes=None,
         runs=RUNS,
@@ -91,6 +92,8 @@ def growth(
         notes=(),
         onnxruntime="1.32.0",
     )
+    if "slope" in fields:
+        fields["slope_bytes_per_run"] = fields["slope"].bytes_per_unit
     return msgspec.structs.replace(made, **fields)
 
 
@@ -104,10 +107,10 @@ def plateau() -> Growth:
     return growth(
         heap=lambda run: min(run, 60) * 10 * MIB // 60,
         verdict="plateau",
-        sentence="warm-up, not a leak: it grew by 9.8 MiB (malloc blocks in use) and stopped at"
-        " 77 MiB after 100 of 1,000 runs",
+        sentence="warm-up, not a leak: the resident set grew by 9.8 MiB (malloc blocks in use) and"
+        " stopped at 77 MiB after 100 of 1,000 runs",
         owner="heap",
-        slope=Slope(bytes_per_run=0.0, low=0.0, high=0.0),
+        slope=Slope(bytes_per_unit=0.0, low=0.0, high=0.0),
         grown_bytes=10 * MIB,
     )
 
@@ -117,11 +120,11 @@ def high_water() -> Growth:
     return growth(
         slack=lambda run: sum(run >= at for at in (5, 40, 300, 700)) * 4 * MIB,
         verdict="high_water",
-        sentence="high-water mark, not a leak: it grows with each new largest input (free memory of"
-        " onnxruntime's arena), by 16 MiB in 1,000 runs",
-        remedy="limit the size of inputs",
+        sentence="high-water mark, not a leak: the resident set grew by 16 MiB (arena slack) in"
+        " 1,000 runs, at new largest inputs",
+        advice="limit the size of inputs",
         owner="arena_slack",
-        slope=Slope(bytes_per_run=9000.0, low=0.0, high=20000.0),
+        slope=Slope(bytes_per_unit=9000.0, low=0.0, high=20000.0),
         grown_bytes=16 * MIB,
         varied=("content", "shape"),
         dimensions={"N": (1, 512)},
@@ -135,9 +138,9 @@ def retained() -> Growth:
         verdict="retained",
         sentence="not a leak: malloc keeps freed memory; the resident set grew by 30 MiB in 1,000"
         " runs",
-        remedy="malloc_trim(0) returned 30 MiB; fewer arenas of malloc keep less",
+        advice="malloc_trim(0) returned 30 MiB; fewer arenas of malloc keep less",
         owner="allocator_retained",
-        slope=Slope(bytes_per_run=0.0, low=-100.0, high=100.0),
+        slope=Slope(bytes_per_unit=0.0, low=-100.0, high=100.0),
         grown_bytes=30 * MIB,
         trim_returned_bytes=30 * MIB,
     )
@@ -150,11 +153,12 @@ def kept() -> Growth:
         subject="python server.py --port 80",
         kind="program",
         verdict="kept",
-        sentence="kept values: malloc blocks in use (output 'y') grow by 25 KiB a run; 1 GiB after"
-        " 41,943 runs",
-        remedy="copy what is needed of an output, and drop the output or its binding",
+        sentence="kept values: the program keeps outputs of earlier runs; malloc blocks in use grow"
+        " by 25 KiB a run; 1 GiB after 41,943 runs",
+        advice="copy what is needed of an output, and drop the output or its binding",
         owner="heap",
-        slope=Slope(bytes_per_run=25.0 * KIB, low=25.0 * KIB, high=25.0 * KIB),
+        slope=Slope(bytes_per_unit=25.0 * KIB, low=25.0 * KIB, high=25.0 * KIB),
+        kept_values="outputs",
         grown_bytes=24 * MIB,
         varied=(),
         blocks=(
@@ -173,9 +177,9 @@ def leak() -> Growth:
         verdict="leak",
         sentence="a leak: malloc blocks in use grow by 448 B a run (95 % interval 440 B to 456 B);"
         " 1 GiB after 2,396,745 runs",
-        remedy="try the newest release of onnxruntime",
+        advice="try the newest release of onnxruntime",
         owner="heap",
-        slope=Slope(bytes_per_run=448.0, low=440.0, high=456.0),
+        slope=Slope(bytes_per_unit=448.0, low=440.0, high=456.0),
         grown_bytes=8 * MIB,
         threads=4,
         blocks=(GrowingBlocks(block_bytes=112, blocks=3600, blocks_per_run=4.0),),
@@ -188,11 +192,11 @@ def undecided() -> Growth:
     return growth(
         heap=lambda run: round(run**0.5) * MIB,
         verdict="undecided",
-        sentence="undecided: it grew by 31 MiB (malloc blocks in use) and had not stopped after"
-        " 1,000 runs",
-        remedy="observe more runs",
+        sentence="undecided: the resident set grew by 31 MiB (malloc blocks in use) and had not"
+        " stopped after 1,000 runs",
+        advice="observe more runs",
         owner="heap",
-        slope=Slope(bytes_per_run=28_000.0, low=20_000.0, high=40_000.0),
+        slope=Slope(bytes_per_unit=28_000.0, low=20_000.0, high=40_000.0),
         grown_bytes=31 * MIB,
         message="models/encoder.onnx: a run failed (out of memory)",
     )

@@ -12,8 +12,9 @@ from memdiag.records.growth import Growth
 from memdiag.reports import github, report_of
 from memdiag.reports.growth.chart import growth_chart
 from memdiag.reports.growth.owners import owner_series, owner_table
+from memdiag.units import MIB
 from tests.reports import growths
-from tests.reports.growths import MIB, VERDICTS
+from tests.reports.growths import VERDICTS
 
 
 def summary(growth: Growth, *, quiet: bool = False, color: bool = False) -> str:
@@ -29,14 +30,14 @@ def rows(growth: Growth) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
-def test_every_verdict_has_its_sentence_its_owners_and_its_remedy(verdict: str) -> None:
+def test_every_verdict_has_its_sentence_its_owners_and_its_advice(verdict: str) -> None:
     growth = VERDICTS[verdict]()
     text = summary(growth)
     words = " ".join(text.split())
     name = growth.subject if growth.kind == "program" else "encoder.onnx"
     assert words.startswith(f"{name}: {growth.sentence}.")
-    assert growth.remedy[1:] in words
-    assert ("What to do" in text) == bool(growth.remedy)
+    assert growth.advice[1:] in words
+    assert ("What to do" in text) == bool(growth.advice)
     strong = {row.cells[0].text for row in owner_table(growth).rows if row.is_strong}
     expected = {
         "flat": set(),
@@ -46,7 +47,7 @@ def test_every_verdict_has_its_sentence_its_owners_and_its_remedy(verdict: str) 
     assert strong == expected.get(verdict, {"malloc blocks in use"})
     markdown = report_of(growth).render(growth, "markdown").decode()
     assert "| resident set |" in markdown
-    assert ("**What to do:**" in markdown) == bool(growth.remedy)
+    assert ("**What to do:**" in markdown) == bool(growth.advice)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_the_table_has_sizes_growth_and_rate_of_what_is_in_use() -> None:
     assert found["malloc blocks in use"] == [
         *("malloc blocks in use", "13 MiB", "21 MiB", "21 MiB", "+394 KiB", "+448 B")
     ]
-    assert found["Python"] == ["Python", "19 MiB", "19 MiB", "19 MiB", "0", ""]
+    assert found["Python objects"] == ["Python objects", "19 MiB", "19 MiB", "19 MiB", "0", ""]
     assert found["resident set"][1:] == ["59 MiB", "67 MiB", "67 MiB", "+394 KiB", "+448 B"]
     assert "After run 1, after the warm-up (run 100)" in summary(growths.leak())
 

@@ -10,7 +10,7 @@ from memdiag.records.budget import Breach, Budget, Judgement
 from memdiag.reports.picture import spread
 from memdiag.reports.profile.picture import time_scale
 from memdiag.reports.profile.timeline import limits, timeline
-from memdiag.reports.thinning import thin
+from memdiag.thinning import thin
 from tests.reports import profiles
 from tests.reports.profiles import MIB
 

@@ -10,7 +10,7 @@ from onnx import parser
 
 from memdiag.runner import try_inputs as module
 from memdiag.runner.job import Feed, Job
-from memdiag.runner.try_inputs import inputs_that_run, try_inputs
+from memdiag.runner.try_inputs import Trial, inputs_that_run, try_inputs, try_once
 
 MODEL = """<ir_version: 9, opset_import: ["" : 17]> g (float[n] x) => (float[k, 3] y) {
     s = Constant <value_ints = [-1, 3]> ()
@@ -51,7 +51,7 @@ def test_a_candidate_that_ends_the_child_does_not_hide_the_next(
     killed = tmp_path / "6.npy"
     try_each = module._try_each
 
-    def ending(job: Job, left: Sequence[Sequence[Feed]]) -> Generator[bool]:
+    def ending(job: Job, left: Sequence[Sequence[Feed]]) -> Generator[Trial]:
         runs = list(try_each(job, left))
         ends = [index for index, each in enumerate(left) if each[0].files == (killed,)]
         yield from runs[: ends[0]] if ends else runs
@@ -59,3 +59,23 @@ def test_a_candidate_that_ends_the_child_does_not_hide_the_next(
     monkeypatch.setattr(module, "_try_each", ending)
     assert inputs_that_run(job, candidates) == [0, 2]
     assert inputs_that_run(job, candidates[1:], needs_first=True) == []
+
+
+def test_a_trial_has_the_reason_of_onnxruntime(job: Job, tmp_path: Path) -> None:
+    bad, good = feeds(tmp_path, (4, 3))
+    assert try_once(job, good) == Trial(None)
+    trial = try_once(job, bad)
+    assert trial.has_session
+    assert "input tensor cannot be reshaped" in str(trial.problem)
+
+
+def test_a_model_without_a_session_runs_with_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "unknown.onnx"
+    onnx.save(parser.parse_model(MODEL.replace("Reshape", "Unknown")), path)
+    job = Job(model=path, runs=None)
+    candidates = feeds(tmp_path, (3, 6))
+    trial = try_once(job, candidates[0])
+    assert not trial.has_session
+    assert "Unknown" in str(trial.problem)
+    assert try_inputs(job, candidates) is None
+    assert inputs_that_run(job, candidates) == []

@@ -14,7 +14,7 @@ from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.units import MIB
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
-from memdiag.verify.model_evaluator import InputSet, ModelEvaluator, Verdict
+from memdiag.verify.model_evaluator import InputSet, ModelEvaluation, ModelEvaluator
 from memdiag.verify.outputs import Bound
 
 SampleModel = Callable[..., Path]
@@ -60,7 +60,7 @@ def width(model: Path) -> int:
     return int(onnx.load(model).graph.initializer[0].dims[0])
 
 
-def _time_is_over(*args: object, **how: object) -> Verdict:
+def _time_is_over(*args: object, **how: object) -> ModelEvaluation:
     raise TimeLimitReached
 
 

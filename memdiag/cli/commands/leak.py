@@ -24,7 +24,12 @@ from memdiag.cli.options import (
     read_inputs,
     whole_number,
 )
-from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import (
+    DEFAULT_LEAK_RUNS,
+    DEFAULT_PROVIDERS,
+    DEFAULT_TIMEOUT_S,
+    MIN_LEAK_RUNS,
+)
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,6 +49,14 @@ _ENDED_BY_USER = (0, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 +
 """Exit codes of a program that ended as intended: servers run until they are interrupted."""
 
 
+def starts_no_program(options: Namespace) -> bool:
+    """Return whether no program is started: it would have to keep the terminal."""
+    return not options.program
+
+
+IN_WORKER = starts_no_program
+
+
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
@@ -60,7 +73,9 @@ def configure(parser: ArgumentParser) -> None:
         "--runs",
         metavar="N",
         type=whole_number(1),
-        help="Number of runs, or of reloads (default: up to 1,000 within a minute).",
+        help=f"Number of runs, or of reloads, {MIN_LEAK_RUNS} or more (default: up to"
+        f" {DEFAULT_LEAK_RUNS:,} within a minute). With --for, at most as many as fit into that"
+        " time.",
     )
     group.add_argument(
         "--for",
@@ -68,7 +83,8 @@ def configure(parser: ArgumentParser) -> None:
         metavar="TIME",
         type=duration,
         help="Length of the recording, such as 30s, 10min or 2h (default: a minute for a model;"
-        " for a process until Ctrl-C, or until it ends).",
+        " for a process until Ctrl-C, or until it ends). For a model, the number of runs is"
+        f" estimated from the first ones; it is {MIN_LEAK_RUNS} at least.",
     )
     group.add_argument(
         "--every",
@@ -101,8 +117,8 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument(
         "--vary",
         metavar="KIND,…",
-        help="What differs from run to run: content, shape (the sizes of free dimensions), or none"
-        " (default: content; sizes with a range always vary).",
+        help="Kinds of variation from run to run: content, shape (the sizes of free dimensions), or"
+        " none (default: content; sizes with a range always vary).",
     )
     add_inputs(group, ranges=True)
 
@@ -173,9 +189,6 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
         raise UsageError("--pause is for running processes: a model is read between runs.")
     unit = "reload" if options.reload else "run"
     line.show(f"first {unit}")
-    timeout_s = options.timeout
-    if timeout_s is None:
-        timeout_s = DEFAULT_TIMEOUT_S + (options.duration_s or 0.0)
     return leak(
         Path(options.target),
         runs=options.runs,
@@ -194,36 +207,33 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
         load_from=options.load_from,
         telemetry=options.telemetry,
         python=options.python,
-        timeout_s=timeout_s,
-        on_progress=lambda done, total, size: line.show(
-            f"{unit} {done:,} of {total:,} · {format_size(size)}"
+        timeout_s=options.timeout,
+        on_progress=lambda progress: line.show(
+            f"{unit} {progress.runs_done:,} of {progress.runs_planned:,}"
+            f" · {format_size(progress.resident_bytes)}"
         ),
     )
 
 
 def _observe_process(options: Namespace, line: StatusLine) -> Growth:
-    from memdiag.api.leak import EVERY_S, leak_process
-    from memdiag.units import counted, format_size
+    from memdiag.api.leak_program import DEFAULT_PERIOD_S, leak_process
+    from memdiag.units import format_size
 
     _refuse_model_options(options)
     line.show("until Ctrl-C" if options.duration_s is None else "observing")
 
-    def show(done: int, total: int, size: int) -> None:
-        runs = f"{counted(done, 'run')} · " if done else ""
-        line.show(f"{runs}{format_size(size)}")
-
     return leak_process(
         int(options.target),
         duration_s=options.duration_s,
-        every_s=options.period_s or EVERY_S,
+        period_s=options.period_s or DEFAULT_PERIOD_S,
         pause=options.pause,
-        on_progress=show,
+        on_progress=lambda progress: line.show(format_size(progress.resident_bytes)),
     )
 
 
 def _observe_program(options: Namespace) -> int:
     """Run the program, which keeps the terminal; the summary goes to standard error."""
-    from memdiag.api.leak import EVERY_S, leak_program
+    from memdiag.api.leak_program import DEFAULT_PERIOD_S, leak_program
     from memdiag.cli.output import Destination
 
     if options.target is not None:
@@ -245,7 +255,7 @@ def _observe_program(options: Namespace) -> int:
         )
     folder = options.out or Path(f"memdiag-leak-{os.getpid()}")
     destination = Destination(folder, plotly=options.plotly)
-    growth, exit_code = leak_program(options.program, every_s=options.period_s or EVERY_S)
+    growth, exit_code = leak_program(options.program, period_s=options.period_s or DEFAULT_PERIOD_S)
 
     def print_result(written: Sequence[Path]) -> int:
         code = _print_result(growth, written, options, to_stderr=True)
@@ -279,7 +289,6 @@ def _print_result(
         ReportError: the job summary cannot be written.
     """
     from memdiag.cli.output import append_job_summary, print_record
-    from memdiag.records.growth import BAD_VERDICTS
     from memdiag.reports import report_of
     from memdiag.reports.text import plain
 
@@ -300,4 +309,4 @@ def _print_result(
         if not is_summary:
             print(f"memdiag: ended early: {plain(growth.message)}", file=sys.stderr)
         return ERROR
-    return FINDINGS if growth.verdict in BAD_VERDICTS else CLEAN
+    return FINDINGS if growth.is_leak_or_kept else CLEAN

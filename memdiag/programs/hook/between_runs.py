@@ -21,7 +21,7 @@ MAX_REFERENCES = 200  # of a kind; from here on every second one is dropped
 RECENT = 20  # runs whose values may be alive in any program
 
 
-class BetweenRuns:
+class PauseBetweenRuns:
     """Asks memdiag to read the memory between two runs, at most once a period.
 
     Args:

@@ -43,7 +43,7 @@ MIN_GROWTH_BYTES = 1 << 20  # of the high-water mark, for a run to be recorded a
 SAMPLED_BLOCKS = 64
 SAMPLED_BLOCK_BYTES = 16 << 10
 ANSWER_S = 120
-BETWEEN_RUNS = "MEMDIAG_RUN_BETWEEN_RUNS"
+PAUSE_PERIOD = "MEMDIAG_RUN_BETWEEN_RUNS"
 WATCHED_RUNS = ("run", "run_with_ort_values")
 SEVERITY_INFO = 1
 SEVERITY_WARNING = 2
@@ -615,7 +615,7 @@ def install(onnxruntime: Any, address: str, *, at_import: bool) -> Callable[[], 
         for name, wrap in _RUNS.items():
             if name in vars(base):
                 wrapped.append((base, name, wrap(vars(base)[name])))
-    if os.environ.get(BETWEEN_RUNS):
+    if os.environ.get(PAUSE_PERIOD):
         wrapped = _stopping_between_runs(wrapped, sessions)
     for base in session_class.__mro__:
         if "end_profiling" in vars(base):
@@ -658,7 +658,7 @@ def _stopping_between_runs(
         return wrapped
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    stops = module.BetweenRuns(sessions.channel.ask, float(os.environ[BETWEEN_RUNS]))
+    stops = module.PauseBetweenRuns(sessions.channel.ask, float(os.environ[PAUSE_PERIOD]))
     return [
         (owner, name, stops.watched(method, feeds_at=1) if name in WATCHED_RUNS else method)
         for owner, name, method in wrapped

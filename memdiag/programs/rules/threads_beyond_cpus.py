@@ -41,6 +41,7 @@ from contextlib import suppress
 from math import ceil
 
 from memdiag.errors import UsageError
+from memdiag.ort.releases import SHARED_POOL_SINCE, THREADS_BY_ENVIRONMENT_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.programs.session_facts import (
     alive_together,
@@ -63,8 +64,6 @@ RULE = Rule(
 
 _MAX_THREADS_PER_CPU = 4
 _CPU_PROVIDERS = ("CPUExecutionProvider",)
-_ENVIRONMENT_SINCE = Runtime(1, 31)
-_SHARED_POOL_SINCE = Runtime(1, 23)
 
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
@@ -137,7 +136,7 @@ def _finding(
 def _environment_advice(cpus: int, onnxruntime: str | None) -> str:
     """Return how to set the threads of sessions that libraries create."""
     variable = f"ORT_INTRA_OP_NUM_THREADS={cpus}"
-    if _is_older(onnxruntime, _ENVIRONMENT_SINCE):
+    if _is_older(onnxruntime, THREADS_BY_ENVIRONMENT_SINCE):
         return (
             "For sessions that a library creates, use onnxruntime 1.31 or newer (this is"
             f" {onnxruntime}) with {variable} in the environment."
@@ -147,7 +146,7 @@ def _environment_advice(cpus: int, onnxruntime: str | None) -> str:
 
 def _sharing_advice(cpus: int, onnxruntime: str | None) -> str:
     """Return how to have fewer threads in all."""
-    if _is_older(onnxruntime, _SHARED_POOL_SINCE):
+    if _is_older(onnxruntime, SHARED_POOL_SINCE):
         return (
             "Set SessionOptions.intra_op_num_threads to 1 for sessions that run at the same time as"
             " others, or create fewer sessions."

@@ -1,6 +1,6 @@
 """The table of the blocks of malloc that grew."""
 
-from memdiag.records.growth import BAD_VERDICTS, GrowingBlocks, Growth
+from memdiag.records.growth import GrowingBlocks, GrowingOwner, Growth
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain
 from memdiag.units import format_size
@@ -16,7 +16,8 @@ def block_table(growth: Growth, *, limit: int = MAX_ROWS) -> Table:
 
     It has no rows where the growth is not of memory in use: a few blocks more are no finding.
     """
-    is_evidence = growth.slope is not None and growth.verdict in (*BAD_VERDICTS, "undecided")
+    grows = growth.is_leak_or_kept or growth.verdict == "undecided"
+    is_evidence = growth.slope is not None and grows
     steady = [each for each in growth.blocks if is_evidence and each.blocks >= MIN_BLOCKS]
     return Table(
         columns=(
@@ -26,11 +27,11 @@ def block_table(growth: Growth, *, limit: int = MAX_ROWS) -> Table:
             Column("together", "right"),
             Column("content", wraps=True, css="prose"),
         ),
-        rows=tuple(map(_row, steady[:limit])),
+        rows=tuple(_row(each, growth.owner) for each in steady[:limit]),
     ).without_empty_columns()
 
 
-def _row(blocks: GrowingBlocks) -> Row:
+def _row(blocks: GrowingBlocks, owner: GrowingOwner | None) -> Row:
     size = blocks.block_bytes * blocks.blocks
     rate = blocks.blocks_per_run
     return Row(
@@ -38,5 +39,6 @@ def _row(blocks: GrowingBlocks) -> Row:
         f"{blocks.blocks:,}",
         "" if rate is None else f"{rate:.3g}",
         Cell(format_size(size), title=f"{size:,} bytes"),
-        plain(blocks.content),
+        # Other owners grow by other memory than these blocks.
+        plain(blocks.content) if owner == "heap" else "",
     )

@@ -1,11 +1,11 @@
-"""What the picture and the page draw: the resident set over runs, and its owners at the moments."""
+"""Data of the picture and the page: the resident set over runs, and its owners at the moments."""
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memdiag.growth.wording import rate
-from memdiag.records.growth import BAD_VERDICTS, Growth
+from memdiag.records.growth import Growth
 from memdiag.reports.growth.owners import (
     OwnerSeries,
     attributed,
@@ -16,7 +16,7 @@ from memdiag.reports.growth.owners import (
     warm_up_index,
     warm_up_position,
 )
-from memdiag.reports.thinning import thin
+from memdiag.thinning import thin
 from memdiag.units import KIB, MIB, format_size
 
 MIN_STEP_BYTES = 256 * KIB
@@ -59,7 +59,7 @@ class GrowthLayer:
 
     Attributes:
         grown: its growth as text, with its sign.
-        resident_bytes: what is stacked.
+        resident_bytes: the height in the stack of owners.
         growth_bytes: the growth since `GrowthChart.since`, at `GrowthChart.growth_x`.
         is_drawn: whether its growth is large enough for a line.
     """
@@ -111,7 +111,7 @@ def growth_chart(growth: Growth, *, max_points: int = 3000) -> GrowthChart:
     """Return the chart of `growth` with at most about `max_points` points of the curve."""
     moments = attributed(growth)
     series = owner_series(growth)
-    is_bad = growth.verdict in BAD_VERDICTS
+    is_bad = growth.is_leak_or_kept
     since = warm_up_index(growth, moments) if is_bad and moments else 0
     judged = judged_series(growth, series)
     has_samples = bool(growth.samples) and growth.unit != "second"
@@ -176,7 +176,7 @@ def _slope_line(
     growth: Growth, series: Sequence[OwnerSeries], judged: OwnerSeries | None, since: int
 ) -> SlopeLine | None:
     """Return the slope to draw: only of growth that had not ended."""
-    if growth.slope is None or growth.verdict not in (*BAD_VERDICTS, "undecided"):
+    if growth.slope is None or not (growth.is_leak_or_kept or growth.verdict == "undecided"):
         return None
     if judged is None:
         moments, sizes = growth.moments, [moment.resident_bytes for moment in growth.moments]
@@ -184,11 +184,11 @@ def _slope_line(
         moments = attributed(growth)[since:]
         sizes = [size - judged.bytes[since] for size in judged.bytes[since:]]
     xs = [position(growth, moment) for moment in moments]
-    per_run = growth.slope.bytes_per_run
-    offset = statistics.median(y - per_run * x for x, y in zip(xs, sizes, strict=True))
+    per_unit = growth.slope.bytes_per_unit
+    offset = statistics.median(y - per_unit * x for x, y in zip(xs, sizes, strict=True))
     return SlopeLine(
         x=(xs[0], xs[-1]),
-        bytes=(offset + per_run * xs[0], offset + per_run * xs[-1]),
+        bytes=(offset + per_unit * xs[0], offset + per_unit * xs[-1]),
         text=rate(growth.slope, growth.unit),
         of_owner=None if judged is None else series.index(judged),
     )

@@ -1,9 +1,9 @@
-"""The answer of a growth record: the verdict, what was run, and what to do."""
+"""The answer of a growth record: the verdict, facts on the runs, and advice."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from memdiag.records.growth import BAD_VERDICTS, Growth
+from memdiag.records.growth import Growth
 from memdiag.reports.text import capitalized, plain
 from memdiag.units import counted, format_duration
 
@@ -17,10 +17,10 @@ class GrowthHeadline:
     Attributes:
         subject: the name of the model's file, the command, or the process.
         first: the verdict with its figures.
-        facts: what was run, how often, with what.
-        advice: what to do.
+        facts: the number of runs, their inputs and the release of onnxruntime.
+        advice: advice in a sentence; empty if there is nothing to do.
         style: the colour of the verdict on a terminal.
-        ended: why it ended early; empty if it did not.
+        ended: why the observation ended early; empty if it did not.
     """
 
     subject: str
@@ -44,15 +44,10 @@ def growth_headline(growth: Growth) -> GrowthHeadline:
         subject=name,
         first=_sentence(growth.sentence),
         facts=" · ".join(_facts(growth)),
-        advice=capitalized(_sentence(growth.remedy)),
+        advice=capitalized(_sentence(growth.advice)),
         style=_STYLES.get(growth.verdict, "bold yellow"),
         ended=_sentence(growth.message),
     )
-
-
-def is_bad(growth: Growth) -> bool:
-    """Return whether the verdict is a leak or kept values."""
-    return growth.verdict in BAD_VERDICTS
 
 
 def _sentence(text: str) -> str:

@@ -3,25 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from memdiag.growth.wording import OWNER_LABELS
 from memdiag.records.attribution import OwnerKind
-from memdiag.records.growth import BAD_VERDICTS, GrowingOwner, Growth, Moment
+from memdiag.records.growth import GROWING_OWNERS, GrowingOwner, Growth, Moment, kinds_of
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.xray.owners import LABELS
 from memdiag.units import format_duration, format_size
 
-_GROWING: dict[OwnerKind, GrowingOwner] = {
-    "weights": "heap",
-    "other_heap": "heap",
-    "allocator_retained": "allocator_retained",
-    "python": "python",
-    "external_data": "files",
-    "mapped_files": "files",
-    "runtime_libraries": "files",
-    "other_libraries": "files",
-    "thread_stacks": "other",
-    "unnamed": "other",
-}
-_HEAP = "malloc blocks in use"
 _ORDER: tuple[OwnerKind, ...] = tuple(LABELS)
 
 
@@ -93,14 +81,21 @@ def owner_series(growth: Growth) -> tuple[OwnerSeries, ...]:
         found.append(
             OwnerSeries(
                 kind=kind,
-                label=_HEAP if kind == "other_heap" else LABELS[kind],
-                growing=_GROWING[kind],
+                label=_label(kind),
+                growing=GROWING_OWNERS[kind],
                 is_idle=kind == "allocator_retained",
                 resident_bytes=resident,
                 bytes=sizes or resident,
             )
         )
     return tuple(each for each in found if any(each.bytes) or any(each.resident_bytes))
+
+
+def _label(kind: OwnerKind) -> str:
+    """Return the words of the verdict for `kind`; those of the X-ray for kinds it does not name."""
+    owner = GROWING_OWNERS[kind]
+    is_named = kind == "other_heap" or kinds_of(owner) == (kind,)
+    return OWNER_LABELS[owner] if is_named else LABELS[kind]
 
 
 def _arena(moments: Sequence[Moment], resident: tuple[int, ...]) -> tuple[OwnerSeries, ...]:
@@ -122,7 +117,7 @@ def _arena(moments: Sequence[Moment], resident: tuple[int, ...]) -> tuple[OwnerS
     return (
         OwnerSeries(
             kind="arena",
-            label="arena, in use",
+            label=OWNER_LABELS["arena"],
             growing="arena",
             is_idle=False,
             resident_bytes=in_use,
@@ -130,7 +125,7 @@ def _arena(moments: Sequence[Moment], resident: tuple[int, ...]) -> tuple[OwnerS
         ),
         OwnerSeries(
             kind="arena",
-            label="arena slack",
+            label=OWNER_LABELS["arena_slack"],
             growing="arena_slack",
             is_idle=True,
             resident_bytes=slack,
@@ -146,7 +141,7 @@ def _known(values: Sequence[int | None]) -> tuple[int, ...] | None:
 
 def judged_series(growth: Growth, series: Sequence[OwnerSeries]) -> OwnerSeries | None:
     """Return the owner whose slope a leak or kept values are judged by; None for other verdicts."""
-    if growth.verdict not in BAD_VERDICTS or growth.owner is None:
+    if not growth.is_leak_or_kept or growth.owner is None:
         return None
     # Sessions consist of blocks and of values in arenas.
     owners = ("heap", "arena") if growth.owner == "sessions" else (growth.owner,)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from memdiag.records.profile import PeakKind, PhaseName, Profile, Samples, Span
 from memdiag.reports.profile.headline import baseline_memory
-from memdiag.reports.thinning import thin
+from memdiag.thinning import thin
 from memdiag.units import format_size
 
 

@@ -15,7 +15,7 @@ from memdiag.reports.run.names import (
 )
 from memdiag.reports.run.sessions import peak_bytes, peak_phase, rise_bytes
 from memdiag.reports.text import plain, shortened
-from memdiag.reports.thinning import thin
+from memdiag.thinning import thin
 from memdiag.units import MIB, format_duration, format_size
 
 MIN_RISE_BYTES = MIB

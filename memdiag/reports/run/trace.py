@@ -10,7 +10,6 @@ from memdiag.errors import RecordError, UsageError
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
 from memdiag.reports.run.names import model_names, process_name, session_name, shapes_text
 from memdiag.reports.text import plain
-from memdiag.reports.thinning import thin
 from memdiag.reports.trace import (
     MAX_SAMPLES,
     Event,
@@ -24,6 +23,7 @@ from memdiag.reports.trace import (
     slice_of,
     track_name,
 )
+from memdiag.thinning import thin
 from memdiag.units import format_size
 
 MAX_PROFILE_BYTES = 1 << 30

@@ -4,10 +4,9 @@ Run by path beside `child.py`, whose protocol it uses: one job in, then one requ
 answer to each is an event. Requests:
 
 - ``run``: run `times` times and write the resident and the shared pages after each run to a file;
-- ``reload``: as ``run``, but create the session anew before each run;
-- ``heads``: run once more with the same inputs, and write the first bytes of each input and output
-  to a file;
-- ``release``: release the session;
+  if the job has `reload`, create the session before each run and release it afterwards;
+- ``value_prefixes``: run once more with the same inputs, and write the first bytes of each input
+  and output to a file;
 - ``trim``: return freed heap to the system.
 
 Between requests the process does nothing, so that its memory can be read.
@@ -34,7 +33,7 @@ else:
     import unlogged_session
 
 
-HEAD_BYTES = 256
+PREFIX_BYTES = 256
 
 
 class Runner:
@@ -43,9 +42,9 @@ class Runner:
     Args:
         onnxruntime: the module.
         numpy: the module.
-        job: the job of the parent, with `feed_sets`, `vary_contents`, `choice` (the index of the
-            set of inputs of each run, in turn), `reload`, `callers` and `max_batch` (the most runs
-            of a request).
+        job: the job of the parent, with `feed_sets`, `vary_contents`, `input_order` (the index of
+            the set of inputs of each run, in turn), `reload`, `callers` and `max_batch` (the most
+            runs of a request).
     """
 
     def __init__(self, onnxruntime: Any, numpy: Any, job: dict[str, Any]) -> None:
@@ -92,17 +91,18 @@ class Runner:
             os.write(file, self._figures[: 24 * done])
             os.close(file)
 
-    def heads(self) -> list[tuple[str, str]]:
+    def value_prefixes(self) -> list[tuple[str, str]]:
         """Return (description, first bytes in hexadecimal) of the last inputs and their outputs."""
         feeds = self._sets[self._last]
-        found = [(f"input {name!r}", head_of(value)) for name, value in feeds.items()]
+        found = [(f"input {name!r}", prefix_of(value)) for name, value in feeds.items()]
         names = [output.name for output in self._session.get_outputs()]
         outputs = self._run(None, feeds, self._options)
-        found += [(f"output {name!r}", head_of(value)) for name, value in zip(names, outputs)]  # noqa: B905 # Python 3.9
-        return [(name, head.hex()) for name, head in found]
+        found += [(f"output {name!r}", prefix_of(value)) for name, value in zip(names, outputs)]  # noqa: B905 # Python 3.9
+        return [(name, prefix.hex()) for name, prefix in found]
 
     def _measure_run(self, index: int, reload: bool) -> None:
-        chosen = self._last = self._job["choice"][self._done % len(self._job["choice"])]
+        order = self._job["input_order"]
+        chosen = self._last = order[self._done % len(order)]
         if self._job["vary_contents"]:
             self._contents[chosen].change()
         started = time.perf_counter()
@@ -130,15 +130,15 @@ class Runner:
             call.result()
 
 
-def head_of(value: Any) -> bytes:
+def prefix_of(value: Any) -> bytes:
     """Return the first bytes of an array, or of its first text; empty for other values."""
     while isinstance(value, list) and value:
         value = value[0]
     if hasattr(value, "dtype") and value.size:
-        first = value.reshape(-1)[: HEAD_BYTES // max(1, value.itemsize) + 1]
+        first = value.reshape(-1)[: PREFIX_BYTES // max(1, value.itemsize) + 1]
         if value.dtype.kind in "OUS":
-            return str(first[0]).encode()[:HEAD_BYTES]
-        return bytes(first.tobytes()[:HEAD_BYTES])
+            return str(first[0]).encode()[:PREFIX_BYTES]
+        return bytes(first.tobytes()[:PREFIX_BYTES])
     return b""
 
 
@@ -163,13 +163,10 @@ def main() -> None:
             if stage == "run":
                 runner.run(asked["times"], job["reload"], asked["figures"])
                 channel.send("ran")
-            elif stage == "heads":
+            elif stage == "value_prefixes":
                 with open(asked["path"], "w", encoding="utf-8") as file:
-                    json.dump(runner.heads(), file)
+                    json.dump(runner.value_prefixes(), file)
                 channel.send("written")
-            elif stage == "release":
-                runner.release()
-                channel.send("released")
             else:
                 channel.send("trimmed", possible=child.trim())
     except Exception as error:

@@ -1,10 +1,10 @@
-"""Thinning of long series of samples for charts and traces."""
+"""Thinning of long series of samples, for charts, traces and records."""
 
 from collections.abc import Sequence
 
 
 def thin(values: Sequence[int], max_points: int) -> tuple[int, ...]:
-    """Return the indices of the samples to draw: first, last, and the extremes of each bucket.
+    """Return the indices of the samples to keep: first, last, and the extremes of each bucket.
 
     Every peak is kept.
     """

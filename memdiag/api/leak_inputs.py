@@ -1,0 +1,137 @@
+"""Inputs of the runs in which a model is examined for leaks: sets of different sizes."""
+
+import random
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from memdiag.api.inputs import ChosenInputs, choose_inputs, find_inputs, save_inputs
+from memdiag.errors import MeasurementError, UsageError
+from memdiag.model.inputs import plan_inputs
+from memdiag.model.model_file import ModelFile
+from memdiag.runner.job import Feed, InputConfig, Job
+from memdiag.runner.try_inputs import inputs_that_run, try_once
+
+MAX_COMBINATIONS = 24
+"""Combinations of sizes with which a model is run, if sizes vary."""
+
+
+class SizedInputs(NamedTuple):
+    """One set of inputs.
+
+    Attributes:
+        sizes: the sizes of the dimensions that vary, by name.
+        feeds: the inputs.
+    """
+
+    sizes: Mapping[str, int]
+    feeds: tuple[Feed, ...]
+
+
+def sized_inputs(
+    file: ModelFile,
+    job: Job,
+    inputs: InputConfig,
+    *,
+    ranges: Mapping[str, tuple[int, int]],
+    vary_shapes: bool,
+    scratch: Path,
+) -> list[SizedInputs]:
+    """Return the sets of inputs of the runs, the largest first; those that do not run are left out.
+
+    Args:
+        file: the model.
+        job: the session.
+        inputs: sizes and arrays of the inputs.
+        ranges: ranges of free dimensions, by name.
+        vary_shapes: change the sizes of free dimensions without a range, too.
+        scratch: a folder for the arrays.
+
+    Raises:
+        UsageError: the model runs with none of them, or no dimension can vary.
+        MeasurementError: the session cannot be created.
+    """
+    dims, given = inputs.dims, inputs.arrays
+    chosen = choose_inputs(file, dims=dims, given=given)
+    first = tuple(save_inputs(chosen.plans, given, scratch / "inputs"))
+    trial = try_once(job, first)
+    if not trial.has_session:
+        raise MeasurementError(f"{file.path}: the session cannot be created ({trial.problem}).")
+    if not trial.runs:
+        found = find_inputs(file, job, scratch, dims=dims, given=given, first=chosen)
+        if found is None:
+            raise UsageError(
+                f"{file.path}: it does not run with these inputs ({trial.problem}). Give --dim or"
+                " --input."
+            )
+        chosen = found
+        first = tuple(save_inputs(chosen.plans, given, scratch / "found"))
+    ranges = dict(ranges)
+    if vary_shapes:
+        for dimension in chosen.dimensions:
+            if dimension.source == "chosen" and dimension.role != "sum" and dimension.size > 1:
+                ranges.setdefault(dimension.name, (1, dimension.size))
+        if not ranges:
+            raise UsageError(
+                f"{file.path}: no dimension can vary. Give a range: --dim NAME=LOW..HIGH."
+            )
+    sets = [SizedInputs(_sizes(chosen, ranges), first)]
+    if not ranges:
+        return sets
+    candidates = []
+    for number, sizes in enumerate(_combinations(ranges)):
+        plans = plan_inputs(file, dims={**dims, **sizes}, given=given)
+        feeds = tuple(save_inputs(plans, given, scratch / f"sizes-{number}"))
+        candidates.append(SizedInputs(sizes, feeds))
+    usable = inputs_that_run(job, [candidate.feeds for candidate in candidates])
+    return sets + [candidates[index] for index in usable]
+
+
+def _sizes(chosen: ChosenInputs, ranges: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    return {each.name: each.size for each in chosen.dimensions if each.name in ranges}
+
+
+def _combinations(ranges: Mapping[str, tuple[int, int]]) -> list[dict[str, int]]:
+    """Return at most `MAX_COMBINATIONS` combinations of sizes in `ranges`, evenly chosen."""
+    names = list(ranges)
+    count = 1
+    for low, high in ranges.values():
+        count *= high - low + 1
+    if count <= MAX_COMBINATIONS:
+        every = product(*(range(low, high + 1) for low, high in ranges.values()))
+        return [dict(zip(names, sizes, strict=True)) for sizes in every]
+    chosen = random.Random(0)
+    return [
+        {name: chosen.randint(low, high) for name, (low, high) in ranges.items()}
+        for _ in range(MAX_COMBINATIONS)
+    ]
+
+
+def input_order(sets: int) -> tuple[int, ...]:
+    """Return the index of the set of inputs of each run, in turn."""
+    if sets == 1:
+        return (0,)
+    chosen = random.Random(0)
+    return tuple(chosen.randrange(sets) for _ in range(4 * sets))
+
+
+def runs_with_new_largest(
+    sets: Sequence[SizedInputs], order: Sequence[int], runs: int
+) -> frozenset[int]:
+    """Return the numbers of the runs in which a dimension was larger than in all runs before."""
+    largest: dict[str, int] = {}
+    found = set()
+    for run in range(1, runs + 1):
+        sizes = sets[order[(run - 1) % len(order)]].sizes
+        if any(size > largest.get(name, 0) for name, size in sizes.items()):
+            found.add(run)
+        for name, size in sizes.items():
+            largest[name] = max(size, largest.get(name, 0))
+    return frozenset(found)
+
+
+def varied_sizes(sets: Sequence[SizedInputs]) -> dict[str, tuple[int, int]]:
+    """Return the smallest and the largest size of each dimension that varies, by name."""
+    sizes = {name: [each.sizes[name] for each in sets] for name in sets[0].sizes}
+    return {name: (min(found), max(found)) for name, found in sizes.items()}

@@ -1,0 +1,208 @@
+"""Is it a leak? Observe processes and programs while they do their own work."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from memdiag.api.run import run_program
+from memdiag.api.watch import watch
+from memdiag.errors import UsageError, XrayError
+from memdiag.growth.growing_blocks import growing_sizes, lasting_bytes
+from memdiag.growth.growth_record import growth_record
+from memdiag.growth.model_observation import GrowthProgress, OnGrowth
+from memdiag.growth.process_history import ProcessHistory
+from memdiag.growth.verdict import MIN_MOMENTS, Observation
+from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorder import Recorder, RunPause
+from memdiag.records.growth import GrowingBlocks, Growth, KeptValues
+from memdiag.records.run import ProgramRun
+
+DEFAULT_PERIOD_S = 2.0
+WARM_UP_SHARE = 0.1
+"""Share of the moments of a running program that count as its warm-up."""
+
+MIN_COUNTED_RUNS = 40
+"""Runs from which on growth is counted by runs instead of seconds."""
+
+MIN_EARLIER_VALUES = 40
+MIN_KEPT_SHARE = 0.5
+"""A program keeps its values if this share of those of earlier runs is alive, of at least 40."""
+
+CALLING_THREADS = 8
+"""Threads of a program that may each have a cache of freed blocks."""
+
+MAX_OTHERS = 5
+SHORT = "too short for a verdict. Observe it longer, or read it more often with --every."
+
+
+class ProgramGrowth(NamedTuple):
+    """The growth of a program, and how it ended.
+
+    Attributes:
+        growth: the growth.
+        exit_code: the exit code of the program; negative for the signal that ended it.
+    """
+
+    growth: Growth
+    exit_code: int
+
+
+def leak_process(
+    pid: int,
+    *,
+    duration_s: float | None = None,
+    period_s: float = DEFAULT_PERIOD_S,
+    pause: bool = False,
+    on_progress: OnGrowth | None = None,
+) -> Growth:
+    """Observe process `pid` and its descendants while they work, and return whether one grows.
+
+    Of several processes with onnxruntime, that with the most growth is judged. The observation ends
+    after `duration_s`, with the process, or at Ctrl-C.
+
+    Args:
+        pid: a process of this user, in any language.
+        duration_s: the length of the observation in seconds; None for no limit.
+        period_s: the seconds between two readings of the memory, at the start.
+        pause: stop the process for some tenths of a second while it is read (SIGSTOP). The heap of
+            a busy process can only be read so.
+        on_progress: called after each reading.
+
+    Raises:
+        UsageError: `pid` is this process or process 1, or a time is out of bounds.
+        XrayError: there is no such process, or it cannot be read.
+    """
+    histories = _Histories(period_s, on_progress, pauses=pause)
+    run = watch(pid, duration_s=duration_s, on_progress=histories.update)
+    return histories.growth(run, f"process {pid}", "process")
+
+
+def leak_program(
+    command: Sequence[str],
+    *,
+    period_s: float = DEFAULT_PERIOD_S,
+    on_progress: OnGrowth | None = None,
+) -> ProgramGrowth:
+    """Run the program `command` with its own traffic, and return whether a process of it grows.
+
+    The memory of a process is read between two runs: the thread that called the last one waits for
+    some tenths of a second.
+
+    Args:
+        command: the program and its arguments.
+        period_s: the seconds between two readings of the memory, at the start.
+        on_progress: called after each reading.
+
+    Raises:
+        UsageError: `command` is empty, or the program cannot be started.
+        XrayError: no process of the program used onnxruntime.
+    """
+    histories = _Histories(period_s, on_progress)
+    run = run_program(command, xray=False, run_pause=RunPause(period_s, histories.read))
+    growth = histories.growth(run, " ".join(command), "program")
+    return ProgramGrowth(growth, run.exit_code or 0)
+
+
+class _Histories:
+    """The histories of the processes of a recording that use onnxruntime."""
+
+    def __init__(
+        self, period_s: float, on_progress: OnGrowth | None, *, pauses: bool = False
+    ) -> None:
+        if not period_s > 0:
+            raise UsageError(f"--every must be greater than 0, not {period_s:g}.")
+        self._period_s = period_s
+        self._on_progress = on_progress
+        self._pauses = pauses
+        self._histories: dict[int, ProcessHistory] = {}
+        self._processes: dict[int, RecordedProcess] = {}
+
+    def update(self, recorder: Recorder) -> None:
+        """Read the processes of a recording that use onnxruntime, if their next moment is due."""
+        for process in recorder.processes:
+            if process.ended_s is None and process.runtime_version is not None:
+                self.read(process, recorder.now_s(), 0)
+
+    def read(self, process: RecordedProcess, now_s: float, runs: int) -> None:
+        """Read `process` if its next moment is due."""
+        history = self._histories.setdefault(
+            process.pid, ProcessHistory(process.pid, self._period_s, pauses=self._pauses)
+        )
+        self._processes[process.pid] = process
+        sessions = None if process.unrecorded else len(process.live_sessions)
+        count = len(history.moments)
+        history.update(now_s, runs=runs, sessions=sessions)
+        if self._on_progress is not None and len(history.moments) != count:
+            resident_bytes = history.moments[-1].moment.resident_bytes
+            self._on_progress(GrowthProgress(runs, 0, resident_bytes))
+
+    def growth(self, run: ProgramRun, subject: str, kind: Literal["program", "process"]) -> Growth:
+        """Return the growth of the process that grew most.
+
+        Raises:
+            XrayError: no process with onnxruntime could be read.
+        """
+        growths = [
+            process_growth(history, self._processes[pid], kind)
+            for pid, history in self._histories.items()
+            if history.moments
+        ]
+        if not growths:
+            reasons = [each.failure for each in self._histories.values() if each.failure]
+            reason = reasons[0] if reasons else "no process with onnxruntime was seen."
+            raise XrayError(f"{subject}: {reason}")
+        growths.sort(key=lambda growth: (growth.is_leak_or_kept, growth.grown_bytes))
+        *others, growth = growths
+        notes = [*growth.notes, *run.notes]
+        notes += [f"{other.subject}: {other.sentence}" for other in others[:MAX_OTHERS]]
+        return msgspec.structs.replace(growth, subject=subject, notes=tuple(notes))
+
+
+def process_growth(
+    history: ProcessHistory, process: RecordedProcess, kind: Literal["program", "process"]
+) -> Growth:
+    """Return the growth of one process, which has one moment at least."""
+    memory = history.moments
+    moments = tuple(each.moment for each in memory)
+    warm_up = max(1, round(WARM_UP_SHARE * len(moments)))
+    blocks: tuple[GrowingBlocks, ...] = ()
+    lasting: int | None = None
+    if len(memory) > warm_up:
+        before, after = memory[warm_up], memory[-1]
+        blocks = growing_sizes(before, after)
+        lasting = lasting_bytes(before, after, CALLING_THREADS)
+    observation = Observation(
+        moments=moments,
+        unit="run" if moments[-1].run - moments[0].run >= MIN_COUNTED_RUNS else "second",
+        warm_up=warm_up,
+        blocks=blocks,
+        lasting_bytes=lasting,
+        caller_keeps_nothing=False,
+        kept_values=kept_values(process.kept_values),
+    )
+    return growth_record(
+        observation,
+        subject=f"process {process.pid}",
+        kind=kind,
+        runs=moments[-1].run,
+        warm_up_runs=moments[warm_up].run if len(moments) > warm_up else 0,
+        warm_up_s=moments[warm_up].time_s if len(moments) > warm_up else 0.0,
+        onnxruntime=process.runtime_version,
+        message="" if len(observation.moments_after_warm_up) >= MIN_MOMENTS else SHORT,
+    )
+
+
+def kept_values(alive: Mapping[str, tuple[int, int]]) -> KeptValues:
+    """Return which values of earlier runs a program keeps; empty if it keeps hardly any.
+
+    Args:
+        alive: how many values of earlier runs are alive, and how many there were, by ``input`` and
+            ``output``.
+    """
+    names: tuple[tuple[str, KeptValues], ...] = (("output", "outputs"), ("input", "inputs"))
+    for kind, name in names:
+        count, earlier = alive.get(kind, (0, 0))
+        if earlier >= MIN_EARLIER_VALUES and count >= MIN_KEPT_SHARE * earlier:
+            return name
+    return ""

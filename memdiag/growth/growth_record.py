@@ -1,0 +1,73 @@
+"""The record of growth: an observation of a model or a process, with its verdict."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from memdiag.growth.verdict import Observation, grown_bytes, judge
+from memdiag.growth.wording import advice, sentence
+from memdiag.records.growth import Growth, Moment, RunSample, Varied
+from memdiag.thinning import thin
+
+MAX_SAMPLES = 5000
+
+
+def growth_record(
+    observation: Observation,
+    *,
+    subject: str,
+    kind: Literal["model", "program", "process"],
+    runs: int,
+    warm_up_runs: int,
+    warm_up_s: float,
+    onnxruntime: str | None,
+    trim_returned_bytes: int | None = None,
+    varied: Sequence[Varied] = (),
+    threads: int = 1,
+    dimensions: Mapping[str, tuple[int, int]] | None = None,
+    message: str = "",
+) -> Growth:
+    """Judge `observation` and return its record; the other arguments are fields of the record."""
+    judgement = judge(observation)
+    moments = observation.moments
+    return Growth(
+        subject=subject,
+        kind=kind,
+        verdict=judgement.verdict,
+        sentence=sentence(judgement, observation),
+        advice=advice(judgement, trim_returned_bytes),
+        owner=judgement.owner,
+        slope=judgement.slope,
+        slope_bytes_per_run=judgement.slope.bytes_per_unit if judgement.slope else 0.0,
+        kept_values=observation.kept_values,
+        grown_bytes=grown_bytes(moments),
+        trim_returned_bytes=trim_returned_bytes,
+        runs=runs,
+        warm_up_runs=warm_up_runs,
+        warm_up_s=warm_up_s,
+        unit=observation.unit,
+        varied=tuple(varied),
+        threads=threads,
+        dimensions=dict(dimensions or {}),
+        blocks=observation.blocks,
+        moments=moments,
+        samples=_thinned(observation.samples),
+        notes=_notes(moments),
+        onnxruntime=onnxruntime,
+        message=message,
+    )
+
+
+def _thinned(samples: Sequence[RunSample]) -> tuple[RunSample, ...]:
+    """Return about `MAX_SAMPLES` of the samples at most, every peak included."""
+    sizes = [sample.resident_bytes for sample in samples]
+    return tuple(samples[index] for index in thin(sizes, MAX_SAMPLES))
+
+
+def _notes(moments: Sequence[Moment]) -> tuple[str, ...]:
+    unread = sum(moment.heap_bytes is None for moment in moments)
+    if not unread:
+        return ()
+    return (
+        f"blocks in use could not be counted at {unread} of {len(moments)} moments: the process was"
+        " busy (see --pause), or its allocator is not glibc's",
+    )

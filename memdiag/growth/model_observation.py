@@ -1,0 +1,134 @@
+"""The observation of a model's runs: how many there are, and the memory between them."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from memdiag.defaults import DEFAULT_LEAK_DURATION_S, DEFAULT_LEAK_RUNS, MIN_LEAK_RUNS
+from memdiag.errors import MeasurementError, XrayError
+from memdiag.growth.growing_blocks import growing_blocks, lasting_bytes
+from memdiag.growth.model_runs import ModelRuns
+from memdiag.growth.moment import MemoryMoment
+from memdiag.records.growth import GrowingBlocks
+from memdiag.units import counted
+
+MOMENTS = 12
+"""Moments from the end of the warm-up to the end."""
+
+BATCH_S = 1.0
+"""Seconds between two reports of progress. Runs of a batch that Ctrl-C ends are lost."""
+
+_PACE_RUNS = 9
+
+
+class GrowthProgress(NamedTuple):
+    """The progress of an observation.
+
+    Attributes:
+        runs_done: the number of runs; 0 if it is not known.
+        runs_planned: the number of runs at the end; 0 if it is not known.
+        resident_bytes: the resident set of the process.
+    """
+
+    runs_done: int
+    runs_planned: int
+    resident_bytes: int
+
+
+OnGrowth = Callable[[GrowthProgress], None]
+
+
+@dataclass(kw_only=True)
+class ModelObservation:
+    """Memory between the runs of a model.
+
+    Attributes:
+        moments: after the first run, after the warm-up, and then evenly spread until the end.
+        warm_up_runs: the number of runs before growth is judged.
+        blocks: the sizes of blocks that grew since the warm-up; none if sessions are reloaded.
+        lasting_bytes: the bytes of blocks that no cache of malloc explains; None if the runs ended
+            early.
+        trim_returned_bytes: the resident bytes that malloc returned at the end; None if it cannot.
+        message: why the runs ended early; empty if they did not.
+    """
+
+    moments: list[MemoryMoment] = field(default_factory=list)
+    warm_up_runs: int = 0
+    blocks: tuple[GrowingBlocks, ...] = ()
+    lasting_bytes: int | None = None
+    trim_returned_bytes: int | None = None
+    message: str = ""
+
+
+def observe_runs(
+    runs: ModelRuns,
+    *,
+    max_runs: int | None,
+    duration_s: float | None,
+    on_progress: OnGrowth | None = None,
+) -> ModelObservation:
+    """Run the model many times, and return its memory at moments between the runs.
+
+    Args:
+        runs: the child.
+        max_runs: the number of runs; None for the default.
+        duration_s: the seconds for all runs; None for no limit on `max_runs`.
+        on_progress: called after each batch of runs.
+
+    Raises:
+        MeasurementError: the first run failed.
+        XrayError: this system does not let memdiag read the child.
+    """
+    observed = ModelObservation()
+    runs.run(1)
+    observed.moments.append(runs.moment())
+    try:
+        total = _planned_runs(runs, max_runs, duration_s)
+        observed.warm_up_runs = max(_PACE_RUNS + 1, total // 10)
+        for number in range(MOMENTS):
+            until = observed.warm_up_runs + (total - observed.warm_up_runs) * number // (
+                MOMENTS - 1
+            )
+            _advance(runs, until, total, on_progress)
+            observed.moments.append(runs.moment())
+        before, after = observed.moments[1], observed.moments[-1]
+        observed.lasting_bytes = lasting_bytes(before, after, runs.plan.callers + 1)
+        if not runs.plan.reload:
+            observed.blocks = growing_blocks(runs.pid, before, runs.moment(), runs.value_prefixes())
+        observed.trim_returned_bytes = _trim(runs)
+    except (MeasurementError, XrayError) as error:
+        observed.message = str(error)
+    except KeyboardInterrupt:
+        observed.message = f"interrupted after {counted(len(runs.samples), 'run')}"
+    return observed
+
+
+def _advance(runs: ModelRuns, until: int, total: int, on_progress: OnGrowth | None) -> None:
+    """Run until `until` runs are done, in batches of about `BATCH_S`."""
+    while (done := len(runs.samples)) < until:
+        batch = max(1, int(BATCH_S / max(runs.samples[-1].duration_s, 1e-6)))
+        runs.run(min(batch, until - done))
+        if on_progress is not None:
+            resident_bytes = runs.samples[-1].resident_bytes
+            on_progress(GrowthProgress(len(runs.samples), total, resident_bytes))
+
+
+def _planned_runs(runs: ModelRuns, max_runs: int | None, duration_s: float | None) -> int:
+    """Run a few times, and return the number of runs that the duration allows."""
+    if max_runs is not None and duration_s is None:
+        return max_runs
+    started = time.monotonic()
+    runs.run(_PACE_RUNS)
+    pace_s = (time.monotonic() - started) / _PACE_RUNS
+    fitting = int((duration_s or DEFAULT_LEAK_DURATION_S) / max(pace_s, 1e-6))
+    wanted = max_runs or (DEFAULT_LEAK_RUNS if duration_s is None else fitting)
+    return max(MIN_LEAK_RUNS, min(wanted, fitting))
+
+
+def _trim(runs: ModelRuns) -> int | None:
+    """Return the resident bytes that malloc returned to the system; None if it cannot."""
+    before = runs.moment().moment.resident_bytes
+    if not runs.trim():
+        return None
+    return max(0, before - runs.moment().moment.resident_bytes)

@@ -1,0 +1,58 @@
+"""The record of growth: its figures, and the samples that are left of a long series."""
+
+import pytest
+
+from memdiag.api.leak_program import kept_values
+from memdiag.growth.growth_record import MAX_SAMPLES, growth_record
+from memdiag.growth.verdict import Observation
+from memdiag.records.growth import Moment, RunSample
+from memdiag.units import MIB
+
+
+def test_a_peak_of_one_run_stays_among_the_samples() -> None:
+    count, peak = 3 * MAX_SAMPLES, 7001
+    samples = tuple(
+        RunSample(
+            run=run,
+            resident_bytes=50 * MIB + (run == peak),
+            anonymous_bytes=40 * MIB,
+            duration_s=0.001,
+        )
+        for run in range(1, count + 1)
+    )
+    moments = tuple(
+        Moment(run=run, time_s=run / 1000, resident_bytes=50 * MIB) for run in range(1, 20)
+    )
+    observation = Observation(
+        moments=moments, unit="run", warm_up=1, samples=samples, caller_keeps_nothing=True
+    )
+    growth = growth_record(
+        observation,
+        subject="m.onnx",
+        kind="model",
+        runs=count,
+        warm_up_runs=1,
+        warm_up_s=0.0,
+        onnxruntime=None,
+    )
+    runs = [sample.run for sample in growth.samples]
+    assert len(runs) <= MAX_SAMPLES + 2
+    assert peak in runs
+    assert (runs[0], runs[-1]) == (1, count)
+    assert (growth.verdict, growth.slope_bytes_per_run) == ("flat", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("alive", "kept"),
+    [
+        ({"output": (40, 40), "input": (0, 40)}, "outputs"),
+        ({"output": (0, 40), "input": (20, 40)}, "inputs"),
+        ({"output": (19, 40)}, ""),
+        ({"output": (39, 39)}, ""),  # too few to tell
+        ({}, ""),
+    ],
+)
+def test_values_are_kept_if_half_of_those_of_earlier_runs_are_alive(
+    alive: dict[str, tuple[int, int]], kept: str
+) -> None:
+    assert kept_values(alive) == kept

@@ -1,0 +1,54 @@
+"""The sentence of a verdict: which values and contents it names, and for which owner."""
+
+from typing import get_args
+
+import pytest
+
+from memdiag.growth.verdict import GrowthJudgement, Observation
+from memdiag.growth.wording import OWNER_LABELS, sentence
+from memdiag.records.attribution import OwnerKind
+from memdiag.records.growth import (
+    GROWING_OWNERS,
+    GrowingBlocks,
+    GrowingOwner,
+    KeptValues,
+    Moment,
+    Slope,
+    Verdict,
+)
+
+SLOPE = Slope(bytes_per_unit=1024.0, low=1024.0, high=1024.0)
+BLOCKS = (GrowingBlocks(block_bytes=1040, blocks=90, blocks_per_run=1.0, content="output 'y'"),)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "owner", "kept", "text"),
+    [
+        ("leak", "heap", "", "a leak: malloc blocks in use (output 'y') grow by 1 KiB a run; "),
+        # The content of blocks says nothing on values in arenas.
+        ("leak", "arena", "", "a leak: arena values in use grow by 1 KiB a run; "),
+        (
+            *("kept", "heap", "outputs"),
+            "kept values: the program keeps outputs of earlier runs; malloc blocks in use grow by ",
+        ),
+        ("kept", "sessions", "outputs", "kept values: sessions that are alive grow by 1 KiB"),
+        ("kept", "arena", "", "kept values: arena values in use grow by 1 KiB a run; "),
+    ],
+)
+def test_a_sentence_names_kept_values_and_the_content_of_the_heap_only(
+    verdict: Verdict, owner: GrowingOwner, kept: KeptValues, text: str
+) -> None:
+    observation = Observation(
+        moments=(Moment(run=90, time_s=1.0, resident_bytes=1 << 20),),
+        unit="run",
+        warm_up=0,
+        blocks=BLOCKS,
+        caller_keeps_nothing=False,
+        kept_values=kept,
+    )
+    assert sentence(GrowthJudgement(verdict, owner, SLOPE), observation).startswith(text)
+
+
+def test_every_kind_of_owner_has_an_owner_of_verdicts_with_a_label() -> None:
+    assert set(GROWING_OWNERS) == set(get_args(OwnerKind))
+    assert set(OWNER_LABELS) == set(get_args(GrowingOwner))
