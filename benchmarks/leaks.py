@@ -48,6 +48,7 @@ random = np.random.default_rng(0)
 kept = []
 rows = max(1, nbytes // 1024)  # a row of inputs and of outputs has 1 KiB
 for run in range(runs):
+    time.sleep(0.004)
     feeds = {"x": random.standard_normal((rows, 256), dtype=np.float32)}
     if kind == "ortvalues":
         values = {"x": onnxruntime.OrtValue.ortvalue_from_numpy(feeds["x"])}
@@ -63,7 +64,6 @@ for run in range(runs):
     elif kind == "sessions" and run % 20 == 0:
         kept.append(onnxruntime.InferenceSession(model, options))
         kept[-1].run(None, feeds)
-    time.sleep(0.004)
 """
 
 
@@ -98,13 +98,14 @@ INJECTED = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=RUNS, help=f"runs of each (default {RUNS})")
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"of each program (default {RUNS})")
+    parser.add_argument("--model-runs", type=int, default=RUNS, help="of each model that is clean")
     parser.add_argument("--clean", nargs="*", metavar="MODEL", help="clean models only")
     options = parser.parse_args()
     wrong = 0
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for row, is_right in _rows(Path(folder), options.runs, options.clean):
+        for row, is_right in _rows(Path(folder), options):
             print(" | ".join(row), "" if is_right else "  <-- WRONG", flush=True)
             wrong += not is_right
             rows.append(row)
@@ -112,14 +113,15 @@ def main() -> int:
         header = ["what", "truth", "verdict", "owner", "a run", "95 % interval", "time"]
         machine = describe_machine(memdiag.__version__, onnxruntime.__version__, None)
         facts = f"{machine.cpu}, {machine.cpu_count} CPUs, onnxruntime {machine.onnxruntime}"
-        text = f"{facts}; {options.runs:,} runs each.\n\n{table(header, rows)}"
-        replace_part("leaks", text, PAGE)
+        runs = f"{options.runs:,} runs of each program, {options.model_runs:,} of each model"
+        replace_part("leaks", f"{facts}; {runs}.\n\n{table(header, rows)}", PAGE)
     print(f"{len(rows)} cases, {wrong} wrong")
     return 1 if wrong else 0
 
 
-def _rows(folder: Path, runs: int, clean: list[str] | None) -> Iterator[tuple[list[str], bool]]:
+def _rows(folder: Path, options: argparse.Namespace) -> Iterator[tuple[list[str], bool]]:
     """Yield the cells of each case, and whether the verdict is right."""
+    clean, runs = options.clean, options.runs
     if clean is None:
         model = folder / "linear.onnx"
         onnx.save(_model(), model)
@@ -139,7 +141,7 @@ def _rows(folder: Path, runs: int, clean: list[str] | None) -> Iterator[tuple[li
     for path in map(Path, clean) if clean else real_models().values():
         started = time.monotonic()
         try:
-            growth = leak(path, runs=runs)
+            growth = leak(path, runs=options.model_runs)
         except MemdiagError as error:
             print(f"{path.name}: {error}", flush=True)
             continue
