@@ -15,9 +15,8 @@ from memdiag.reports.run import REPORT
 from memdiag.reports.run.headline import remarks, run_headline
 from memdiag.reports.run.names import command_text, model_names, numbers, shapes_text
 from memdiag.reports.run.owners import process_owners, tiles
-from memdiag.reports.run.peaks import moment
+from memdiag.reports.run.peaks import largest_session, moment
 from memdiag.reports.run.sessions import (
-    largest_session,
     peak_sentences,
     phase_table,
     session_table,
@@ -150,6 +149,27 @@ def test_the_phases_of_a_session_are_those_of_a_profile() -> None:
     ]
     assert table.rows[2].is_strong  # the peak
     assert [column.heading for column in table.columns][:3] == ["session 1", "time", "at start"]
+
+
+def test_a_sampled_peak_of_a_session_is_marked_and_the_process_keeps_its_own() -> None:
+    made = runs.session(1, peak=257)
+    phases = tuple(msgspec.structs.replace(phase, peak_kind="sampled") for phase in made.phases)
+    session = msgspec.structs.replace(made, phases=phases)
+    run = runs.run(session, processes=(runs.process(100, 20, 250, peak_rss_bytes=267 * MIB),))
+    text = words(shown(run))
+    assert "~+157" in text
+    assert "session 1 (a.onnx) in process 100, ~+157 MiB to ~257 MiB" in text
+    assert "~ by the largest sample seen" in text
+    assert [
+        cell.text for cell in session_table(run, limit=1).rows[0].cells if "~" in cell.text
+    ] == [
+        "~257 MiB",
+        "~157 MiB",
+    ]
+    (lane,) = run_timeline(run).lanes
+    assert lane.peak_bytes == 267 * MIB
+    assert "peak ~257 MiB" in lane.bars[0].sentences
+    assert "~" not in shown(runs.run(made))
 
 
 def test_the_caller_of_a_library_is_named() -> None:

@@ -13,8 +13,8 @@ from memdiag.reports.report import Report
 from memdiag.reports.run import page, picture
 from memdiag.reports.run.headline import finding_texts, remarks, run_headline
 from memdiag.reports.run.owners import process_owners
+from memdiag.reports.run.peaks import largest_session
 from memdiag.reports.run.sessions import (
-    largest_session,
     peak_sentences,
     phase_table,
     process_table,

@@ -11,12 +11,11 @@ from memdiag.reports.page import Plotly, page
 from memdiag.reports.run.headline import finding_texts, remarks, run_headline
 from memdiag.reports.run.names import model_names, session_name
 from memdiag.reports.run.owners import process_owners, tiles
+from memdiag.reports.run.peaks import largest_session, rise_bytes
 from memdiag.reports.run.sessions import (
-    largest_session,
     peak_sentences,
     phase_table,
     process_table,
-    rise_bytes,
     session_table,
     shape_table,
 )

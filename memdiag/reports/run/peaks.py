@@ -4,7 +4,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from memdiag.records.phases import PhaseName
 from memdiag.records.run import ProgramRun, ProgramSession, RunPeak
+from memdiag.reports.phase_table import SAMPLED_MARK
 from memdiag.reports.run.names import model_names, numbers, session_name, shapes_text
 from memdiag.units import counted, format_duration, format_size
 
@@ -23,6 +25,47 @@ class Activity:
 
     session: ProgramSession
     text: str
+
+
+def peak_bytes(session: ProgramSession) -> int:
+    """Return the largest resident set during creation and first run; 0 if it is not known."""
+    return max((phase.peak_rss_bytes for phase in session.phases), default=0)
+
+
+def peak_mark(session: ProgramSession) -> str:
+    """Return the mark of `peak_bytes`: empty if it is the kernel's figure, or not known."""
+    highest = peak_bytes(session)
+    kinds = {phase.peak_kind for phase in session.phases if phase.peak_rss_bytes == highest}
+    return SAMPLED_MARK if kinds == {"sampled"} else ""
+
+
+def peak_text(session: ProgramSession) -> str:
+    """Return `peak_bytes` with its mark: ``~257 MiB``."""
+    return f"{peak_mark(session)}{format_size(peak_bytes(session))}"
+
+
+def rise_bytes(session: ProgramSession) -> int:
+    """Return how far the resident set rose above that at the start of the creation."""
+    if not session.phases:
+        return 0
+    return max(0, peak_bytes(session) - session.phases[0].start.rss_bytes)
+
+
+def rise_text(session: ProgramSession) -> str:
+    """Return `rise_bytes` with the mark of the peak: ``~+157 MiB``."""
+    return f"{peak_mark(session)}{format_size(rise_bytes(session), signed=True)}"
+
+
+def largest_session(run: ProgramRun) -> ProgramSession | None:
+    """Return the session whose creation and first run raised the resident set most."""
+    return max(run.sessions, key=rise_bytes, default=None)
+
+
+def peak_phase(session: ProgramSession) -> PhaseName | None:
+    """Return the phase with the peak of the creation and first run; None without phases."""
+    highest = peak_bytes(session)
+    reached = (phase.name for phase in session.phases if phase.peak_rss_bytes == highest)
+    return session.peak_phase or next(reached, None)
 
 
 def activities(run: ProgramRun, t_s: float) -> tuple[Activity, ...]:
