@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from memdiag.records import codec
-from memdiag.records.run import ProgramRun, RunPeak
+from memdiag.records.run import ProgramRun, ProgramSession, RunPeak
 from memdiag.reports.run import REPORT
 from memdiag.reports.run.headline import remarks, run_headline
 from memdiag.reports.run.names import command_text, model_names, numbers, shapes_text
@@ -49,14 +49,70 @@ def test_the_summary_fits_the_terminal(build: Callable[[], ProgramRun], width: i
 def test_the_answer_is_the_first_line() -> None:
     text = words(shown(runs.server(), quiet=True))
     assert text.startswith(
-        "3 processes, 5 sessions of 4 models in 10 s. Peak of all processes 310 MiB RSS"
-        " (280 MiB PSS at 4.0 s) in prepack of session 4 (a.onnx) and a run of session 1 (a.onnx)"
-        " with x 1×3×640×640."
+        "Session 4 (a.onnx) takes most: +210 MiB in its creation and first run. The processes took"
+        " at most 310 MiB together (at 4.0 s), 280 MiB if shared pages are counted once (read at"
+        " 4.0 s). 3 processes, 5 sessions of 4 models in 10 s."
     )
-    assert "RSS counts pages that processes share for each of them" in text
+    assert "counts pages that processes share for each of them" in text
     one = run_headline(runs.run(runs.session(1)))
-    assert one.first == "1 process, 1 session of 1 model in 10 s. Peak 310 MiB at 4.0 s."
+    assert one.first == (
+        "Session 1 (a.onnx) takes +60 MiB in its creation and first run; the program's peak is"
+        " 310 MiB, at 4.0 s. 1 process, 1 session of 1 model in 10 s."
+    )
     assert one.second == ""
+
+
+def _with_one_shape(number: int, **changes: int) -> ProgramSession:
+    made = runs.session(number, **changes)
+    return msgspec.structs.replace(made, shapes=made.shapes[1:])
+
+
+@pytest.mark.parametrize(
+    ("run", "answer"),
+    [
+        (
+            runs.run(_with_one_shape(1, peak=310), runs.session(9), peak_s=2.15),
+            "Session 1 (a.onnx) takes most: +210 MiB in its creation and first run; the program's"
+            " peak is 310 MiB, in its first run (x 1×3×640×640). ",
+        ),
+        (
+            runs.run(runs.session(1, peak=310), runs.session(9), peak_s=1.95),
+            "Session 1 (a.onnx) takes most: +210 MiB in its creation and first run; the program's"
+            " peak is 310 MiB, in its prepack. ",
+        ),
+        (
+            runs.run(runs.session(1, peak=310), runs.session(9), peak_s=9.95),
+            "Session 1 (a.onnx) takes most: +210 MiB in its creation and first run; the program's"
+            " peak is 310 MiB, in prepack of session 9 (a.onnx). ",
+        ),
+        (
+            runs.run(runs.session(1), runs.session(2), runs.session(3)),
+            "Session 1 (a.onnx) and 2 more take most: +60 MiB each in creation and first run; ",
+        ),
+        (
+            runs.run(runs.session(1), runs.session(2, peak=310, shared_with=(1, 3))),
+            "Session 2 (a.onnx) takes most: +210 MiB in its creation and first run (together with"
+            " sessions 1 and 3); ",
+        ),
+        (
+            runs.run(runs.session(1, run_count=0)),
+            "Session 1 (a.onnx) takes +60 MiB in its creation; ",
+        ),
+        (
+            runs.run(runs.failed(1)),
+            "Session 1 (a.onnx) takes +30 MiB in its creation, which failed; ",
+        ),
+        (runs.run(), "The program's peak is 310 MiB, at 4.0 s. 1 process, 0 sessions in 10 s."),
+        (runs.run(is_watched=True), "The process's peak is 310 MiB, at 4.0 s. 1 process in 10 s."),
+        (
+            runs.run(processes=runs.server().processes, is_watched=True),
+            "The processes took at most 310 MiB together (at 4.0 s), 280 MiB if",
+        ),
+        (runs.empty(), "0 processes, 0 sessions in 20 ms."),
+    ],
+)
+def test_the_answer_names_the_session_that_takes_most(run: ProgramRun, answer: str) -> None:
+    assert run_headline(run).first.startswith(answer)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +149,7 @@ def test_a_proportional_set_that_was_read_far_from_the_peak_is_left_out() -> Non
         run.samples, proportional_t_s=(1.0,), pss_bytes=(60 * MIB,), swap_bytes=(0,)
     )
     answer = run_headline(msgspec.structs.replace(run, samples=early))
-    assert "310 MiB in prepack" in answer.first
+    assert "at most 310 MiB together (at 4.0 s). 3 processes" in answer.first
     assert "was not read near the peak" in answer.second
 
 

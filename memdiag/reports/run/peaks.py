@@ -1,7 +1,7 @@
 """The program's peak, and the largest rises of memory: different facts."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from memdiag.records.phases import PhaseName
@@ -13,6 +13,7 @@ from memdiag.units import counted, format_duration, format_size
 _TOLERANCE_S = 0.02  # between a sample and the report of a run
 _MAX_ACTIVITIES = 2
 _MAX_PROCESSES = 3
+_PHASE_WORDS: Mapping[PhaseName, str] = {"first_run": "first run"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +21,15 @@ class Activity:
     """A creation, first run or run of a session at one moment.
 
     Attributes:
-        text: such as ``prepack of session 2 (m.onnx)``.
+        text: such as ``first run of session 2 (m.onnx) with x 1×3``.
+        own_text: the same where the session is known: ``its first run``.
+        shapes: those of the inputs, in words; empty if they are not known.
     """
 
     session: ProgramSession
     text: str
+    own_text: str
+    shapes: str = ""
 
 
 def peak_bytes(session: ProgramSession) -> int:
@@ -81,10 +86,12 @@ def _phases(run: ProgramRun, t_s: float) -> Iterator[Activity]:
     for session in run.sessions:
         for time in session.phase_times:
             if time.start_s <= t_s <= time.end_s:
-                text = f"{time.phase} of {session_name(session, models)}"
+                what = _PHASE_WORDS.get(time.phase, time.phase)
+                text, shapes = f"{what} of {session_name(session, models)}", ""
                 if time.phase == "first_run" and len(session.shapes) == 1:
-                    text += f" with {shapes_text(session.shapes[0].shapes)}"
-                yield Activity(session=session, text=text)
+                    shapes = shapes_text(session.shapes[0].shapes)
+                    text += f" with {shapes}"
+                yield Activity(session=session, text=text, own_text=f"its {what}", shapes=shapes)
 
 
 def _runs(run: ProgramRun, t_s: float) -> Iterator[Activity]:
@@ -103,9 +110,12 @@ def _runs(run: ProgramRun, t_s: float) -> Iterator[Activity]:
         if peak.t_s - latency_s - _TOLERANCE_S <= t_s <= peak.t_s + _TOLERANCE_S:
             found.setdefault(peak.session, peak)
     for number, peak in found.items():
-        name = session_name(sessions[number], models)
+        name, shapes = session_name(sessions[number], models), shapes_text(peak.shapes)
         yield Activity(
-            session=sessions[number], text=f"a run of {name} with {shapes_text(peak.shapes)}"
+            session=sessions[number],
+            text=f"a run of {name} with {shapes}",
+            own_text="a run of it",
+            shapes=shapes,
         )
 
 
