@@ -10,12 +10,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from memdiag.records import codec
-from memdiag.records.run import ProgramRun, ProgramSession, RunPeak
+from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession, RunPeak
 from memdiag.reports.run import REPORT
 from memdiag.reports.run.headline import remarks, run_headline
 from memdiag.reports.run.names import command_text, model_names, numbers, shapes_text
 from memdiag.reports.run.owners import process_owners, tiles
 from memdiag.reports.run.peaks import largest_session, moment
+from memdiag.reports.run.savings import after_findings
 from memdiag.reports.run.sessions import (
     peak_sentences,
     phase_table,
@@ -261,6 +262,63 @@ def test_wide_terminals_get_more_columns() -> None:
     assert "last run" in text
     narrow = shown(runs.server())
     assert "created in" not in narrow
+
+
+def test_weights_of_the_model_stand_beside_their_copies_where_the_width_allows() -> None:
+    narrow, wide = words(shown(runs.server(), width=76)), words(shown(runs.server(), width=140))
+    assert "in model" not in narrow
+    assert "weights in model arena" in wide
+    assert "resident copies; in model: those of one model." in wide
+
+
+def _finding(size: int | None, *sessions: int) -> ProgramFinding:
+    return ProgramFinding(
+        rule="idle-session",
+        sessions=sessions,
+        bytes=size and size * MIB,
+        message="It is idle.",
+        remedy="",
+    )
+
+
+@pytest.mark.parametrize(
+    ("findings", "sentences"),
+    [
+        ([_finding(20, 1)], ()),
+        ([_finding(20, 1), _finding(None, 1)], ()),
+        ([_finding(20, 1), _finding(30, 2, 3)], ("Together the findings could save 50 MiB.",)),
+        *(
+            (
+                [_finding(20, 1, 2), _finding(30, *others)],
+                (
+                    "The findings may concern the same memory, so that their sizes do not add up:"
+                    " the largest is 30 MiB.",
+                ),
+            )
+            for others in [(2, 3), ()]
+        ),
+    ],
+)
+def test_sizes_of_findings_add_up_only_if_they_concern_different_sessions(
+    findings: list[ProgramFinding], sentences: tuple[str, ...]
+) -> None:
+    run = runs.run(runs.session(1), findings=tuple(findings))
+    assert after_findings(run) == sentences
+
+
+def test_many_copies_of_weights_name_the_command_that_explains_them() -> None:
+    few, many = runs.memory(30, 1, 1), runs.memory(31, 1, 1)
+    sessions = (runs.session(1, memory=few), runs.session(2, memory=many, path="/m/my model.onnx"))
+    sentence = (
+        "Session 2 (my model.onnx) has 31 MiB of copies of 20 MiB of weights: memdiag check"
+        " '/m/my model.onnx' explains them."
+    )
+    run = runs.run(*sessions)
+    assert after_findings(run) == (sentence,)
+    assert sentence in words(shown(run))
+    assert "has 31 MiB of copies of 20 MiB of weights" in REPORT.render(run, "markdown").decode()
+    assert "has 31 MiB of copies of 20 MiB of weights" in REPORT.render(run, "html").decode()
+    assert after_findings(runs.run(sessions[0])) == ()
 
 
 def test_equal_sessions_and_workers_are_one_line_each() -> None:

@@ -55,12 +55,12 @@ def run_headline(run: ProgramRun) -> Headline:
     shared = ""
     if len(run.processes) > 1 and pss is not None:
         shared = (
-            "Together counts pages that processes share for each of them. They are counted once in"
-            " the second figure, which is read less often: it may have been higher."
+            "The sum counts pages that processes share for each of them. The second figure counts"
+            " them once (PSS); it is read less often and may have been higher."
         )
     elif len(run.processes) > 1:
         shared = (
-            "Together counts pages that processes share for each of them. A figure that counts them"
+            "The sum counts pages that processes share for each of them. A figure that counts them"
             " once (PSS) was not read near the peak."
         )
     version = run.environment.onnxruntime

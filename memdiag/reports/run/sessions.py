@@ -41,7 +41,7 @@ _NAME_WIDTH = 30
 _MAX_NUMBERS = 11
 _MIN_WHOLE_BYTES = 10 * MIB
 _SAMPLED = f"{SAMPLED_MARK} by the largest sample seen, the true peak may be higher"
-_OPTIONAL_COLUMNS = ("created in", "threads", "last run")
+_OPTIONAL_COLUMNS = ("created in", "threads", "last run", "in model")
 """Columns of the summary that a narrow terminal goes without, the first one first."""
 
 
@@ -49,15 +49,6 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
     """Return a line for each process and, below it, for each of its sessions, `width` wide."""
     is_wide = width > 100
     lines = list(_lines(run, created_text if is_wide else short_created_text))
-    left_out = len(lines) - MAX_LINES
-    sampled = f" ({_SAMPLED})" if any(map(peak_mark, run.sessions)) else ""
-    caption = (
-        "MiB. Peak: resident set of the process; of a session, how much its creation and first"
-        f" run raised it{sampled}. Weights: resident copies. Arena: in use / free, but kept for"
-        " later runs"
-    )
-    if left_out > 0:
-        caption = f"{left_out:,} more lines are in the report. {caption}"
     table = Table(
         columns=(
             Column("process / session", max_width=_NAME_WIDTH, wraps=True),
@@ -66,15 +57,25 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
             Column("created in", "right"),
             Column("peak", "right"),
             Column("weights", "right"),
+            Column("in model", "right"),
             Column("arena", "right"),
             Column("runs", "right"),
             Column("last run", "right"),
         ),
         rows=tuple(lines[:MAX_LINES]),
-        caption=f"{caption}.",
         is_dense=True,
+    ).fitted(width, _OPTIONAL_COLUMNS)
+    left_out = len(lines) - MAX_LINES
+    more = f"{left_out:,} more lines are in the report. " if left_out > 0 else ""
+    sampled = f" ({_SAMPLED})" if any(map(peak_mark, run.sessions)) else ""
+    has_model = any(column.heading == "in model" for column in table.columns)
+    in_model = "; in model: those of one model" if has_model else ""
+    caption = (
+        f"{more}MiB. Peak: resident set of the process; of a session, how much its creation and"
+        f" first run raised it{sampled}. Weights: resident copies{in_model}. Arena: in use / free,"
+        " but kept for later runs."
     )
-    return table.fitted(width, _OPTIONAL_COLUMNS)
+    return replace(table, caption=caption)
 
 
 def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterator[Row]:
@@ -99,7 +100,7 @@ def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterato
             f"{first.pid}{more} {shortened(process_name(first, run), name_width)}",
             *[""] * 3,
             mib(largest),
-            *[""] * 4,
+            *[""] * 5,
             is_strong=True,
         )
         for alike_groups in zip(*(groups for _, groups in found), strict=True):
@@ -157,6 +158,7 @@ def _line(
         format_duration(max(created)) if created else "",
         _rise(sessions),
         _weights(sessions),
+        mib(first.model.weight_bytes) if first.model.weight_bytes else "",
         arena_text(sessions),
         runs if first.error is None else "failed",
         "" if last is None else f"at {format_duration(last)}",
