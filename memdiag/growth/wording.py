@@ -99,8 +99,8 @@ def advice(judgement: GrowthJudgement, trim_returned_bytes: int | None) -> str:
                 else ""
             )
             return (
-                f"call malloc_trim(0){returned}, or start the process with MALLOC_ARENA_MAX=2 and"
-                " MALLOC_TRIM_THRESHOLD_=131072, with which malloc keeps less"
+                "start the process with MALLOC_MMAP_THRESHOLD_=131072, so that malloc returns freed"
+                f" blocks from 128 KiB on at once, or call malloc_trim(0){returned}"
             )
         case "undecided", _:
             return "observe more runs, or for a longer time"

@@ -17,7 +17,7 @@ from memdiag.errors import MemdiagError
 from memdiag.records.run import ProgramRun, ProgramSession
 from memdiag.reports.run.headline import finding_texts
 from memdiag.reports.run.names import model_key, model_names
-from memdiag.reports.run.sessions import rise_bytes
+from memdiag.reports.run.peaks import rise_bytes
 from memdiag.reports.text import plain
 from memdiag.runner.child import RECORDING_ADDRESS
 from memdiag.units import counted, format_size

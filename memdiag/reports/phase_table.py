@@ -52,6 +52,7 @@ class PhaseRow:
         duration_s: seconds in this phase.
         median_run_s: seconds of the median run of `steady`.
         start_bytes, end_bytes: resident set; None for a part that consists of several time ranges.
+        peak_bytes: None for `OTHER_STEPS` if the peak of the whole row may be that of another part.
         net_bytes: the memory that the phase adds to the resident set.
         responsible: the span that made the phase grow most.
         is_peak: whether the overall peak is in this phase.
@@ -62,7 +63,7 @@ class PhaseRow:
     label: str
     duration_s: float
     start_bytes: int | None
-    peak_bytes: int
+    peak_bytes: int | None
     peak_kind: PeakKind
     end_bytes: int | None
     net_bytes: int
@@ -129,7 +130,7 @@ def _parts(group: Sequence[PhaseRow], times: Sequence[PhaseInterval]) -> Iterato
     )
     start = by_phase[ordered[0].phase].start_bytes or 0
     end = by_phase[ordered[-1].phase].end_bytes or 0
-    highest = max(group, key=lambda row: row.peak_bytes)
+    highest = max(group, key=lambda row: row.peak_bytes or 0)
     yield replace(
         group[0],
         duration_s=sum(row.duration_s for row in group),
@@ -146,17 +147,34 @@ def _parts(group: Sequence[PhaseRow], times: Sequence[PhaseInterval]) -> Iterato
     for row in (*group[1:], group[0]):
         part = replace(row, whole=whole)
         if row.phase == whole:
-            part = replace(part, label=OTHER_STEPS, is_peak=False, ending="")
+            part = replace(_other_steps(part, group[1:]), is_peak=False, ending="")
         is_whole = turns[row.phase] == 1
         yield part if is_whole else replace(part, start_bytes=None, end_bytes=None)
+
+
+def _other_steps(row: PhaseRow, interrupting: Sequence[PhaseRow]) -> PhaseRow:
+    """Return the part that remains of `row`.
+
+    If an interrupting phase is only sampled, a high-water mark may be its own.
+    """
+    if all(each.peak_kind == "exact" for each in interrupting):
+        return replace(row, label=OTHER_STEPS)
+    is_highest = (row.peak_bytes or 0) >= max(each.peak_bytes or 0 for each in interrupting)
+    is_printed_once = row.peak_kind == "exact" and is_highest
+    return replace(
+        row,
+        label=OTHER_STEPS,
+        peak_bytes=None if is_printed_once else row.peak_bytes,
+        peak_kind="sampled",
+    )
 
 
 def table_of(
     rows: Sequence[PhaseRow], *, decimals: int, caption: str, heading: str = "phase"
 ) -> Table:
     """Return the table of `rows`, with `caption` completed to sentences."""
-    scale_bytes = max((row.peak_bytes for row in rows), default=0)
-    kinds = {row.peak_kind for row in rows}
+    scale_bytes = max((row.peak_bytes or 0 for row in rows), default=0)
+    kinds = {row.peak_kind for row in rows if row.peak_bytes is not None}
     if "sampled" in kinds:
         caption += f"; {SAMPLED_MARK} is the largest sample seen, the true peak may be higher"
     peak_heading = f"peak ({kinds.pop()})" if len(kinds) == 1 else "peak"
@@ -190,18 +208,18 @@ def table_of(
 
 def _cells(row: PhaseRow, scale_bytes: int, decimals: int) -> Row:
     tags = ("peak" if row.is_peak else "", row.ending)
-    start, end = (
+    start, end, peak = (
         "" if size is None else mebibytes(size, decimals)
-        for size in (row.start_bytes, row.end_bytes)
+        for size in (row.start_bytes, row.end_bytes, row.peak_bytes)
     )
     kept = mebibytes(row.net_bytes, decimals, signed=True)
     if row.level == 0 and row.start_bytes is not None and row.end_bytes is not None:
         # The difference of the printed figures, which may differ from the rounded difference.
         printed = round(row.end_bytes / MIB, decimals) - round(row.start_bytes / MIB, decimals)
         kept = mebibytes(round(printed * MIB), decimals, signed=True)
-    mark = SAMPLED_MARK if row.peak_kind == "sampled" else ""
+    mark = SAMPLED_MARK if peak and row.peak_kind == "sampled" else ""
     bar = (
-        Bar(css="top", percent=100 * row.peak_bytes / (scale_bytes or 1)),
+        Bar(css="top", percent=100 * (row.peak_bytes or 0) / (scale_bytes or 1)),
         Bar(css="end", percent=100 * (row.end_bytes or 0) / (scale_bytes or 1)),
     )
     return Row(
@@ -212,7 +230,7 @@ def _cells(row: PhaseRow, scale_bytes: int, decimals: int) -> Row:
         ),
         format_duration(row.median_run_s or row.duration_s),
         start,
-        Cell(mark + mebibytes(row.peak_bytes, decimals), is_strong=row.is_peak),
+        Cell(mark + peak, is_strong=row.is_peak),
         end,
         kept,
         Cell(bars=() if row.level else (bar,)),

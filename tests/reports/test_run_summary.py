@@ -10,14 +10,14 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from memdiag.records import codec
-from memdiag.records.run import ProgramRun, RunPeak
+from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession, RunPeak
 from memdiag.reports.run import REPORT
 from memdiag.reports.run.headline import remarks, run_headline
 from memdiag.reports.run.names import command_text, model_names, numbers, shapes_text
 from memdiag.reports.run.owners import process_owners, tiles
-from memdiag.reports.run.peaks import moment
+from memdiag.reports.run.peaks import largest_session, moment
+from memdiag.reports.run.savings import after_findings
 from memdiag.reports.run.sessions import (
-    largest_session,
     peak_sentences,
     phase_table,
     session_table,
@@ -50,14 +50,70 @@ def test_the_summary_fits_the_terminal(build: Callable[[], ProgramRun], width: i
 def test_the_answer_is_the_first_line() -> None:
     text = words(shown(runs.server(), quiet=True))
     assert text.startswith(
-        "3 processes, 5 sessions of 4 models in 10 s. Peak of all processes 310 MiB RSS"
-        " (280 MiB PSS at 4.0 s) in prepack of session 4 (a.onnx) and a run of session 1 (a.onnx)"
-        " with x 1×3×640×640."
+        "Session 4 (a.onnx) takes most: +210 MiB in its creation and first run. The processes took"
+        " at most 310 MiB together (at 4.0 s), 280 MiB if shared pages are counted once (read at"
+        " 4.0 s). 3 processes, 5 sessions of 4 models in 10 s."
     )
-    assert "RSS counts pages that processes share for each of them" in text
+    assert "counts pages that processes share for each of them" in text
     one = run_headline(runs.run(runs.session(1)))
-    assert one.first == "1 process, 1 session of 1 model in 10 s. Peak 310 MiB at 4.0 s."
+    assert one.first == (
+        "Session 1 (a.onnx) takes +60 MiB in its creation and first run; the program's peak is"
+        " 310 MiB, at 4.0 s. 1 process, 1 session of 1 model in 10 s."
+    )
     assert one.second == ""
+
+
+def _with_one_shape(number: int, **changes: int) -> ProgramSession:
+    made = runs.session(number, **changes)
+    return msgspec.structs.replace(made, shapes=made.shapes[1:])
+
+
+@pytest.mark.parametrize(
+    ("run", "answer"),
+    [
+        (
+            runs.run(_with_one_shape(1, peak=310), runs.session(9), peak_s=2.15),
+            "Session 1 (a.onnx) takes most: +210 MiB in its creation and first run; the program's"
+            " peak is 310 MiB, in its first run (x 1×3×640×640). ",
+        ),
+        (
+            runs.run(runs.session(1, peak=310), runs.session(9), peak_s=1.95),
+            "Session 1 (a.onnx) takes most: +210 MiB in its creation and first run; the program's"
+            " peak is 310 MiB, in its prepack. ",
+        ),
+        (
+            runs.run(runs.session(1, peak=310), runs.session(9), peak_s=9.95),
+            "Session 1 (a.onnx) takes most: +210 MiB in its creation and first run; the program's"
+            " peak is 310 MiB, in prepack of session 9 (a.onnx). ",
+        ),
+        (
+            runs.run(runs.session(1), runs.session(2), runs.session(3)),
+            "Session 1 (a.onnx) and 2 more take most: +60 MiB each in creation and first run; ",
+        ),
+        (
+            runs.run(runs.session(1), runs.session(2, peak=310, shared_with=(1, 3))),
+            "Session 2 (a.onnx) takes most: +210 MiB in its creation and first run (together with"
+            " sessions 1 and 3); ",
+        ),
+        (
+            runs.run(runs.session(1, run_count=0)),
+            "Session 1 (a.onnx) takes +60 MiB in its creation; ",
+        ),
+        (
+            runs.run(runs.failed(1)),
+            "Session 1 (a.onnx) takes +30 MiB in its creation, which failed; ",
+        ),
+        (runs.run(), "The program's peak is 310 MiB, at 4.0 s. 1 process, 0 sessions in 10 s."),
+        (runs.run(is_watched=True), "The process's peak is 310 MiB, at 4.0 s. 1 process in 10 s."),
+        (
+            runs.run(processes=runs.server().processes, is_watched=True),
+            "The processes took at most 310 MiB together (at 4.0 s), 280 MiB if",
+        ),
+        (runs.empty(), "0 processes, 0 sessions in 20 ms."),
+    ],
+)
+def test_the_answer_names_the_session_that_takes_most(run: ProgramRun, answer: str) -> None:
+    assert run_headline(run).first.startswith(answer)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +150,7 @@ def test_a_proportional_set_that_was_read_far_from_the_peak_is_left_out() -> Non
         run.samples, proportional_t_s=(1.0,), pss_bytes=(60 * MIB,), swap_bytes=(0,)
     )
     answer = run_headline(msgspec.structs.replace(run, samples=early))
-    assert "310 MiB in prepack" in answer.first
+    assert "at most 310 MiB together (at 4.0 s). 3 processes" in answer.first
     assert "was not read near the peak" in answer.second
 
 
@@ -152,6 +208,27 @@ def test_the_phases_of_a_session_are_those_of_a_profile() -> None:
     assert [column.heading for column in table.columns][:3] == ["session 1", "time", "at start"]
 
 
+def test_a_sampled_peak_of_a_session_is_marked_and_the_process_keeps_its_own() -> None:
+    made = runs.session(1, peak=257)
+    phases = tuple(msgspec.structs.replace(phase, peak_kind="sampled") for phase in made.phases)
+    session = msgspec.structs.replace(made, phases=phases)
+    run = runs.run(session, processes=(runs.process(100, 20, 250, peak_rss_bytes=267 * MIB),))
+    text = words(shown(run))
+    assert "~+157" in text
+    assert "session 1 (a.onnx) in process 100, ~+157 MiB to ~257 MiB" in text
+    assert "~ by the largest sample seen" in text
+    assert [
+        cell.text for cell in session_table(run, limit=1).rows[0].cells if "~" in cell.text
+    ] == [
+        "~257 MiB",
+        "~157 MiB",
+    ]
+    (lane,) = run_timeline(run).lanes
+    assert lane.peak_bytes == 267 * MIB
+    assert "peak ~257 MiB" in lane.bars[0].sentences
+    assert "~" not in shown(runs.run(made))
+
+
 def test_the_caller_of_a_library_is_named() -> None:
     session = runs.session(
         1, created_at="ocr/onnx/engine.py:41", library="ocr", called_from="app.py:12"
@@ -185,6 +262,63 @@ def test_wide_terminals_get_more_columns() -> None:
     assert "last run" in text
     narrow = shown(runs.server())
     assert "created in" not in narrow
+
+
+def test_weights_of_the_model_stand_beside_their_copies_where_the_width_allows() -> None:
+    narrow, wide = words(shown(runs.server(), width=76)), words(shown(runs.server(), width=140))
+    assert "in model" not in narrow
+    assert "weights in model arena" in wide
+    assert "resident copies; in model: those of one model." in wide
+
+
+def _finding(size: int | None, *sessions: int) -> ProgramFinding:
+    return ProgramFinding(
+        rule="idle-session",
+        sessions=sessions,
+        bytes=size and size * MIB,
+        message="It is idle.",
+        remedy="",
+    )
+
+
+@pytest.mark.parametrize(
+    ("findings", "sentences"),
+    [
+        ([_finding(20, 1)], ()),
+        ([_finding(20, 1), _finding(None, 1)], ()),
+        ([_finding(20, 1), _finding(30, 2, 3)], ("Together the findings could save 50 MiB.",)),
+        *(
+            (
+                [_finding(20, 1, 2), _finding(30, *others)],
+                (
+                    "The findings may concern the same memory, so that their sizes do not add up:"
+                    " the largest is 30 MiB.",
+                ),
+            )
+            for others in [(2, 3), ()]
+        ),
+    ],
+)
+def test_sizes_of_findings_add_up_only_if_they_concern_different_sessions(
+    findings: list[ProgramFinding], sentences: tuple[str, ...]
+) -> None:
+    run = runs.run(runs.session(1), findings=tuple(findings))
+    assert after_findings(run) == sentences
+
+
+def test_many_copies_of_weights_name_the_command_that_explains_them() -> None:
+    few, many = runs.memory(30, 1, 1), runs.memory(31, 1, 1)
+    sessions = (runs.session(1, memory=few), runs.session(2, memory=many, path="/m/my model.onnx"))
+    sentence = (
+        "Session 2 (my model.onnx) has 31 MiB of copies of 20 MiB of weights: memdiag check"
+        " '/m/my model.onnx' explains them."
+    )
+    run = runs.run(*sessions)
+    assert after_findings(run) == (sentence,)
+    assert sentence in words(shown(run))
+    assert "has 31 MiB of copies of 20 MiB of weights" in REPORT.render(run, "markdown").decode()
+    assert "has 31 MiB of copies of 20 MiB of weights" in REPORT.render(run, "html").decode()
+    assert after_findings(runs.run(sessions[0])) == ()
 
 
 def test_equal_sessions_and_workers_are_one_line_each() -> None:

@@ -13,8 +13,9 @@ from memdiag.reports.report import Report
 from memdiag.reports.run import page, picture
 from memdiag.reports.run.headline import finding_texts, remarks, run_headline
 from memdiag.reports.run.owners import process_owners
+from memdiag.reports.run.peaks import largest_session
+from memdiag.reports.run.savings import after_findings
 from memdiag.reports.run.sessions import (
-    largest_session,
     peak_sentences,
     phase_table,
     process_table,
@@ -72,6 +73,7 @@ def _show_findings(run: ProgramRun, console: Console) -> None:
         line(console, f"  → {remedy}" if remedy else "")
     more = len(run.findings) - _MAX_CONSOLE_FINDINGS
     line(console, f"{counted(more, 'more finding')} in the reports" if more > 0 else "")
+    block(console, after_findings(run))
 
 
 def markdown(run: ProgramRun) -> str:
@@ -102,6 +104,7 @@ def markdown(run: ProgramRun) -> str:
             f"**{md.escape(answer.first)}** {md.escape(answer.second)}".strip(),
             md.escape(answer.facts),
             md.section("Findings", findings),
+            md.bullets(after_findings(run)),
             md.section("Sessions", _long(session_table(run, limit=_MAX_MARKDOWN_ROWS), run)),
             md.bullets(remarks(run)),
             md.section("Peak and largest rises", peaks),

@@ -15,7 +15,7 @@ from memdiag.reports.run.names import (
     numbers,
     session_name,
 )
-from memdiag.reports.run.peaks import moment
+from memdiag.reports.run.peaks import activities, largest_session, moment, rise_bytes, rise_text
 from memdiag.reports.text import plain, shortened
 from memdiag.units import counted, format_duration, format_size
 
@@ -31,7 +31,8 @@ class Headline:
     """The answer.
 
     Attributes:
-        first: the numbers of processes, sessions and models, and the peak.
+        first: the session that takes most, the peak, and the numbers of processes, sessions and
+            models.
         second: how the program ended, and what the figures count.
         facts: the runtime and the machine.
         is_success: whether the program ended with exit code 0, or goes on.
@@ -50,43 +51,23 @@ MIN_END_XRAYS_S = 0.1
 
 def run_headline(run: ProgramRun) -> Headline:
     """Return the headline of `run`."""
-    models = {model_key(session) for session in run.sessions}
-    sessions = counted(len(run.sessions), "session")
-    if run.sessions:
-        sessions += f" of {counted(len(models), 'model')}"
-    several = len(run.processes) > 1
     pss = pss_near_peak(run)
-    processes = counted(len(run.processes), "process", "processes")
-    subject = processes if run.is_watched else f"{processes}, {sessions}"
-    first = f"{subject} in {format_duration(run.duration_s - run.end_xrays_s)}"
-    if run.end_xrays_s >= MIN_END_XRAYS_S:
-        first += f", without {format_duration(run.end_xrays_s)} of X-rays at the end"
-    first += "."
-    if run.peak_rss_bytes:
-        where = moment(run, run.peak_s)
-        size = format_size(run.peak_rss_bytes)
-        if several and pss is not None:
-            size += f" RSS ({format_size(pss.pss_bytes)} PSS at {format_duration(pss.t_s)})"
-        first += (
-            f" Peak {'of all processes ' if several else ''}{size}"
-            f" {f'in {where}' if where else f'at {format_duration(run.peak_s)}'}."
-        )
     shared = ""
-    if several and pss is not None:
+    if len(run.processes) > 1 and pss is not None:
         shared = (
-            "RSS counts pages that processes share for each of them, PSS only once. PSS is read"
-            " less often: its true peak may be higher."
+            "The sum counts pages that processes share for each of them. The second figure counts"
+            " them once (PSS); it is read less often and may have been higher."
         )
-    elif several:
+    elif len(run.processes) > 1:
         shared = (
-            "RSS counts pages that processes share for each of them. PSS, which counts them once,"
-            " was not read near the peak."
+            "The sum counts pages that processes share for each of them. A figure that counts them"
+            " once (PSS) was not read near the peak."
         )
     version = run.environment.onnxruntime
     cpus = counted(run.environment.cpu_count, "CPU")
     return Headline(
         program=shortened(command_text(run.command), 120) or "program",
-        first=first,
+        first=" ".join((_answer(run, pss), _counts(run))).strip(),
         second=" ".join(filter(None, (_ending(run), shared))),
         facts=f"{f'onnxruntime {plain(version)}' if version else 'onnxruntime not used'} · {cpus}",
         is_success=not run.exit_code,
@@ -98,6 +79,72 @@ class PssReading(NamedTuple):
 
     t_s: float
     pss_bytes: int
+
+
+def _answer(run: ProgramRun, pss: PssReading | None) -> str:
+    """Return which session takes most, and the peak; empty if neither is known."""
+    most = _most(run)
+    if not run.peak_rss_bytes:
+        return f"{most}." if most else ""
+    size, at = format_size(run.peak_rss_bytes), format_duration(run.peak_s)
+    if len(run.processes) > 1:
+        once = ""
+        if pss is not None:
+            once = (
+                f", {format_size(pss.pss_bytes)} if shared pages are counted once (read at"
+                f" {format_duration(pss.t_s)})"
+            )
+        together = f"The processes took at most {size} together (at {at}){once}."
+        return f"{most}. {together}" if most else together
+    if most:
+        return f"{most}; the program's peak is {size}, {_at_peak(run)}."
+    subject = "process" if run.is_watched else "program"
+    return f"The {subject}'s peak is {size}, {_at_peak(run)}."
+
+
+def _most(run: ProgramRun) -> str:
+    """Return ``Session 2 (m.onnx) takes most: +60 MiB in its creation and first run``."""
+    session = largest_session(run)
+    if session is None or not rise_bytes(session):
+        return ""
+    name = f"S{session_name(session, model_names(run))[1:]}"
+    rise = rise_text(session)
+    equal = sum(rise_text(other) == rise for other in run.sessions) - 1
+    when = "creation and first run" if has_run(session) else "creation"
+    if equal:
+        return f"{name} and {equal:,} more take most: {rise} each in creation and first run"
+    if session.error is not None:
+        when += ", which failed"
+    if session.shared_with:
+        plural = "s" if len(session.shared_with) > 1 else ""
+        when += f" (together with session{plural} {numbers(session.shared_with)})"
+    verb = "takes most:" if len(run.sessions) > 1 else "takes"
+    return f"{name} {verb} {rise} in its {when}"
+
+
+def _at_peak(run: ProgramRun) -> str:
+    """Return what was under way at the peak; of the largest session, without its name."""
+    found = activities(run, run.peak_s)
+    session = largest_session(run)
+    if len(found) == 1 and found[0].session is session and rise_bytes(session):
+        shapes = f" ({found[0].shapes})" if found[0].shapes else ""
+        return f"in {found[0].own_text}{shapes}"
+    where = moment(run, run.peak_s)
+    return f"in {where}" if where else f"at {format_duration(run.peak_s)}"
+
+
+def _counts(run: ProgramRun) -> str:
+    """Return the numbers of processes, sessions and models, and the duration."""
+    models = {model_key(session) for session in run.sessions}
+    sessions = counted(len(run.sessions), "session")
+    if run.sessions:
+        sessions += f" of {counted(len(models), 'model')}"
+    processes = counted(len(run.processes), "process", "processes")
+    subject = processes if run.is_watched else f"{processes}, {sessions}"
+    text = f"{subject} in {format_duration(run.duration_s - run.end_xrays_s)}"
+    if run.end_xrays_s >= MIN_END_XRAYS_S:
+        text += f", without {format_duration(run.end_xrays_s)} of X-rays at the end"
+    return f"{text}."
 
 
 def pss_near_peak(run: ProgramRun) -> PssReading | None:

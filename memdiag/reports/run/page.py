@@ -11,12 +11,12 @@ from memdiag.reports.page import Plotly, page
 from memdiag.reports.run.headline import finding_texts, remarks, run_headline
 from memdiag.reports.run.names import model_names, session_name
 from memdiag.reports.run.owners import process_owners, tiles
+from memdiag.reports.run.peaks import largest_session, rise_bytes
+from memdiag.reports.run.savings import after_findings
 from memdiag.reports.run.sessions import (
-    largest_session,
     peak_sentences,
     phase_table,
     process_table,
-    rise_bytes,
     session_table,
     shape_table,
 )
@@ -49,6 +49,7 @@ def render(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
         "left_out_bars": sum(lane.left_out for lane in line.lanes),
         "findings": [finding_texts(finding) for finding in run.findings[:_MAX_FINDINGS]],
         "unlisted_findings": max(0, len(run.findings) - _MAX_FINDINGS),
+        "after_findings": after_findings(run),
         "remarks": remarks(run),
         "peaks": peak_sentences(run),
         "sessions": session_table(run, limit=_MAX_SESSIONS),

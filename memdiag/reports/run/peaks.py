@@ -1,16 +1,19 @@
 """The program's peak, and the largest rises of memory: different facts."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from memdiag.records.phases import PhaseName
 from memdiag.records.run import ProgramRun, ProgramSession, RunPeak
+from memdiag.reports.phase_table import SAMPLED_MARK
 from memdiag.reports.run.names import model_names, numbers, session_name, shapes_text
 from memdiag.units import counted, format_duration, format_size
 
 _TOLERANCE_S = 0.02  # between a sample and the report of a run
 _MAX_ACTIVITIES = 2
 _MAX_PROCESSES = 3
+_PHASE_WORDS: Mapping[PhaseName, str] = {"first_run": "first run"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,11 +21,56 @@ class Activity:
     """A creation, first run or run of a session at one moment.
 
     Attributes:
-        text: such as ``prepack of session 2 (m.onnx)``.
+        text: such as ``first run of session 2 (m.onnx) with x 1×3``.
+        own_text: the same where the session is known: ``its first run``.
+        shapes: those of the inputs, in words; empty if they are not known.
     """
 
     session: ProgramSession
     text: str
+    own_text: str
+    shapes: str = ""
+
+
+def peak_bytes(session: ProgramSession) -> int:
+    """Return the largest resident set during creation and first run; 0 if it is not known."""
+    return max((phase.peak_rss_bytes for phase in session.phases), default=0)
+
+
+def peak_mark(session: ProgramSession) -> str:
+    """Return the mark of `peak_bytes`: empty if it is the kernel's figure, or not known."""
+    highest = peak_bytes(session)
+    kinds = {phase.peak_kind for phase in session.phases if phase.peak_rss_bytes == highest}
+    return SAMPLED_MARK if kinds == {"sampled"} else ""
+
+
+def peak_text(session: ProgramSession) -> str:
+    """Return `peak_bytes` with its mark: ``~257 MiB``."""
+    return f"{peak_mark(session)}{format_size(peak_bytes(session))}"
+
+
+def rise_bytes(session: ProgramSession) -> int:
+    """Return how far the resident set rose above that at the start of the creation."""
+    if not session.phases:
+        return 0
+    return max(0, peak_bytes(session) - session.phases[0].start.rss_bytes)
+
+
+def rise_text(session: ProgramSession) -> str:
+    """Return `rise_bytes` with the mark of the peak: ``~+157 MiB``."""
+    return f"{peak_mark(session)}{format_size(rise_bytes(session), signed=True)}"
+
+
+def largest_session(run: ProgramRun) -> ProgramSession | None:
+    """Return the session whose creation and first run raised the resident set most."""
+    return max(run.sessions, key=rise_bytes, default=None)
+
+
+def peak_phase(session: ProgramSession) -> PhaseName | None:
+    """Return the phase with the peak of the creation and first run; None without phases."""
+    highest = peak_bytes(session)
+    reached = (phase.name for phase in session.phases if phase.peak_rss_bytes == highest)
+    return session.peak_phase or next(reached, None)
 
 
 def activities(run: ProgramRun, t_s: float) -> tuple[Activity, ...]:
@@ -38,10 +86,12 @@ def _phases(run: ProgramRun, t_s: float) -> Iterator[Activity]:
     for session in run.sessions:
         for time in session.phase_times:
             if time.start_s <= t_s <= time.end_s:
-                text = f"{time.phase} of {session_name(session, models)}"
+                what = _PHASE_WORDS.get(time.phase, time.phase)
+                text, shapes = f"{what} of {session_name(session, models)}", ""
                 if time.phase == "first_run" and len(session.shapes) == 1:
-                    text += f" with {shapes_text(session.shapes[0].shapes)}"
-                yield Activity(session=session, text=text)
+                    shapes = shapes_text(session.shapes[0].shapes)
+                    text += f" with {shapes}"
+                yield Activity(session=session, text=text, own_text=f"its {what}", shapes=shapes)
 
 
 def _runs(run: ProgramRun, t_s: float) -> Iterator[Activity]:
@@ -60,9 +110,12 @@ def _runs(run: ProgramRun, t_s: float) -> Iterator[Activity]:
         if peak.t_s - latency_s - _TOLERANCE_S <= t_s <= peak.t_s + _TOLERANCE_S:
             found.setdefault(peak.session, peak)
     for number, peak in found.items():
-        name = session_name(sessions[number], models)
+        name, shapes = session_name(sessions[number], models), shapes_text(peak.shapes)
         yield Activity(
-            session=sessions[number], text=f"a run of {name} with {shapes_text(peak.shapes)}"
+            session=sessions[number],
+            text=f"a run of {name} with {shapes}",
+            own_text="a run of it",
+            shapes=shapes,
         )
 
 

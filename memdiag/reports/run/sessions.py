@@ -3,9 +3,8 @@
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from memdiag.records.phases import PhaseName
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession, SessionMemory
-from memdiag.reports.phase_table import arranged, phase_row, table_of
+from memdiag.reports.phase_table import SAMPLED_MARK, arranged, phase_row, table_of
 from memdiag.reports.run.headline import has_run, is_idle, runs_text
 from memdiag.reports.run.names import (
     created_text,
@@ -17,7 +16,17 @@ from memdiag.reports.run.names import (
     shapes_text,
     short_created_text,
 )
-from memdiag.reports.run.peaks import peak_sentence, run_rise_sentence
+from memdiag.reports.run.peaks import (
+    largest_session,
+    peak_bytes,
+    peak_mark,
+    peak_phase,
+    peak_sentence,
+    peak_text,
+    rise_bytes,
+    rise_text,
+    run_rise_sentence,
+)
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import decimals_for, mebibytes, plain, shortened
 from memdiag.units import MIB, counted, format_duration, format_size
@@ -31,7 +40,8 @@ MAX_LINES = 30
 _NAME_WIDTH = 30
 _MAX_NUMBERS = 11
 _MIN_WHOLE_BYTES = 10 * MIB
-_OPTIONAL_COLUMNS = ("created in", "threads", "last run")
+_SAMPLED = f"{SAMPLED_MARK} by the largest sample seen, the true peak may be higher"
+_OPTIONAL_COLUMNS = ("created in", "threads", "last run", "in model")
 """Columns of the summary that a narrow terminal goes without, the first one first."""
 
 
@@ -39,13 +49,6 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
     """Return a line for each process and, below it, for each of its sessions, `width` wide."""
     is_wide = width > 100
     lines = list(_lines(run, created_text if is_wide else short_created_text))
-    left_out = len(lines) - MAX_LINES
-    caption = (
-        "MiB. Peak: resident set of the process; of a session, how much its creation and first"
-        " run raised it. Weights: resident copies. Arena: in use / free, but kept for later runs"
-    )
-    if left_out > 0:
-        caption = f"{left_out:,} more lines are in the report. {caption}"
     table = Table(
         columns=(
             Column("process / session", max_width=_NAME_WIDTH, wraps=True),
@@ -54,15 +57,25 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
             Column("created in", "right"),
             Column("peak", "right"),
             Column("weights", "right"),
+            Column("in model", "right"),
             Column("arena", "right"),
             Column("runs", "right"),
             Column("last run", "right"),
         ),
         rows=tuple(lines[:MAX_LINES]),
-        caption=f"{caption}.",
         is_dense=True,
+    ).fitted(width, _OPTIONAL_COLUMNS)
+    left_out = len(lines) - MAX_LINES
+    more = f"{left_out:,} more lines are in the report. " if left_out > 0 else ""
+    sampled = f" ({_SAMPLED})" if any(map(peak_mark, run.sessions)) else ""
+    has_model = any(column.heading == "in model" for column in table.columns)
+    in_model = "; in model: those of one model" if has_model else ""
+    caption = (
+        f"{more}MiB. Peak: resident set of the process; of a session, how much its creation and"
+        f" first run raised it{sampled}. Weights: resident copies{in_model}. Arena: in use / free,"
+        " but kept for later runs."
     )
-    return table.fitted(width, _OPTIONAL_COLUMNS)
+    return replace(table, caption=caption)
 
 
 def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterator[Row]:
@@ -87,7 +100,7 @@ def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterato
             f"{first.pid}{more} {shortened(process_name(first, run), name_width)}",
             *[""] * 3,
             mib(largest),
-            *[""] * 4,
+            *[""] * 5,
             is_strong=True,
         )
         for alike_groups in zip(*(groups for _, groups in found), strict=True):
@@ -143,8 +156,9 @@ def _line(
         created_of(first),
         str(first.intra_op_threads or "auto"),
         format_duration(max(created)) if created else "",
-        _rise(max(map(rise_bytes, sessions))),
+        _rise(sessions),
         _weights(sessions),
+        mib(first.model.weight_bytes) if first.model.weight_bytes else "",
         arena_text(sessions),
         runs if first.error is None else "failed",
         "" if last is None else f"at {format_duration(last)}",
@@ -152,20 +166,11 @@ def _line(
     )
 
 
-def peak_bytes(session: ProgramSession) -> int:
-    """Return the largest resident set during creation and first run; 0 if it is not known."""
-    return max((phase.peak_rss_bytes for phase in session.phases), default=0)
-
-
-def rise_bytes(session: ProgramSession) -> int:
-    """Return how far the resident set rose above that at the start of the creation."""
-    if not session.phases:
-        return 0
-    return max(0, peak_bytes(session) - session.phases[0].start.rss_bytes)
-
-
-def _rise(size: int) -> str:
-    return f"+{mib(size)}" if size else ""
+def _rise(sessions: Sequence[ProgramSession]) -> str:
+    """Return the largest rise of `sessions`."""
+    session = max(sessions, key=rise_bytes)
+    size = rise_bytes(session)
+    return f"{peak_mark(session)}+{mib(size)}" if size else ""
 
 
 def _weights(sessions: Sequence[ProgramSession]) -> str:
@@ -198,6 +203,7 @@ def mib(size: int) -> str:
 def session_table(run: ProgramRun, *, limit: int) -> Table:
     """Return a row for each session, with all figures, for Markdown and pages."""
     models = model_names(run)
+    sampled = f" ({_SAMPLED})" if any(map(peak_mark, run.sessions)) else ""
     table = Table(
         columns=(
             Column("#", "right"),
@@ -220,7 +226,8 @@ def session_table(run: ProgramRun, *, limit: int) -> Table:
         rows=tuple(_session_row(session, models) for session in run.sessions[:limit]),
         caption=(
             "Peak: the largest resident set of the process while the session was created or run"
-            " for the first time; raised by: how much that is above the start of the creation."
+            f" for the first time{sampled}; raised by: how much that is above the start of the"
+            " creation."
             " Weight copies: resident copies of the weights, in every layout, at the last X-ray of"
             " the process; sessions with the same weights share them evenly. Arena: at the same"
             " X-ray; its slack is free memory that it keeps for later runs. Last run and release:"
@@ -233,6 +240,7 @@ def session_table(run: ProgramRun, *, limit: int) -> Table:
 def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
     memory = session.memory
     options = [f"{plain(name)}={plain(value)}" for name, value in session.options.items()]
+    shared = "shared" if session.shared_with else ""
     called = f"called from {plain(session.called_from)}" if session.called_from else ""
     return Row(
         Cell(str(session.number), sort_key=session.number),
@@ -250,8 +258,8 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
         Cell(plain(session.called_from or ""), is_code=True),
         Cell(", ".join(options), is_code=True),
         _duration(session.creation_s),
-        _size(peak_bytes(session) or None, note="shared" if session.shared_with else ""),
-        _size(rise_bytes(session) if session.phases else None),
+        _marked(_size(peak_bytes(session) or None, note=shared), session),
+        _marked(_size(rise_bytes(session) if session.phases else None), session),
         _size(session.model.weight_bytes),
         _size(memory.weight_bytes if memory else None),
         _arena_slack(memory),
@@ -282,6 +290,11 @@ def _size(size: int | None, note: str = "") -> Cell:
     if size is None:
         return Cell(sort_key=-1)
     return Cell(format_size(size), title=f"{size:,} bytes", sort_key=size, note=note)
+
+
+def _marked(cell: Cell, session: ProgramSession) -> Cell:
+    """Return the `cell` of a peak, marked if it is sampled."""
+    return replace(cell, text=f"{peak_mark(session)}{cell.text}") if cell.text else cell
 
 
 def _pss(process: ProgramProcess) -> Cell:
@@ -329,11 +342,6 @@ def process_table(run: ProgramRun, *, limit: int) -> Table:
     return table.without_empty_columns()
 
 
-def largest_session(run: ProgramRun) -> ProgramSession | None:
-    """Return the session whose creation and first run raised the resident set most."""
-    return max(run.sessions, key=rise_bytes, default=None)
-
-
 def peak_sentences(run: ProgramRun) -> tuple[str, ...]:
     """Return what was under way at the peak, and which run and which creation rose most.
 
@@ -349,7 +357,7 @@ def _creation_rise(run: ProgramRun) -> str:
     return (
         "Largest rise in a creation and first run:"
         f" {session_name(session, model_names(run))} in process {session.pid},"
-        f" {format_size(rise_bytes(session), signed=True)} to {format_size(peak_bytes(session))}:"
+        f" {rise_text(session)} to {peak_text(session)}:"
     )
 
 
@@ -371,13 +379,6 @@ def phase_table(session: ProgramSession, run: ProgramRun) -> Table:
             " the same time."
         )
     return replace(table, caption=caption)
-
-
-def peak_phase(session: ProgramSession) -> PhaseName | None:
-    """Return the phase with the peak of the creation and first run; None without phases."""
-    highest = peak_bytes(session)
-    reached = (phase.name for phase in session.phases if phase.peak_rss_bytes == highest)
-    return session.peak_phase or next(reached, None)
 
 
 def shape_table(run: ProgramRun, *, limit: int) -> Table:

@@ -13,7 +13,7 @@ from memdiag.reports.run.names import (
     process_name,
     shapes_text,
 )
-from memdiag.reports.run.sessions import peak_bytes, peak_phase, rise_bytes
+from memdiag.reports.run.peaks import peak_phase, peak_text, rise_bytes
 from memdiag.reports.text import plain, shortened
 from memdiag.thinning import thin
 from memdiag.units import MIB, format_duration, format_size
@@ -74,6 +74,7 @@ class Lane:
 
     Attributes:
         anonymous_bytes, file_bytes: None if the system does not split the resident set.
+        peak_bytes: the largest resident set, between the samples too if the system tells it.
         rows: the number of rows of the bars.
         left_out: the number of sessions that have no bar.
     """
@@ -82,6 +83,7 @@ class Lane:
     label: str
     t_s: tuple[float, ...]
     rss_bytes: tuple[int, ...]
+    peak_bytes: int
     anonymous_bytes: tuple[int, ...] | None
     file_bytes: tuple[int, ...] | None
     bars: tuple[SessionBar, ...]
@@ -95,6 +97,7 @@ class RunTimeline:
     """The memory of all processes, as columns, and a lane for each process that is drawn.
 
     Attributes:
+        is_peak_sampled: whether the peak is the largest sum of samples, not a process's own mark.
         left_out: the number of processes that have no lane.
     """
 
@@ -104,6 +107,7 @@ class RunTimeline:
     pss_bytes: tuple[int, ...]
     peak_s: float
     peak_bytes: int
+    is_peak_sampled: bool
     end_s: float
     lanes: tuple[Lane, ...]
     left_out: int
@@ -141,6 +145,7 @@ def run_timeline(
         pss_bytes=run.samples.pss_bytes,
         peak_s=run.peak_s,
         peak_bytes=run.peak_rss_bytes,
+        is_peak_sampled=all(each.peak_rss_bytes != run.peak_rss_bytes for each in run.processes),
         end_s=max(ends),
         lanes=tuple(
             _lane(process, run, names, max_points, (max_rows, max_bars))
@@ -181,6 +186,7 @@ def _lane(
         label=shortened(f"{process.pid} {process_name(process, run)}", _MAX_NAME),
         t_s=tuple(samples.t_s[i] for i in kept),
         rss_bytes=tuple(samples.rss_bytes[i] for i in kept),
+        peak_bytes=process.peak_rss_bytes,
         anonymous_bytes=_known(samples.anonymous_bytes, kept),
         file_bytes=_known(samples.file_bytes, kept),
         bars=tuple(bars),
@@ -268,7 +274,7 @@ def _sentences(session: ProgramSession) -> list[str]:
         found[0] += f" in {format_duration(session.creation_s)}"
     if session.phases:
         shared = ", shared with other sessions" if session.shared_with else ""
-        found.append(f"peak {format_size(peak_bytes(session))}{shared}")
+        found.append(f"peak {peak_text(session)}{shared}")
     runs = f"runs: {runs_text([session])}" if has_run(session) else "never run"
     if session.shapes:
         runs += f", most with {shortened(shapes_text(session.shapes[0].shapes), _MAX_HOVER)}"

@@ -171,8 +171,8 @@
         domain: domain(each), range: [0, (1.1 * top) / unit.by], fixedrange: true, gridcolor: c.line, zeroline: false, nticks: 4, tickformat: ",",
         title: { text: unit.name, standoff: 6 },
       };
-      const peak = isTree ? line.peak_bytes : Math.max(0, ...each.lane.rss_bytes, ...each.lane.peaks.map((one) => one.rss_bytes));
-      titled(each, isTree ? `<b>all processes</b> · peak ${size(peak)}` : `<b>${clipped(each.lane.label, letters)}</b> · peak ${size(peak)}`);
+      const peak = isTree ? `${line.is_peak_sampled ? "~" : ""}${size(line.peak_bytes)}` : size(each.lane.peak_bytes);
+      titled(each, isTree ? `<b>all processes</b> · peak ${peak}` : `<b>${clipped(each.lane.label, letters)}</b> · peak ${peak}`);
     }
     return made;
   }

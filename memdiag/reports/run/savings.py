@@ -1,0 +1,62 @@
+"""What the findings could save together, and where the copies of weights are explained."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
+from memdiag.reports.run.names import model_names, session_name
+from memdiag.reports.text import plain
+from memdiag.units import MIB, format_size
+
+MIN_COPIES_FACTOR = 1.5
+"""Resident copies of this many times the weights of a model are explained by a check."""
+
+MIN_EXTRA_BYTES = MIB
+"""Copies beyond the weights of the model that are worth a sentence."""
+
+
+def after_findings(run: ProgramRun) -> tuple[str, ...]:
+    """Return the sentences that follow the findings."""
+    return (*_together(run.findings), *_copies(run))
+
+
+def _together(findings: Sequence[ProgramFinding]) -> Iterator[str]:
+    sizes = [finding.bytes for finding in findings if finding.bytes]
+    if len(sizes) < 2:
+        return
+    if _are_disjoint([finding for finding in findings if finding.bytes]):
+        yield f"Together the findings could save {format_size(sum(sizes))}."
+    else:
+        yield (
+            "The findings may concern the same memory, so that their sizes do not add up: the"
+            f" largest is {format_size(max(sizes))}."
+        )
+
+
+def _are_disjoint(findings: Sequence[ProgramFinding]) -> bool:
+    """Return whether the findings are known to concern different sessions."""
+    numbers = [number for finding in findings for number in set(finding.sessions)]
+    return len(numbers) == len(set(numbers)) and all(finding.sessions for finding in findings)
+
+
+def _copies(run: ProgramRun) -> Iterator[str]:
+    """Yield a sentence on the session with most copies beyond the weights of its model."""
+    found = [each for session in run.sessions if (each := _copied(session)) is not None]
+    if not found:
+        return
+    copied, weights, path, session = max(found, key=lambda each: each[0] - each[1])
+    yield (
+        f"S{session_name(session, model_names(run))[1:]} has {format_size(copied)} of copies of"
+        f" {format_size(weights)} of weights: memdiag check {shlex.quote(plain(path))} explains"
+        " them."
+    )
+
+
+def _copied(session: ProgramSession) -> tuple[int, int, str, ProgramSession] | None:
+    """Return the copies, weights and path of a session with many copies; None for others."""
+    weights, path = session.model.weight_bytes, session.model.path
+    copied = session.memory and session.memory.weight_bytes
+    if not copied or not weights or path is None:
+        return None
+    has_many = copied > MIN_COPIES_FACTOR * weights and copied - weights >= MIN_EXTRA_BYTES
+    return (copied, weights, path, session) if has_many else None
