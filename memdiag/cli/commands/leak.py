@@ -91,8 +91,8 @@ def configure(parser: ArgumentParser) -> None:
         dest="period_s",
         metavar="TIME",
         type=duration,
-        help="Time between samples of a process or program, which are taken more seldom later on"
-        " (default: 2s).",
+        help="Time between samples of a process or program (default: 2s). The time between samples"
+        " grows during long recordings.",
     )
     group.add_argument(
         "--pause",

@@ -209,8 +209,9 @@ def _caption(growth: Growth, moments: Sequence[Moment], since: int) -> str:
     first, warm, last = (moment_text(growth, moments[index]) for index in (0, since, -1))
     return (
         f"After {first}, after the warm-up ({warm}), and at the end ({last}); growth since the"
-        " warm-up. The owners are resident bytes; malloc blocks and arena values in use count"
-        " whether they are resident or not."
+        " warm-up. The owners are resident bytes, except malloc blocks and arena values in use."
+        " These two rows also count memory that is not resident, so rows may not add up to the"
+        " resident set."
     )
 
 
