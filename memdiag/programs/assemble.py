@@ -65,10 +65,13 @@ def assemble_run(
     processes = tuple(_process(each, root, exit_code) for each in recorder.processes)
     # That of a watched process may be older than the recording.
     marks = [0] if is_watched else [0, *(each.peak_rss_bytes for each in processes)]
+    duration_s = recorder.now_s()
+    if recorder.watched_s is not None:
+        duration_s = recorder.watched_s + recorder.end_xrays_s
     run = ProgramRun(
         schema=RUN_SCHEMA,
         command=tuple(command),
-        duration_s=round(recorder.now_s(), 6),
+        duration_s=round(duration_s, 6),
         exit_code=exit_code,
         environment=describe_machine(memdiag_version, min(runtimes, default=None), python),
         peak_rss_bytes=max(recorder.peak_rss_bytes, *marks),

@@ -16,6 +16,7 @@ from memdiag.reports.run.owners import process_owners
 from memdiag.reports.run.sessions import (
     largest_session,
     peak_sentences,
+    peak_table,
     phase_table,
     process_table,
     session_table,
@@ -47,6 +48,9 @@ def show(
     if run.sessions:
         console.print()
         print_table(console, summary_table(run, width=console.width))
+    elif len(run.processes) > 1:
+        console.print()
+        print_table(console, peak_table(run))
     block(console, remarks(run))
     _show_findings(run, console)
     session = largest_session(run)
