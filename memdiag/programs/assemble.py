@@ -33,6 +33,10 @@ from memdiag.units import MIB
 NEAR_PEAK = 0.005
 """Share of the peak by which samples of a plateau differ."""
 
+_CELL = re.compile(r"cell \[\d+\]$")
+"""How the hook names a cell of a notebook."""
+
+_CELL_FILE = re.compile(r"/ipykernel_\d+/\d+\.py$")
 _PACKAGES = ("site-packages", "dist-packages")
 _STANDARD = re.compile(r"/lib/python3\.\d+/")
 """The folder of Python's own modules, in the environment of any release."""
@@ -219,6 +223,10 @@ def _is_own(file: str) -> bool:
 
 
 def _place(file: str, line: int) -> str:
+    if _CELL.match(file):
+        return f"{file}, line {line}"
+    if _CELL_FILE.search(file):
+        return f"notebook, line {line}"
     path = PurePath(file)
     for index, part in enumerate(path.parts):
         if part in _PACKAGES:
