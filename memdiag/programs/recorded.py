@@ -39,6 +39,7 @@ class RecordedProcess:
         models: names of models that were found from outside, and whether it is certain that the
             process uses them.
         connections: the number of connections of its hook.
+        has_said_exit: whether its hook has sent the last counts of runs.
         kept_values: the inputs and outputs of earlier runs that are alive, and the number of those
             that were looked at; empty if they are not watched.
 
@@ -66,6 +67,7 @@ class RecordedProcess:
         self.runtime: LoadedRuntime | None = None
         self.models: dict[str, bool] = {}
         self.connections = 0
+        self.has_said_exit = False
         self.kept_values: dict[str, tuple[int, int]] = {}
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}

@@ -650,6 +650,7 @@ class Recorder:
                 case "first_run_done":
                     process.session(fields).finish_first_run(now_s)
                 case "exit":
+                    process.has_said_exit = True
                     process.sample(now_s)
                     if self._xray and process.live_sessions:
                         return self._start_end_xray(

@@ -65,6 +65,12 @@ def warm_up_index(growth: Growth, moments: Sequence[Moment]) -> int:
     return next(after, len(moments) - 1)
 
 
+def has_later_reading(growth: Growth) -> bool:
+    """Return whether owners were read after the warm-up, so that they can be compared."""
+    moments = attributed(growth)
+    return len(moments) > 1 and warm_up_index(growth, moments) < len(moments) - 1
+
+
 def owner_series(growth: Growth) -> tuple[OwnerSeries, ...]:
     """Return each owner at the `attributed` moments, in a fixed order; empty owners are left out.
 
