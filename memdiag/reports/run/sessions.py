@@ -297,7 +297,10 @@ def peak_table(run: ProgramRun) -> Table:
     """Return the processes of a program without sessions, the largest first, for the summary."""
     processes = sorted(run.processes, key=lambda each: -each.peak_rss_bytes)
     left_out = len(processes) - MAX_LINES
-    caption = "Peak: the largest resident set that was seen, between samples by the kernel's mark."
+    caption = (
+        "Peak: the largest resident set while it was recorded, by the kernel's high-water mark if"
+        " that rose meanwhile, otherwise by samples."
+    )
     if left_out > 0:
         caption = f"{counted(left_out, 'more process', 'more processes')} in the report. {caption}"
     return Table(
