@@ -1,5 +1,6 @@
 """Is it a leak? Observe processes and programs while they do their own work."""
 
+import signal
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -17,6 +18,7 @@ from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorder import Recorder, RunPause
 from memdiag.records.growth import GrowingBlocks, Growth, KeptValues
 from memdiag.records.run import ProgramRun
+from memdiag.units import format_duration
 
 DEFAULT_PERIOD_S = 2.0
 WARM_UP_SHARE = 0.1
@@ -31,6 +33,9 @@ MIN_KEPT_SHARE = 0.5
 
 CALLING_THREADS = 8
 """Threads of a program that may each have a cache of freed blocks."""
+
+ENDED_BY_USER = (0, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+"""Exit codes of a program that ended as intended: servers run until they are interrupted."""
 
 MAX_OTHERS = 5
 SHORT = "too short for a verdict. Observe it longer, or read it more often with --every."
@@ -151,12 +156,34 @@ class _Histories:
         if not growths:
             reasons = [each.failure for each in self._histories.values() if each.failure]
             reason = reasons[0] if reasons else "no process with onnxruntime was seen."
+            if has_failed(run.exit_code):
+                reason = f"{_end_text(run)} before a process used onnxruntime. Mend its error."
             raise XrayError(f"{subject}: {reason}")
         growths.sort(key=lambda growth: (growth.is_leak_or_kept, growth.grown_bytes))
         *others, growth = growths
         notes = [*growth.notes, *run.notes]
         notes += [f"{other.subject}: {other.sentence}" for other in others[:MAX_OTHERS]]
+        if has_failed(run.exit_code) and growth.message == SHORT:
+            growth = msgspec.structs.replace(
+                growth,
+                verdict="undecided",
+                sentence=f"{_end_text(run)}, and nothing could be judged",
+                advice="mend the error of the program, and observe it again",
+                message="too few readings of the memory before the program's error",
+            )
         return msgspec.structs.replace(growth, subject=subject, notes=tuple(notes))
+
+
+def has_failed(exit_code: int | None) -> bool:
+    """Return whether a program ended with an error: nobody has interrupted or stopped it."""
+    return exit_code is not None and exit_code not in ENDED_BY_USER
+
+
+def _end_text(run: ProgramRun) -> str:
+    """Return how and when a program ended."""
+    code = run.exit_code or 0
+    how = f"with exit code {code}" if code > 0 else f"by signal {-code}"
+    return f"the program ended {how} after {format_duration(run.duration_s)}"
 
 
 def process_growth(
@@ -172,6 +199,10 @@ def process_growth(
         before, after = memory[warm_up], memory[-1]
         blocks = growing_sizes(before, after)
         lasting = lasting_bytes(before, after, CALLING_THREADS)
+    # Runs that ended after the last reading are known by the counts that the hook sends at the end.
+    sent = sum(
+        shapes.runs for each in process.local_sessions.values() for shapes in each.shapes.values()
+    )
     observation = Observation(
         moments=moments,
         unit="run" if moments[-1].run - moments[0].run >= MIN_COUNTED_RUNS else "second",
@@ -181,16 +212,18 @@ def process_growth(
         caller_keeps_nothing=False,
         kept_values=kept_values(process.kept_values),
     )
-    return growth_record(
+    record = growth_record(
         observation,
         subject=f"process {process.pid}",
         kind=kind,
-        runs=moments[-1].run,
+        runs=max(sent, moments[-1].run),
         warm_up_runs=moments[warm_up].run if len(moments) > warm_up else 0,
         warm_up_s=moments[warm_up].time_s if len(moments) > warm_up else 0.0,
         onnxruntime=process.runtime_version,
         message="" if len(observation.moments_after_warm_up) >= MIN_MOMENTS else SHORT,
     )
+    is_exact = kind == "process" or process.has_said_exit
+    return msgspec.structs.replace(record, is_run_count_exact=is_exact)
 
 
 def kept_values(alive: Mapping[str, tuple[int, int]]) -> KeptValues:

@@ -61,14 +61,16 @@ def xray(
     given = [models] if isinstance(models, str | Path) else models
     if given is not None and not given:
         raise UsageError("no model was given. Name the ONNX file that the process runs.")
-    guessed = guess_models(pid) if given is None else ()
+    guesses = {str(path): is_used for path, is_used in guess_models(pid)} if given is None else {}
     # A file that is given twice is one model.
-    paths = {Path(path).resolve(): Path(path) for path in guessed or given or ()}
+    paths = {Path(path).resolve(): Path(path) for path in given or guesses}
+    are_used = []
     with ExitStack() as stack:
         files: list[ModelFile] = []
         for path in paths.values():
             try:
                 files.append(stack.enter_context(open_model(path)))
+                are_used.append(guesses.get(str(path), True))
             except ModelError:
                 if given is not None:
                     raise
@@ -76,7 +78,7 @@ def xray(
         if pause:
             stack.enter_context(paused(pid))
         found = take_xray(pid, targets, sampled=verify == "sampled")
-    return with_guess_note(found) if given is None else found
+    return with_guess_note(found, are_used) if given is None else found
 
 
 class ChildXray:

@@ -270,7 +270,9 @@ class LiveView(AbstractContextManager["LiveView"]):
             if process.unrecorded:
                 assert process.runtime is not None
                 parts = filter(None, ["onnxruntime", process.runtime.version])
-                yield _line(indent + plain(", ".join([" ".join(parts), *sorted(process.models)])))
+                models = process.used_models
+                models += [f"perhaps {name}" for name in process.uncertain_models]
+                yield _line(indent + plain(", ".join([" ".join(parts), *models])))
             for session in process.local_sessions.values():
                 yield _line(indent + session_state(session, now_s))
             if process.pid in xrays:

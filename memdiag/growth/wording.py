@@ -68,8 +68,9 @@ def sentence(judgement: GrowthJudgement, observation: Observation) -> str:
     if judgement.verdict == "leak":
         return f"a leak: {owner}{_content(judgement, observation.blocks)} {growth}"
     if observation.kept_values and judgement.owner != "sessions":
-        kept = f"the program keeps {observation.kept_values} of earlier runs"
-        return f"kept values: {kept}; {owner} {growth}"
+        size = format_size(round(judgement.slope.bytes_per_unit))
+        kept = f"the program keeps {observation.kept_values}: {size} more after each {unit}"
+        return f"{kept}. {owner[0].upper()}{owner[1:]} {growth}"
     return f"kept values: {owner} {growth}"
 
 

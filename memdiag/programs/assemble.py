@@ -33,6 +33,10 @@ from memdiag.units import MIB
 NEAR_PEAK = 0.005
 """Share of the peak by which samples of a plateau differ."""
 
+_CELL = re.compile(r"cell \[\d+\]$")
+"""How the hook names a cell of a notebook."""
+
+_CELL_FILE = re.compile(r"/ipykernel_\d+/\d+\.py$")
 _PACKAGES = ("site-packages", "dist-packages")
 _STANDARD = re.compile(r"/lib/python3\.\d+/")
 """The folder of Python's own modules, in the environment of any release."""
@@ -65,10 +69,13 @@ def assemble_run(
     processes = tuple(_process(each, root, exit_code) for each in recorder.processes)
     # That of a watched process may be older than the recording.
     marks = [0] if is_watched else [0, *(each.peak_rss_bytes for each in processes)]
+    duration_s = recorder.now_s()
+    if recorder.watched_s is not None:
+        duration_s = recorder.watched_s + recorder.end_xrays_s
     run = ProgramRun(
         schema=RUN_SCHEMA,
         command=tuple(command),
-        duration_s=round(recorder.now_s(), 6),
+        duration_s=round(duration_s, 6),
         exit_code=exit_code,
         environment=describe_machine(memdiag_version, min(runtimes, default=None), python),
         peak_rss_bytes=max(recorder.peak_rss_bytes, *marks),
@@ -216,6 +223,10 @@ def _is_own(file: str) -> bool:
 
 
 def _place(file: str, line: int) -> str:
+    if _CELL.match(file):
+        return f"{file}, line {line}"
+    if _CELL_FILE.search(file):
+        return f"notebook, line {line}"
     path = PurePath(file)
     for index, part in enumerate(path.parts):
         if part in _PACKAGES:

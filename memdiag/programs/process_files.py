@@ -85,12 +85,25 @@ def _runtime_of(library: str, root: Path) -> LoadedRuntime:
     return LoadedRuntime(in_path[1] if in_path else None, None)
 
 
-def guess_models(pid: int) -> tuple[Path, ...]:
+class GuessedModel(NamedTuple):
+    """A model that a process uses or may use.
+
+    Attributes:
+        is_used: False if only its path was found in the memory of the process, which may have
+            listed a folder, or if other models refer to the same external data.
+    """
+
+    path: Path
+    is_used: bool
+
+
+def guess_models(pid: int) -> tuple[GuessedModel, ...]:
     """Return the ONNX files that process `pid` maps, has open to read, was started with, or opened.
 
     If it maps external data, models in the same folder that refer to it are included. A file that
     the process has read and closed is found if its path is in the memory of the process, where a
-    session keeps it. Relative paths are resolved against the working directory of the process.
+    session keeps it; so are paths of files that it never opened. Relative paths are resolved
+    against the working directory of the process.
 
     Raises:
         XrayError: the process cannot be read.
@@ -100,24 +113,51 @@ def guess_models(pid: int) -> tuple[Path, ...]:
     code = {region.path for region in regions if "x" in region.permissions}
     mapped = {region.path for region in regions if region.path.startswith("/")} - code
     files = [Path(path) for path in sorted(mapped)] + [*_open_files(pid), *_arguments(pid, folder)]
+    is_used = True
     models = [path for path in files if path.suffix.lower() == ".onnx" and os.path.isfile(path)]
     if not models:
+        is_used = False
         models = [path for path in _paths_in_memory(pid, regions, folder) if os.path.isfile(path)]
+    found = {path.resolve(): GuessedModel(path, is_used) for path in models}
     for path in files:
         if path.suffix.lower() in (".onnx", ".so", ".py", ".pyc") or not os.path.isfile(path):
             continue
         in_folder = sorted(path.parent.glob("*.onnx"))[:MAX_MODELS_IN_FOLDER]
-        models += [model for model in in_folder if _refers_to(model, path)]
-    return tuple({path.resolve(): path for path in models}.values())[:MAX_GUESSES]
+        referring = [model for model in in_folder if _refers_to(model, path)]
+        for model in referring:
+            known = found.get(model.resolve())
+            is_used = len(referring) == 1 or (known is not None and known.is_used)
+            found[model.resolve()] = GuessedModel(model, is_used)
+    return tuple(found.values())[:MAX_GUESSES]
 
 
-def with_guess_note(attribution: Attribution) -> Attribution:
-    """Return an X-ray with the models of `guess_models`, with a note of where they are from."""
+def with_guess_note(attribution: Attribution, are_used: Sequence[bool]) -> Attribution:
+    """Return an X-ray with the models of `guess_models`, with a note of where they are from.
+
+    Args:
+        attribution: the X-ray.
+        are_used: which of its models the process uses, as far as its files tell.
+    """
     note = "no model was given, and none was found; name it with --model to identify its weights"
     if attribution.models:
-        names = ", ".join(model.name for model in attribution.models)
-        note = f"no model was given; found by the files of the process: {names}"
+        proven = set(proven_models(attribution))
+        by_use: dict[bool, list[str]] = {True: [], False: []}
+        for model, is_used in zip(attribution.models, are_used, strict=True):
+            by_use[is_used or model.name in proven].append(model.name)
+        used, maybe = (", ".join(by_use[is_used]) for is_used in (True, False))
+        texts = [f"it uses {used}"] if used else []
+        if maybe:
+            texts.append(f"it may use {maybe}, by files or paths in its memory, not by weights")
+        note = f"no model was given for the process: {'; '.join(texts)}"
     return msgspec.structs.replace(attribution, notes=(note, *attribution.notes))
+
+
+def proven_models(attribution: Attribution) -> Iterator[str]:
+    """Yield the names of the models with a weight in memory that no other searched model has."""
+    for index, model in enumerate(attribution.models):
+        alone = (index,) if len(attribution.models) > 1 else ()
+        if any(copy.models in (alone, (index,)) for copy in attribution.copies):
+            yield model.name
 
 
 def _refers_to(model: Path, data: Path) -> bool:

@@ -36,8 +36,10 @@ class RecordedProcess:
             `local_sessions`.
         cpus_allowed: the CPUs that it may use; None if that is not known.
         runtime: the onnxruntime that was found in it from outside; None if it was not looked for.
-        models: names of models that were found from outside.
+        models: names of models that were found from outside, and whether it is certain that the
+            process uses them.
         connections: the number of connections of its hook.
+        has_said_exit: whether its hook has sent the last counts of runs.
         kept_values: the inputs and outputs of earlier runs that are alive, and the number of those
             that were looked at; empty if they are not watched.
 
@@ -63,8 +65,9 @@ class RecordedProcess:
         self.inherited: dict[int, Inheritance] = {}
         self.cpus_allowed = cpus_allowed(info.pid)
         self.runtime: LoadedRuntime | None = None
-        self.models: set[str] = set()
+        self.models: dict[str, bool] = {}
         self.connections = 0
+        self.has_said_exit = False
         self.kept_values: dict[str, tuple[int, int]] = {}
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}
@@ -81,6 +84,16 @@ class RecordedProcess:
     def unrecorded(self) -> bool:
         """Whether it uses onnxruntime without the hook."""
         return self.runtime is not None and self.onnxruntime is None
+
+    @property
+    def uncertain_models(self) -> list[str]:
+        """The models that it may use, by a path in its memory."""
+        return sorted(name for name, is_used in self.models.items() if not is_used)
+
+    @property
+    def used_models(self) -> list[str]:
+        """The models that it uses, by its files or by weights in its memory."""
+        return sorted(name for name, is_used in self.models.items() if is_used)
 
     @property
     def runtime_version(self) -> str | None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -21,7 +21,7 @@ import msgspec
 from memdiag.errors import MemdiagError, XrayError
 from memdiag.programs.control import XrayAnswer, XrayedProcess, XrayedSession
 from memdiag.programs.log_filter import LogFilter
-from memdiag.programs.process_files import guess_models, loaded_runtime
+from memdiag.programs.process_files import guess_models, loaded_runtime, proven_models
 from memdiag.programs.process_tree import descendants, process_info, proportional_memory
 from memdiag.programs.recorded import RecordedProcess, RecordedSession
 from memdiag.programs.xray import ProcessXrayTask, session_memories
@@ -171,7 +171,9 @@ class Recorder:
         peaks: the runs that raised the high-water mark of their process.
         tree: the resident set of all processes together.
         proportional: time, proportional set and swap of all processes together.
-        end_xrays_s: seconds in which processes waited at their end for their X-rays.
+        end_xrays_s: seconds in which processes waited at their end for their X-rays, or in which
+            X-rays were taken after a process was watched.
+        watched_s: seconds for which a process was watched; None before the end, and for programs.
         notes: what the reader of the recording must know.
     """
 
@@ -218,6 +220,7 @@ class Recorder:
         self._is_stopping = False
         self._end_xray_s: float | None = None
         self.end_xrays_s = 0.0
+        self.watched_s: float | None = None
         self._xray_duration_s = 0.0
         self._near_peak_s = 0.0
         self._xrayed_rss_bytes = 0
@@ -360,27 +363,33 @@ class Recorder:
             if on_progress is not None:
                 on_progress(self)
         self._sample(self.now_s())
+        self.watched_s = self.now_s()
         self._read_proportional(self.now_s())
         if root not in self._live:
-            self.notes.append(f"process {root} ended after {format_duration(self.now_s())}")
+            self.notes.append(f"process {root} ended after {format_duration(self.watched_s)}")
         for process in self._live.values():
             if process.unrecorded:
-                process.models.update(_models_of(process.pid))
+                _add_models(process)
         self._note_unread()
-        self.notes += map(_runtime_note, self._unrecorded())
 
     def wait_for_xrays(
         self,
         stops: Callable[[], bool],
         on_progress: Callable[["Recorder"], None] | None = None,
     ) -> None:
-        """Wait until all X-rays are there, or `stops` returns True."""
+        """Wait until all X-rays of a watched process are there, or `stops` returns True.
+
+        Which models the processes use is noted then, since X-rays prove it.
+        """
+        began_s = self.now_s()
         while self._tasks and not stops():
             self._handle_input(TREE_S)
             if on_progress is not None:
                 on_progress(self)
+        self.end_xrays_s += self.now_s() - began_s
         if self._tasks:
             self.notes.append("the recording was stopped before its X-rays were complete")
+        self.notes += map(_runtime_note, self._unrecorded())
 
     def step(self, root: int) -> None:
         """Wait for input until the next sample is due, handle it, and take the sample."""
@@ -502,7 +511,7 @@ class Recorder:
         if process.onnxruntime is None and process.runtime is None:
             process.runtime = loaded_runtime(process.pid)
             if self._watches and process.runtime is not None:
-                process.models.update(_models_of(process.pid))
+                _add_models(process)
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
@@ -641,6 +650,7 @@ class Recorder:
                 case "first_run_done":
                     process.session(fields).finish_first_run(now_s)
                 case "exit":
+                    process.has_said_exit = True
                     process.sample(now_s)
                     if self._xray and process.live_sessions:
                         return self._start_end_xray(
@@ -767,6 +777,9 @@ class Recorder:
                         attribution=attribution,
                     )
                 )
+                if process.unrecorded and self._models is None:
+                    found = proven_models(attribution)
+                    process.models |= {PurePath(name).name: True for name in found}
                 memories = session_memories(keys, attribution, task.sessions)
                 for session in task.sessions:
                     if session.process is process:
@@ -880,14 +893,17 @@ def _runtime_note(process: RecordedProcess) -> str:
     version, build = process.runtime
     words = [f"process {process.pid} ({' '.join(process.info.command)[:MAX_COMMAND]}) uses"]
     words += filter(None, ["onnxruntime", version, build and f"({build})"])
-    words += ["with", ", ".join(sorted(process.models))] if process.models else []
+    words += ["with", ", ".join(process.used_models)] if process.used_models else []
+    if process.uncertain_models:
+        words += ["and may use", ", ".join(process.uncertain_models)]
     return " ".join(words)
 
 
-def _models_of(pid: int) -> Iterator[str]:
-    """Yield the names of the models that process `pid` maps, has open, or was started with."""
+def _add_models(process: RecordedProcess) -> None:
+    """Store the names of the models that `process` uses or may use."""
     with suppress(XrayError):  # it has ended
-        yield from (path.name for path in guess_models(pid))
+        for path, is_used in guess_models(process.pid):
+            process.models[path.name] = is_used or process.models.get(path.name, False)
 
 
 def _pass_on(pipes: Sequence[tuple[int, int | None]]) -> None:

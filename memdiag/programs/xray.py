@@ -110,12 +110,17 @@ def examine(
     Raises:
         XrayError: the process cannot be read.
     """
+    are_used: dict[str, bool] = {}
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
         if sessions:
             files = model_files(pid, sessions, folder)
         else:
-            files = {str(path): path for path in (guess_models(pid) if models is None else models)}
+            if models is None:
+                are_used = {str(path): is_used for path, is_used in guess_models(pid)}
+            files = {
+                str(path): path for path in (map(Path, are_used) if models is None else models)
+            }
         targets = {}
         for key, path in files.items():
             with suppress(ModelError):
@@ -125,7 +130,7 @@ def examine(
         }
         found = take_xray(pid, list(targets.values()), sessions=addresses)
     if not sessions and models is None:
-        found = with_guess_note(found)
+        found = with_guess_note(found, [are_used[key] for key in targets])
     return list(targets), found
 
 

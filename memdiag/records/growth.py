@@ -147,6 +147,8 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
         trim_returned_bytes: the resident bytes that malloc returned when asked at the end; None if
             it was not asked.
         runs: the number of runs; 0 if it is not known.
+        is_run_count_exact: whether no runs followed those; of a program that was killed they are
+            not known.
         warm_up_runs: the runs before growth is judged.
         warm_up_s: the seconds before growth is judged.
         unit: a run of a session, a reload of a session, or a second of a program whose runs are not
@@ -187,6 +189,7 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     onnxruntime: str | None
     message: str = ""
+    is_run_count_exact: bool = True
 
     @property
     def is_leak_or_kept(self) -> bool:

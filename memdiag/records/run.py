@@ -284,7 +284,8 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
     Attributes:
         command: the command line of the program; for a process that was watched, its own.
         duration_s: the length of the recording.
-        end_xrays_s: the seconds of it in which processes waited at their end for their X-rays.
+        end_xrays_s: the seconds of it in which processes waited at their end for their X-rays, or
+            in which X-rays were taken after a process was watched.
         exit_code: the exit code of the program; negative for a signal, None if it goes on.
         is_watched: whether the program was started without memdiag: then its sessions are unknown.
         peak_rss_bytes: the largest sum of the resident sets that was sampled, or the high-water

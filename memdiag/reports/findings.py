@@ -105,13 +105,16 @@ def summary(
     if avoidable:
         parts.append(f"up to {format_size(int(avoidable))} avoidable at steady state")
     rest = min(limit - avoidable, sum(_steady_bytes(f) for f in confirmed if not f.remedies))
+    unsaved = ""
     if rest:
-        parts.append(f"{format_size(int(rest))} without a remedy")
+        count = sum(not each.remedies and _steady_bytes(each) > 0 for each in confirmed)
+        which = "one" if count == 1 else f"{count:,}"
+        unsaved = f"; for {which} of them ({format_size(int(rest))}) memdiag knows no remedy"
     if len(findings) > len(confirmed):
         parts.append(f"{len(findings) - len(confirmed):,} more refuted by the measurement")
     if duration_s is not None:
         parts.append(f"in {format_duration(duration_s)}")
-    return ", ".join(parts)
+    return ", ".join(parts) + unsaved
 
 
 def profile_summary(profile: Profile) -> str:

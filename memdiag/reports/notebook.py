@@ -51,13 +51,28 @@ def one_line(record: Any) -> str:
 
 
 def html(record: Any) -> str:
-    """Return the answer of `record` as HTML, with the rest of its summary to unfold."""
-    answer = escape(one_line(record)[1:-1])
-    text = escape(_rest(record))
-    return (
-        f"<details><summary><b>{answer}</b></summary>"
-        f'<pre style="white-space: pre; overflow-x: auto">{text}</pre></details>'
-    )
+    """Return the answer of `record` as HTML, with the rest of its summary to unfold.
+
+    The sessions and findings of a program are not folded.
+    """
+    answer = f"<b>{escape(one_line(record)[1:-1])}</b>"
+    if not isinstance(record, ProgramRun):
+        rest = _preformatted(_rest(record))
+        return f"<details><summary>{answer}</summary>{rest}</details>"
+    from memdiag.reports.run import show_details, show_sessions_and_findings
+
+    texts = []
+    for show in (show_sessions_and_findings, show_details):
+        console, out = _console(_WIDTH)
+        show(record, console)
+        texts.append(_preformatted(out.getvalue().strip("\n")))
+    shown, details = texts
+    folded = f"<details><summary>Details</summary>{details}</details>" if details else ""
+    return f"<div>{answer}{shown}{folded}</div>"
+
+
+def _preformatted(text: str) -> str:
+    return f'<pre style="white-space: pre; overflow-x: auto">{escape(text)}</pre>' if text else ""
 
 
 def _rest(record: Any) -> str:
@@ -147,15 +162,20 @@ def _kind(record: Any) -> str:
 
 def _printed(record: Any, *, quiet: bool, width: int) -> str:
     """Return the summary of `record` as a terminal prints it."""
+    console, out = _console(width)
+    _console_of(record)(console, quiet)
+    return out.getvalue().strip("\n")
+
+
+def _console(width: int) -> tuple[Console, io.StringIO]:
+    """Return a console for plain text, whatever notebook or terminal this runs in."""
     from rich.console import Console
 
     out = io.StringIO()
-    # Plain text, whatever notebook or terminal this runs in.
     console = Console(
         file=out, width=width, highlight=False, force_jupyter=False, force_terminal=False
     )
-    _console_of(record)(console, quiet)
-    return out.getvalue().strip("\n")
+    return console, out
 
 
 def _console_of(record: Any) -> Callable[[Console, bool], None]:

@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import memdiag as package
+from memdiag.api.watch import watch
 from memdiag.errors import ModelError, UsageError, XrayError
 from memdiag.programs.process_files import guess_models
 from memdiag.records.attribution import Attribution, Copy
@@ -217,7 +218,7 @@ def test_models_are_guessed_by_the_files_of_a_process(tmp_path: Path) -> None:
         (holding.replace(str(given), "/dev/null"), ["m.onnx", "--x"], []),
     ):
         with running(program, *arguments) as pid:
-            assert list(guess_models(pid)) == expected
+            assert list(guess_models(pid)) == [(path, True) for path in expected]
             found = package.xray(pid)
         assert [model.name for model in found.models] == [path.name for path in expected]
         (note,) = [note for note in found.notes if "no model was given" in note]
@@ -243,7 +244,26 @@ def test_a_model_that_was_read_and_closed_is_found_by_its_path(
     model = two_products(tmp_path / "a.onnx", seed=1)
     words = [word.format(tmp_path) for word in arguments]
     with running(program.format(str(tmp_path), SERVER), *words) as pid:
-        assert [path.resolve() for path in guess_models(pid)] == [model] * is_found
+        guesses = [(path.resolve(), is_used) for path, is_used in guess_models(pid)]
+        notes = package.xray(pid).notes
+    assert guesses == [(model, bool(arguments))] * is_found
+    assert any(note.endswith("it uses a.onnx") for note in notes) == is_found
+
+
+def test_a_model_whose_path_is_in_memory_may_be_used(tmp_path: Path) -> None:
+    two_products(tmp_path / "a.onnx", seed=1)
+    two_products(tmp_path / "unrelated.onnx", seed=2)
+    program = (
+        f"import sys; path = {str(tmp_path)!r}; sys.argv[1:] = [path + '/a.onnx']\n"
+        f"other = path + '/unrelated.onnx'\n{SERVER}"
+    )
+    with running(program) as pid:
+        watched = watch(pid, duration_s=0.2).notes
+        xrayed = watch(pid, duration_s=0.2, xray=True).notes
+        (note, *_) = package.xray(pid).notes
+    assert any(text.endswith(" and may use a.onnx, unrelated.onnx") for text in watched)
+    assert any(text.endswith(" with a.onnx and may use unrelated.onnx") for text in xrayed)
+    assert "it uses a.onnx; it may use unrelated.onnx" in note
 
 
 def test_a_file_that_is_no_model_is_no_error_where_it_was_guessed(tmp_path: Path) -> None:

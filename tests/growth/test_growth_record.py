@@ -2,7 +2,7 @@
 
 import pytest
 
-from memdiag.api.leak_program import kept_values
+from memdiag.api.leak_program import has_failed, kept_values
 from memdiag.growth.growth_record import MAX_SAMPLES, growth_record
 from memdiag.growth.verdict import Observation
 from memdiag.records.growth import Moment, RunSample
@@ -40,6 +40,14 @@ def test_a_peak_of_one_run_stays_among_the_samples() -> None:
     assert peak in runs
     assert (runs[0], runs[-1]) == (1, count)
     assert (growth.verdict, growth.slope_bytes_per_run) == ("flat", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("code", "failed"),
+    [(None, False), (0, False), (-2, False), (143, False), (3, True), (-11, True)],
+)
+def test_a_program_that_was_interrupted_has_not_failed(code: int | None, failed: bool) -> None:
+    assert has_failed(code) == failed
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ BLOCKS = (GrowingBlocks(block_bytes=1040, blocks=90, blocks_per_run=1.0, content
         ("leak", "arena", "", "a leak: arena values in use grow by 1 KiB a run; "),
         (
             *("kept", "heap", "outputs"),
-            "kept values: the program keeps outputs of earlier runs; malloc blocks in use grow by ",
+            "the program keeps outputs: 1 KiB more after each run. Malloc blocks in use grow by ",
         ),
         ("kept", "sessions", "outputs", "kept values: sessions that are alive grow by 1 KiB"),
         ("kept", "arena", "", "kept values: arena values in use grow by 1 KiB a run; "),

@@ -113,8 +113,15 @@ def test_the_xray_finds_weights_by_mapped_files(recorded: ProgramRun) -> None:
     assert attribution.arenas
 
 
+def test_the_duration_excludes_the_xrays_at_the_end(recorded: ProgramRun) -> None:
+    assert recorded.end_xrays_s > 0
+    assert 1.0 <= recorded.duration_s - recorded.end_xrays_s < 1.5
+
+
 def test_no_xray_is_taken_unless_asked(server: int) -> None:
-    assert watch(server, duration_s=0.2).xrays == ()
+    recording = watch(server, duration_s=0.2)
+    assert recording.xrays == ()
+    assert recording.end_xrays_s < 0.01
 
 
 def test_models_that_are_given_are_searched_for(server: int, tmp_path: Path, model: Path) -> None:

@@ -92,6 +92,23 @@ def test_facts_name_what_was_run() -> None:
     assert "1,000 reloads · the same inputs in each reload" in summary(same)
 
 
+def test_facts_tell_runs_from_the_last_reading() -> None:
+    kept = growths.kept()
+    last = kept.moments[-1].run
+    more = msgspec.structs.replace(kept, runs=last + 24)
+    assert f"{last + 24:,} runs, last reading after {last:,}" in summary(more)
+    assert f"at least {last:,} runs" in summary(
+        msgspec.structs.replace(kept, is_run_count_exact=False)
+    )
+
+
+def test_a_table_of_equal_columns_is_left_out() -> None:
+    short = growths.flat()
+    short = msgspec.structs.replace(short, moments=short.moments[:1])
+    assert "after the warm-up" in summary(growths.flat())
+    assert "after the warm-up" not in summary(short)
+
+
 def test_an_early_end_is_stated() -> None:
     text = " ".join(summary(growths.undecided()).split())
     assert "Ended early: models/encoder.onnx: a run failed (out of memory)." in text

@@ -71,19 +71,28 @@ def test_what_ended_badly_has_a_line_too(build: Callable[[], NotebookRecord]) ->
 def test_html_is_the_line_and_the_summary_as_text(name: str) -> None:
     record: Any = RECORDS[name]()
     text = record._repr_html_()
-    assert text.startswith("<details><summary><b>")
-    assert text.count("<") == text.count(">") == 8
+    is_open = name == "ProgramRun"
+    assert text.startswith("<div><b>" if is_open else "<details><summary><b>")
+    assert text.count("<") == text.count(">") == (12 if is_open else 8)
     assert len(text) < 20_000
 
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_no_sentence_of_the_answer_is_repeated_in_html(name: str) -> None:
     record: Any = RECORDS[name]()
-    answer, _, rest = record._repr_html_().partition("</summary>")
+    answer, _, rest = record._repr_html_().partition("</b>")
     plain = " ".join(rest.split())
     sentences = answer.partition("<b>")[2].removesuffix("</b>").split(". ")
     assert plain
     assert not [one for one in sentences if one.removeprefix(f"{name} ") in plain]
+
+
+def test_sessions_and_findings_of_a_program_are_not_folded() -> None:
+    shown, _, details = runs.server()._repr_html_().partition("<details>")
+    assert "process / session" in shown
+    assert runs.server().findings[0].rule in shown
+    assert "process / session" not in details
+    assert "Largest rise in a creation" in details
 
 
 def test_a_reason_is_not_repeated_among_findings() -> None:

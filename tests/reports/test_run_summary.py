@@ -47,6 +47,17 @@ def test_the_summary_fits_the_terminal(build: Callable[[], ProgramRun], width: i
     assert max(map(cell_len, shown(build(), width=width).splitlines())) <= width
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_processes_without_sessions_are_listed_with_their_peaks(width: int) -> None:
+    long = ("python", "-c", "import time; " * 20)
+    processes = (runs.process(7, 20, command=long), runs.process(8, 60, 50, command=("server",)))
+    text = shown(runs.run(processes=processes, is_watched=True), width=width)
+    assert max(map(cell_len, text.splitlines())) <= width
+    rows = [line.split() for line in text.splitlines() if line.strip()[:2] in ("7 ", "8 ")]
+    assert rows[0] == ["8", "server", "60", "MiB"]
+    assert rows[1][:2] == ["7", "python"]
+
+
 def test_the_answer_is_the_first_line() -> None:
     text = words(shown(runs.server(), quiet=True))
     assert text.startswith(

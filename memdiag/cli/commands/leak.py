@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -44,9 +43,6 @@ _MODEL_ONLY = (
     *("python", "timeout"),
 )
 """The options that have no effect on a process that memdiag does not run."""
-
-_ENDED_BY_USER = (0, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM)
-"""Exit codes of a program that ended as intended: servers run until they are interrupted."""
 
 
 def starts_no_program(options: Namespace) -> bool:
@@ -91,8 +87,8 @@ def configure(parser: ArgumentParser) -> None:
         dest="period_s",
         metavar="TIME",
         type=duration,
-        help="Time between samples of a process or program, which are taken more seldom later on"
-        " (default: 2s).",
+        help="Time between samples of a process or program (default: 2s). The time between samples"
+        " grows during long recordings.",
     )
     group.add_argument(
         "--pause",
@@ -233,7 +229,7 @@ def _observe_process(options: Namespace, line: StatusLine) -> Growth:
 
 def _observe_program(options: Namespace) -> int:
     """Run the program, which keeps the terminal; the summary goes to standard error."""
-    from memdiag.api.leak_program import DEFAULT_PERIOD_S, leak_program
+    from memdiag.api.leak_program import DEFAULT_PERIOD_S, has_failed, leak_program
     from memdiag.cli.output import Destination
 
     if options.target is not None:
@@ -259,7 +255,7 @@ def _observe_program(options: Namespace) -> int:
 
     def print_result(written: Sequence[Path]) -> int:
         code = _print_result(growth, written, options, to_stderr=True)
-        if exit_code in _ENDED_BY_USER:
+        if not has_failed(exit_code):
             return code
         how = f"exit code {exit_code}" if exit_code > 0 else f"signal {-exit_code}"
         print(f"memdiag: the program ended with {how}.", file=sys.stderr)

@@ -44,7 +44,7 @@ def configure(parser: ArgumentParser) -> None:
         " and its standard input is empty (/dev/null). Keys: x takes an X-ray, p pauses the"
         " display, s changes the order, q closes the view while the program goes on.",
     )
-    add_reports_folder(parser, default="memdiag-run-PID")
+    add_reports_folder(parser, default="memdiag-run-PID, with memdiag's own process id")
     add_quiet(parser)
 
 

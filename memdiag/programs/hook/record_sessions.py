@@ -589,9 +589,20 @@ def _callers(package: str) -> list[list[Any]]:
     while frame is not None and len(found) < MAX_FRAMES:
         code = frame.f_code
         if not code.co_filename.startswith(package) and code.co_filename != __file__:
-            found.append([code.co_filename, frame.f_lineno, code.co_name])
+            found.append([_file_or_cell(code.co_filename), frame.f_lineno, code.co_name])
         frame = frame.f_back
     return found
+
+
+def _file_or_cell(file: str) -> str:
+    """Return `file`, or ``cell [2]`` for the temporary name of a cell in a notebook."""
+    if "ipykernel_" not in file:
+        return file
+    try:
+        shell = sys.modules["IPython"].get_ipython()
+        return f"cell [{int(shell.compile._filename_map[file])}]"
+    except Exception:  # not in a notebook, or another release of IPython
+        return file
 
 
 def install(onnxruntime: Any, address: str, *, at_import: bool) -> Callable[[], None]:

@@ -47,8 +47,8 @@ def _unchecked(run: ProgramRun) -> Iterator[str]:
         return
     if not run.xrays:
         yield (
-            "no rule was checked: what a process does with its memory is known by X-rays (--xray)"
-            " only, and the lives of its sessions by memdiag run"
+            "No waste was searched for. Add --xray for weights and free memory, or use memdiag run"
+            " for sessions."
         )
         return
     names = ", ".join(each.rule.name for each in detectors() if each.rule.needs_sessions)

@@ -109,6 +109,7 @@ def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
         unlike = _at_different_addresses([copies for _, copies in holders])
         proven = max(unlike, extra - _shared_bytes(run))
         if proven >= _MIN_BYTES:
+            more = " (more if pages that look shared are not)" if proven < extra else ""
             processes = listed_processes([xray for xray, _ in holders])
             yield ProgramFinding(
                 rule=RULE.name,
@@ -116,8 +117,8 @@ def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
                 bytes=proven,
                 message=(
                     f"{len(holders)} processes have equal weights of {key.name} at the same time"
-                    f" ({processes}): in private memory at least {format_size(proven)} more than"
-                    " one process has."
+                    f" ({processes}): sharing the weights would save at least"
+                    f" {format_size(proven)}{more}."
                 ),
                 remedy=_BY_PATH,
             )
@@ -182,8 +183,9 @@ def _finding(
         bytes=size,
         message=(
             f"{model_name(first)} is loaded by {process_count} processes at the same time"
-            f" ({process_ids(sessions)}), with {format_size(private)} of its weights in private"
-            f" memory: {format_size(size)} more than one process has."
+            f" ({process_ids(sessions)}). Together they hold {format_size(private)} of weights."
+            f" One shared copy needs {format_size(private - size)}, so {format_size(size)} could be"
+            " saved."
         ),
         remedy=remedy,
     )

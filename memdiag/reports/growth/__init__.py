@@ -11,7 +11,7 @@ from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, labelled, line
 from memdiag.reports.growth.blocks import block_table
 from memdiag.reports.growth.headline import growth_headline
-from memdiag.reports.growth.owners import owner_table
+from memdiag.reports.growth.owners import has_later_reading, owner_table
 from memdiag.reports.page import Plotly
 from memdiag.reports.report import Report, file_names
 from memdiag.reports.table import markdown_table, print_table
@@ -31,8 +31,9 @@ def show(
     if quiet:
         return
     line(console, answer.facts, "dim")
-    console.print()
-    print_table(console, owner_table(growth))
+    if has_later_reading(growth):
+        console.print()
+        print_table(console, owner_table(growth))
     blocks = block_table(growth)
     if blocks.rows:
         block(console, ["Blocks of malloc that came into use and stayed:"])
@@ -58,7 +59,12 @@ def markdown(growth: Growth) -> str:
             f"**Ended early:** {md.escape(answer.ended)}" if answer.ended else "",
             f"- **What to do:** {md.escape(answer.advice)}" if answer.advice else "",
             md.escape(answer.facts),
-            md.section("Owners", f"{markdown_table(owners)}\n\n{md.escape(owners.caption)}"),
+            md.section(
+                "Owners",
+                f"{markdown_table(owners)}\n\n{md.escape(owners.caption)}"
+                if has_later_reading(growth)
+                else "",
+            ),
             md.section("Blocks of malloc that came into use and stayed", markdown_table(blocks)),
             md.section("Notes", md.bullets(map(plain, growth.notes))),
         )

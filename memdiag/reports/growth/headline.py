@@ -60,11 +60,22 @@ def _facts(growth: Growth) -> list[str]:
     if growth.unit == "second":
         facts = [f"observed for {format_duration(last.time_s if last else 0.0)}"]
     else:
-        facts = [counted(growth.runs, growth.unit)]
+        facts = [_runs(growth)]
     facts += [text for text in (_varied(growth), _callers(growth)) if text]
     if growth.onnxruntime:
         facts.append(f"onnxruntime {plain(growth.onnxruntime)}")
     return facts
+
+
+def _runs(growth: Growth) -> str:
+    """Return the number of runs, and at which of them the memory was last read, if earlier."""
+    text = counted(growth.runs, growth.unit)
+    if not growth.is_run_count_exact:
+        return f"at least {text}"
+    last = growth.moments[-1].run if growth.moments else growth.runs
+    if growth.kind != "program" or last >= growth.runs:
+        return text
+    return f"{text}, last reading after {last:,}"
 
 
 def _varied(growth: Growth) -> str:

@@ -65,6 +65,12 @@ def warm_up_index(growth: Growth, moments: Sequence[Moment]) -> int:
     return next(after, len(moments) - 1)
 
 
+def has_later_reading(growth: Growth) -> bool:
+    """Return whether owners were read after the warm-up, so that they can be compared."""
+    moments = attributed(growth)
+    return len(moments) > 1 and warm_up_index(growth, moments) < len(moments) - 1
+
+
 def owner_series(growth: Growth) -> tuple[OwnerSeries, ...]:
     """Return each owner at the `attributed` moments, in a fixed order; empty owners are left out.
 
@@ -209,8 +215,9 @@ def _caption(growth: Growth, moments: Sequence[Moment], since: int) -> str:
     first, warm, last = (moment_text(growth, moments[index]) for index in (0, since, -1))
     return (
         f"After {first}, after the warm-up ({warm}), and at the end ({last}); growth since the"
-        " warm-up. The owners are resident bytes; malloc blocks and arena values in use count"
-        " whether they are resident or not."
+        " warm-up. The owners are resident bytes, except malloc blocks and arena values in use."
+        " These two rows also count memory that is not resident, so rows may not add up to the"
+        " resident set."
     )
 
 

@@ -9,7 +9,7 @@ from memdiag.records.growth import Growth
 from memdiag.reports.growth.blocks import block_table
 from memdiag.reports.growth.chart import growth_chart
 from memdiag.reports.growth.headline import growth_headline
-from memdiag.reports.growth.owners import owner_table
+from memdiag.reports.growth.owners import has_later_reading, owner_table
 from memdiag.reports.page import Plotly, page
 from memdiag.reports.text import plain
 
@@ -27,6 +27,7 @@ def render(growth: Growth, *, plotly: Plotly = "inline") -> bytes:
             "since": chart.since,
             "has_owners": bool(chart.layers),
             "has_steps": bool(chart.steps),
+            "has_comparison": has_later_reading(growth),
             "owners": owner_table(growth),
             "blocks": block_table(growth),
             "notes": tuple(map(plain, growth.notes)),

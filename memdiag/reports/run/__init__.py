@@ -17,6 +17,7 @@ from memdiag.reports.run.peaks import largest_session
 from memdiag.reports.run.savings import after_findings
 from memdiag.reports.run.sessions import (
     peak_sentences,
+    peak_table,
     phase_table,
     process_table,
     session_table,
@@ -45,11 +46,13 @@ def show(
     line(console, answer.second)
     if quiet:
         return
-    if run.sessions:
-        console.print()
-        print_table(console, summary_table(run, width=console.width))
-    block(console, remarks(run))
-    _show_findings(run, console)
+    show_sessions_and_findings(run, console)
+    show_details(run, console)
+    files(console, written)
+
+
+def show_details(run: ProgramRun, console: Console) -> None:
+    """Print the peaks, the owners of the memory and the notes."""
     session = largest_session(run)
     block(console, list(peak_sentences(run)))
     if session is not None and session.phases:
@@ -61,7 +64,18 @@ def show(
         for note in owners.notes:
             line(console, f"note: {note}")
     block(console, [f"note: {plain(note)}" for note in run.notes])
-    files(console, written)
+
+
+def show_sessions_and_findings(run: ProgramRun, console: Console) -> None:
+    """Print the sessions (without any, the processes), remarks on them, and the findings."""
+    if run.sessions:
+        console.print()
+        print_table(console, summary_table(run, width=console.width))
+    elif len(run.processes) > 1:
+        console.print()
+        print_table(console, peak_table(run))
+    block(console, remarks(run))
+    _show_findings(run, console)
 
 
 def _show_findings(run: ProgramRun, console: Console) -> None:

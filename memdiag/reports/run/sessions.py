@@ -38,6 +38,7 @@ MAX_LINES = 30
 """Lines of the summary's table."""
 
 _NAME_WIDTH = 30
+_COMMAND_WIDTH = 50
 _MAX_NUMBERS = 11
 _MIN_WHOLE_BYTES = 10 * MIB
 _SAMPLED = f"{SAMPLED_MARK} by the largest sample seen, the true peak may be higher"
@@ -303,6 +304,35 @@ def _pss(process: ProgramProcess) -> Cell:
     if process.peak_pss_bytes is None or process.peak_pss_s is None:
         return cell
     return replace(cell, text=f"{cell.text} at {format_duration(process.peak_pss_s)}")
+
+
+def peak_table(run: ProgramRun) -> Table:
+    """Return the processes of a program without sessions, the largest first, for the summary."""
+    processes = sorted(run.processes, key=lambda each: -each.peak_rss_bytes)
+    left_out = len(processes) - MAX_LINES
+    caption = (
+        "Peak: the largest resident set while it was recorded, by the kernel's high-water mark if"
+        " that rose meanwhile, otherwise by samples."
+    )
+    if left_out > 0:
+        caption = f"{counted(left_out, 'more process', 'more processes')} in the report. {caption}"
+    return Table(
+        columns=(
+            Column("process", "right"),
+            Column("command", max_width=_COMMAND_WIDTH, wraps=True),
+            Column("peak", "right"),
+        ),
+        rows=tuple(
+            Row(
+                str(process.pid),
+                shortened(process_name(process, run), _COMMAND_WIDTH),
+                format_size(process.peak_rss_bytes),
+            )
+            for process in processes[:MAX_LINES]
+        ),
+        caption=caption,
+        is_dense=True,
+    )
 
 
 def process_table(run: ProgramRun, *, limit: int) -> Table:

@@ -1,0 +1,34 @@
+"""The place of a creation in a cell of a notebook."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from memdiag.api.recording import _hook
+from memdiag.programs import assemble
+
+FILE = "/tmp/ipykernel_123/2718281828.py"
+
+
+def test_a_cell_has_its_number_if_ipython_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = _hook()
+    assert hook._file_or_cell("/home/me/app.py") == "/home/me/app.py"
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    assert hook._file_or_cell(FILE) == FILE
+    shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={FILE: 2}))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert hook._file_or_cell(FILE) == "cell [2]"
+    assert hook._file_or_cell("/tmp/ipykernel_123/1.py") == "/tmp/ipykernel_123/1.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("cell [2]", "cell [2], line 3"),
+        (FILE, "notebook, line 3"),
+        ("/home/me/app.py", "/home/me/app.py:3"),
+    ],
+)
+def test_the_place_of_a_cell_has_no_temporary_file(file: str, place: str) -> None:
+    assert assemble._place(file, 3) == place
