@@ -95,7 +95,7 @@ def test_retained_memory_is_what_trimming_gives_back(start: Start) -> None:
     code = """
 libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
 libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
-block, guard = libc.malloc(20_000_000), libc.malloc(2000)
+block, guard = libc.malloc(20_000_000), libc.malloc(1_000_000)  # no gap is as large
 ctypes.memset(block, 1, 20_000_000)
 libc.free(block)
 """

@@ -1,6 +1,7 @@
 """The place of a creation in a cell of a notebook."""
 
 import sys
+import tempfile
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from memdiag.api.recording import _hook
 from memdiag.programs import assemble
 
-FILE = "/tmp/ipykernel_123/2718281828.py"
+FOLDER = f"{tempfile.gettempdir()}/ipykernel_123"
+FILE = f"{FOLDER}/2718281828.py"
 
 
 def test_a_cell_has_its_number_if_ipython_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +21,7 @@ def test_a_cell_has_its_number_if_ipython_knows_it(monkeypatch: pytest.MonkeyPat
     shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={FILE: 2}))
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert hook._file_or_cell(FILE) == "cell [2]"
-    assert hook._file_or_cell("/tmp/ipykernel_123/1.py") == "/tmp/ipykernel_123/1.py"
+    assert hook._file_or_cell(f"{FOLDER}/1.py") == f"{FOLDER}/1.py"
 
 
 @pytest.mark.parametrize(
