@@ -15,7 +15,7 @@ FILE = f"{FOLDER}/2718281828.py"
 
 def test_a_cell_has_its_number_if_ipython_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     hook = _hook()
-    assert hook._file_or_cell("/home/me/app.py") == "/home/me/app.py"
+    assert hook._file_or_cell("/srv/app.py") == "/srv/app.py"
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
     assert hook._file_or_cell(FILE) == FILE
     shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={FILE: 2}))
@@ -29,7 +29,7 @@ def test_a_cell_has_its_number_if_ipython_knows_it(monkeypatch: pytest.MonkeyPat
     [
         ("cell [2]", "cell [2], line 3"),
         (FILE, "notebook, line 3"),
-        ("/home/me/app.py", "/home/me/app.py:3"),
+        ("/srv/app.py", "/srv/app.py:3"),
     ],
 )
 def test_the_place_of_a_cell_has_no_temporary_file(file: str, place: str) -> None:
