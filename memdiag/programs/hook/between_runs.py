@@ -7,6 +7,7 @@ inputs and outputs of earlier runs tell whether it does.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
@@ -44,13 +45,11 @@ class PauseBetweenRuns:
         @functools.wraps(run)
         def watched_run(self_: Any, *arguments: Any, **named: Any) -> Any:
             result = run(self_, *arguments, **named)
-            try:
+            with contextlib.suppress(Exception):  # nothing here may end the program
                 feeds: Any = named.get("input_feed", named.get("input_dict_ort_values"))
                 if feeds is None and len(arguments) > feeds_at:
                     feeds = arguments[feeds_at]
                 self._add(feeds.values() if hasattr(feeds, "values") else (), result or ())
-            except Exception:
-                return result  # nothing here may end the program
             return result
 
         return watched_run
