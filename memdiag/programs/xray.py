@@ -167,7 +167,9 @@ def examine(
             fused = _fused_search_targets(targets, found, sessions, lock, folder, stack)
             if fused:
                 every = [*targets.values(), *fused]
-                yield list(targets), take_xray(pid, every, sessions=addresses)
+                again = take_xray(pid, every, sessions=addresses)
+                if found.partial or not again.partial:  # the process has not ended meanwhile
+                    yield list(targets), again
 
 
 def _fused_search_targets(

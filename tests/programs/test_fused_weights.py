@@ -1,5 +1,6 @@
 """X-rays of recorded processes in which onnxruntime has computed new weights from the model's."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -224,6 +226,23 @@ def test_the_import_path_is_absolute_and_without_the_hook(monkeypatch: pytest.Mo
 
 def an_attribution(size: int) -> Attribution:
     return an_xray(1, copy("w", 0x1000, size=size)).attribution
+
+
+@pytest.mark.parametrize(("is_partial", "sizes"), [(False, [4096, 8192]), (True, [4096])])
+def test_a_process_that_ends_meanwhile_keeps_its_complete_xray(
+    monkeypatch: pytest.MonkeyPatch,
+    lock: IO[bytes],
+    conv_model: Path,
+    is_partial: bool,
+    sizes: list[int],
+) -> None:
+    second = msgspec.structs.replace(an_attribution(8192), partial=is_partial)
+    results = iter([an_attribution(4096), second])
+    monkeypatch.setattr(xray, "take_xray", lambda *_, **__: next(results))
+    monkeypatch.setattr(xray, "fused_search_targets", lambda target, *_, **__: [target])
+    session: Any = Session(conv_model)
+    found = xray.examine(os.getpid(), [session], None, lock)
+    assert [each.copies[0].bytes for _, each in found] == sizes
 
 
 @pytest.mark.parametrize(("count", "size"), [(2, 8192), (1, 4096), (0, None)])
