@@ -8,17 +8,13 @@ from typing import Literal
 
 from memdiag.api.arguments import check_choice
 from memdiag.attribution.address_space import read_address_space
+from memdiag.attribution.fused_weights import fused_search_targets
 from memdiag.attribution.intervals import normal
 from memdiag.attribution.owners import BaselinePages
 from memdiag.attribution.pause import paused
 from memdiag.attribution.process_xray import take_xray
 from memdiag.attribution.provenance import with_provenance
-from memdiag.attribution.search_target import (
-    SearchTarget,
-    fused_search_target,
-    missing_bytes,
-    search_target,
-)
+from memdiag.attribution.search_target import SearchTarget, search_target
 from memdiag.errors import MemdiagError, ModelError, UsageError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.programs.process_files import guess_models, with_guess_note
@@ -26,11 +22,7 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges, LogEvidence
-from memdiag.runner.optimized_model import save_optimized_model
 from memdiag.runner.run import AtBaseline, AtPhaseEnd, AtSteady, XrayMoment
-
-MAX_MISSING_SHARE = 0.02
-"""Share of the weights that may be missing before computed tensors are searched for."""
 
 
 def xray(
@@ -126,19 +118,12 @@ class ChildXray:
     def _examine_steady(self, pid: int, arena: AddressRanges, log: LogEvidence) -> None:
         found = self._take_xray(pid, [self._target], arena)
         self.attribution = with_provenance(found, [self._target], log)
-        missing = missing_bytes(self._target, found)
-        if missing <= MAX_MISSING_SHARE * sum(weight.nbytes for weight in self._model.weights):
-            return
-        # Weights are missing: also search for the tensors that onnxruntime computed from them.
-        folder = self._scratch / "optimized"
-        folder.mkdir(exist_ok=True)
-        saved = folder / "model.onnx"
-        if not save_optimized_model(self._job, saved):
-            return
-        with open_model(saved) as optimized:
-            targets = [self._target, fused_search_target(optimized, self._target)]
-            found = self._take_xray(pid, targets, arena)
-            self.attribution = with_provenance(found, targets, log)
+        with ExitStack() as stack:
+            fused = fused_search_targets(self._target, found, [self._job], self._scratch, stack)
+            if fused:
+                targets = [self._target, *fused]
+                found = self._take_xray(pid, targets, arena)
+                self.attribution = with_provenance(found, targets, log)
 
     @cached_property
     def _target(self) -> SearchTarget:

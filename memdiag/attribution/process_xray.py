@@ -80,7 +80,7 @@ def take_xray(
         ended = memory.ended
     fused = {content for target in targets if target.fused for content in target.weights}
     models = [target for target in targets if not target.fused]
-    model_index = _ModelIndex(models)
+    model_index = _ModelIndex(targets)
     copies = [
         _copy(found, space, process_layout, found.content in fused, model_index.of(found.content))
         for found in searched.found
@@ -171,12 +171,17 @@ def _copy(
 
 
 class _ModelIndex:
-    """Index of the models that contain a content, for several models."""
+    """Index of the user's models that contain a content or have it computed, for several models."""
 
-    def __init__(self, models: Sequence[SearchTarget]) -> None:
+    def __init__(self, targets: Sequence[SearchTarget]) -> None:
         self._models: dict[tuple[int, bytes], set[int]] = {}
-        if len(models) > 1:
-            for index, target in enumerate(models):
+        indices = {
+            id(target.model): index
+            for index, target in enumerate(target for target in targets if not target.fused)
+        }
+        if len(indices) > 1:
+            for target in targets:
+                index = indices[id(target.fused_from or target.model)]
                 for content in target.weights:
                     self._models.setdefault(content_probe(content.values), set()).add(index)
 

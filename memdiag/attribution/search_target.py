@@ -65,14 +65,19 @@ class SearchTarget(NamedTuple):
         model: the open model.
         weights: its weights, each content once, and the model file as a whole.
         unidentifiable: weights that are not searched for, by reason.
-        fused: whether these are not weights of the user's model, but weights that
-            onnxruntime computed from them.
+        fused_from: the user's model, if these are weights that onnxruntime computed from its
+            weights; None for the user's model itself.
     """
 
     model: ModelFile
     weights: tuple[WeightContent, ...]
     unidentifiable: tuple[Unidentifiable, ...]
-    fused: bool = False
+    fused_from: ModelFile | None = None
+
+    @property
+    def fused(self) -> bool:
+        """Whether onnxruntime computed these weights from those of the user's model."""
+        return self.fused_from is not None
 
 
 def search_target(model: ModelFile) -> SearchTarget:
@@ -97,13 +102,22 @@ def fused_search_target(optimized: ModelFile, original: SearchTarget) -> SearchT
     contents, unidentifiable = weight_contents(optimized, known=names)
     new = tuple(content for content in contents if content_probe(content.values) not in known)
     constant = tuple(group for group in unidentifiable if group.reason == FEW_VALUES)
-    return SearchTarget(optimized, new, constant, fused=True)
+    return SearchTarget(optimized, new, constant, fused_from=original.model)
 
 
-def missing_bytes(target: SearchTarget, attribution: Attribution) -> int:
-    """Return the bytes of the weights of `target` without a copy in use in `attribution`."""
+def missing_bytes(target: SearchTarget, attribution: Attribution, *, index: int = 0) -> int:
+    """Return the bytes of the weights of `target` without a copy in use in `attribution`.
+
+    Args:
+        target: a model that was searched for.
+        attribution: the X-ray.
+        index: the index of the model among those of the X-ray.
+    """
     found = {
-        name for copy in attribution.copies if copy.in_use is not False for name in copy.weights
+        name
+        for copy in attribution.copies
+        if copy.in_use is not False and (not copy.models or index in copy.models)
+        for name in copy.weights
     }
     found.add(MODEL_FILE)
     return sum(content.values.nbytes for content in target.weights if not found & {*content.names})

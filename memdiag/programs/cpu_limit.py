@@ -3,10 +3,9 @@
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-PROC = Path("/proc")
-CONTROL_GROUPS = Path("/sys/fs/cgroup")
+from memdiag.programs.control_groups import CONTROL_GROUPS, PROC, control_groups_of
 
 
 def cpus_allowed(
@@ -24,26 +23,10 @@ def cpus_allowed(
 
 def _group_limits(pid: int, proc: Path, control_groups: Path) -> Iterator[float]:
     """Yield the limits of the control groups of process `pid`, and of the groups above them."""
-    try:
-        memberships = (proc / str(pid) / "cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for membership in memberships:
-        _, controllers, path = membership.split(":", 2)
-        names = controllers.split(",")
-        if not controllers:  # version 2
-            mounted = [control_groups]
-        elif "cpu" in names:
-            mounted = [control_groups / "cpu", control_groups / controllers]
-        else:
-            continue
-        # In a container the path may be the host's; the group of the container is then the top.
-        relative = PurePosixPath(path.lstrip("/"))
-        for folder in mounted:
-            for group in (relative, *relative.parents):
-                limit = _limit(folder / group)
-                if limit is not None:
-                    yield limit
+    for group in control_groups_of(pid, "cpu", proc=proc, control_groups=control_groups):
+        limit = _limit(group)
+        if limit is not None:
+            yield limit
 
 
 def _limit(group: Path) -> float | None:

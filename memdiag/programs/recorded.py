@@ -39,6 +39,8 @@ class RecordedProcess:
         models: names of models that were found from outside, and whether it is certain that the
             process uses them.
         connections: the number of connections of its hook.
+        executable: its Python interpreter; empty if it is not known.
+        import_path: the folders from which its Python imports modules.
         has_said_exit: whether its hook has sent the last counts of runs.
         kept_values: the inputs and outputs of earlier runs that are alive, and the number of those
             that were looked at; empty if they are not watched.
@@ -60,6 +62,8 @@ class RecordedProcess:
         self.onnxruntime: str | None = None
         self.build: str | None = None
         self.python: str | None = None
+        self.executable = ""
+        self.import_path: tuple[str, ...] = ()
         self.forked_from: int | None = None
         self.timeline = SampleTimeline()
         self.inherited: dict[int, Inheritance] = {}
@@ -120,6 +124,7 @@ class RecordedProcess:
         self.info = process_info(self.pid) or self.info
         self.onnxruntime, self.build = fields["onnxruntime"], fields["build"]
         self.python, self.forked_from = fields["python"], fields["forked_from"]
+        self.executable, self.import_path = fields["executable"], tuple(fields["import_path"])
         if parent is not None:
             earlier = {local: each.session for local, each in parent.inherited.items()}
             known = {**earlier, **parent.local_sessions}

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple
 
@@ -214,7 +215,8 @@ class Recorder:
         self.sessions: list[RecordedSession] = []
         self.peaks: list[RunPeak] = []
         self.xrays: list[ProcessXray] = []
-        self._tasks: set[ProcessXrayTask] = set()
+        self._tasks: dict[ProcessXrayTask, Callable[[], None]] = {}
+        self._xray_lock = tempfile.TemporaryFile()  # noqa: SIM115 # closed by `close`
         self._ending: dict[ProcessXrayTask, _EndXray] = {}
         self._interrupted: set[int] = set()
         self._is_stopping = False
@@ -232,8 +234,10 @@ class Recorder:
     def close(self) -> None:
         """Release all files."""
         self._leave_pipes()
+        self._xray_lock.close()
         for task in self._tasks:
-            task.cancel()
+            task.interrupt()
+            task.close()
         for process in self._live.values():
             process.close()
         for key in list(self._selector.get_map().values()):
@@ -472,6 +476,10 @@ class Recorder:
     def _end(self, process: RecordedProcess, now_s: float) -> None:
         process.end(now_s)
         del self._live[process.pid]
+        for task, finish in list(self._tasks.items()):
+            if task.pid == process.pid and task.has_result:  # nothing more can be found
+                task.interrupt()
+                finish()
 
     def _read_proportional(self, now_s: float) -> None:
         """Read the proportional sets, as often as its duration permits."""
@@ -752,42 +760,53 @@ class Recorder:
         try:
             # A copy of a weight may belong to an inherited session.
             sessions = [*process.live_sessions, *process.inherited_sessions]
-            task = ProcessXrayTask(process.pid, sessions, self._models)
+            task = ProcessXrayTask(process.pid, sessions, self._models, lock=self._xray_lock)
         except OSError as error:
             self.notes.append(f"process {process.pid}: no X-ray was taken: {error.strerror}")
             return None
-        self._tasks.add(task)
 
         def read(_: object) -> None:
-            if task.read():
-                return
-            self._selector.unregister(task.reading)
-            self._tasks.discard(task)
-            self._xray_duration_s += self.now_s() - started_s
-            try:
-                keys, attribution = task.result()
-            except MemdiagError as error:
-                self.notes.append(f"process {process.pid}: no X-ray: {error}")
-            else:
-                self.xrays.append(
-                    ProcessXray(
-                        pid=process.pid,
-                        t_s=round(started_s, 6),
-                        reason=reason,
-                        attribution=attribution,
-                    )
-                )
-                if process.unrecorded and self._models is None:
-                    found = proven_models(attribution)
-                    process.models |= {PurePath(name).name: True for name in found}
-                memories = session_memories(keys, attribution, task.sessions)
-                for session in task.sessions:
-                    if session.process is process:
-                        session.memory = memories[session.number]
-            when_done()
+            if not task.read():
+                finish()
 
+        finish = partial(self._finish_xray, task, process, reason, started_s, when_done)
+        self._tasks[task] = finish
         self._selector.register(task.reading, selectors.EVENT_READ, read)
         return task
+
+    def _finish_xray(
+        self,
+        task: ProcessXrayTask,
+        process: RecordedProcess,
+        reason: XrayReason,
+        started_s: float,
+        when_done: Callable[[], None],
+    ) -> None:
+        """Store the result of an X-ray that has ended."""
+        self._selector.unregister(task.reading)
+        del self._tasks[task]
+        self._xray_duration_s += self.now_s() - started_s
+        try:
+            keys, attribution = task.result()
+        except MemdiagError as error:
+            self.notes.append(f"process {process.pid}: no X-ray: {error}")
+        else:
+            self.xrays.append(
+                ProcessXray(
+                    pid=process.pid,
+                    t_s=round(started_s, 6),
+                    reason=reason,
+                    attribution=attribution,
+                )
+            )
+            if process.unrecorded and self._models is None:
+                found = proven_models(attribution)
+                process.models |= {PurePath(name).name: True for name in found}
+            memories = session_memories(keys, attribution, task.sessions)
+            for session in task.sessions:
+                if session.process is process:
+                    session.memory = memories[session.number]
+        when_done()
 
     def program_is_stopping(self) -> None:
         """Keep the ends of processes short from now on: the program was told to stop."""
@@ -830,9 +849,13 @@ class Recorder:
         for task, end in list(self._ending.items()):
             if not end.process_ends or now_s < end.started_s + limit_s:
                 continue
+            task.interrupt()
+            if task.has_result:
+                self._tasks[task]()
+                continue
             self._selector.unregister(task.reading)
-            self._tasks.discard(task)
-            task.cancel()
+            del self._tasks[task]
+            task.close()
             self._interrupted.add(end.process.pid)
             reason = "after the program was told to stop" if self._is_stopping else "at its end"
             self.notes.append(

@@ -4,17 +4,20 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import IO, Final
 
 import numpy as np
 
+from memdiag.attribution.fused_weights import fused_search_targets
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.process_xray import take_xray
-from memdiag.attribution.search_target import search_target
+from memdiag.attribution.search_target import SearchTarget, search_target
 from memdiag.errors import MemdiagError, ModelError, XrayError
 from memdiag.model.model_file import open_model
+from memdiag.programs.optimizing_jobs import optimizing_jobs
 from memdiag.programs.process_files import guess_models, with_guess_note
 from memdiag.programs.recorded import RecordedSession
 from memdiag.records.attribution import Attribution
@@ -25,14 +28,19 @@ from memdiag.runner.temporary import end_with, remove_stale, temporary_folder
 MAX_BYTES_MODEL = 8 << 30
 """Bytes of a model that is read from the memory of the process."""
 
+_END: Final = b"\0"
+"""The end of each result of an X-ray; JSON does not contain it."""
+
 
 class ProcessXrayTask:
     """The X-ray of one process, taken in a forked child.
 
-    The child is forked before memdiag starts a thread. Its result arrives on `reading`.
+    The child is forked before memdiag starts a thread. Its result arrives on `reading`; a first one
+    may be replaced by another, in which fused weights are identified as well.
 
     Args:
         pid: the process.
+        lock: see `examine`.
         sessions: its sessions that are alive.
         models: the models of a process without recorded sessions; None to find them by its files.
 
@@ -45,6 +53,8 @@ class ProcessXrayTask:
         pid: int,
         sessions: Sequence[RecordedSession],
         models: Sequence[Path] | None = None,
+        *,
+        lock: IO[bytes],
     ) -> None:
         self.pid = pid
         self.sessions = tuple(sessions)
@@ -55,7 +65,7 @@ class ProcessXrayTask:
         if not self._child:
             end_with(parent)
             os.close(self.reading)
-            _write_result(writing, lambda: examine(pid, self.sessions, models))
+            _write_results(writing, examine(pid, self.sessions, models, lock))
         os.close(writing)
 
     def read(self) -> bool:
@@ -64,11 +74,21 @@ class ProcessXrayTask:
         self._result += data
         return bool(data)
 
-    def cancel(self) -> None:
-        """End the X-ray without a result."""
+    @property
+    def has_result(self) -> bool:
+        """Whether a result has been read."""
+        return _END in self._result
+
+    def interrupt(self) -> None:
+        """End the X-ray, and read the result that it has."""
         os.kill(self._child, signal.SIGKILL)
-        os.waitpid(self._child, 0)
+        while self.read():
+            pass
+
+    def close(self) -> None:
+        """Wait for the end of the child, and remove the files of one that was interrupted."""
         os.close(self.reading)
+        os.waitpid(self._child, 0)
         remove_stale(Path(tempfile.gettempdir()))
 
     def result(self) -> tuple[list[str], Attribution]:
@@ -77,35 +97,46 @@ class ProcessXrayTask:
         Raises:
             XrayError: the process could not be read, or the X-ray ended without a result.
         """
-        os.close(self.reading)
-        os.waitpid(self._child, 0)
-        first, _, rest = bytes(self._result).partition(b"\n")
+        self.close()
+        *complete, _ = bytes(self._result).split(_END)
+        first, _, rest = (complete[-1] if complete else b"").partition(b"\n")
         keys = json.loads(first or b"null")
         if keys is None:
             raise XrayError(rest.decode() or f"process {self.pid}: its X-ray failed.")
         return keys, decode(rest, Attribution)
 
 
-def _write_result(writing: int, xray: Callable[[], tuple[list[str], Attribution]]) -> None:
-    """Write the result of `xray` to `writing`, and end this process."""
+def _write_results(writing: int, xrays: Iterator[tuple[list[str], Attribution]]) -> None:
+    """Write each of `xrays` to `writing`, and end this process."""
     try:
         with os.fdopen(writing, "wb") as file:
             try:
-                keys, attribution = xray()
-                file.write(json.dumps(keys).encode() + b"\n" + encode(attribution))
+                for keys, attribution in xrays:
+                    file.write(json.dumps(keys).encode() + b"\n" + encode(attribution) + _END)
+                    file.flush()
             except MemdiagError as error:
-                file.write(b"null\n" + str(error).encode(errors="replace"))
+                file.write(b"null\n" + str(error).encode(errors="replace") + _END)
     finally:
         os._exit(0)
 
 
 def examine(
-    pid: int, sessions: Sequence[RecordedSession], models: Sequence[Path] | None = None
-) -> tuple[list[str], Attribution]:
-    """Return the owners of the memory of process `pid`, and the keys of its models in order.
+    pid: int,
+    sessions: Sequence[RecordedSession],
+    models: Sequence[Path] | None,
+    lock: IO[bytes],
+) -> Iterator[tuple[list[str], Attribution]]:
+    """Yield the owners of the memory of process `pid`, and the keys of its models in order.
 
-    Models that cannot be read are left out. Without `sessions`, the models are `models`, or those
-    whose files the process uses.
+    Where weights of sessions are missing, they are yielded again with the tensors that onnxruntime
+    computed from weights, if these can be obtained.
+
+    Args:
+        pid: the process.
+        sessions: its sessions that are alive; models that cannot be read are left out.
+        models: the models of a process without sessions; None to find them by its files.
+        lock: a file that is locked while onnxruntime optimizes models, so that X-rays of several
+            processes do so one after another.
 
     Raises:
         XrayError: the process cannot be read.
@@ -129,9 +160,34 @@ def examine(
             session.number: session.address for session in sessions if session.address is not None
         }
         found = take_xray(pid, list(targets.values()), sessions=addresses)
-    if not sessions and models is None:
-        found = with_guess_note(found, [are_used[key] for key in targets])
-    return list(targets), found
+        if not sessions and models is None:
+            found = with_guess_note(found, [are_used[key] for key in targets])
+        yield list(targets), found
+        with suppress(MemdiagError, OSError):  # the process has ended; no space
+            fused = _fused_search_targets(targets, found, sessions, lock, folder, stack)
+            if fused:
+                every = [*targets.values(), *fused]
+                again = take_xray(pid, every, sessions=addresses)
+                if found.partial or not again.partial:  # the process has not ended meanwhile
+                    yield list(targets), again
+
+
+def _fused_search_targets(
+    targets: Mapping[str, SearchTarget],
+    found: Attribution,
+    sessions: Sequence[RecordedSession],
+    lock: IO[bytes],
+    folder: Path,
+    opened: ExitStack,
+) -> list[SearchTarget]:
+    """Return the weights that onnxruntime computed from those of `targets` that are missing."""
+    fused: list[SearchTarget] = []
+    for index, (key, target) in enumerate(targets.items()):
+        users = [session for session in sessions if model_key(session) == key]
+        # No such interpreter; half of an optimized model.
+        with suppress(MemdiagError), closing(optimizing_jobs(target.model, users, lock)) as jobs:
+            fused += fused_search_targets(target, found, jobs, folder, opened, index=index)
+    return fused
 
 
 def model_files(pid: int, sessions: Sequence[RecordedSession], folder: Path) -> dict[str, Path]:

@@ -2,12 +2,17 @@
 
 import sys
 import textwrap
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from memdiag.api.run import run
 from memdiag.programs import recorder, xray
+from memdiag.programs.xray import examine
+from memdiag.records.attribution import Attribution
 from memdiag.records.run import ProgramRun
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
@@ -99,6 +104,37 @@ def test_a_program_that_was_told_to_stop_waits_less(
     assert recording.exit_code == 4
     (note,) = recording.notes
     assert "after the program was told to stop" in note
+
+
+def first_result(*arguments: Any) -> Iterator[tuple[list[str], Attribution]]:
+    """Yield the first result of an X-ray, whose next one takes long."""
+    yield next(examine(*arguments))
+    time.sleep(60)
+
+
+def test_the_first_result_of_an_xray_that_takes_long_is_kept(
+    tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "MAX_END_XRAY_S", 2)
+    monkeypatch.setattr(xray, "examine", first_result)
+    recording = record(tmp_path, SESSION, linear_model)
+    assert recording.notes == ()
+    assert recording.duration_s < 30
+    (memory,) = [session.memory for session in recording.sessions]
+    assert memory is not None
+    assert memory.weight_bytes == WEIGHT_BYTES
+
+
+def test_an_xray_ends_with_its_process(
+    tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "PEAK_LASTS_S", 0.2)
+    monkeypatch.setattr(recorder, "MAX_XRAY_SHARE", 1.0)
+    monkeypatch.setattr(xray, "examine", first_result)
+    program = SESSION + "import os, time\ntime.sleep(2)\nos._exit(0)\n"
+    recording = record(tmp_path, program, linear_model)
+    assert recording.duration_s < 30
+    assert [each.reason for each in recording.xrays] == ["peak"]
 
 
 FORKS = """

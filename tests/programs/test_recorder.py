@@ -29,6 +29,8 @@ class Hook:
             "onnxruntime": "1",
             "build": "",
             "python": "",
+            "executable": "",
+            "import_path": [],
         }
         self.ask("hello", **{"secret": secret, "pid": os.getpid(), **known, **hello})
 

@@ -289,6 +289,8 @@ class _Sessions:
             onnxruntime=self.onnxruntime.__version__,
             build=_distribution_of(self.onnxruntime),
             python=sys.version.split()[0],
+            executable=sys.executable or "",
+            import_path=_import_path(),
         )
 
     def flush(self) -> None:
@@ -554,6 +556,14 @@ def _digest(content: bytes) -> str:
     for start in range(0, len(content), step):
         digest.update(view[start : start + SAMPLED_BLOCK_BYTES])
     return digest.hexdigest()
+
+
+def _import_path() -> list[str]:
+    """Return the folders from which this process imports modules, in order."""
+    try:
+        return [os.path.abspath(folder) for folder in sys.path]
+    except Exception:  # the working directory was removed; not a text
+        return [folder for folder in map(str, sys.path) if os.path.isabs(folder)]
 
 
 @functools.lru_cache

@@ -1,0 +1,56 @@
+"""Weights that onnxruntime computed from those of a model, found in the model that it writes after
+its optimization."""
+
+import tempfile
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+from memdiag.attribution.search_target import SearchTarget, fused_search_target, missing_bytes
+from memdiag.model.model_file import open_model
+from memdiag.records.attribution import Attribution
+from memdiag.runner.job import Job
+from memdiag.runner.optimized_model import save_optimized_model
+
+MAX_MISSING_SHARE = 0.02
+"""Share of the weights that may be missing before computed tensors are searched for."""
+
+
+def fused_search_targets(
+    target: SearchTarget,
+    found: Attribution,
+    jobs: Iterable[Job],
+    folder: Path,
+    opened: ExitStack,
+    *,
+    index: int = 0,
+) -> list[SearchTarget]:
+    """Return what to search for beside `target`; nothing if hardly any of its weights are missing.
+
+    Args:
+        target: a model that was searched for.
+        found: the X-ray, in which weights may be missing.
+        jobs: the sessions of the model that are optimized differently. Each optimized model is
+            written by a child that is not measured; a model that cannot be written is left out.
+        folder: for the optimized models; it must exist as long as they are searched for.
+        opened: closes the optimized models.
+        index: the index of the model among those of the X-ray.
+
+    Raises:
+        MeasurementError: the interpreter of a job cannot be started.
+        ModelError: an optimized model cannot be read.
+        TimeLimitReached: the deadline of a job passed.
+    """
+    missing = missing_bytes(target, found, index=index)
+    if missing <= MAX_MISSING_SHARE * sum(weight.nbytes for weight in target.model.weights):
+        return []
+    targets: list[SearchTarget] = []
+    for job in jobs:
+        saved = Path(tempfile.mkdtemp(dir=folder)) / "model.onnx"
+        if save_optimized_model(job, saved):
+            fused = fused_search_target(opened.enter_context(open_model(saved)), target)
+            if targets:  # weights without a distinct content are listed once
+                fused = fused._replace(unidentifiable=())
+            if fused.weights or fused.unidentifiable:
+                targets.append(fused)
+    return targets

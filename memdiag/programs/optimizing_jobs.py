@@ -1,0 +1,111 @@
+"""Jobs that have onnxruntime write the models of recorded sessions as it has optimized them."""
+
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePath
+from shutil import disk_usage
+from tempfile import gettempdir
+from typing import IO, NamedTuple
+
+from memdiag.model.model_file import ModelFile
+from memdiag.programs.memory_limit import available_bytes
+from memdiag.programs.recorded import RecordedSession
+from memdiag.runner.job import Job, Limits, SessionConfig
+
+MAX_OPTIMIZING_S = 60.0
+"""Seconds after which the child that optimizes a model is ended."""
+
+MIN_MEMORY_MULTIPLE = 6
+"""Multiple of a model's weights that must be available as memory to optimize it. A child took 1,206
+MB for the 236 MB of a Conv with its BatchNormalization (onnxruntime 1.32)."""
+
+MIN_DISK_MULTIPLE = 2
+"""Multiple of the weights that must be free in the folder for temporary files, which then has the
+optimized model."""
+
+CPU_ONLY = ("CPUExecutionProvider",)
+_LEVEL = "graph_optimization_level"
+_ENTRIES = (
+    "optimization.disable_specified_optimizers",
+    "session.disable_quant_qdq",
+    "session.set_denormal_as_zero",
+)
+"""The config entries, of those that are recorded, that change optimized weights."""
+
+
+class _Optimization(NamedTuple):
+    """What decides how onnxruntime optimizes a model.
+
+    Attributes:
+        executable: the Python interpreter.
+        import_path: where it finds onnxruntime.
+        options: the session's options that matter.
+    """
+
+    executable: str
+    import_path: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
+
+
+def optimizing_jobs(
+    model: ModelFile, sessions: Sequence[RecordedSession], lock: IO[bytes]
+) -> Generator[Job]:
+    """Yield a job for each different optimization of `model` for `sessions`, its sessions.
+
+    Sessions of other providers than the CPU are left out, as are programs with a Python inside
+    them: their executable would start the program again. This process has `lock` while a job is
+    used. The jobs end where memory or space for temporary files is short.
+    """
+    optimizations = dict.fromkeys(
+        _optimization(session)
+        for session in sessions
+        if session.providers == CPU_ONLY and _is_python(session.process.executable)
+    )
+    weight_bytes = sum(weight.nbytes for weight in model.weights)
+    for executable, import_path, options in optimizations:
+        config = SessionConfig(
+            # Threads would only start and wait.
+            options={**dict(options), "intra_op_num_threads": "1"},
+            providers=CPU_ONLY,
+            environment={"PYTHONPATH": os.pathsep.join(import_path)},
+            python=Path(executable),
+        )
+        with _locked(lock):
+            if not _is_harmless(weight_bytes):
+                return
+            limits = Limits(timeout_s=MAX_OPTIMIZING_S)
+            yield Job(model=model.path, session=config, limits=limits, runs=None)
+
+
+def _is_harmless(weight_bytes: int) -> bool:
+    """Return whether memory and disk suffice for a child that optimizes such a model."""
+    return (
+        available_bytes() >= MIN_MEMORY_MULTIPLE * weight_bytes
+        and disk_usage(gettempdir()).free >= MIN_DISK_MULTIPLE * weight_bytes
+    )
+
+
+def _optimization(session: RecordedSession) -> _Optimization:
+    described, process = session.description, session.process
+    options = {name: text for name, text in described["config"].items() if name in _ENTRIES}
+    level = described["options"].get(_LEVEL)
+    if level is not None:  # GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options[_LEVEL] = level.rpartition(".")[-1]
+    return _Optimization(process.executable, process.import_path, tuple(options.items()))
+
+
+def _is_python(executable: str) -> bool:
+    return PurePath(executable).name.startswith("python")
+
+
+@contextmanager
+def _locked(lock: IO[bytes]) -> Iterator[None]:
+    """Have `lock` during the block, after waiting for other processes that have it."""
+    import fcntl  # here: Windows lacks it, but imports this module
+
+    fcntl.lockf(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.lockf(lock, fcntl.LOCK_UN)

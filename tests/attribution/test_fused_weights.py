@@ -1,0 +1,102 @@
+"""When the tensors that onnxruntime computed from weights are searched for."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from memdiag.attribution import fused_weights
+from memdiag.attribution.fused_weights import fused_search_targets
+from memdiag.attribution.search_target import missing_bytes
+from memdiag.records.attribution import Attribution, Copy, Owner, ScanTiming, SearchedModel
+from memdiag.runner.job import Job
+from tests.attribution.provenance_models import Models, copy, node, noise
+
+SMALL, LARGE = 512, 49 * 512  # bytes, of which the small one is 2 %
+
+
+def xray(*copies: Copy, models: int = 1) -> Attribution:
+    return Attribution(
+        schema="memdiag.attribution/1",
+        pid=1,
+        resident_bytes=1,
+        baseline_bytes=None,
+        named_share=0.0,
+        owners=(Owner(kind="unnamed", name="unnamed", bytes=1),),
+        copies=copies,
+        indistinct=(),
+        verification="full",
+        partial=False,
+        notes=(),
+        timing=ScanTiming(total_s=0, scan_s=0, verify_s=0, scanned_bytes=0, verified_bytes=0),
+        models=(SearchedModel(name="m.onnx", weight_bytes=SMALL + LARGE),) * models,
+    )
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+NODES = [node("Mul", ["x", "small"], ["z"]), node("Mul", ["z", "large"], ["y"])]
+WEIGHTS = {"small": noise(SMALL // 4), "large": noise(LARGE // 4)}
+
+
+@pytest.mark.parametrize(
+    ("copies", "is_saved"),
+    [
+        pytest.param(["small", "large"], False, id="nothing is fused"),
+        pytest.param(["large"], False, id="2 % are missing"),
+        pytest.param(["small"], True, id="98 % are missing"),
+    ],
+)
+def test_the_model_is_optimized_only_if_weights_are_missing(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    stack: ExitStack,
+    copies: list[str],
+    is_saved: bool,
+) -> None:
+    target = Models(tmp_path, stack).target(NODES, WEIGHTS)
+    fused = noise(LARGE // 4)
+    saved: list[Path] = []
+
+    def save(_: Job, path: Path) -> bool:
+        graph = onnx.load(target.model.path)
+        graph.graph.initializer[1].raw_data = fused.tobytes()
+        onnx.save(graph, path)
+        saved.append(path)
+        return True
+
+    monkeypatch.setattr(fused_weights, "save_optimized_model", save)
+    found = xray(*(copy("original", name) for name in copies))
+    job = Job(model=target.model.path)
+    targets = fused_search_targets(target, found, [job, job], tmp_path, stack)
+    assert len(saved) == len(targets) == 2 * is_saved
+    for each in targets:
+        assert each.fused_from is target.model
+        (content,) = each.weights  # not the weight that the model has as well
+        assert np.array_equal(content.values, fused)
+
+
+def test_a_model_that_is_not_written_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stack: ExitStack
+) -> None:
+    target = Models(tmp_path, stack).target(NODES, WEIGHTS)
+    monkeypatch.setattr(fused_weights, "save_optimized_model", lambda _job, _path: False)
+    jobs = [Job(model=target.model.path)]
+    assert fused_search_targets(target, xray(), jobs, tmp_path, stack) == []
+
+
+def test_copies_of_another_model_with_the_same_names_are_not_found(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    target = Models(tmp_path, stack).target(NODES, WEIGHTS)
+    copies = [copy("original", name, models=(0,)) for name in ("small", "large")]
+    found = xray(*copies, models=2)
+    assert missing_bytes(target, found, index=0) == 0
+    assert missing_bytes(target, found, index=1) == SMALL + LARGE
