@@ -20,6 +20,7 @@ from memdiag.api.inputs import (
 )
 from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import assemble_profile
+from memdiag.api.release import ChildRelease, with_remedies
 from memdiag.api.xray import ChildXray
 from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError
@@ -31,7 +32,7 @@ from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import Input, Profile
 from memdiag.rules.match_measurement import match_profile
 from memdiag.runner.job import Job, XrayConfig
-from memdiag.runner.run import MeasuredRun, Measurement, Progress
+from memdiag.runner.run import MeasuredRun, Measurement, Progress, XrayMoment
 from memdiag.runner.temporary import temporary_folder
 
 MAX_REASON = 300
@@ -74,6 +75,7 @@ def profile(
     telemetry: bool = False,
     xray: Literal["steady", "phases", "none"] = "steady",
     verify: Literal["full", "sampled"] = "full",
+    release: bool = False,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     min_bytes: int = DEFAULT_MIN_BYTES,
@@ -105,6 +107,7 @@ def profile(
         xray: identify the owner of every resident byte at ``steady`` state, also at the ends of all
             ``phases`` (the child is stopped for a moment at each), or never (``none``).
         verify: compare every byte of each copy, or a sample of its blocks.
+        release: delete the session at the end, and measure what stays (the phase ``release``).
         select: rules to run on the model, as in `memdiag.check`; all if empty.
         ignore: rules to skip.
         min_bytes: skip findings that cost fewer bytes.
@@ -135,6 +138,7 @@ def profile(
         memory_limit_bytes=memory_limit_bytes,
         xray=xray,
         verify=verify,
+        release=release,
         rules=Selection(select=select, ignore=ignore, min_bytes=min_bytes),
     )
     return profile_model(path, config, on_progress=on_progress)
@@ -159,6 +163,7 @@ def profile_model(
             job,
             run.measurement,
             run.xray,
+            run.release,
             inputs=describe_inputs(inputs.plans),
             dimensions=inputs.dimensions,
             notes=inputs.notes,
@@ -167,6 +172,7 @@ def profile_model(
         if run.measurement.interrupted:
             raise Interrupted(result)
         try:
+            result = with_remedies(result, job, on_progress)
             with_findings = _with_findings(result, file, config.rules, config.inputs.dims)
         except KeyboardInterrupt as interrupt:
             raise Interrupted(result) from interrupt
@@ -206,16 +212,17 @@ def profile_job(
     if run.measurement.interrupted:
         raise KeyboardInterrupt
     result = assemble_profile(
-        file, job, run.measurement, run.xray, inputs=inputs, dimensions=dimensions
+        file, job, run.measurement, run.xray, None, inputs=inputs, dimensions=dimensions
     )
     return _with_findings(result, file, Selection(), {}) if xray else result
 
 
 class _ChildRun(NamedTuple):
-    """One child: its measurement, and its X-rays, if any were wanted."""
+    """One child: its measurement, its X-rays, and what stayed of it, if these were wanted."""
 
     measurement: Measurement
     xray: ChildXray | None
+    release: ChildRelease | None
 
 
 class _JobRun(NamedTuple):
@@ -267,6 +274,7 @@ def _measure(
         limits=config.limits,
         feeds=tuple(save_inputs(inputs.plans, config.inputs.arrays, scratch / "inputs")),
         runs=config.inputs.runs,
+        release=config.release,
     )
     return _JobRun(job, inputs, _run_child(file, job, scratch, config.xray, on_progress))
 
@@ -282,13 +290,20 @@ def _run_child(
     xray: ChildXray | None = None
     if config.when != "none":
         xray = ChildXray(file, job, scratch, sampled=config.verify == "sampled")
+    release = ChildRelease() if job.release else None
+    readers = [reader for reader in (xray, release) if reader is not None]
+
+    def examine(moment: XrayMoment) -> None:
+        for reader in readers:
+            reader.examine(moment)
+
     run = MeasuredRun(
         job,
-        xray.examine if xray else None,
+        examine if readers else None,
         phase_ends=config.when == "phases",
         on_progress=on_progress,
     )
-    return _ChildRun(run.run(), xray)
+    return _ChildRun(run.run(), xray, release)
 
 
 def _needs_other_inputs(measurement: Measurement, inputs: ChosenInputs) -> bool:

@@ -30,6 +30,7 @@ class ProfileConfig:
         inputs: the inputs, and the number of runs.
         limits: when the child is ended.
         xray: when the owners of resident bytes are identified.
+        release: delete the session at the end, and measure what stays.
         rules: the rules to run on the model.
         command: the command line that asked for the profile, for the record.
     """
@@ -38,12 +39,13 @@ class ProfileConfig:
     inputs: InputConfig = field(default_factory=InputConfig)
     limits: Limits = field(default_factory=Limits)
     xray: XrayConfig = field(default_factory=XrayConfig)
+    release: bool = False
     rules: Selection = field(default_factory=Selection)
     command: tuple[str, ...] = ()
 
-    def without_xray(self) -> "ProfileConfig":
-        """Return this configuration without X-rays."""
-        return replace(self, xray=XrayConfig(when="none"))
+    def figures_only(self) -> "ProfileConfig":
+        """Return this configuration without X-rays and release."""
+        return replace(self, xray=XrayConfig(when="none"), release=False)
 
 
 def profile_config(
@@ -65,6 +67,7 @@ def profile_config(
     memory_limit_bytes: int | None = None,
     xray: Literal["steady", "phases", "none"],
     verify: Literal["full", "sampled"],
+    release: bool = False,
     rules: Selection,
     command: tuple[str, ...] = (),
 ) -> ProfileConfig:
@@ -100,6 +103,7 @@ def profile_config(
         inputs=input_config(dims=dims, inputs=inputs, runs=runs, run=run),
         limits=limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes),
         xray=XrayConfig(when=xray, verify=verify),
+        release=release,
         rules=rules,
         command=command,
     )
@@ -108,7 +112,7 @@ def profile_config(
 PROFILE_OPTIONS = tuple(
     name
     for name in inspect.signature(profile_config).parameters
-    if name not in ("xray", "verify", "rules", "command")
+    if name not in ("xray", "verify", "release", "rules", "command")
 )
 """The names of the arguments of `memdiag.profile` that configure the run."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import memdiag
+from memdiag.api.release import ChildRelease
 from memdiag.api.xray import ChildXray
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.releases import TELEMETRY_SINCE
@@ -46,6 +47,7 @@ def assemble_profile(
     job: Job,
     measured: Measurement,
     xray: ChildXray | None,
+    release: ChildRelease | None,
     *,
     inputs: tuple[Input, ...],
     dimensions: tuple[Dimension, ...],
@@ -59,6 +61,7 @@ def assemble_profile(
         job: the model, the configuration and the inputs.
         measured: the measurement of the child.
         xray: its X-rays; None if none were wanted.
+        release: what stayed after its session was deleted; None if it was not wanted.
         inputs: description of the inputs.
         dimensions: the sizes of the free dimensions.
         notes: sentences on the choice of the inputs.
@@ -69,6 +72,8 @@ def assemble_profile(
     all_notes = [*notes, *measurement_notes(measured, job)]
     if xray is not None and xray.failure:
         all_notes.append(f"no X-ray: {xray.failure}")
+    if release is not None and release.failure:
+        all_notes.append(f"what stays after the release is not divided: {release.failure}")
     session = job.session
     profile = Profile(
         schema=PROFILE_SCHEMA,
@@ -105,6 +110,7 @@ def assemble_profile(
             for phase, attribution in (xray.by_phase if xray else {}).items()
         ),
         command=command,
+        release=release.record(measured) if release else None,
     )
     # File names may contain bytes that are not text; a record cannot.
     return escaped(profile)
@@ -124,12 +130,12 @@ def _model_facts(file: ModelFile) -> Model:
 
 
 def _peak(measured: Measurement, baseline_rss_bytes: int) -> tuple[int, Phase]:
-    """Return the largest peak after `start` in bytes, and the phase that reached it.
+    """Return the largest peak of a phase with the session in bytes, and that phase.
 
     Peaks of phases that retain the same memory differ by a few pages. The returned phase is
     the earliest that reached `MAX_PEAK_DIFFERENCE` of the largest peak above the baseline.
     """
-    started = [phase for phase in measured.phases if phase.name != "start"]
+    started = [phase for phase in measured.phases if phase.name not in ("start", "release")]
     phases = started or list(measured.phases)
     peak = max(phase.peak_rss_bytes for phase in phases)
     return peak, peak_phase(phases, measured.spans, baseline_rss_bytes)

@@ -18,6 +18,7 @@ from memdiag.records.attribution import (
     ARENA_IN_USE,
     ARENA_SLACK,
     ARENA_UNKNOWN,
+    PYTHON_MODULES,
     CopyKind,
     Owner,
     OwnerKind,
@@ -139,7 +140,7 @@ def assign_owners(
 
 _MODULE_OWNERS: dict[ModuleKind, tuple[OwnerKind, str]] = {
     "runtime": ("runtime_libraries", "onnxruntime"),
-    "python": ("python", "interpreter and extension modules"),
+    "python": ("python", PYTHON_MODULES),
     "other": ("other_libraries", "libraries"),
 }
 

@@ -111,16 +111,14 @@ def measured(profiles: Sequence[Profile]) -> ColumnFigures:
         peak=_bytes([profile.peak_rss_bytes - profile.baseline_rss_bytes for profile in profiles]),
         peak_phase=first.peak_phase,
         peak_kind=_kind([profile.peak_kind for profile in profiles]),
-        steady=_bytes(
-            [_end(profile).rss_bytes - profile.baseline_rss_bytes for profile in profiles]
-        ),
+        steady=_bytes([profile.end.rss_bytes - profile.baseline_rss_bytes for profile in profiles]),
         anonymous=_part(profiles, lambda memory: memory.anonymous_bytes),
         file=_part(profiles, lambda memory: memory.file_bytes),
         load=_seconds([creation_s(profile) for profile in profiles]),
         phases=tuple(
             _phase(name, profiles)
             for name in PHASES
-            if name != "start" and all(profile.phase(name) for profile in profiles)
+            if name not in ("start", "release") and all(profile.phase(name) for profile in profiles)
         ),
     )
 
@@ -175,16 +173,11 @@ def _part(
     for profile in profiles:
         start = profile.phase("start")
         before = part(start.end) if start else None
-        after = part(_end(profile))
+        after = part(profile.end)
         if before is None or after is None:
             return None
         growth.append(after - before)
     return _bytes(growth)
-
-
-def _end(profile: Profile) -> Memory:
-    """Return the memory after the last run, or after session creation if nothing was run."""
-    return profile.steady or profile.phases[-1].end
 
 
 def _kind(kinds: Sequence[PeakKind]) -> PeakKind:

@@ -177,6 +177,16 @@ def grown_bytes(moments: Sequence[Moment]) -> int:
     return end - moments[0].resident_bytes
 
 
+def grows_after_warm_up(observation: Observation) -> bool:
+    """Return whether the resident set rose with a certainty of 95 %, and had not stopped."""
+    later = observation.with_heap()
+    moments = later.moments_after_warm_up
+    sizes = [moment.resident_bytes for moment in moments]
+    if len(moments) < MIN_POINTS or _has_ended(later.moments):
+        return False
+    return robust_slope(later.positions(moments), sizes).low > 0
+
+
 def _of_memory_in_use(owner: GrowingOwner, observation: Observation) -> Verdict:
     if observation.caller_keeps_nothing:
         return "leak"

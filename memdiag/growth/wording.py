@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from memdiag.growth.verdict import GrowthJudgement, Observation, grown_bytes
+from memdiag.growth.verdict import GrowthJudgement, Observation, grown_bytes, grows_after_warm_up
 from memdiag.records.growth import GrowingBlocks, GrowingOwner, Moment, Slope, Unit
 from memdiag.units import GIB, counted, format_duration, format_size
 
@@ -30,12 +30,34 @@ def rate(slope: Slope, unit: Unit) -> str:
 
 
 def sentence(judgement: GrowthJudgement, observation: Observation) -> str:
-    """Return the verdict with its figures in one sentence.
+    """Return the verdict with its figures in one sentence; of reloads also whether they ratchet.
 
     Args:
         judgement: the verdict.
         observation: the figures that were judged; at least one moment.
     """
+    text = _verdict_sentence(judgement, observation)
+    ratchet = _ratchet(judgement, observation) if observation.unit == "reload" else ""
+    return f"{text}. {ratchet}" if ratchet else text
+
+
+def _ratchet(judgement: GrowthJudgement, observation: Observation) -> str:
+    """Return whether memory grows on and on with reloads; empty if that is not known."""
+    match judgement.verdict:
+        case "undecided":
+            return ""
+        case "leak" | "kept":
+            is_growing = True
+        case "retained":
+            is_growing = grows_after_warm_up(observation)
+        case _:
+            is_growing = False
+    if is_growing:
+        return "Reloading ratchets: memory grows steadily"
+    return "Reloading does not ratchet: memory does not grow steadily"
+
+
+def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> str:
     moments, unit = observation.moments, observation.unit
     last = moments[-1]
     runs = _progress(last, unit)

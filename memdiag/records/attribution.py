@@ -31,6 +31,9 @@ ARENA_UNKNOWN: Final = "in use or slack"
 """Names of the owners of kind ``arena``. The last one has the arenas whose chunks are not known, or
 are not consistent."""
 
+PYTHON_MODULES: Final = "interpreter and extension modules"
+"""Name of the owner of kind ``python`` that has the pages of libraries. The others have objects."""
+
 CopyKind = Literal["original", "transposed", "packed", "reordered", "dequantized", "cast", "fused"]
 """``fused``: values in any layout that the runtime computed from weights (a Conv with its
 BatchNormalization, a folded product), found in the model that it saves after optimizing."""

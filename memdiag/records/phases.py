@@ -3,8 +3,18 @@
 from typing import Literal
 
 PhaseName = Literal[
-    "start", "parse", "optimize", "constant_fold", "initialize", "prepack", "first_run", "steady"
+    "start",
+    "parse",
+    "optimize",
+    "constant_fold",
+    "initialize",
+    "prepack",
+    "first_run",
+    "steady",
+    "release",
 ]
+"""``release``, in which the session is deleted, is part of a profile only on request."""
+
 PHASES: tuple[PhaseName, ...] = (
     "start",
     "parse",
@@ -14,4 +24,5 @@ PHASES: tuple[PhaseName, ...] = (
     "prepack",
     "first_run",
     "steady",
+    "release",
 )

@@ -223,6 +223,48 @@ class Outcome(Record, frozen=True, kw_only=True):
     message: str
 
 
+class ReleaseRemedy(Record, frozen=True, kw_only=True):
+    """A setting that was measured because much stays after the session was deleted.
+
+    Attributes:
+        name: the name of the option of ``memdiag tune``.
+        setting: the variable or session option with its value.
+        kept_bytes: the memory above the baseline that stays with it, in a process of its own.
+    """
+
+    name: str
+    setting: str
+    kept_bytes: int
+
+
+class Release(Record, frozen=True, kw_only=True):
+    """Memory above the baseline that stays after the session was deleted.
+
+    The parts are differences to the baseline, so that a part can be negative. They are None if they
+    could not be read.
+
+    Attributes:
+        kept_bytes: the sum of the parts; without them the growth of the resident set.
+        in_use_bytes: blocks of malloc in use, and Python objects.
+        retained_bytes: freed blocks that malloc keeps.
+        library_bytes: pages of libraries that were used.
+        file_bytes: pages of other mapped files, such as the model's, and shared memory.
+        other_bytes: stacks and other private mappings. If malloc is not glibc's, its memory too.
+        trim_returned_bytes: the resident bytes that ``malloc_trim`` returned after that; None if
+            the C library does not have it.
+        remedies: settings that were measured because much stays, the most effective first.
+    """
+
+    kept_bytes: int
+    in_use_bytes: int | None = None
+    retained_bytes: int | None = None
+    library_bytes: int | None = None
+    file_bytes: int | None = None
+    other_bytes: int | None = None
+    trim_returned_bytes: int | None = None
+    remedies: tuple[ReleaseRemedy, ...] = ()
+
+
 class PhaseAttribution(Record, frozen=True, kw_only=True):
     """The owners of memory at the end of a phase (of its last span, if it has several)."""
 
@@ -237,10 +279,11 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     runtime and inputs) for the memory of the model.
 
     Attributes:
-        peak_rss_bytes: the largest peak after `start`.
+        peak_rss_bytes: the largest peak of the phases, without `start` and `release`.
         peak_phase: the first phase whose peak is within 0.5 % of it, above the baseline.
         steady_rss_bytes: the resident set after the last run.
-        allocator_retained_bytes: the bytes that ``malloc_trim`` returned after that.
+        allocator_retained_bytes: the bytes that ``malloc_trim`` returned after that; None with a
+            `release`, which comes before it.
         attribution: the owners of memory after the last run; None without an X-ray.
         phase_attributions: the owners at the ends of earlier phases, if that was requested.
         findings: the findings of the rules for this release, matched with `attribution`.
@@ -248,6 +291,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         command: the words of the command; empty for the Python API.
         fix, tuning: a fix and a tuning of the model that were joined to the profile.
         dimensions: the free dimensions of the inputs, with the sizes of this run.
+        release: the memory that stays after the session was deleted, if that was requested.
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -278,6 +322,19 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     fix: Fix | None = None
     tuning: Tuning | None = None
     dimensions: tuple[Dimension, ...] = ()
+    release: Release | None = None
+
+    @property
+    def end(self) -> Memory:
+        """The memory with the session: after the last run, or the last phase that was reached.
+
+        Raises:
+            ValueError: no phase was reached.
+        """
+        phases = [phase for phase in self.phases if phase.name != "release"]
+        if not phases:
+            raise ValueError("the profile has no phases")
+        return self.steady or phases[-1].end
 
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase called `name`; None if it was not reached, or not logged separately."""

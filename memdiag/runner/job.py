@@ -170,6 +170,7 @@ class Job:
         feeds: the inputs of the first run.
         later_feeds: the inputs of the later runs in turn; `feeds` if empty.
         runs: number of runs after the first one; None stops after session creation.
+        release: delete the session at the end.
     """
 
     model: Path
@@ -178,6 +179,7 @@ class Job:
     feeds: tuple[Feed, ...] = ()
     later_feeds: tuple[tuple[Feed, ...], ...] = ()
     runs: int | None = DEFAULT_RUNS
+    release: bool = False
 
     def message(self) -> dict[str, Any]:
         """Return the JSON object that the script receives: every field of the session, by name."""
@@ -187,6 +189,7 @@ class Job:
             "feeds": as_json(self.feeds),
             "later_feeds": as_json(self.later_feeds),
             "runs": self.runs,
+            "release": self.release,
         }
 
 

@@ -71,6 +71,8 @@ class Measurement:
         python: the version of the child's interpreter; None in the same case.
         providers: the execution providers of the session; None if no session was created.
         baseline: the memory with onnxruntime imported and the inputs loaded, before the session.
+        released: the memory after the session was deleted; None if that was not asked for.
+        release_trimmed_bytes: the bytes that ``malloc_trim`` returned after that.
         explicit_starts: whether onnxruntime logs where a graph transformer starts (since 1.29).
         interrupted: whether Ctrl-C ended the child.
     """
@@ -87,6 +89,8 @@ class Measurement:
     first_run_s: float | None
     runs: tuple[Run, ...]
     allocator_retained_bytes: int | None
+    released: Memory | None
+    release_trimmed_bytes: int | None
     warnings: tuple[str, ...]
     explicit_starts: bool
     outcome: Outcome
@@ -120,6 +124,8 @@ class AtPhaseEnd(NamedTuple):
 class AtSteady(NamedTuple):
     """All runs are done and freed heap was returned to the system; the child waits.
 
+    A job with `release` returns freed heap only after the release, as programs do.
+
     Attributes:
         pid: the process number of the child.
         arena: the regions of the arena according to the log.
@@ -131,7 +137,17 @@ class AtSteady(NamedTuple):
     log: LogEvidence
 
 
-XrayMoment = AtBaseline | AtPhaseEnd | AtSteady
+class AtRelease(NamedTuple):
+    """The session was deleted; the child waits.
+
+    Attributes:
+        pid: the process number of the child.
+    """
+
+    pid: int
+
+
+XrayMoment = AtBaseline | AtPhaseEnd | AtSteady | AtRelease
 """A moment at which the memory of the child can be read, for it waits or is stopped."""
 
 
@@ -199,8 +215,10 @@ class MeasuredRun:
         self._baseline: Memory | None = None
         self._steady: Memory | None = None
         self._runs: list[Run] = []
-        self._retained: int | None = None
+        self._trimmed: int | None = None
+        self._released: Memory | None = None
         self._is_timed = True
+        self._ended_s = 0.0  # the time at which the last phase ended
         # The outcome.
         self._status: Status = "completed"
         self._message = ""
@@ -290,7 +308,9 @@ class MeasuredRun:
             steady=self._steady,
             first_run_s=self._first_run_s,
             runs=tuple(self._runs),
-            allocator_retained_bytes=self._retained,
+            allocator_retained_bytes=None if self._job.release else self._trimmed,
+            released=self._released,
+            release_trimmed_bytes=self._trimmed if self._job.release else None,
             warnings=tuple(self._child.log.warnings),
             explicit_starts=self._phases.explicit_starts,
             outcome=Outcome(status=self._status, phase=phase, message=self._message),
@@ -353,11 +373,17 @@ class MeasuredRun:
                 self._add_run(fields["latency_s"])
             case "steady":
                 self._steady = self._end_last_phase()
+            case "release":
+                self._inspect_steady()
+                self._restart("delete the session", "release")
+            case "released":
+                self._released = self._end_last_phase()
+                self._inspect_at(AtRelease(self._child.pid))
             case "trimmed":
                 self._measure_trim(possible=fields["possible"])
             case "end":
-                log = self._child.log
-                self._inspect_at(AtSteady(self._child.pid, log.arena, log.evidence()))
+                if not self._job.release:
+                    self._inspect_steady()
                 self._child.proceed()
                 raise _EndOfMeasurement
             case "error":
@@ -377,6 +403,21 @@ class MeasuredRun:
         if ended != "start":
             self._inspect_end_of(ended)
         return boundary.memory
+
+    def _restart(self, name: str, phase: PhaseName) -> None:
+        """Start a phase after the last one has ended; the time between counts to no phase."""
+        pause_s = self._now() - self._ended_s
+        self._origin += pause_s
+        self._origin_epoch += pause_s
+        self._sampled_s = self._ended_s
+        self._is_timed = True
+        now_s, boundary = self._read_boundary()
+        self._phases.restart(name, phase, self._ended_s, boundary)
+        self._report(now_s)
+
+    def _inspect_steady(self) -> None:
+        log = self._child.log
+        self._inspect_at(AtSteady(self._child.pid, log.arena, log.evidence()))
 
     def _inspect_end_of(self, phase: PhaseName) -> None:
         if self._phase_ends:
@@ -400,6 +441,7 @@ class MeasuredRun:
         now_s, boundary = self._read_boundary()
         self._check_memory(boundary.max_rss_bytes)
         self._is_timed = False
+        self._ended_s = now_s
         self._phases.finish(now_s, boundary)
         return boundary.memory
 
@@ -422,7 +464,7 @@ class MeasuredRun:
         assert self._observer is not None
         if possible:
             before = self._last.memory.rss_bytes
-            self._retained = max(0, before - self._observer.boundary().memory.rss_bytes)
+            self._trimmed = max(0, before - self._observer.boundary().memory.rss_bytes)
 
     def _sample_if_due(self) -> None:
         """Take a sample if one is due, check the limits, and report the progress."""

@@ -103,6 +103,14 @@ def test_without_options_function_and_command_agree(monkeypatch: pytest.MonkeyPa
     assert groups(of_function(monkeypatch)) == groups(of_command())
 
 
+def test_a_release_is_asked_for_by_function_and_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert of_function(monkeypatch, release=True).release
+    assert of_command("--release").release
+    assert not of_function(monkeypatch).release
+    assert not of_command().release
+    assert not of_command("--release").figures_only().release
+
+
 def test_the_script_receives_each_field_of_the_session() -> None:
     names = {each.name for each in fields(SessionConfig)}
     assert names <= Job(model=Path("m.onnx")).message().keys()

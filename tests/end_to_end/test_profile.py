@@ -61,6 +61,23 @@ def test_a_profile_prints_its_answer_and_writes_five_files(
 
 
 @linux
+def test_a_release_is_one_more_phase_with_what_stays(
+    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path, tied: Path
+) -> None:
+    finished = memdiag("profile", tied, "--release", "--runs", "1")
+    assert finished.returncode == 0, finished.stderr
+    assert "\nAfter release " in finished.stdout
+    assert max(map(len, finished.stdout.splitlines())) <= 80
+    profile = load_profile(tmp_path / "reports" / "tied_if" / "profile.json")
+    assert [phase.name for phase in profile.phases] == list(PHASES)
+    assert profile.release is not None
+    assert profile.release.in_use_bytes is not None
+    # Not one copy of the weights is in use.
+    assert profile.release.in_use_bytes < SIZE * MB / 4
+    assert profile.release.kept_bytes < profile.phases[-2].end.rss_bytes
+
+
+@linux
 @pytest.mark.measures
 def test_the_record_tells_when_the_tied_weight_is_copied(
     memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tied: Path
@@ -71,7 +88,7 @@ def test_the_record_tells_when_the_tied_weight_is_copied(
     )
     assert finished.returncode == 0
     profile = profile_of(finished)
-    assert [phase.name for phase in profile.phases] == list(PHASES)
+    assert [phase.name for phase in profile.phases] == list(PHASES[:-1])  # without release
     fold = profile.phase("constant_fold")
     parse = profile.phase("parse")
     assert fold is not None

@@ -1,5 +1,6 @@
 """The sentence of a verdict: which values and contents it names, and for which owner."""
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -16,6 +17,7 @@ from memdiag.records.growth import (
     Slope,
     Verdict,
 )
+from memdiag.units import MIB
 
 SLOPE = Slope(bytes_per_unit=1024.0, low=1024.0, high=1024.0)
 BLOCKS = (GrowingBlocks(block_bytes=1040, blocks=90, blocks_per_run=1.0, content="output 'y'"),)
@@ -47,6 +49,33 @@ def test_a_sentence_names_kept_values_and_the_content_of_the_heap_only(
         kept_values=kept,
     )
     assert sentence(GrowthJudgement(verdict, owner, SLOPE), observation).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "rise", "ending"),
+    [
+        ("flat", 0, ". Reloading does not ratchet: memory does not grow steadily"),
+        ("retained", MIB, ". Reloading ratchets: memory grows steadily"),
+        ("retained", 0, ". Reloading does not ratchet: memory does not grow steadily"),
+        ("leak", MIB, ". Reloading ratchets: memory grows steadily"),
+        ("undecided", MIB, "40 reloads"),
+    ],
+)
+def test_of_reloads_a_sentence_says_whether_they_ratchet(
+    verdict: Verdict, rise: int, ending: str
+) -> None:
+    # 8 MiB in the warm-up, and then `rise` bytes from moment to moment.
+    sizes = [60 * MIB, *(68 * MIB + rise * number for number in range(12))]
+    runs = [1, *(10 + 30 * number // 11 for number in range(12))]
+    moments = tuple(
+        Moment(run=run, time_s=1.0 * run, resident_bytes=size)
+        for run, size in zip(runs, sizes, strict=True)
+    )
+    observation = Observation(moments=moments, unit="reload", warm_up=1, caller_keeps_nothing=True)
+    judgement = GrowthJudgement(verdict, "allocator_retained", SLOPE)
+    assert sentence(judgement, observation).endswith(ending)
+    of_runs = replace(observation, unit="run")
+    assert "ratchet" not in sentence(judgement, of_runs)
 
 
 def test_every_kind_of_owner_has_an_owner_of_verdicts_with_a_label() -> None:

@@ -65,6 +65,15 @@ def test_quiet_is_the_verdict_alone() -> None:
     )
 
 
+def test_of_reloads_the_resident_set_after_some_is_listed() -> None:
+    reloads = msgspec.structs.replace(growths.flat(), unit="reload")
+    text = "Resident set after reload 1: 67 MiB, 2: 67 MiB, 5: 67 MiB, 10: 67 MiB, 20: 67 MiB,"
+    assert text in " ".join(summary(reloads).split())
+    assert text in report_of(reloads).render(reloads, "markdown").decode()
+    assert text in report_of(reloads).render(reloads, "html").decode()
+    assert "Resident set after" not in summary(growths.flat())
+
+
 def test_the_table_has_sizes_growth_and_rate_of_what_is_in_use() -> None:
     found = rows(growths.leak())
     assert found["malloc blocks in use"] == [

@@ -40,6 +40,7 @@ def allocate(megabytes):
     return area
 
 def act(stage):
+    held = []
     for step in SCRIPT.get(stage, []):
         verb, value = next(iter(step.items()))
         if verb == "log":
@@ -50,6 +51,8 @@ def act(stage):
             os.write(2, value.encode())
         elif verb == "keep":
             kept.append(allocate(value))
+        elif verb == "hold":
+            held.append(allocate(value))
         elif verb == "spike":
             allocate(value).close()
         elif verb == "sleep":
@@ -60,6 +63,7 @@ def act(stage):
             os.kill(os.getpid(), getattr(signal, value))
         elif verb == "exit":
             os._exit(value)
+    return held
 
 class SessionOptions:
     def __init__(self):
@@ -75,7 +79,7 @@ class RunOptions:
 
 class InferenceSession:
     def __init__(self, source, options, providers, disabled_optimizers):
-        act("create")
+        self.held = act("create")
 
     def get_providers(self):
         return ["CPUExecutionProvider"]

@@ -53,6 +53,11 @@ def configure(parser: ArgumentParser) -> None:
         default=True,
         help="Run the model; --no-run stops after session creation.",
     )
+    group.add_argument(
+        "--release",
+        action="store_true",
+        help="Delete the session at the end, and measure what stays after it.",
+    )
     add_inputs(group)
 
     add_session(parser.add_argument_group("Session"))
@@ -141,7 +146,7 @@ def run(options: Namespace) -> int:
             if has_budget:
                 result = check_budget(
                     lambda xray: profile_model(
-                        model, config if xray else config.without_xray(), on_progress=line.show
+                        model, config if xray else config.figures_only(), on_progress=line.show
                     ),
                     budget or Budget(),
                     model=str(model),
@@ -227,6 +232,7 @@ def _config(options: Namespace, *, pinned: bool) -> ProfileConfig:
         memory_limit_bytes=read_memory_limit(options),
         xray=options.xray,
         verify=options.verify,
+        release=options.release,
         rules=read_project_settings().selection(),
         command=command_line(),
     )

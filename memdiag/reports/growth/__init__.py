@@ -10,7 +10,7 @@ from memdiag.records.growth import Growth
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, labelled, line
 from memdiag.reports.growth.blocks import block_table
-from memdiag.reports.growth.headline import growth_headline
+from memdiag.reports.growth.headline import growth_headline, reload_line
 from memdiag.reports.growth.owners import has_later_reading, owner_table
 from memdiag.reports.page import Plotly
 from memdiag.reports.report import Report, file_names
@@ -31,6 +31,7 @@ def show(
     if quiet:
         return
     line(console, answer.facts, "dim")
+    line(console, reload_line(growth))
     if has_later_reading(growth):
         console.print()
         print_table(console, owner_table(growth))
@@ -59,6 +60,7 @@ def markdown(growth: Growth) -> str:
             f"**Ended early:** {md.escape(answer.ended)}" if answer.ended else "",
             f"- **What to do:** {md.escape(answer.advice)}" if answer.advice else "",
             md.escape(answer.facts),
+            md.escape(reload_line(growth)),
             md.section(
                 "Owners",
                 f"{markdown_table(owners)}\n\n{md.escape(owners.caption)}"

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from memdiag.records.growth import Growth
 from memdiag.reports.text import capitalized, plain
-from memdiag.units import counted, format_duration
+from memdiag.units import counted, format_duration, format_size
 
+_SHOWN_RELOADS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _STYLES = {"flat": "bold green", "plateau": "bold green", "leak": "bold red", "kept": "bold red"}
 
 
@@ -48,6 +49,17 @@ def growth_headline(growth: Growth) -> GrowthHeadline:
         style=_STYLES.get(growth.verdict, "bold yellow"),
         ended=_sentence(growth.message),
     )
+
+
+def reload_line(growth: Growth) -> str:
+    """Return the resident set after some of the reloads; empty if there were none."""
+    sizes = {sample.run: sample.resident_bytes for sample in growth.samples}
+    if growth.unit != "reload" or not sizes:
+        return ""
+    last = max(sizes)
+    shown = [run for run in sizes if run in (*_SHOWN_RELOADS, last)]
+    texts = ", ".join(f"{run:,}: {format_size(sizes[run])}" for run in shown)
+    return f"Resident set after reload {texts}."
 
 
 def _sentence(text: str) -> str:

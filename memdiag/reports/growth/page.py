@@ -8,7 +8,7 @@ from memdiag.records import codec
 from memdiag.records.growth import Growth
 from memdiag.reports.growth.blocks import block_table
 from memdiag.reports.growth.chart import growth_chart
-from memdiag.reports.growth.headline import growth_headline
+from memdiag.reports.growth.headline import growth_headline, reload_line
 from memdiag.reports.growth.owners import has_later_reading, owner_table
 from memdiag.reports.page import Plotly, page
 from memdiag.reports.text import plain
@@ -22,6 +22,7 @@ def render(growth: Growth, *, plotly: Plotly = "inline") -> bytes:
         ("growth.js",),
         {
             "answer": growth_headline(growth),
+            "reloads": reload_line(growth),
             "is_bad": growth.is_leak_or_kept,
             "unit": growth.unit,
             "since": chart.since,

@@ -28,6 +28,13 @@ from memdiag.reports.profile.phases import (
     phase_table,
     runs_summary,
 )
+from memdiag.reports.profile.release import (
+    RELOAD_HINT,
+    kept_table,
+    release_sentence,
+    reload_command,
+    remedy_table,
+)
 from memdiag.reports.profile.trace import profile_trace
 from memdiag.reports.report import Report
 from memdiag.reports.table import markdown_table, print_table
@@ -64,6 +71,12 @@ def show(
     if profile.phases:
         console.print()
         print_table(console, phase_table(profile))
+    block(console, [release_sentence(profile)])
+    remedies = remedy_table(profile)
+    if remedies.rows:
+        print_table(console, remedies)
+    if command := reload_command(profile):
+        line(console, f"{RELOAD_HINT} {command}")
     if profile.attribution is not None:
         trimmed = profile.allocator_retained_bytes or 0
         owned = xray_text(profile.attribution, trimmed_bytes=trimmed)
@@ -107,6 +120,7 @@ def markdown(profile: Profile) -> str:
             _advice_markdown(profile),
             markdown_table(phases),
             md.escape(phases.caption) if phases.rows else "",
+            *_release_markdown(profile),
             *_owners_markdown(profile),
             *_findings_markdown(profile),
             md.section("What moved memory", spans),
@@ -133,6 +147,18 @@ def _advice_markdown(profile: Profile) -> str:
         *(("What to do", step) for step in steps),
     )
     return "\n".join(f"- **{label}:** {text}" for label, text in rows if text)
+
+
+def _release_markdown(profile: Profile) -> tuple[str, ...]:
+    if profile.release is None:
+        return ()
+    return (
+        "### After release",
+        md.escape(release_sentence(profile)),
+        markdown_table(kept_table(profile)),
+        markdown_table(remedy_table(profile)),
+        f"{RELOAD_HINT} {md.code(reload_command(profile))}",
+    )
 
 
 def _owners_markdown(profile: Profile) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def runtime_bytes(profile: Profile) -> int:
     """
     if not profile.phases:
         return 0
-    first, last = profile.phases[0].end, profile.steady or profile.phases[-1].end
+    first, last = profile.phases[0].end, profile.end
     if first.file_bytes is None or last.file_bytes is None:
         return 0
     return max(0, last.file_bytes - first.file_bytes - _mapped_bytes(profile))
@@ -163,7 +163,7 @@ def _steady(profile: Profile) -> str:
     if profile.steady_rss_bytes is None:
         if not profile.phases:
             return "The model was not run."
-        kept = profile.phases[-1].end.rss_bytes - base
+        kept = profile.end.rss_bytes - base
         size = f"{relative_to_baseline(kept)}{_in_parentheses(weight_factor(profile, kept))}"
         return f"Not run; created, the session stays {size}."
     above = profile.steady_rss_bytes - base

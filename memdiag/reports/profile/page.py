@@ -29,6 +29,13 @@ from memdiag.reports.profile.phases import (
     span_rows,
     span_table,
 )
+from memdiag.reports.profile.release import (
+    RELOAD_HINT,
+    kept_table,
+    release_sentence,
+    reload_command,
+    remedy_table,
+)
 from memdiag.reports.profile.timeline import limits, timeline
 from memdiag.reports.text import plain
 from memdiag.reports.xray import PageXray, page_xray
@@ -58,6 +65,11 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         "unlisted_spans": max(0, len(spans) - _MAX_SPANS_LISTED),
         "runs": runs_summary(profile),
         "run_count": len(profile.runs),
+        "release": release_sentence(profile),
+        "kept": kept_table(profile),
+        "remedies": remedy_table(profile),
+        "reload_hint": RELOAD_HINT,
+        "reload_command": reload_command(profile),
         "xrays": xrays,
         "findings": [finding_text(finding) for finding in findings],
         "rules": {finding.name: rule_documentation(finding.name) for finding in findings},

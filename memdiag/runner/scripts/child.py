@@ -7,8 +7,9 @@ secret of the job, which no name in a model can contain.
 
 The events in order, with waiting unless said otherwise: `versions` (without waiting), `ready`
 (runtime imported, inputs read), `created` (the session), and unless the job has no runs
-`first_run`, a `run` for each later run, and `steady`; then `trimmed` and `end`. An exception is an
-`error` event instead, the last one.
+`first_run`, a `run` for each later run, and `steady`; if the job has `release`, `release` (before
+the session is deleted) and `released`; then `trimmed` and `end`. An exception is an `error` event
+instead, the last one.
 
 The file must stay small and import little: all of its memory counts to the measured process.
 It runs under other environments' interpreters too, hence the old-fashioned syntax.
@@ -17,6 +18,7 @@ It runs under other environments' interpreters too, hence the old-fashioned synt
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import re
@@ -306,6 +308,16 @@ def main() -> None:
                     run_other(None, given, each_run)
                 channel.step("run", latency_s=latency_s)
             channel.step("steady")
+
+        if job["release"]:
+            stage = "release"
+            channel.step("release")
+            # Every name that keeps a session alive. The inputs stay: the baseline includes them.
+            session = run = run_other = options = None
+            others = []
+            SHARED.clear()
+            gc.collect()
+            channel.step("released")
 
         stage = "trim"
         channel.step("trimmed", possible=trim())
