@@ -296,6 +296,12 @@ class RecordedSession:
         self._activate()
         self.phases.start_span("create the session", "parse", now_s, before.boundary)
 
+    @property
+    def model_key(self) -> str:
+        """What is equal for sessions of the same model: the path, or a hash of the bytes."""
+        model = self.description["model"]
+        return str(model["path"] or model["digest"])
+
     def add_log(self, now_s: float, lines: bytes) -> None:
         """Add lines of the session's log."""
         markers = [item for item in self._log.feed(lines) if isinstance(item, LogMarker)]

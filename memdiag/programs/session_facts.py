@@ -33,11 +33,6 @@ def grouped(
     return list(found.values())
 
 
-def model_key(session: ProgramSession) -> str:
-    """Return what is equal for sessions of the same model: the path, or a hash of the bytes."""
-    return session.model.path or session.model.digest or f"session {session.number}"
-
-
 def model_name(session: ProgramSession) -> str:
     """Return the file name of the model, or its size if it was created from bytes."""
     if session.model.path is not None:

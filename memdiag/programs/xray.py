@@ -183,7 +183,7 @@ def _fused_search_targets(
     """Return the weights that onnxruntime computed from those of `targets` that are missing."""
     fused: list[SearchTarget] = []
     for index, (key, target) in enumerate(targets.items()):
-        users = [session for session in sessions if model_key(session) == key]
+        users = [session for session in sessions if session.model_key == key]
         # No such interpreter; half of an optimized model.
         with suppress(MemdiagError), closing(optimizing_jobs(target.model, users, lock)) as jobs:
             fused += fused_search_targets(target, found, jobs, folder, opened, index=index)
@@ -191,7 +191,7 @@ def _fused_search_targets(
 
 
 def model_files(pid: int, sessions: Sequence[RecordedSession], folder: Path) -> dict[str, Path]:
-    """Return a file with each model by the key of the model (see `model_key`).
+    """Return a file with each model by the key of the model (see `RecordedSession.model_key`).
 
     A model that the program gave as bytes is copied from the memory of the process to `folder`:
     Python keeps the bytes as long as the session lives.
@@ -200,7 +200,7 @@ def model_files(pid: int, sessions: Sequence[RecordedSession], folder: Path) -> 
     with ProcessMemory(pid) as memory:
         for session in sessions:
             model = session.description["model"]
-            key = model_key(session)
+            key = session.model_key
             if key in found:
                 continue
             if model["path"] is not None:
@@ -211,12 +211,6 @@ def model_files(pid: int, sessions: Sequence[RecordedSession], folder: Path) -> 
                     found[key] = folder / f"{key}.onnx"
                     content.tofile(found[key])
     return found
-
-
-def model_key(session: RecordedSession) -> str:
-    """Return what is equal for sessions of the same model: the path, or a hash of the bytes."""
-    model = session.description["model"]
-    return str(model["path"] or model["digest"])
 
 
 def session_memories(
@@ -231,10 +225,10 @@ def session_memories(
     """
     users: dict[str, list[int]] = {key: [] for key in keys}
     for session in sessions:
-        users.setdefault(model_key(session), []).append(session.number)
+        users.setdefault(session.model_key, []).append(session.number)
     weights: dict[int, float] = {number: 0.0 for key in keys for number in users[key]}
     mapped = dict.fromkeys(weights, 0.0)
-    sharing = {session.number: len(users[model_key(session)]) for session in sessions}
+    sharing = {session.number: len(users[session.model_key]) for session in sessions}
     for copy in attribution.copies:
         if copy.in_use is False:  # in a freed block, which malloc keeps
             continue

@@ -153,6 +153,11 @@ class ProgramSession(Record, frozen=True, kw_only=True):
     called_from: str | None = None
     peak_phase: PhaseName | None = None
 
+    @property
+    def model_key(self) -> str:
+        """What is equal for sessions of the same model: the path, or a hash of the bytes."""
+        return self.model.path or self.model.digest or f"session {self.number}"
+
 
 class RunPeak(Record, frozen=True, kw_only=True):
     """A run that raised the high-water mark of its process.

@@ -85,6 +85,7 @@ class Session:
     ) -> None:
         self.number, self.address, self.providers = 1, None, providers
         self.process = process or Process()
+        self.model_key = str(path)
         self.description = {
             "model": {"path": str(path), "bytes": None},
             "options": options,

@@ -39,7 +39,6 @@ from memdiag.programs.session_facts import (
     alive_together,
     created_sessions,
     grouped,
-    model_key,
     model_name,
     numbers,
     places,
@@ -96,10 +95,10 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     per_call = {number for each in sessions_per_call(run) for number in numbers(each)}
     others = [session for session in created_sessions(run) if session.number not in per_call]
     alike: defaultdict[tuple[str, str], list[list[ProgramSession]]] = defaultdict(list)
-    for same in grouped(others, lambda each: (each.pid, model_key(each))):
+    for same in grouped(others, lambda each: (each.pid, each.model_key)):
         together = alive_together(same)
         if len(together) > 1:
-            alike[model_key(together[0]), places(together)].append(together)
+            alike[together[0].model_key, places(together)].append(together)
     for processes in alike.values():
         known = [size for size in map(_saved_bytes, processes) if size is not None]
         size = sum(known) if known else None

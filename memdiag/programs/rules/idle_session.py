@@ -34,7 +34,6 @@ from memdiag.programs.session_facts import (
     end_s,
     grouped,
     inherited_run_counts,
-    model_key,
     model_name,
     numbers,
     place,
@@ -66,7 +65,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         for session in created_sessions(run)
         if not ran_elsewhere[session.number] and _is_idle_long(run, session)
     ]
-    for sessions in grouped(idle, lambda each: (model_key(each), each.created_at)):
+    for sessions in grouped(idle, lambda each: (each.model_key, each.created_at)):
         size = total_bytes(sessions)
         if size is not None and size < _MIN_BYTES:
             continue

@@ -36,7 +36,6 @@ from memdiag.programs.session_facts import (
     alive_together,
     created_sessions,
     grouped,
-    model_key,
     model_name,
     numbers,
     place,
@@ -64,7 +63,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each line that creates a session of the same model for each call."""
     alike: defaultdict[tuple[str, str], list[list[ProgramSession]]] = defaultdict(list)
     for sessions in sessions_per_call(run):
-        alike[model_key(sessions[0]), sessions[0].created_at].append(sessions)
+        alike[sessions[0].model_key, sessions[0].created_at].append(sessions)
     for processes in alike.values():
         yield _finding(processes)
 
@@ -72,7 +71,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
 def sessions_per_call(run: ProgramRun) -> Iterator[list[ProgramSession]]:
     """Yield the sessions of each line that creates one for each call, in order of creation."""
     for sessions in grouped(
-        created_sessions(run), lambda each: (each.pid, model_key(each), each.created_at)
+        created_sessions(run), lambda each: (each.pid, each.model_key, each.created_at)
     ):
         if (
             len(sessions) >= _MIN_SESSIONS

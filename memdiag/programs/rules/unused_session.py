@@ -35,7 +35,6 @@ from memdiag.programs.session_facts import (
     end_s,
     grouped,
     inherited_run_counts,
-    model_key,
     model_name,
     numbers,
     place,
@@ -70,7 +69,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         and session.released_s is None
         and _is_unused_long(run, session, last_run_s)
     ]
-    for sessions in grouped(unused, lambda each: (model_key(each), each.created_at)):
+    for sessions in grouped(unused, lambda each: (each.model_key, each.created_at)):
         first = sessions[0]
         size = total_bytes(sessions)
         waited_s = max(end_s(run, session) - ready_s(session) for session in sessions)

@@ -50,7 +50,6 @@ from memdiag.programs.session_facts import (
     alive_together,
     created_sessions,
     grouped,
-    model_key,
     model_name,
     numbers,
     private_weight_bytes,
@@ -86,7 +85,7 @@ _BY_PATH = (
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model of which several processes have private copies."""
     yield from _in_xrays(run)
-    for same in grouped(created_sessions(run), model_key):
+    for same in grouped(created_sessions(run), lambda each: each.model_key):
         together = alive_together(same)
         processes = grouped(together, lambda each: each.pid)
         private = [sum(map(_private_bytes, sessions)) for sessions in processes]

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.reports.run.names import (
     command_text,
-    model_key,
     model_names,
     numbers,
     session_name,
@@ -135,7 +134,7 @@ def _at_peak(run: ProgramRun) -> str:
 
 def _counts(run: ProgramRun) -> str:
     """Return the numbers of processes, sessions and models, and the duration."""
-    models = {model_key(session) for session in run.sessions}
+    models = {session.model_key for session in run.sessions}
     sessions = counted(len(run.sessions), "session")
     if run.sessions:
         sessions += f" of {counted(len(models), 'model')}"
@@ -220,7 +219,7 @@ def _never_run(run: ProgramRun, models: Mapping[str, str]) -> Iterator[str]:
     idle = [session for session in run.sessions if is_idle(session)]
     if idle:
         plural = "s" if len(idle) > 1 else ""
-        found = list(dict.fromkeys(models[model_key(session)] for session in idle))
+        found = list(dict.fromkeys(models[session.model_key] for session in idle))
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
         yield (
             f"Session{plural} {numbers(each.number for each in idle)} never ran"

@@ -18,17 +18,12 @@ _MULTIPROCESSING = {
 }
 
 
-def model_key(session: ProgramSession) -> str:
-    """Return what is equal for sessions of the same model: the path, or a hash of the bytes."""
-    return session.model.path or session.model.digest or f"session {session.number}"
-
-
 def model_names(run: ProgramRun) -> Mapping[str, str]:
     """Return the name of each model by its key: the file name.
 
     A file name that several models share gets as many folders as distinguish them.
     """
-    names = {model_key(session): _bytes_name(session) for session in run.sessions}
+    names = {session.model_key: _bytes_name(session) for session in run.sessions}
     paths = {session.model.path for session in run.sessions if session.model.path}
     parts = {path: PurePath(path).parts for path in paths}
     tails = Counter(own[-count:] for own in parts.values() for count in range(1, len(own) + 1))
@@ -46,7 +41,7 @@ def _bytes_name(session: ProgramSession) -> str:
 
 def session_name(session: ProgramSession, models: Mapping[str, str]) -> str:
     """Return ``session 2 (model.onnx)``."""
-    return f"session {session.number} ({shortened(models[model_key(session)], _MAX_WORD)})"
+    return f"session {session.number} ({shortened(models[session.model_key], _MAX_WORD)})"
 
 
 def created_text(session: ProgramSession) -> str:

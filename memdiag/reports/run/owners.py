@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memdiag.records.run import ProcessXray, ProgramProcess, ProgramRun, ProgramSession
-from memdiag.reports.run.names import created_text, model_key, model_names, process_name
+from memdiag.reports.run.names import created_text, model_names, process_name
 from memdiag.reports.table import Table
 from memdiag.reports.text import plain, shortened
 from memdiag.reports.xray.charts import Tile
@@ -69,7 +69,7 @@ def _divided(row: OwnerRow, run: ProgramRun, xray: ProcessXray) -> OwnerRow:
     if row.kind == "weights":
         names = model_names(run)
         for session in sessions:
-            name = shortened(names[model_key(session)], _MAX_NAME)
+            name = shortened(names[session.model_key], _MAX_NAME)
             sizes[name] = sizes.get(name, 0) + _weights(session)
     elif row.id in ("arena_in_use", "arena_slack"):
         for session in sessions:
@@ -153,7 +153,7 @@ def _process_tiles(run: ProgramRun, owners: ProcessOwners, max_sessions: int) ->
                     else ""
                 )
                 inside.append(_tile(f"{own}{owner}", own, label, size, size, kind, detail))
-        label = f"session {session.number} {shortened(models[model_key(session)], _MAX_NAME)}"
+        label = f"session {session.number} {shortened(models[session.model_key], _MAX_NAME)}"
         if inside:
             size = sum(tile.size_bytes for tile in inside)
             made += [_tile(own, id, label, 0, size, "weights", created_text(session)), *inside]

@@ -8,7 +8,6 @@ from memdiag.reports.phase_table import SAMPLED_MARK, arranged, phase_row, table
 from memdiag.reports.run.headline import has_run, is_idle, runs_text
 from memdiag.reports.run.names import (
     created_text,
-    model_key,
     model_names,
     numbers,
     process_name,
@@ -124,7 +123,7 @@ class _Equal:
         """What is equal for all of them."""
         first = self.sessions[0]
         options = tuple(sorted(first.options.items()))
-        return model_key(first), first.created_at, first.called_from, options, first.error
+        return first.model_key, first.created_at, first.called_from, options, first.error
 
 
 def single_sessions(process: ProgramProcess, run: ProgramRun) -> list[_Equal]:
@@ -153,7 +152,7 @@ def _line(
     last = max((s.last_run_s for s in sessions if s.last_run_s is not None), default=None)
     runs = runs_text(sessions) if any(map(has_run, sessions)) else "never"
     return Row(
-        f"{label}{times} {models[model_key(first)]}",
+        f"{label}{times} {models[first.model_key]}",
         created_of(first),
         str(first.intra_op_threads or "auto"),
         format_duration(max(created)) if created else "",
@@ -245,7 +244,7 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
     called = f"called from {plain(session.called_from)}" if session.called_from else ""
     return Row(
         Cell(str(session.number), sort_key=session.number),
-        Cell(models[model_key(session)], is_code=True, title=plain(session.model.path or "")),
+        Cell(models[session.model_key], is_code=True, title=plain(session.model.path or "")),
         Cell(str(session.pid), sort_key=session.pid),
         Cell(
             plain(session.created_at),
@@ -426,7 +425,7 @@ def shape_table(run: ProgramRun, *, limit: int) -> Table:
         rows.append(
             Row(
                 Cell(str(session.number), sort_key=session.number),
-                Cell(models[model_key(session)], is_code=True),
+                Cell(models[session.model_key], is_code=True),
                 Cell(
                     text,
                     is_code=True,

@@ -8,7 +8,6 @@ from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
 from memdiag.reports.run.headline import has_run, runs_text
 from memdiag.reports.run.names import (
     created_text,
-    model_key,
     model_names,
     process_name,
     shapes_text,
@@ -198,7 +197,7 @@ def _lane(
                 rss_bytes=peak.peak_rss_bytes,
                 sentences=(
                     f"run of session {peak.session}"
-                    f" ({shortened(names[model_key(own[peak.session])], _MAX_NAME)})",
+                    f" ({shortened(names[own[peak.session].model_key], _MAX_NAME)})",
                     shortened(shapes_text(peak.shapes), _MAX_HOVER),
                 ),
             )
@@ -244,7 +243,7 @@ def _end_s(session: ProgramSession, process_end_s: float) -> float:
 def _bar(
     session: ProgramSession, row: int, process_end_s: float, names: Mapping[str, str]
 ) -> SessionBar:
-    name = shortened(names[model_key(session)], _MAX_NAME)
+    name = shortened(names[session.model_key], _MAX_NAME)
     peak = peak_phase(session) if rise_bytes(session) >= MIN_RISE_BYTES else None
     return SessionBar(
         number=session.number,
