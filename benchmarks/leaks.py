@@ -93,8 +93,7 @@ INJECTED = (
     *(Injected("inputs", size * KIB, "kept", ("heap",)) for size in (1, 2, 5, 20, 100)),
     *(Injected("ortvalues", size * KIB, "kept", ("arena",)) for size in (1, 5, 20, 100)),
     Injected("sessions", 0, "kept", ("sessions",)),
-    Injected("none", 1 * KIB, "", ()),
-    Injected("none", 100 * KIB, "", ()),
+    *(Injected("none", size * KIB, "", ()) for size in (1, 5, 20, 100) for _ in range(3)),
 )
 
 
