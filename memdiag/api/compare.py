@@ -55,6 +55,7 @@ def compare(
     bisect: Metric | None = None,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, ArrayOrFile] | None = None,
+    same_inputs: bool = False,
     runs: int = DEFAULT_RUNS,
     processes: int = COMPARISON_PROCESSES,
     session_options: Mapping[str, str] | None = None,
@@ -80,6 +81,8 @@ def compare(
             `onnxruntime`, or among all versions.
         dims: sizes of free dimensions by name; realistic ones by default.
         inputs: arrays, or paths of ``.npy`` files, by input name; the others are generated.
+        same_inputs: run with the same contents each time; by default the contents of generated
+            inputs differ in each run.
         runs: number of runs after the first one, in each process.
         processes: number of fresh processes for each column.
         session_options: SessionOptions attributes and config entries by name.
@@ -103,7 +106,7 @@ def compare(
     if processes < 1:
         raise UsageError("--processes must be at least 1.")
     child_limits = limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes)
-    config = input_config(dims=dims, inputs=inputs, runs=runs)
+    config = input_config(dims=dims, inputs=inputs, runs=runs, same_inputs=same_inputs)
     if kind == "profiles":
         return _comparison(kind, _saved_columns(files), None, [], started)
     if kind != "onnxruntime":

@@ -39,7 +39,6 @@ class LeakConfig:
         inputs: sizes and arrays of the inputs.
         limits: when the child is ended.
         ranges: ranges of free dimensions, by name; the sizes differ from run to run.
-        vary_contents: change the contents of generated inputs before each run.
         vary_shapes: change the sizes of free dimensions without a range, too.
         runs: the number of runs; None for as many as fit into `duration_s`, or without that for up
             to `DEFAULT_LEAK_RUNS` within `DEFAULT_LEAK_DURATION_S`.
@@ -53,7 +52,6 @@ class LeakConfig:
     inputs: InputConfig = field(default_factory=InputConfig)
     limits: Limits = field(default_factory=Limits)
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    vary_contents: bool = True
     vary_shapes: bool = False
     runs: int | None = None
     duration_s: float | None = None
@@ -132,6 +130,7 @@ def leak(
         python=python,
         dims=sizes,
         inputs=inputs,
+        same_inputs="content" not in vary,
         timeout_s=DEFAULT_TIMEOUT_S + (duration_s or 0.0) if timeout_s is None else timeout_s,
         xray="none",
         verify="full",
@@ -142,7 +141,6 @@ def leak(
         inputs=base.inputs,
         limits=base.limits,
         ranges=ranges,
-        vary_contents="content" in vary,
         vary_shapes="shape" in vary,
         runs=runs,
         duration_s=duration_s,
@@ -174,7 +172,6 @@ def observe_model(
         plan = RunPlan(
             feed_sets=tuple(each.feeds for each in sets),
             input_order=input_order(len(sets)),
-            vary_contents=config.vary_contents,
             callers=config.callers,
             reload=config.reload,
         )
@@ -230,7 +227,7 @@ def _record(runs: ModelRuns, observed: ModelObservation, sets: Sequence[SizedInp
     moments = tuple(each.moment for each in observed.moments)
     count = len(runs.samples)
     varied: list[Varied] = []
-    if plan.vary_contents and any(feed.vary for feeds in plan.feed_sets for feed in feeds):
+    if any(feed.vary for feeds in plan.feed_sets for feed in feeds):
         varied.append("content")
     if len(sets) > 1:
         varied.append("shape")

@@ -124,11 +124,13 @@ class InputConfig:
         dims: sizes of free dimensions by name; the others are chosen.
         arrays: arrays by input name; the others are generated.
         runs: number of runs after the first one; None stops after session creation.
+        same_inputs: run all with the same contents; those of generated inputs differ otherwise.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
     arrays: Mapping[str, "np.ndarray"] = field(default_factory=dict)
     runs: int | None = DEFAULT_RUNS
+    same_inputs: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

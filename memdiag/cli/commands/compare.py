@@ -14,6 +14,7 @@ from memdiag.cli.options import (
     add_quiet,
     add_reports_folder,
     add_runs,
+    add_same_inputs,
     add_session_options,
     comma_list,
     pairs,
@@ -60,6 +61,7 @@ def configure(parser: ArgumentParser) -> None:
     )
     group = parser.add_argument_group("Measurement")
     add_inputs(group)
+    add_same_inputs(group)
     add_runs(group)
     group.add_argument(
         "--processes",
@@ -117,6 +119,7 @@ def run(options: Namespace) -> int:
             bisect=options.bisect,
             dims=read_dims(options.dim),
             inputs=read_inputs(options),
+            same_inputs=options.same_inputs,
             runs=options.runs,
             processes=options.processes,
             session_options=session_options,

@@ -2,11 +2,15 @@
 
 A service gets other data in each call. Repeated runs with the same bytes hide what depends on the
 contents, for example caches keyed by them. The changes need neither memory nor `numpy.random`,
-whose import would add 7 MB to the process that is measured:
+whose import would add 7 MB to the process that is measured, and they are the same in each process:
 
 - floating-point values: the low bits of the mantissas are XORed with a number that differs in each
   run, so that values change by less than 1 % and exponents stay as they are;
-- integers in a range: each is moved by a step that differs in each run, modulo the range.
+- integers in a range: all are moved by the same number, modulo the range;
+- once all numbers were used, one element changes by itself, in each round another.
+
+Constructors change nothing, but execute the code of a change, so that its pages, too, are resident
+before the first reading of the memory.
 """
 
 from __future__ import annotations
@@ -15,11 +19,72 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-WEYL = 0x9E3779B1  # 2**32 divided by the golden ratio: multiples modulo n spread evenly
+WEYL = 0x9E3779B1  # 2**32 divided by the golden ratio, and prime: multiples modulo n reach all of n
 
 # By size of the floating-point type in bytes: the unsigned type, and the bits that change, which
 # are a seventh of a mantissa's weight or less.
 FLOAT_BITS = {2: ("u2", 0x0007), 4: ("u4", 0xFFFF), 8: ("u8", 0xFFFFFFFF)}
+
+CHUNK = 8192
+"""Integers that are changed at once: the only memory that a change needs."""
+
+
+class Floats:
+    """The floating-point values of an array.
+
+    Args:
+        array: the values; they are changed in place.
+    """
+
+    def __init__(self, array: Any) -> None:
+        unsigned, self._bits = FLOAT_BITS[array.dtype.itemsize]
+        self._array = array.reshape(-1).view(unsigned)
+        self._array[:1] ^= self._array.dtype.type(0)
+
+    def change(self, number: int) -> None:
+        """Change contents number `number` - 1 to contents number `number`."""
+        array, bits = self._array, self._bits
+        array ^= array.dtype.type((number * WEYL & bits) ^ ((number - 1) * WEYL & bits))
+        used, rest = divmod(number, bits + 1)
+        if not rest and array.size > 1:
+            array[used % array.size] ^= array.dtype.type(1)
+
+
+class Integers:
+    """The integers of an array, from `low` up to, not including, `high`.
+
+    Args:
+        numpy: the module.
+        array: the integers; they are changed in place.
+        low: the smallest integer.
+        high: the integer after the largest.
+    """
+
+    def __init__(self, numpy: Any, array: Any, low: int, high: int) -> None:
+        self._array = array.reshape(-1)
+        self._low, self._span = low, high - low
+        # 64-bit, as sums may exceed the range of a smaller type; ones, so that it is resident.
+        self._chunk = numpy.ones(min(CHUNK, self._array.size), "i8")
+        self._move(self._array[:1], 0)
+
+    def change(self, number: int) -> None:
+        """Change contents number `number` - 1 to contents number `number`."""
+        array, span = self._array, self._span
+        for start in range(0, array.size, CHUNK):
+            self._move(array[start : start + CHUNK], WEYL % span)
+        used, rest = divmod(number, span)
+        if not rest and array.size > 1:
+            first = used % array.size
+            self._move(array[first : first + 1], 1)
+
+    def _move(self, part: Any, step: int) -> None:
+        """Add `step` to each integer of `part`, modulo the range."""
+        moved = self._chunk[: part.size]
+        moved[:] = part
+        moved += step - self._low
+        moved %= self._span
+        moved += self._low
+        part[:] = moved
 
 
 class Contents:
@@ -33,33 +98,19 @@ class Contents:
     """
 
     def __init__(self, numpy: Any, feeds: dict[str, Any], entries: list[dict[str, Any]]) -> None:
-        self._numpy = numpy
-        self._floats: list[tuple[Any, int]] = []
-        self._ranges: list[tuple[Any, int, int]] = []
         self._number = 0
+        self._arrays: list[Floats | Integers] = []
         for entry in entries:
-            array, vary = feeds[entry["name"]], entry.get("vary")
+            array, vary = feeds[entry["name"]], entry["vary"]
             if isinstance(array, list):
                 array = array[0]
-            if vary == "bits" and getattr(array, "dtype", None) is not None:
-                unsigned, bits = FLOAT_BITS[array.dtype.itemsize]
-                self._floats.append((array.view(unsigned), bits))
-            elif isinstance(vary, list):
-                self._ranges.append((array, *vary))
+            if vary == "bits":
+                self._arrays.append(Floats(array))
+            elif vary is not None:
+                self._arrays.append(Integers(numpy, array, *vary))
 
     def change(self) -> None:
         """Change the contents of all arrays."""
         self._number += 1
-        mixed = (self._number * WEYL) & 0xFFFFFFFF
-        mixed ^= mixed >> 15
-        for array, bits in self._floats:
-            array ^= array.dtype.type((mixed & bits) or 1)
-        for array, low, high in self._ranges:
-            span = high - low
-            step = 1 + mixed % max(span - 1, 1)
-            # As 64-bit integers: the sum may exceed the range of a smaller type.
-            moved = array.astype("i8") + (step - low)
-            moved %= span
-            moved += low
-            # Rotated, so that ranges of few values have many contents.
-            array.reshape(-1)[:] = self._numpy.roll(moved.reshape(-1), 1)
+        for each in self._arrays:
+            each.change(self._number)
