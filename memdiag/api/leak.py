@@ -26,6 +26,7 @@ from memdiag.model.model_file import open_model
 from memdiag.records.growth import Growth, Varied
 from memdiag.runner.job import InputConfig, Job, Limits, SessionConfig
 from memdiag.runner.temporary import temporary_folder
+from memdiag.units import some_of
 
 DimRange = int | tuple[int, int]
 
@@ -182,7 +183,7 @@ def observe_model(
                 duration_s=config.duration_s,
                 on_progress=on_progress,
             )
-            return _record(runs, observed, sets)
+            return _record(runs, observed, sets, config.inputs)
 
 
 def _split(
@@ -222,7 +223,9 @@ def _check(config: LeakConfig, vary: Sequence[Varied]) -> None:
         raise UsageError("--callers must be at least 1.")
 
 
-def _record(runs: ModelRuns, observed: ModelObservation, sets: Sequence[SizedInputs]) -> Growth:
+def _record(
+    runs: ModelRuns, observed: ModelObservation, sets: Sequence[SizedInputs], inputs: InputConfig
+) -> Growth:
     plan = runs.plan
     moments = tuple(each.moment for each in observed.moments)
     count = len(runs.samples)
@@ -253,5 +256,18 @@ def _record(runs: ModelRuns, observed: ModelObservation, sets: Sequence[SizedInp
         varied=varied or ["none"],
         threads=plan.callers,
         dimensions=varied_sizes(sets),
+        notes=_notes(plan, inputs),
         message=observed.message,
     )
+
+
+def _notes(plan: RunPlan, inputs: InputConfig) -> list[str]:
+    """Return a note if the contents of generated inputs should differ in each run, and cannot."""
+    feeds = plan.feed_sets[0]
+    generated = [feed.name for feed in feeds if feed.name not in inputs.arrays]
+    if inputs.same_inputs or not generated or any(feed.vary for feed in feeds):
+        return []
+    return [
+        f"all runs had the same contents: memdiag does not know which others {some_of(generated)}"
+        " may have. A program of your own can give others: memdiag leak -- COMMAND."
+    ]

@@ -24,6 +24,7 @@ def growth_record(
     varied: Sequence[Varied] = (),
     threads: int = 1,
     dimensions: Mapping[str, tuple[int, int]] | None = None,
+    notes: Sequence[str] = (),
     message: str = "",
 ) -> Growth:
     """Judge `observation` and return its record; the other arguments are fields of the record."""
@@ -51,7 +52,7 @@ def growth_record(
         blocks=observation.blocks,
         moments=moments,
         samples=_thinned(observation.samples),
-        notes=_notes(moments),
+        notes=(*notes, *_notes(moments)),
         onnxruntime=onnxruntime,
         message=message,
     )
