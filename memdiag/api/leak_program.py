@@ -11,7 +11,7 @@ from memdiag.api.run import run_program
 from memdiag.api.watch import watch
 from memdiag.defaults import MIN_LEAK_RUNS
 from memdiag.errors import UsageError, XrayError
-from memdiag.growth.growing_blocks import growing_sizes, lasting_bytes
+from memdiag.growth.growing_blocks import growing_sizes, lasting_bytes_of_program
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.model_observation import GrowthProgress, OnGrowth
 from memdiag.growth.process_history import ProcessHistory
@@ -252,7 +252,7 @@ def process_growth(
     if len(memory) > warm_up:
         before, after = memory[warm_up], memory[-1]
         blocks = growing_sizes(before, after)
-        lasting = lasting_bytes(before, after, CALLING_THREADS)
+        lasting = lasting_bytes_of_program(before, after, CALLING_THREADS)
     observation = Observation(
         moments=moments,
         unit="run" if moments[-1].run - moments[0].run >= MIN_COUNTED_RUNS else "second",
