@@ -2,7 +2,7 @@
 
 import math
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -15,10 +15,10 @@ from memdiag.growth.growing_blocks import growing_sizes, lasting_bytes_of_progra
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.model_observation import GrowthProgress, OnGrowth
 from memdiag.growth.process_history import ProcessHistory
-from memdiag.growth.verdict import MIN_MOMENTS, Observation
+from memdiag.growth.verdict import MIN_MOMENTS, Observation, kept_values
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorder import Recorder, RunPause
-from memdiag.records.growth import GrowingBlocks, Growth, KeptValues
+from memdiag.records.growth import GrowingBlocks, Growth
 from memdiag.records.run import ProgramRun
 from memdiag.units import format_duration
 
@@ -31,10 +31,6 @@ WARM_UP_SHARE = 0.1
 
 MIN_COUNTED_RUNS = 40
 """Runs from which on growth is counted by runs instead of seconds."""
-
-MIN_EARLIER_VALUES = 40
-MIN_KEPT_SHARE = 0.5
-"""A program keeps its values if this share of those of earlier runs is alive, of at least 40."""
 
 CALLING_THREADS = 8
 """Threads of a program that may each have a cache of freed blocks."""
@@ -275,18 +271,3 @@ def process_growth(
     )
     is_exact = kind == "process" or process.has_said_exit
     return msgspec.structs.replace(record, is_run_count_exact=is_exact)
-
-
-def kept_values(alive: Mapping[str, tuple[int, int]]) -> KeptValues:
-    """Return which values of earlier runs a program keeps; empty if it keeps hardly any.
-
-    Args:
-        alive: how many values of earlier runs are alive, and how many there were, by ``input`` and
-            ``output``.
-    """
-    names: tuple[tuple[str, KeptValues], ...] = (("output", "outputs"), ("input", "inputs"))
-    for kind, name in names:
-        count, earlier = alive.get(kind, (0, 0))
-        if earlier >= MIN_EARLIER_VALUES and count >= MIN_KEPT_SHARE * earlier:
-            return name
-    return ""
