@@ -26,10 +26,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from memdiag.runner.scripts import child, contents, unlogged_session
+    from memdiag.runner.scripts import child, contents, texts, unlogged_session
 else:
     import child
     import contents
+    import texts
     import unlogged_session
 
 
@@ -55,6 +56,10 @@ class Runner:
         self._session: Any = None
         self._run: Any = None
         self._sets = [child.load_inputs(onnxruntime, numpy, each) for each in job["feed_sets"]]
+        self._texts = [
+            texts.Texts(numpy, feeds, entries)
+            for feeds, entries in zip(self._sets, job["feed_sets"])  # noqa: B905 # Python 3.9
+        ]
         self._contents = [
             contents.Contents(numpy, feeds, entries)
             for feeds, entries in zip(self._sets, job["feed_sets"])  # noqa: B905 # Python 3.9
@@ -105,6 +110,7 @@ class Runner:
         chosen = self._last = order[self._done % len(order)]
         if self._job["vary_contents"]:
             self._contents[chosen].change()
+        self._texts[chosen].renew(self._job["vary_contents"])
         started = time.perf_counter()
         if reload:
             self.create()
