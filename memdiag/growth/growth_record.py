@@ -35,7 +35,7 @@ def growth_record(
         kind=kind,
         verdict=judgement.verdict,
         sentence=sentence(judgement, observation),
-        advice=advice(judgement, trim_returned_bytes),
+        advice=advice(judgement, observation, trim_returned_bytes),
         owner=judgement.owner,
         slope=judgement.slope,
         slope_bytes_per_run=judgement.slope.bytes_per_unit if judgement.slope else 0.0,

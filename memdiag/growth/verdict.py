@@ -6,7 +6,7 @@ somebody keeps; free chunks and freed blocks are not.
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memdiag.growth.slope import MIN_POINTS, robust_slope
@@ -36,15 +36,15 @@ MIN_LATE_SHARE = 0.5
 """Slope of the second half, relative to the first half, below which growth slows down and is not
 called steady."""
 
-MIN_LASTING_SHARE = 0.5
-"""Share of the growth of the heap that blocks must have that no cache of malloc explains. Messages
-of a program, each of another size, filled caches with 9 bytes a run during 1,000 runs."""
-
 MIN_NEW_LARGEST_SHARE = 0.8
 """Share of the growth that must occur at runs with an input larger than all before."""
 
 MAX_LATE_GROWTH_SHARE = 0.1
 """Growth has ended if the last third of the moments has at most this share of it."""
+
+MIN_EARLIER_VALUES = 40
+MIN_KEPT_SHARE = 0.5
+"""A program keeps its values if this share of those of earlier runs is alive, of at least 40."""
 
 MIN_MOMENTS = 2 * MIN_POINTS
 """Moments after the warm-up for a verdict: both halves need a slope."""
@@ -191,6 +191,21 @@ def grows_after_warm_up(observation: Observation) -> bool:
     return robust_slope(later.positions(moments), sizes).low > 0
 
 
+def kept_values(alive: Mapping[str, tuple[int, int]]) -> KeptValues:
+    """Return which values of earlier runs a program keeps; empty if it keeps hardly any.
+
+    Args:
+        alive: how many values of earlier runs are alive, and how many there were, by ``input`` and
+            ``output``.
+    """
+    names: tuple[tuple[str, KeptValues], ...] = (("output", "outputs"), ("input", "inputs"))
+    for kind, name in names:
+        count, earlier = alive.get(kind, (0, 0))
+        if earlier >= MIN_EARLIER_VALUES and count >= MIN_KEPT_SHARE * earlier:
+            return name
+    return ""
+
+
 def _of_memory_in_use(owner: GrowingOwner, observation: Observation) -> Verdict:
     if observation.caller_keeps_nothing:
         return "leak"
@@ -202,22 +217,13 @@ def _steady_growth(observation: Observation) -> tuple[GrowingOwner, Slope] | Non
     """Return the owner in use that grows steadily by the most bytes a run; None if none does."""
     found: list[tuple[GrowingOwner, Slope]] = []
     for in_use in IN_USE:
-        if in_use.owner == "heap" and _may_be_cached(observation, in_use.min_bytes):
+        lasting = observation.lasting_bytes
+        if in_use.owner == "heap" and lasting is not None and lasting < in_use.min_bytes:
             continue
         slope = _slope(observation, in_use.bytes_of, in_use.min_bytes)
         if slope is not None:
             found.append((in_use.owner, slope))
     return max(found, key=lambda each: each[1].bytes_per_unit, default=None)
-
-
-def _may_be_cached(observation: Observation, min_bytes: int) -> bool:
-    """Return whether blocks that malloc has cached may be most of the growth of the heap."""
-    lasting = observation.lasting_bytes
-    if lasting is None:
-        return False
-    first, last = observation.moments_after_warm_up[0], observation.moments_after_warm_up[-1]
-    grown = (last.heap_bytes or 0) - (first.heap_bytes or 0)
-    return lasting < max(min_bytes, MIN_LASTING_SHARE * grown)
 
 
 def _rises(observation: Observation, figure: Callable[[Moment], int | None]) -> bool:

@@ -28,7 +28,7 @@ VARIES: dict[str, Any] = {
     "brain": None,
     "count": None,
     "flag": None,
-    "text": None,
+    "text": "text",
     "attention_mask": None,
     "given": None,
 }
@@ -70,7 +70,7 @@ def small_model(tmp_path: Path) -> Path:
     return path
 
 
-def test_floats_and_indices_vary_and_nothing_else_does(model: Path, tmp_path: Path) -> None:
+def test_floats_indices_and_texts_vary_and_nothing_else_does(model: Path, tmp_path: Path) -> None:
     given = {"given": np.ones(4, np.float32)}
     with open_model(model) as file:
         plans = plan_inputs(file, dims={}, given=given)

@@ -155,10 +155,7 @@ def test_too_few_moments_are_undecided() -> None:
     assert judge(observation).verdict == "undecided"
 
 
-@pytest.mark.parametrize(
-    ("lasting_bytes", "verdict"),
-    [(0, "flat"), (2_208, "flat"), (15_000, "leak"), (25_000, "leak")],
-)
+@pytest.mark.parametrize(("lasting_bytes", "verdict"), [(0, "flat"), (25_000, "leak")])
 def test_growth_that_a_cache_of_malloc_explains_is_none(lasting_bytes: int, verdict: str) -> None:
     observation = observe("heap", lambda run: 20 * MIB + 25 * run, lasting_bytes=lasting_bytes)
     assert judge(observation).verdict == verdict

@@ -120,3 +120,24 @@ def test_a_change_needs_no_memory_of_the_size_of_the_input(dtype: str, vary: obj
     # 16 MB of values: 64 KiB before the first run for integers, and next to nothing in a run.
     assert made < chunk_bytes + 8192
     assert peak - made < 8192
+
+
+@pytest.mark.parametrize("is_sequence", [False, True])
+@pytest.mark.parametrize(
+    ("vary", "texts"), [("text", ["a 000001", "a 000002"]), (None, ["a a", "a a"])]
+)
+def test_texts_are_new_strings_in_each_run(
+    is_sequence: bool, vary: str | None, texts: list[str]
+) -> None:
+    array = np.full((2, 3), texts[0].split(" 0")[0])
+    feeds: dict[str, Any] = {"x": [array] if is_sequence else array}
+    contents = Contents(np, feeds, [{"name": "x", "vary": vary}])
+    fed = feeds["x"][0] if is_sequence else feeds["x"]
+    assert (fed.dtype, fed.tolist()) == (np.dtype(object), array.tolist())
+    before = fed.reshape(-1).tolist()
+    for text in texts:
+        contents.change()
+        now = fed.reshape(-1).tolist()
+        assert now == 6 * [text]
+        assert not {*map(id, now)} & {*map(id, before)}
+        before = now

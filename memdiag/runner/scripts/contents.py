@@ -7,6 +7,7 @@ whose import would add 7 MB to the process that is measured, and they are the sa
 - floating-point values: the low bits of the mantissas are XORed with a number that differs in each
   run, so that values change by less than 1 % and exponents stay as they are;
 - integers in a range: all are moved by the same number, modulo the range;
+- texts get the number of the run;
 - once all numbers were used, one element changes by itself, in each round another.
 
 Constructors change nothing, but execute the code of a change, so that its pages, too, are resident
@@ -87,24 +88,53 @@ class Integers:
         part[:] = moved
 
 
+class Texts:
+    """The texts of an array: new Python strings in each run, as each call of a program has them.
+
+    Up to 1.20 onnxruntime never released such a string; texts of numpy's fixed width it did
+    (https://github.com/microsoft/onnxruntime/issues/22271). The same strings would cost nothing in
+    the next run.
+
+    Args:
+        array: an array of Python strings, which are replaced.
+        numbered: whether the number of the run is added to each text.
+    """
+
+    def __init__(self, array: Any, numbered: bool) -> None:
+        self._array, self._numbered = array.reshape(-1), numbered
+        self._texts: list[str] = self._array.tolist()
+
+    def change(self, number: int) -> None:
+        """Change contents number `number` - 1 to contents number `number`."""
+        suffix = f" {number:06}" if self._numbered else ""
+        for index, text in enumerate(self._texts):
+            # A slice of a longer text is a new object.
+            self._array[index] = f"{text}{suffix} "[:-1]
+
+
 class Contents:
     """The arrays of the inputs, and how to change them.
 
     Args:
         numpy: the module.
-        feeds: the feeds of a run, by input name; their arrays are changed in place.
+        feeds: the feeds of a run, by input name; their arrays are changed in place. Arrays of texts
+            are replaced by arrays of Python strings, as most programs give them.
         entries: the entries of the job for these feeds, with ``vary``: ``bits`` for floating-point
-            values, [low, high] for integers from low up to, not including, high, or None.
+            values, [low, high] for integers from low up to, not including, high, ``text``, or None.
     """
 
     def __init__(self, numpy: Any, feeds: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         self._number = 0
-        self._arrays: list[Floats | Integers] = []
+        self._arrays: list[Floats | Integers | Texts] = []
         for entry in entries:
-            array, vary = feeds[entry["name"]], entry["vary"]
-            if isinstance(array, list):
-                array = array[0]
-            if vary == "bits":
+            name, vary = entry["name"], entry["vary"]
+            feed = feeds[name]
+            array = feed[0] if isinstance(feed, list) else feed
+            if getattr(getattr(array, "dtype", None), "kind", "") == "U":
+                array = array.astype(object)
+                feeds[name] = [array, *feed[1:]] if isinstance(feed, list) else array
+                self._arrays.append(Texts(array, vary == "text"))
+            elif vary == "bits":
                 self._arrays.append(Floats(array))
             elif vary is not None:
                 self._arrays.append(Integers(numpy, array, *vary))
