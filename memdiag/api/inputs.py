@@ -13,7 +13,7 @@ from memdiag.model.axis_roles import IMAGE_SIDE, axis_roles, total_lengths
 from memdiag.model.dimensions import axes_of
 from memdiag.model.inputs import InputPlan, make, plan_inputs
 from memdiag.model.model_file import ModelFile
-from memdiag.model.tensor_types import ELEMENT_TYPES
+from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
 from memdiag.ort.activations import activation_bytes
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import Input
@@ -104,10 +104,12 @@ def save_arrays(
     return feeds
 
 
-def _variation(plan: InputPlan) -> Literal["bits"] | tuple[int, int] | None:
+def _variation(plan: InputPlan) -> Literal["bits", "text"] | tuple[int, int] | None:
     """Return how the contents of the generated input `plan` may change; None if they may not."""
     if plan.fill == "uniform" and plan.high is not None:
         return (plan.low or 0, plan.high)
+    if plan.fill == "constant" and ELEMENT_TYPES[plan.element_type] is STRING:
+        return "text"
     return "bits" if plan.fill == "normal" and plan.bits_type is None else None
 
 
