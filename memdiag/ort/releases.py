@@ -179,8 +179,9 @@ SPARSE_KEPT_SINCE = Runtime(1, 30)
 # Known defects, which advisory rules report.
 
 STRING_INPUTS_FREED_SINCE = Runtime(1, 21)
-"""Strings of inputs are released after a run. Tried: 1.20.1 keeps a reference to each string of a
-list or of an array of objects; 1.21.0, 1.21.1, 1.22.1, 1.23.2, 1.24.4 and 1.32.0 do not."""
+"""Strings of inputs are released after a run. Tried: 1.15.0, 1.18.1, 1.19.0 and 1.20.1 keep a
+reference to each string of a list or of an array of objects; 1.21.0, 1.21.1, 1.22.1, 1.23.2, 1.24.4
+and 1.32.0 do not."""
 
 CONV_SCRATCH_FOR_EACH_THREAD = (Runtime(1, 23, 2), Runtime(1, 27))
 """From the first of these to before the second, a float Conv with a batch or groups takes a buffer
