@@ -186,6 +186,16 @@ def observe_model(
             return _record(runs, observed, sets, config.inputs)
 
 
+def check_runs(runs: int) -> None:
+    """Check that `runs` are enough to judge growth.
+
+    Raises:
+        UsageError: they are not.
+    """
+    if runs < MIN_LEAK_RUNS:
+        raise UsageError(f"--runs must be at least {MIN_LEAK_RUNS}, to tell growth from warm-up.")
+
+
 def _split(
     dims: Mapping[str, DimRange],
 ) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
@@ -215,8 +225,8 @@ def _check(config: LeakConfig, vary: Sequence[Varied]) -> None:
         )
     if "none" in vary and len(vary) > 1:
         raise UsageError("--vary none cannot be combined with other kinds. Remove none.")
-    if config.runs is not None and config.runs < MIN_LEAK_RUNS:
-        raise UsageError(f"--runs must be at least {MIN_LEAK_RUNS}, to tell growth from warm-up.")
+    if config.runs is not None:
+        check_runs(config.runs)
     if config.duration_s is not None and config.duration_s <= 0:
         raise UsageError("--for must be greater than 0.")
     if config.callers < 1:

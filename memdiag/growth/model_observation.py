@@ -19,6 +19,9 @@ MOMENTS = 12
 BATCH_S = 1.0
 """Seconds between two reports of progress. Runs of a batch that Ctrl-C ends are lost."""
 
+INTERRUPTED = "interrupted"
+"""The first word of the message of an observation that Ctrl-C ended."""
+
 _PACE_RUNS = 9
 
 
@@ -98,7 +101,7 @@ def observe_runs(
     except (MeasurementError, XrayError) as error:
         observed.message = str(error)
     except KeyboardInterrupt:
-        observed.message = f"interrupted after {counted(len(runs.samples), 'run')}"
+        observed.message = f"{INTERRUPTED} after {counted(len(runs.samples), 'run')}"
     return observed
 
 

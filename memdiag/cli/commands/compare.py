@@ -13,7 +13,6 @@ from memdiag.cli.options import (
     add_list,
     add_quiet,
     add_reports_folder,
-    add_runs,
     add_same_inputs,
     add_session_options,
     comma_list,
@@ -23,7 +22,12 @@ from memdiag.cli.options import (
     read_memory_limit,
     whole_number,
 )
-from memdiag.defaults import COMPARISON_PROCESSES
+from memdiag.defaults import (
+    COMPARISON_PROCESSES,
+    DEFAULT_LEAK_RUNS,
+    DEFAULT_RUNS,
+    MIN_LEAK_RUNS,
+)
 
 ARGUMENTS = "FILE..."
 
@@ -52,9 +56,10 @@ def configure(parser: ArgumentParser) -> None:
     )
     group.add_argument(
         "--bisect",
-        choices=("peak", "steady", "load", "latency"),
+        choices=("peak", "steady", "growth", "load", "latency"),
         help="Find the version in which this figure changed, among all versions or between"
-        " those of --onnxruntime.",
+        " those of --onnxruntime. growth: of memory in use over many runs, as memdiag leak judges"
+        " it.",
     )
     group.add_argument(
         "--optimizers", metavar="NAME,…", help="Optimizers to apply to the model, or all."
@@ -62,7 +67,14 @@ def configure(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("Measurement")
     add_inputs(group)
     add_same_inputs(group)
-    add_runs(group)
+    group.add_argument(
+        "--runs",
+        metavar="N",
+        type=whole_number(1),
+        help=f"Number of runs after the first run, in each process (default: {DEFAULT_RUNS}). With"
+        f" --bisect growth, the number of runs by which growth is judged, {MIN_LEAK_RUNS} or more"
+        f" (default: up to {DEFAULT_LEAK_RUNS:,} within a minute).",
+    )
     group.add_argument(
         "--processes",
         metavar="N",
