@@ -102,7 +102,7 @@ class ProcessMemory:
             if not any(start <= offset < start + length for start, length in copy.derived)
         ]
         blocks = copy.blocks(np.array(offsets[:64], np.int64)).tolist()
-        anchor, _ = max(zip(offsets, blocks), key=lambda pair: len(set(pair[1])))
+        anchor, _ = max(zip(offsets[:64], blocks, strict=True), key=lambda pair: len(set(pair[1])))
         key = copy.block(anchor, min(64, copy.nbytes))
         found = []
         for address, memory in self.regions:
