@@ -17,6 +17,10 @@ from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind
 
 _NCHWC = 16
+_NCHWC_ALIGNMENT = 4
+"""Inputs of at least a block of channels are reordered if they have a multiple of this. Measured
+with 1.20.1, 1.22.1, 1.24.4 and 1.32.0 (tests/ort/test_prepacking has the newest)."""
+
 _CONTRIB = "com.microsoft"
 
 
@@ -213,6 +217,8 @@ def _filter(operand: _ConstantInput) -> PackedBuffer | None:
         if outputs % _NCHWC or outputs % groups or not (is_depthwise or fits):
             return None
     elif inputs >= _NCHWC:
+        if inputs % _NCHWC_ALIGNMENT:
+            return None
         inputs = round_up(inputs, _NCHWC)
     return PackedBuffer("reordered", round_up(outputs, _NCHWC) * inputs * prod(kernel) * 4)
 

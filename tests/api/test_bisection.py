@@ -171,7 +171,7 @@ def test_versions_whose_growth_is_not_known_are_passed_over(
         version = str(config.session.python)
         asked.append(version)
         assert config.runs == 200
-        return growths.VERDICTS[verdicts[version]]()
+        return msgspec.structs.replace(growths.VERDICTS[verdicts[version]](), message="")
 
     monkeypatch.setattr(column_growth, "observe_model", observe)
     monkeypatch.setattr(runtimes, "versions", lambda: tuple(verdicts))

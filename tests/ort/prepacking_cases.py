@@ -91,6 +91,8 @@ CASES = {
     ),
     "convolution": Case("Conv", ["x", "w"], (33, 16, 3, 3), takes=IMAGE),
     "few channels": Case("Conv", ["x", "w"], (33, 3, 5, 5), takes=(FLOAT, ["n", 3, 9, 9])),
+    "unaligned channels": Case("Conv", ["x", "w"], (33, 18, 5, 5), takes=(FLOAT, ["n", 18, 9, 9])),
+    "aligned channels": Case("Conv", ["x", "w"], (33, 20, 5, 5), takes=(FLOAT, ["n", 20, 9, 9])),
     "depthwise": Case("Conv", ["x", "w"], (16, 1, 5, 5), takes=IMAGE, group=16),
     "groups below a block": Case("Conv", ["x", "w"], (32, 8, 3, 3), takes=IMAGE, group=2),
     "one-dimensional": Case("Conv", ["x", "w"], (40, 3, 9), takes=(FLOAT, ["n", 3, 9])),

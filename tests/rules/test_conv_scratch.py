@@ -86,16 +86,18 @@ def test_releases_without_the_defect_are_not_reported(release: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("x", "weight", "attributes", "is_reported"),
     [
-        # Groups in one and in three dimensions, and in two with channels that make no block.
+        # Groups in one and in three dimensions; in two, channels that make no block.
         ([1, 768, 1500], [768, 48, 128], {"group": 16, "pads": [64, 64]}, True),
         ([1, 32, 32, 64, 64], [32, 8, 3, 3, 3], {"group": 4, **PADS_3D}, True),
         ([1, 40, 512, 512], [40, 10, 3, 3], {"group": 4, "pads": [1] * 4}, True),
         # Neither a batch nor groups.
-        ([1, 16, 32, 64, 64], [16, 16, 3, 3, 3], PADS_3D, False),
+        ([1, 16, 64, 64, 64], [16, 16, 3, 3, 3], PADS_3D, False),
         # Less than 256 MiB with 8 threads.
         ([1, 40, 256, 256], [40, 10, 3, 3], {"group": 4, "pads": [1] * 4}, False),
-        # In blocks: without groups, depthwise, and with groups of 8 channels.
-        ([4, 32, 512, 512], [32, 32, 3, 3], {"pads": [1] * 4}, False),
+        ([4, 30, 512, 512], [30, 30, 3, 3], {"pads": [1] * 4}, True),
+        # In blocks: few channels, a multiple of 4, depthwise, and groups of 8 channels.
+        ([8, 15, 512, 512], [30, 15, 3, 3], {"pads": [1] * 4}, False),
+        ([4, 36, 512, 512], [30, 36, 3, 3], {"pads": [1] * 4}, False),
         ([4, 40, 1024, 1024], [40, 1, 3, 3], {"group": 40, "pads": [1] * 4}, False),
         ([4, 32, 512, 512], [32, 8, 3, 3], {"group": 4, "pads": [1] * 4}, False),
         # A kernel of one element, of which the input needs no unfolding; with strides it does.
