@@ -3,7 +3,7 @@
 import os
 import re
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePath
@@ -28,7 +28,7 @@ from memdiag.records.run import (
     TreeSamples,
 )
 from memdiag.runner.machine import describe_machine
-from memdiag.units import MIB
+from memdiag.units import MIB, counted
 
 NEAR_PEAK = 0.005
 """Share of the peak by which samples of a plateau differ."""
@@ -49,6 +49,7 @@ def assemble_run(
     *,
     memdiag_version: str,
     is_watched: bool = False,
+    earlier_sessions: int = 0,
 ) -> ProgramRun:
     """Return the record of the program that `recorder` has recorded.
 
@@ -58,6 +59,7 @@ def assemble_run(
         exit_code: its exit code, negative for a signal; None if it goes on.
         memdiag_version: the version of memdiag.
         is_watched: whether the program was started without memdiag, so that it has no hook.
+        earlier_sessions: the number of sessions that the first process had at the start.
     """
     samples = recorder.tree.samples()
     times, pss, swap = (
@@ -95,10 +97,22 @@ def assemble_run(
         findings=(),
         is_watched=is_watched,
         end_xrays_s=round(recorder.end_xrays_s, 6),
-        notes=tuple(dict.fromkeys(recorder.notes)),
+        notes=tuple(dict.fromkeys((*recorder.notes, *_earlier_note(root, earlier_sessions)))),
+        earlier_sessions=earlier_sessions,
     )
     findings, notes = program_findings(run)
     return escaped(msgspec.structs.replace(run, findings=findings, notes=(*run.notes, *notes)))
+
+
+def _earlier_note(pid: int, count: int) -> Iterator[str]:
+    """Yield a note of the sessions that were created before the recording."""
+    if count:
+        were, they = ("was", "it is") if count == 1 else ("were", "they are")
+        yield (
+            f"{counted(count, 'session')} of process {pid} {were} created before the recording"
+            f" began: {they} not listed, and the runs are not counted. Begin the recording before"
+            " the first session is created"
+        )
 
 
 def _peak_s(samples: Samples, recorder: Recorder) -> float:

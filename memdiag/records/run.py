@@ -293,6 +293,8 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
             in which X-rays were taken after a process was watched.
         exit_code: the exit code of the program; negative for a signal, None if it goes on.
         is_watched: whether the program was started without memdiag: then its sessions are unknown.
+        earlier_sessions: the sessions that the first process had when the recording of a block of
+            it began; they are not listed.
         peak_rss_bytes: the largest sum of the resident sets that was sampled, or the high-water
             mark of a process if that is higher; it was nearly reached at `peak_s`.
         peak_pss_bytes: the largest sum of the proportional sets that was read.
@@ -315,3 +317,4 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     is_watched: bool = False
     end_xrays_s: float = 0.0
+    earlier_sessions: int = 0

@@ -414,6 +414,9 @@ def test_a_run_without_sessions_has_all_reports() -> None:
     run = runs.empty()
     assert "0 processes, 0 sessions in 20 ms.\n" in shown(run)
     assert "No session was recorded: " in words(shown(run))
+    older = shown(msgspec.structs.replace(run, earlier_sessions=1))
+    assert "No session was created during the recording." in words(older)
+    assert "No session was recorded" not in words(older)
     assert "No session was recorded: " in REPORT.render(run, "html").decode()
     for format in REPORT.formats():
         assert REPORT.render(run, format)

@@ -185,6 +185,8 @@ def remarks(run: ProgramRun) -> tuple[str, ...]:
             "Sessions are not listed: the program was started without memdiag. Start it with"
             " memdiag run to record them.",
         )
+    if not run.sessions and run.earlier_sessions:
+        return ("No session was created during the recording.",)
     if not run.sessions:
         return (
             "No session was recorded: no Python process created one, or Python was started with -S,"
