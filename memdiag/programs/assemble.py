@@ -69,8 +69,7 @@ def assemble_run(
     python = next((each.python for each in recorder.processes if each.python), None)
     root = recorder.processes[0].pid if recorder.processes else 0
     processes = tuple(_process(each, root, exit_code) for each in recorder.processes)
-    # That of a watched process may be older than the recording.
-    marks = [0] if is_watched else [0, *(each.peak_rss_bytes for each in processes)]
+    marks = [0, *(each.peak_rss_bytes for each in processes)]
     duration_s = recorder.now_s()
     if recorder.watched_s is not None:
         duration_s = recorder.watched_s + recorder.end_xrays_s
@@ -140,6 +139,7 @@ def _process(process: RecordedProcess, root: int, exit_code: int | None) -> Prog
         ended_s=None if process.ended_s is None else round(process.ended_s, 6),
         exit_code=exit_code if process.pid == root else None,
         peak_rss_bytes=process.peak_rss_bytes,
+        earlier_peak_rss_bytes=process.earlier_peak_rss_bytes,
         peak_pss_bytes=process.peak_pss_bytes,
         peak_pss_s=None if process.peak_pss_s is None else round(process.peak_pss_s, 6),
         onnxruntime=process.runtime_version,

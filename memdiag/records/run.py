@@ -215,6 +215,8 @@ class ProgramProcess(Record, frozen=True, kw_only=True):
         peak_rss_bytes, peak_pss_bytes: the largest resident set, and proportional set, which counts
             pages that several processes share in parts; None if it cannot be read. The
             proportional set is read seldom: its true peak may be higher.
+        earlier_peak_rss_bytes: the kernel's high-water mark when the recording began, for a process
+            that was watched; None otherwise.
         peak_pss_s: when `peak_pss_bytes` was read, in seconds since the start of the recording.
         onnxruntime: the version that the process has loaded; None if it has none or the version is
             not known.
@@ -240,6 +242,7 @@ class ProgramProcess(Record, frozen=True, kw_only=True):
     forked_from: int | None = None
     inherited: tuple[InheritedSession, ...] = ()
     peak_pss_s: float | None = None
+    earlier_peak_rss_bytes: int | None = None
 
 
 class ProgramFinding(Record, frozen=True, kw_only=True):

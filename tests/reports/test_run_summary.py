@@ -115,10 +115,23 @@ def _with_one_shape(number: int, **changes: int) -> ProgramSession:
             "Session 1 (a.onnx) takes +30 MiB in its creation, which failed; ",
         ),
         (runs.run(), "The program's peak is 310 MiB, at 4.0 s. 1 process, 0 sessions in 10 s."),
-        (runs.run(is_watched=True), "The process's peak is 310 MiB, at 4.0 s. 1 process in 10 s."),
+        (
+            runs.watched(earlier_peak=310),
+            "Largest memory during the recording: 310 MiB (sampled, at 4.0 s). 1 process in 10 s.",
+        ),
+        (
+            runs.watched(earlier_peak=334),
+            "Largest memory during the recording: 310 MiB (sampled, at 4.0 s); the process's"
+            " peak before was 334 MiB. 1 process in 10 s.",
+        ),
+        (
+            msgspec.structs.replace(runs.watched(), peak_rss_bytes=320 * MIB),
+            "Largest memory during the recording: 320 MiB (exact). 1 process in 10 s.",
+        ),
         (
             runs.run(processes=runs.server().processes, is_watched=True),
-            "The processes took at most 310 MiB together (at 4.0 s), 280 MiB if",
+            "The processes took at most 310 MiB together during the recording (sampled, at 4.0 s),"
+            " 280 MiB if",
         ),
         (runs.empty(), "0 processes, 0 sessions in 20 ms."),
     ],
