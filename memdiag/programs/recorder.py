@@ -363,7 +363,7 @@ class Recorder:
         processes is changed.
         """
         self.watches = True
-        for pid in descendants(root):
+        for pid in sorted(descendants(root)):
             self._watch(pid)
         self._sample(self.now_s())
         while root in self._live and not has_ended():
@@ -408,7 +408,7 @@ class Recorder:
         now_s = self.now_s()
         if now_s >= self._tree_s + max(TREE_S, self._period_s):
             self._tree_s = now_s
-            for pid in descendants(root):
+            for pid in sorted(descendants(root)):  # mostly in the order of their start
                 self._watch(pid)
             if self._xray:
                 self._xray_lasting_peak(now_s)

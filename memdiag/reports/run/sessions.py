@@ -82,7 +82,10 @@ def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterato
     models = model_names(run)
     is_grouped = len(run.sessions) > MAX_SINGLE_SESSIONS
     alike: dict[Hashable, list[tuple[ProgramProcess, list[_Equal]]]] = {}
-    for process in run.processes:
+    first_sessions: dict[int, int] = {}
+    for session in run.sessions:
+        first_sessions.setdefault(session.pid, session.number)
+    for process in sorted(run.processes, key=lambda each: first_sessions.get(each.pid, 0)):
         groups = equal_sessions(process, run) if is_grouped else single_sessions(process, run)
         # Workers of a pool are one line, and processes without sessions are another.
         key: Hashable = (process.parent, tuple(group.key for group in groups))
