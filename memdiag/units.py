@@ -89,9 +89,12 @@ def format_sizes(*sizes: int) -> list[str]:
 
 
 def format_limit(limit: int) -> str:
-    """Return a limit in bytes as `format_size` does; in MB if it is a whole number of MB."""
-    decimal = f" ({limit // 1000**2:,} MB)" if limit % 1000**2 == 0 and limit % MIB else ""
-    return format_size(limit) + decimal
+    """Return a limit in bytes as `format_size` does; in MB or GB too if it was given so."""
+    if limit % 1000**2 or limit % MIB == 0:
+        return format_size(limit)
+    is_gb = limit >= 1000**3 and limit % (1000**3 // 100) == 0
+    decimal = f"{limit / 1000**3:g} GB" if is_gb else f"{limit // 1000**2:,} MB"
+    return f"{format_size(limit)} ({decimal})"
 
 
 def format_duration(seconds: float) -> str:

@@ -121,7 +121,9 @@ def test_two_groups(sizes: list[int], expected: tuple[list[int], list[int]] | No
     ("limit", "text"),
     [
         (300_000_000, "286 MiB (300 MB)"),
-        (2_000_000_000, "1.86 GiB (2,000 MB)"),
+        (2_000_000_000, "1.86 GiB (2 GB)"),
+        (1_250_000_000, "1.16 GiB (1.25 GB)"),
+        (1_255_000_000, "1.17 GiB (1,255 MB)"),
         (300 * MIB, "300 MiB"),
         (300_000_001, "286 MiB"),
     ],

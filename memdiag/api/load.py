@@ -15,7 +15,9 @@ from memdiag.records.tuning import TUNING_SCHEMA, Tuning
 
 
 def load(path: str | Path) -> Record:
-    """Return the record saved at `path`; its type depends on the schema in the file.
+    """Return the record saved at `path`, a file or the folder of the reports.
+
+    Its type depends on the schema in the file.
 
     It is a profile, comparison, fix, tuning, X-ray, recorded program, growth, check, inventory,
     baseline or history.

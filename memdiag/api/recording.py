@@ -1,4 +1,9 @@
-"""Record the sessions of this process: a context manager for programs and notebooks."""
+"""Record the sessions of this process: a context manager for programs and notebooks.
+
+Everything here is in the process that is measured: what is large is imported where it is needed.
+"""
+
+from __future__ import annotations
 
 import ctypes
 import gc
@@ -9,26 +14,21 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Self
 
 import memdiag
-from memdiag.errors import MeasurementError, UsageError
+from memdiag.errors import MeasurementError, ReportError, UsageError
+from memdiag.programs.end_requests import END, END_WITH_REPORTS
 from memdiag.programs.hook import sitecustomize
-from memdiag.programs.part import RecordingPart
-from memdiag.programs.recorder import HOOK_FOLDER
-from memdiag.programs.watcher import END
-from memdiag.records.codec import decode
-from memdiag.records.run import ProgramRun
-from memdiag.runner.child import RECORDING_ADDRESS
-from memdiag.units import counted
+
+if TYPE_CHECKING:
+    from memdiag.programs.part import RecordingPart
+    from memdiag.records.run import ProgramRun
 
 _PR_SET_PTRACER = 0x59616D61
 _WATCHER = "from memdiag.programs.watcher import main; main()"
-_VARIABLES = ("PYTHONPATH", RECORDING_ADDRESS)
-_RUN_FILE = "run.json"
-"""As the reports name it."""
+_HOOK_FILE = os.path.join(sitecustomize.FOLDER, "record_sessions.py")
+_VARIABLES = ("PYTHONPATH", sitecustomize.ADDRESS)
 
 
 class Recording:
@@ -41,14 +41,12 @@ class Recording:
         folder: where the reports are written at the end, or the record alone if this process is
             killed; None for no reports.
         xray: identify the owners of the memory at the end.
-
-    Attributes:
-        run: the record, once the recording has ended; None before.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, xray: bool = True) -> None:
         self.folder = None if folder is None else Path(folder)
-        self.run: ProgramRun | None = None
+        self._record: bytes | None = None
+        self._run: ProgramRun | None = None
         self._xray = xray
         self._watcher: subprocess.Popen[bytes] | None = None
         self._uninstall: Callable[[], None] | None = None
@@ -56,13 +54,14 @@ class Recording:
     def __enter__(self) -> Self:
         if self._watcher is not None:
             raise UsageError("this recording is under way already. Make another one.")
-        if RECORDING_ADDRESS in os.environ:
+        if sitecustomize.ADDRESS in os.environ:
             raise UsageError(
                 "this process is being recorded already. Leave memdiag run or the outer recording"
                 " out."
             )
+        earlier_sessions = count_sessions()
         self._watcher = subprocess.Popen(
-            [sys.executable, "-c", _WATCHER, *self._arguments()],
+            [sys.executable, "-c", _WATCHER, *self._arguments(earlier_sessions)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             process_group=0,  # Ctrl-C is meant for this process, which ends the recording
@@ -73,24 +72,42 @@ class Recording:
             raise MeasurementError("the recording cannot be started: its process has ended.")
         self._origin_s = float(origin_s)
         allow_reading_by(self._watcher.pid)
-        self._earlier_sessions = count_sessions()
         self._environment = {name: os.environ.get(name) for name in _VARIABLES}
-        paths = [str(HOOK_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [sitecustomize.FOLDER, *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-        os.environ[RECORDING_ADDRESS] = address
+        os.environ[sitecustomize.ADDRESS] = address
         self._uninstall = _install(address)
         return self
 
     def __exit__(self, *error: object) -> None:
-        run = self.stop()
-        if self.folder is not None:
-            run.write_reports(self.folder)
+        self._end(END if self.folder is None else END_WITH_REPORTS)
+
+    @property
+    def run(self) -> ProgramRun | None:
+        """The record, once the recording has ended; None before. It is decoded at first use."""
+        if self._run is None and self._record is not None:
+            from memdiag.records.codec import decode
+            from memdiag.records.run import ProgramRun
+
+            self._run = decode(self._record, ProgramRun)
+        return self._run
 
     def stop(self) -> ProgramRun:
         """End the recording and return it, without writing reports.
 
         Raises:
             MeasurementError: the process that records has ended.
+        """
+        self._end(END)
+        assert self.run is not None
+        return self.run
+
+    def _end(self, request: bytes) -> None:
+        """End the recording with `request`.
+
+        Raises:
+            MeasurementError: the process that records has ended.
+            ReportError: a report could not be written.
         """
         assert self._watcher is not None
         assert self._uninstall is not None
@@ -100,24 +117,13 @@ class Recording:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        record, _ = self._watcher.communicate(END)
+        answer, _ = self._watcher.communicate(request)
+        failure, _, record = answer.partition(b"\n")
         if not record:
             raise MeasurementError("the recording has failed: its process has ended.")
-        self.run = self._with_note(decode(record, ProgramRun))
-        return self.run
-
-    def _with_note(self, run: ProgramRun) -> ProgramRun:
-        """Return `run` with a note of the sessions that were created before the recording."""
-        count = self._earlier_sessions
-        if not count:
-            return run
-        were, they = ("was", "it is") if count == 1 else ("were", "they are")
-        note = (
-            f"{counted(count, 'session')} of process {os.getpid()} {were} created before the"
-            f" recording began: {they} not listed, and the runs are not counted. Begin the"
-            " recording before the first session is created"
-        )
-        return msgspec.structs.replace(run, notes=(*run.notes, note))
+        self._record = record
+        if failure:
+            raise ReportError(failure.decode())
 
     def now_s(self) -> float:
         """Return the seconds since the start of the recording, on the clock of its record."""
@@ -139,6 +145,10 @@ class Recording:
             answer = self._watcher.stdout.readline()
         if not answer:
             raise MeasurementError("the recording has failed: its process has ended.")
+        import msgspec
+
+        from memdiag.programs.part import RecordingPart
+
         return msgspec.json.decode(answer, type=RecordingPart)
 
     def __getattr__(self, name: str) -> Any:
@@ -147,18 +157,22 @@ class Recording:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r} while it runs")
         return getattr(self.run, name)
 
-    def _arguments(self) -> list[str]:
+    def _arguments(self, earlier_sessions: int) -> list[str]:
         options = [] if self._xray else ["--no-xray"]
-        file = "" if self.folder is None else str(self.folder.absolute() / _RUN_FILE)
-        return [memdiag.__version__, str(os.getpid()), file, *options]
+        folder = "" if self.folder is None else str(self.folder.absolute())
+        return [memdiag.__version__, str(os.getpid()), str(earlier_sessions), folder, *options]
 
     def __repr__(self) -> str:
         """Return one line: the answer, once the recording has ended."""
-        return repr(self.run) if self.run is not None else "<Recording under way>"
+        if self.run is None:
+            return "<Recording under way>"
+        return repr(self.run).replace(type(self.run).__name__, type(self).__name__, 1)
 
     def _repr_html_(self) -> str:
         """Return the answer as HTML for notebooks, once the recording has ended."""
-        return self.run._repr_html_() if self.run is not None else "<p>Recording under way</p>"
+        if self.run is None:
+            return "<p>Recording under way</p>"
+        return self.run._repr_html_().replace(type(self.run).__name__, type(self).__name__, 1)
 
 
 def recording(folder: str | os.PathLike[str] | None = None, *, xray: bool = True) -> Recording:
@@ -212,7 +226,7 @@ def _hook() -> Any:
     """Return the hook, a module of its own for each recording."""
     from importlib.util import module_from_spec, spec_from_file_location
 
-    spec = spec_from_file_location("_memdiag_sessions", HOOK_FOLDER / "record_sessions.py")
+    spec = spec_from_file_location("_memdiag_sessions", _HOOK_FILE)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)

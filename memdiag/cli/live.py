@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from memdiag.errors import UsageError
 from memdiag.reports.text import plain
+from memdiag.reports.xray.owners import owner_sizes
 from memdiag.units import counted, format_duration, format_size
 
 if TYPE_CHECKING:
@@ -241,18 +242,20 @@ class LiveView(AbstractContextManager["LiveView"]):
         for label, blocks in zip(labels, self._history.chart(chart_width, rows), strict=False):
             yield _line(f"{label:>{_LABEL_WIDTH}} {blocks}")
         growth = rss - self._first.setdefault(None, rss)
-        sessions = sum(len(process.live_sessions) for process in running)
         parts = [
             f"{format_size(rss)} RSS ({format_size(growth, signed=True)})",
             f"peak {format_size(recorder.peak_rss_bytes)}",
             counted(len(running), "process", "processes"),
-            counted(sessions, "session"),
         ]
-        if recorder.proportional:
-            parts.insert(1, f"{format_size(recorder.proportional[-1][1])} PSS")
+        if recorder.current_pss_bytes is not None:
+            parts.insert(1, f"{format_size(recorder.current_pss_bytes)} PSS")
+        if not recorder.watches:
+            sessions = sum(len(process.live_sessions) for process in running)
+            parts.append(counted(sessions, "session"))
         yield _line(" · ".join(parts), "bold")
         yield _line("")
-        yield _line(f"{'pid':>8} {'RSS':>10} {'growth':>10}  process, sessions", "dim")
+        columns = "process" if recorder.watches else "process, sessions"
+        yield _line(f"{'pid':>8} {'RSS':>10} {'growth':>10}  {columns}", "dim")
 
     def _body(self, recorder: Recorder) -> Iterator[Text]:
         xrays = {xray.pid: xray for xray in recorder.xrays}
@@ -332,7 +335,7 @@ def session_state(session: RecordedSession, now_s: float) -> str:
         parts.append(f"{counted(runs, 'run')}, the last {ago} ago")
     memory = session.memory if session.released_s is None else None
     if memory is not None and memory.weight_bytes is not None:
-        parts.append(f"copies {format_size(memory.weight_bytes)}")
+        parts.append(f"weights {format_size(memory.weight_bytes)}")
     if memory is not None and memory.arena_slack_bytes is not None:
         parts.append(f"arena slack {format_size(memory.arena_slack_bytes)}")
     return " · ".join(parts)
@@ -340,8 +343,8 @@ def session_state(session: RecordedSession, now_s: float) -> str:
 
 def xray_state(xray: ProcessXray) -> str:
     """Return the largest owners in an X-ray."""
-    owners = sorted(xray.attribution.owners, key=lambda owner: -owner.bytes)[:MAX_OWNERS]
-    listed = ", ".join(f"{plain(owner.name)} {format_size(owner.bytes)}" for owner in owners)
+    owners = owner_sizes(xray.attribution.owners)[:MAX_OWNERS]
+    listed = ", ".join(f"{label} {format_size(size)}" for label, size in owners)
     return f"X-ray at {format_duration(xray.t_s)}: {listed}"
 
 

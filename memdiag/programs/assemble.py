@@ -3,7 +3,7 @@
 import os
 import re
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePath
@@ -28,7 +28,7 @@ from memdiag.records.run import (
     TreeSamples,
 )
 from memdiag.runner.machine import describe_machine
-from memdiag.units import MIB
+from memdiag.units import MIB, counted
 
 NEAR_PEAK = 0.005
 """Share of the peak by which samples of a plateau differ."""
@@ -49,6 +49,7 @@ def assemble_run(
     *,
     memdiag_version: str,
     is_watched: bool = False,
+    earlier_sessions: int = 0,
 ) -> ProgramRun:
     """Return the record of the program that `recorder` has recorded.
 
@@ -58,6 +59,7 @@ def assemble_run(
         exit_code: its exit code, negative for a signal; None if it goes on.
         memdiag_version: the version of memdiag.
         is_watched: whether the program was started without memdiag, so that it has no hook.
+        earlier_sessions: the number of sessions that the first process had at the start.
     """
     samples = recorder.tree.samples()
     times, pss, swap = (
@@ -67,8 +69,7 @@ def assemble_run(
     python = next((each.python for each in recorder.processes if each.python), None)
     root = recorder.processes[0].pid if recorder.processes else 0
     processes = tuple(_process(each, root, exit_code) for each in recorder.processes)
-    # That of a watched process may be older than the recording.
-    marks = [0] if is_watched else [0, *(each.peak_rss_bytes for each in processes)]
+    marks = [0, *(each.peak_rss_bytes for each in processes)]
     duration_s = recorder.now_s()
     if recorder.watched_s is not None:
         duration_s = recorder.watched_s + recorder.end_xrays_s
@@ -95,10 +96,22 @@ def assemble_run(
         findings=(),
         is_watched=is_watched,
         end_xrays_s=round(recorder.end_xrays_s, 6),
-        notes=tuple(dict.fromkeys(recorder.notes)),
+        notes=tuple(dict.fromkeys((*recorder.notes, *_earlier_note(root, earlier_sessions)))),
+        earlier_sessions=earlier_sessions,
     )
     findings, notes = program_findings(run)
     return escaped(msgspec.structs.replace(run, findings=findings, notes=(*run.notes, *notes)))
+
+
+def _earlier_note(pid: int, count: int) -> Iterator[str]:
+    """Yield a note of the sessions that were created before the recording."""
+    if count:
+        were, they = ("was", "it is") if count == 1 else ("were", "they are")
+        yield (
+            f"{counted(count, 'session')} of process {pid} {were} created before the recording"
+            f" began: {they} not listed, and the runs are not counted. Begin the recording before"
+            " the first session is created"
+        )
 
 
 def _peak_s(samples: Samples, recorder: Recorder) -> float:
@@ -126,6 +139,7 @@ def _process(process: RecordedProcess, root: int, exit_code: int | None) -> Prog
         ended_s=None if process.ended_s is None else round(process.ended_s, 6),
         exit_code=exit_code if process.pid == root else None,
         peak_rss_bytes=process.peak_rss_bytes,
+        earlier_peak_rss_bytes=process.earlier_peak_rss_bytes,
         peak_pss_bytes=process.peak_pss_bytes,
         peak_pss_s=None if process.peak_pss_s is None else round(process.peak_pss_s, 6),
         onnxruntime=process.runtime_version,

@@ -145,10 +145,10 @@ def with_guess_note(attribution: Attribution, are_used: Sequence[bool]) -> Attri
         for model, is_used in zip(attribution.models, are_used, strict=True):
             by_use[is_used or model.name in proven].append(model.name)
         used, maybe = (", ".join(by_use[is_used]) for is_used in (True, False))
-        texts = [f"it uses {used}"] if used else []
+        texts = [f"the process uses {used}"] if used else []
         if maybe:
             texts.append(f"it may use {maybe}, by files or paths in its memory, not by weights")
-        note = f"no model was given for the process: {'; '.join(texts)}"
+        note = f"models were searched for, as none was named: {'; '.join(texts)}"
     return msgspec.structs.replace(attribution, notes=(note, *attribution.notes))
 
 

@@ -164,6 +164,11 @@ class RecordedProcess:
         _, peak = self._observer.boundary()
         self.peak_rss_bytes = max(self.peak_rss_bytes, peak or 0)
 
+    @property
+    def earlier_peak_rss_bytes(self) -> int | None:
+        """The kernel's high-water mark at the start, where it is not reset; None otherwise."""
+        return self._observer.first_mark_bytes
+
     def add_pss(self, now_s: float, pss_bytes: int) -> None:
         """Store a reading of the proportional set."""
         if self.peak_pss_bytes is None or pss_bytes > self.peak_pss_bytes:

@@ -54,6 +54,9 @@ MAX_GROWTH_PROPORTIONAL_S = 0.1
 before: the peak of a short program is otherwise missed. These readings are 20 ms apart or more, and
 take 100 ms of CPU time in all."""
 
+MAX_CURRENT_CHANGE = 0.01
+"""Share by which the resident set may have changed since a current proportional set was read."""
+
 NEAR_PEAK = 0.97
 PEAK_LASTS_S = 3.0
 MIN_PEAK_GROWTH = 1.1
@@ -174,6 +177,7 @@ class Recorder:
         proportional: time, proportional set and swap of all processes together.
         end_xrays_s: seconds in which processes waited at their end for their X-rays, or in which
             X-rays were taken after a process was watched.
+        watches: whether a process was started without the hook, so that its sessions are unknown.
         watched_s: seconds for which a process was watched; None before the end, and for programs.
         notes: what the reader of the recording must know.
     """
@@ -190,7 +194,7 @@ class Recorder:
         self._run_pause = run_pause
         self._period_s = period_s
         self._models = models
-        self._watches = False
+        self.watches = False
         self._secret = secrets.token_hex(16)
         remove_stale(Path(tempfile.gettempdir()))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -358,8 +362,8 @@ class Recorder:
         The recording goes on until `root` has ended or `has_ended` returns True. Nothing in the
         processes is changed.
         """
-        self._watches = True
-        for pid in descendants(root):
+        self.watches = True
+        for pid in sorted(descendants(root)):
             self._watch(pid)
         self._sample(self.now_s())
         while root in self._live and not has_ended():
@@ -404,7 +408,7 @@ class Recorder:
         now_s = self.now_s()
         if now_s >= self._tree_s + max(TREE_S, self._period_s):
             self._tree_s = now_s
-            for pid in descendants(root):
+            for pid in sorted(descendants(root)):  # mostly in the order of their start
                 self._watch(pid)
             if self._xray:
                 self._xray_lasting_peak(now_s)
@@ -428,6 +432,15 @@ class Recorder:
             and self._growth_proportional_s < MAX_GROWTH_PROPORTIONAL_S
         )
 
+    @property
+    def current_pss_bytes(self) -> int | None:
+        """The last proportional set, if it still belongs to the resident set; None otherwise."""
+        rss_bytes = self.tree.last.rss_bytes if self.tree.last else 0
+        change = abs(rss_bytes - self._proportional_rss_bytes)
+        if not self.proportional or change > MAX_CURRENT_CHANGE * rss_bytes:
+            return None
+        return min(self.proportional[-1][1], rss_bytes)
+
     def _handle_input(self, timeout_s: float) -> bool:
         """Handle what has arrived, and return whether there was anything."""
         ready = self._selector.select(timeout_s)
@@ -446,7 +459,7 @@ class Recorder:
             if info is None:
                 return None
             process = RecordedProcess(
-                info, self.now_s(), self.origin_epoch_s, resets_peak=not self._watches
+                info, self.now_s(), self.origin_epoch_s, resets_peak=not self.watches
             )
         except ProcessGone:
             return None
@@ -486,7 +499,7 @@ class Recorder:
         self._add_proportional(now_s)
         for process in self._live.values():
             self._look_for_onnxruntime(process)
-            if self._watches:
+            if self.watches:
                 with suppress(ProcessGone):
                     process.read_peak()
         self._proportional_end_s = self.now_s()
@@ -518,7 +531,7 @@ class Recorder:
         """Store which onnxruntime `process` has loaded, if the hook has not reported it."""
         if process.onnxruntime is None and process.runtime is None:
             process.runtime = loaded_runtime(process.pid)
-            if self._watches and process.runtime is not None:
+            if self.watches and process.runtime is not None:
                 _add_models(process)
 
     def _accept(self, listener: socket.socket) -> None:

@@ -11,25 +11,34 @@ import msgspec
 
 from memdiag.errors import MemdiagError
 from memdiag.programs.assemble import assemble_run, created_at
+from memdiag.programs.end_requests import END, END_WITH_REPORTS
 from memdiag.programs.open_files import most_open_files
 from memdiag.programs.part import PartSession, RecordingPart
 from memdiag.programs.process_tree import process_info
 from memdiag.programs.recorder import Recorder
 from memdiag.records.codec import encode
 from memdiag.records.files import save_bytes
+from memdiag.records.run import ProgramRun
 from memdiag.runner.observer import ProcessGone, Reading
+
+_RUN_FILE = "run.json"
+"""As the reports name it."""
 
 
 def main() -> None:
     """Record process PID until it sends `END`, and write the record to standard output.
 
-    The arguments are the version of memdiag, PID, FILE and, if wanted, ``--no-xray``. The address
-    of the recording is printed on standard output, and the reading of `time.perf_counter` at its
-    start. Each line of standard input is answered with the part of the recording since the last
-    answer. If standard input ends without `END`, the process was killed: the record is then written
-    to FILE, unless that is empty.
+    The arguments are the version of memdiag, PID, the number of sessions that PID has already,
+    FOLDER and, if wanted, ``--no-xray``. The address of the recording is printed on standard
+    output, and the reading of `time.perf_counter` at its start. Each line of standard input is
+    answered with the part of the recording since the last answer.
+
+    At `END_WITH_REPORTS` the reports are written to FOLDER: here, since reports would enlarge the
+    process that was measured. The record follows on a line with the error of writing them, which is
+    empty without one. If standard input ends without a request, the process was killed: the record
+    is then written to FOLDER, unless that is empty.
     """
-    version, pid, file, *options = sys.argv[1:]
+    version, pid, earlier_sessions, folder, *options = sys.argv[1:]
     with closing(Recorder(xray="--no-xray" not in options)) as recorder:
         info = process_info(int(pid))
         origin_s = time.perf_counter() - recorder.now_s()
@@ -41,18 +50,30 @@ def main() -> None:
         with most_open_files():
             recorder.run(int(pid), parts.input_ended, parts.add_step)
         command = info.command if info else ()
-        record = encode(assemble_run(recorder, command, None, memdiag_version=version))
-    if parts.has_end:
+        run = assemble_run(
+            recorder,
+            command,
+            None,
+            memdiag_version=version,
+            earlier_sessions=int(earlier_sessions),
+        )
+    record = encode(run)
+    if parts.request:
+        failure = _write_reports(run, folder) if parts.request == END_WITH_REPORTS else ""
         with suppress(BrokenPipeError), open(sys.stdout.fileno(), "wb") as output:
-            output.write(record)
-            return
-    if file:
+            output.write(failure.encode() + b"\n" + record)
+    elif folder:
         with suppress(MemdiagError):  # nobody is there to read of it
-            save_bytes(record, Path(file))
+            save_bytes(record, Path(folder, _RUN_FILE))
 
 
-END = b"e"
-"""What ends the recording; so does the end of standard input, unless a fork has it as well."""
+def _write_reports(run: ProgramRun, folder: str) -> str:
+    """Write the reports of `run` to `folder`, and return the error in one line, if any."""
+    try:
+        run.write_reports(folder)
+    except MemdiagError as error:
+        return " ".join(str(error).split())
+    return ""
 
 
 class _Parts:
@@ -62,11 +83,11 @@ class _Parts:
         recorder: the recorder.
 
     Attributes:
-        has_end: whether `END` has arrived.
+        request: what has ended the recording, `END` or `END_WITH_REPORTS`; empty if nothing has.
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        self.has_end = False
+        self.request = b""
         self._recorder = recorder
         self._first_session = 0
         self._peak_rss_bytes = 0
@@ -77,11 +98,12 @@ class _Parts:
         if not select.select([sys.stdin], [], [], 0)[0]:
             return False
         received = os.read(sys.stdin.fileno(), 1)
-        self.has_end = received == END
-        if received and not self.has_end:
+        if received in (END, END_WITH_REPORTS):
+            self.request = received
+        elif received:
             with suppress(BrokenPipeError):
                 os.write(sys.stdout.fileno(), msgspec.json.encode(self._next()) + b"\n")
-        return self.has_end or not received
+        return bool(self.request) or not received
 
     def add_step(self, recorder: Recorder) -> None:
         """Add the last sample of `recorder` to the part, unless it is older."""

@@ -18,7 +18,7 @@ from memdiag.pytest_plugin import MARK
 from memdiag.pytest_plugin.sessions import recording_of_run
 from memdiag.reports.text import plain
 from memdiag.runner.child import RECORDING_ADDRESS
-from memdiag.units import counted, format_size
+from memdiag.units import counted, format_limit, format_size
 
 LIMITS = ("sessions", "tree_peak")
 _MAX_LISTED = 20
@@ -103,15 +103,16 @@ def _limits(mark: pytest.Mark) -> dict[str, int]:
         UsageError: a name or a value is not valid.
     """
     others = [name for name in mark.kwargs if name not in LIMITS]
-    if len(others) == len(mark.kwargs):
+    if not mark.kwargs:
         raise UsageError(
             f'{MARK} needs the path of one model, as {MARK}("model.onnx", …), or limits of the'
             f' test itself, as {MARK}(sessions=3, tree_peak="2 GB").'
         )
     if others:
         raise UsageError(
-            f"{MARK}: {others[0]!r} is not a limit of the test itself. Use {' and '.join(LIMITS)},"
-            f' and a marker of its own for a model: {MARK}("model.onnx", {others[0]}=…).'
+            f"{MARK}: {others[0]!r} is not a limit of the test itself. Use {' and '.join(LIMITS)}."
+            " Limits of a model need its path, in a marker of its own:"
+            f' {MARK}("model.onnx", peak="1 GB").'
         )
     limits = dict(mark.kwargs)
     sessions = limits.pop("sessions", 0)
@@ -133,8 +134,8 @@ def _judge(item: pytest.Item, budget: ProcessBudget, part: RecordingPart) -> Non
         )
     limit = budget.tree_peak_bytes
     if limit is not None and peak > limit:
-        sizes = [format_size(size) for size in (peak, limit)]
-        if sizes[0] == sizes[1]:  # rounded, both sizes look the same
+        sizes = [format_size(peak), format_limit(limit)]
+        if sizes[0] == format_size(limit):  # rounded, both sizes look the same
             sizes = [f"{size:,} B" for size in (peak, limit)]
         breaches.append(
             f"the test process and its children took {sizes[0]} together,"

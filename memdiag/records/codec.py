@@ -23,6 +23,7 @@ MAX_SHOWN = 80
 """Characters of an unknown schema that an error quotes."""
 
 AGAIN = "Save it again with this version of memdiag."
+_ANY_RECORD = "Give a JSON file that memdiag saved, such as profile.json or run.json."
 _NEVER_NEGATIVE = re.compile(
     r".*_s|.*_count|(peak_|baseline_|steady_)?rss_bytes|disk_bytes|external_bytes|weight_bytes"
     r"|kept_bytes|(peak|steady)_spread_bytes|pairs|sessions"
@@ -134,14 +135,23 @@ def load(path: Path, kind: type[R], *, otherwise: str = "") -> R:
 def load_any(path: Path, kinds: Mapping[str, type[R]]) -> R:
     """Return the record saved at `path`, one of `kinds`, a type for each schema.
 
+    `path` may also be a folder with one such record.
+
     Raises:
-        RecordError: the file cannot be read, has another schema, or does not match its schema.
+        RecordError: the file cannot be read, has another schema, or does not match its schema; or
+            the folder has no record, or several.
     """
+    if path.is_dir():
+        path = _record_in(path, kinds)
     data = _read(path)
     try:
         schema = msgspec.json.decode(data, type=_SchemaField).schema
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordError(f"{path}: not a saved record: {error}. {AGAIN}") from error
+        if data.lstrip().startswith(b"{"):
+            raise RecordError(f"{path}: not a saved record: {error}. {AGAIN}") from error
+        beside = [found.name for found in _records_in(path.parent, kinds)]
+        action = f"Beside it: {', '.join(beside)}." if beside else _ANY_RECORD
+        raise RecordError(f"{path}: not a saved record, which is JSON. {action}") from error
     if schema not in kinds:
         names = ", ".join(name.removeprefix("memdiag.").partition("/")[0] for name in kinds)
         raise RecordError(
@@ -149,6 +159,31 @@ def load_any(path: Path, kinds: Mapping[str, type[R]]) -> R:
             f" record of one of these kinds: {names} (version 1)."
         )
     return decode(data, kinds[schema], origin=str(path))
+
+
+def _record_in(folder: Path, kinds: Mapping[str, type[R]]) -> Path:
+    """Return the file of the record in `folder`.
+
+    Raises:
+        RecordError: there is none, or there are several.
+    """
+    found = _records_in(folder, kinds)
+    if not found:
+        raise RecordError(f"{folder}: no saved record in this folder. {_ANY_RECORD}")
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise RecordError(f"{folder}: several records in this folder: {names}. Name one of them.")
+    return found[0]
+
+
+def _records_in(folder: Path, kinds: Mapping[str, type[R]]) -> list[Path]:
+    """Return the files in `folder` with a record of one of `kinds`, sorted by name."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        with suppress(RecordError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            if msgspec.json.decode(_read(path), type=_SchemaField).schema in kinds:
+                found.append(path)
+    return found
 
 
 class _SchemaField(msgspec.Struct):

@@ -215,6 +215,8 @@ class ProgramProcess(Record, frozen=True, kw_only=True):
         peak_rss_bytes, peak_pss_bytes: the largest resident set, and proportional set, which counts
             pages that several processes share in parts; None if it cannot be read. The
             proportional set is read seldom: its true peak may be higher.
+        earlier_peak_rss_bytes: the kernel's high-water mark when the recording began, for a process
+            that was watched; None otherwise.
         peak_pss_s: when `peak_pss_bytes` was read, in seconds since the start of the recording.
         onnxruntime: the version that the process has loaded; None if it has none or the version is
             not known.
@@ -240,6 +242,7 @@ class ProgramProcess(Record, frozen=True, kw_only=True):
     forked_from: int | None = None
     inherited: tuple[InheritedSession, ...] = ()
     peak_pss_s: float | None = None
+    earlier_peak_rss_bytes: int | None = None
 
 
 class ProgramFinding(Record, frozen=True, kw_only=True):
@@ -293,6 +296,8 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
             in which X-rays were taken after a process was watched.
         exit_code: the exit code of the program; negative for a signal, None if it goes on.
         is_watched: whether the program was started without memdiag: then its sessions are unknown.
+        earlier_sessions: the sessions that the first process had when the recording of a block of
+            it began; they are not listed.
         peak_rss_bytes: the largest sum of the resident sets that was sampled, or the high-water
             mark of a process if that is higher; it was nearly reached at `peak_s`.
         peak_pss_bytes: the largest sum of the proportional sets that was read.
@@ -315,3 +320,4 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     is_watched: bool = False
     end_xrays_s: float = 0.0
+    earlier_sessions: int = 0

@@ -10,7 +10,7 @@ from memdiag.reports import markdown as md
 from memdiag.reports.table import Cell, Column, Row, Table, markdown_table
 from memdiag.reports.text import capitalized, plain, shortened
 from memdiag.reports.xray.owners import owner_label
-from memdiag.units import MIB, format_size
+from memdiag.units import MIB, format_limit, format_size
 
 _MAX_COPIES = 3
 _MAX_NAME = 100
@@ -123,12 +123,13 @@ def _figure_cells(judgement: Judgement, name: str, breach: Breach | None) -> Row
     figure, measured = FIGURES[name], judgement.figures[name]
     budget, before = judgement.budget.limits.get(name), judgement.baseline.get(name)
     show: Callable[[int], str] = figure.show
+    show_limit = format_limit if figure.unit == "bytes" else show
     if breach and figure.unit == "bytes" and show(measured) == show(breach.limit):
-        show = _exact_bytes  # rounded, both sizes look the same
+        show = show_limit = _exact_bytes  # rounded, both sizes look the same
     return Row(
         Cell(name, is_strong=breach is not None),
         show(measured),
-        "" if budget is None else show(budget),
+        "" if budget is None else show_limit(budget),
         "" if before is None else show(before),
         figure.show(breach.over, signed=True) if breach else "",
     )

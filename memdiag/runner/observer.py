@@ -85,10 +85,12 @@ class Observer(Protocol):
     Attributes:
         method: the source of the figures.
         period_s: seconds between samples that the source permits without disturbing the process.
+        first_mark_bytes: the high-water mark at the start, where it is not reset; None otherwise.
     """
 
     method: Literal["proc", "psutil"]
     period_s: float
+    first_mark_bytes: int | None
 
     def sample(self) -> Reading:
         """Return the resident set, without the split where that is slow."""
@@ -127,7 +129,7 @@ class ProcObserver:
     def __init__(self, pid: int, *, resets_peak: bool = True) -> None:
         self._files: list[int] = []
         self._reset: int | None = None
-        self._first_mark: int | None = None
+        self.first_mark_bytes: int | None = None
         self._rest = self._shared = 0
         try:
             self._statm = self._open(f"/proc/{pid}/statm", os.O_RDONLY)
@@ -136,7 +138,7 @@ class ProcObserver:
             self.close()
             raise ProcessGone from error
         if not resets_peak:
-            self._first_mark = self._read_status()[b"VmHWM"]
+            self.first_mark_bytes = self._read_status()[b"VmHWM"]
             return
         try:
             self._reset = self._open(f"/proc/{pid}/clear_refs", os.O_WRONLY)
@@ -168,7 +170,7 @@ class ProcObserver:
             rss_bytes=rss, anonymous_bytes=anonymous, file_bytes=file, shared_bytes=shared
         )
         mark = fields[b"VmHWM"]
-        if self._first_mark is not None and mark > self._first_mark:
+        if self.first_mark_bytes is not None and mark > self.first_mark_bytes:
             return Boundary(memory, mark)
         if self._reset is None:
             return Boundary(memory, None)
@@ -235,6 +237,7 @@ class PsutilObserver:
 
     method: Literal["proc", "psutil"] = "psutil"
     period_s = 0.010
+    first_mark_bytes: int | None = None
 
     def __init__(self, pid: int) -> None:
         try:

@@ -12,16 +12,19 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from memdiag.cli.live import MAX_COLUMNS, MemoryHistory, require_terminal
+from memdiag.cli.live import MAX_COLUMNS, LiveView, MemoryHistory, require_terminal
 from memdiag.errors import UsageError
+from memdiag.programs.recorder import Recorder
 from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun
+from memdiag.runner.observer import Reading
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are recorded on Linux")
 
@@ -263,7 +266,7 @@ def test_sessions_and_the_result_of_an_xray_are_shown(
     terminals.append(Terminal(*words, *program))
     terminal = terminals[0]
     terminal.wait_for("2 sessions.*#1 linear.onnx · [0-9]+ runs, the last.*#2 .*never ran")
-    terminal.wait_for("never ran · copies.*X-ray at.*X-rays: 1 process", terminal.press(b"x"))
+    terminal.wait_for("never ran · weights.*X-ray at.*X-rays: 1 process", terminal.press(b"x"))
     terminal.press(b"\x03")
     terminal.end()
     assert terminal.is_restored
@@ -297,6 +300,26 @@ def test_the_view_is_refused_without_a_terminal(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     require_terminal()
+
+
+@pytest.mark.parametrize(
+    ("rss", "watches", "line"),
+    [
+        (400, False, "400 MiB RSS (0 B) · 300 MiB PSS · peak 400 MiB · 0 processes · 0 sessions"),
+        (398, True, "398 MiB RSS (0 B) · 300 MiB PSS · peak 400 MiB · 0 processes"),
+        (200, True, "200 MiB RSS (0 B) · peak 400 MiB · 0 processes"),
+    ],
+)
+def test_the_proportional_set_is_of_the_same_moment(rss: int, watches: bool, line: str) -> None:
+    with closing(Recorder()) as recorder:
+        recorder.peak_rss_bytes = 400 << 20
+        recorder.tree.add(0.1, Reading(rss << 20, None, None))
+        recorder.proportional.append((0.0, 300 << 20, 0))
+        recorder._proportional_rss_bytes = 400 << 20
+        recorder.watches = watches
+        head = [str(each) for each in LiveView("", print)._head(recorder, 80, 0)]
+    assert head[1] == line
+    assert head[-1].endswith("process" if watches else "process, sessions")
 
 
 def test_the_chart_rises_with_the_memory() -> None:

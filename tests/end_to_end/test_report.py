@@ -123,7 +123,7 @@ def test_a_trace_includes_the_profiles_of_onnxruntime(memdiag: RunMemdiag, tmp_p
     ("words", "sentence"),
     [
         (["none.json"], "none.json: cannot be read"),
-        (["text.json"], "text.json: not a saved record: "),
+        (["text.json"], "text.json: not a saved record, which is JSON. Beside it: "),
         (["other.json"], "other.json: its schema is 'memdiag.check/1', which cannot be read here"),
         (["broken.json"], "broken.json: not a valid fix: "),
         (["p.json", "--fix", "p.json"], "p.json: its schema is 'memdiag.profile/1', which cannot"),

@@ -221,7 +221,7 @@ def test_models_are_guessed_by_the_files_of_a_process(tmp_path: Path) -> None:
             assert list(guess_models(pid)) == [(path, True) for path in expected]
             found = package.xray(pid)
         assert [model.name for model in found.models] == [path.name for path in expected]
-        (note,) = [note for note in found.notes if "no model was given" in note]
+        (note,) = [note for note in found.notes if "was given" in note or "was named" in note]
         assert ("none was found" in note) == (not expected)
         assert bool(found.copies) == (program is not holding and bool(expected))
 
@@ -247,7 +247,7 @@ def test_a_model_that_was_read_and_closed_is_found_by_its_path(
         guesses = [(path.resolve(), is_used) for path, is_used in guess_models(pid)]
         notes = package.xray(pid).notes
     assert guesses == [(model, bool(arguments))] * is_found
-    assert any(note.endswith("it uses a.onnx") for note in notes) == is_found
+    assert any(note.endswith("the process uses a.onnx") for note in notes) == is_found
 
 
 def test_a_model_whose_path_is_in_memory_may_be_used(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_model_whose_path_is_in_memory_may_be_used(tmp_path: Path) -> None:
         (note, *_) = package.xray(pid).notes
     assert any(text.endswith(" and may use a.onnx, unrelated.onnx") for text in watched)
     assert any(text.endswith(" with a.onnx and may use unrelated.onnx") for text in xrayed)
-    assert "it uses a.onnx; it may use unrelated.onnx" in note
+    assert "the process uses a.onnx; it may use unrelated.onnx" in note
 
 
 def test_a_file_that_is_no_model_is_no_error_where_it_was_guessed(tmp_path: Path) -> None:

@@ -51,7 +51,25 @@ with memdiag.recording(xray=False) as recording:
 assert len(recording.run.sessions) == 1
 assert recording.run.sessions[0].memory is None
 assert "3 sessions of" in recording.run.notes[0], recording.run.notes
-print("done")
+with memdiag.recording(xray=False) as recording:
+    again.run(None, {"x": np.ones((2, 512), np.float32)})
+print(recording.run.earlier_sessions, *recording.run.sessions)
+"""
+
+LARGE_MODULES = """
+import sys
+import memdiag
+
+with memdiag.recording(sys.argv[1], xray=False) as recording:
+    pass
+found = {"jinja2", "matplotlib", "msgspec", "numpy", "onnx", "psutil", "subprocess"}
+print(*sorted(found & set(sys.modules)))
+print(repr(recording).partition(" ")[0], recording._repr_html_()[:17])
+try:
+    with memdiag.recording(__file__, xray=False) as recording:
+        pass
+except memdiag.MemdiagError as error:
+    print(type(error).__name__, recording.run.processes[0].command[-1] == sys.argv[1])
 """
 
 
@@ -65,8 +83,21 @@ def test_a_block_of_a_program_is_recorded(tmp_path: Path, linear_model: Path) ->
         env={**os.environ, "TMPDIR": str(tmp_path)},
         check=False,
     )
-    assert done.stdout == "done\n", done.stderr
+    assert done.stdout == "4\n", done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
+
+
+def test_the_watcher_does_what_takes_memory(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(LARGE_MODULES)
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [sys.executable, str(program), str(out)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "subprocess\n<Recording <div><b>Recording\nReportError True\n", (
+        done.stderr
+    )
+    assert {path.name for path in out.iterdir()} >= {"run.json", "report.html", "timeline.png"}
 
 
 def test_the_record_of_a_killed_program_is_saved(tmp_path: Path) -> None:

@@ -222,6 +222,7 @@ def test_the_high_water_mark_of_the_process_is_kept() -> None:
     assert marks[0] >= 200 << 10
     # It was reached before the recording.
     assert recording.processes[0].peak_rss_bytes < 100 << 20
+    assert recording.processes[0].earlier_peak_rss_bytes == marks[0] << 10
 
 
 def test_a_peak_between_samples_is_found() -> None:
@@ -250,7 +251,7 @@ def test_a_peak_between_samples_is_found() -> None:
         process.kill()
         process.communicate()
     assert max(recording.samples.rss_bytes) < 100 << 20
-    assert recording.processes[0].peak_rss_bytes >= 200 << 20
+    assert recording.peak_rss_bytes == recording.processes[0].peak_rss_bytes >= 200 << 20
 
 
 def test_the_time_between_samples_is_kept() -> None:

@@ -163,7 +163,8 @@ def test_a_test_that_fails_by_itself_is_not_judged(
     ("arguments", "message"),
     [
         ("", "*needs the path of one model, as *, or limits of the test itself, as *"),
-        ("peak='1 GB'", "*needs the path of one model, as *"),
+        ("sesions=3", "memory_budget: 'sesions' is not a limit of the test itself. Use sessions *"),
+        ("peak='1 GB'", "memory_budget: 'peak' is not * Limits of a model need its path, *"),
         ("sessions=1, peak='1 GB'", "memory_budget: 'peak' is not a limit of the test itself. *"),
         ("'tiny.onnx', sessions=3", "memory_budget: sessions is a limit of the test itself, *"),
         ("'tiny.onnx', tree_peak='2 GB'", "memory_budget: tree_peak is a limit of the test *"),

@@ -159,7 +159,7 @@ def test_a_record_is_of_the_kind_that_it_says_it_is(tmp_path: Path) -> None:
             "its schema is 'memdiag.other/1', .*: history, check",
         ),
         (b"{}", "not a saved record: .*missing required field `schema`"),
-        (b"\x89PNG", "not a saved record: "),
+        (b"\x89PNG", "not a saved record, which is JSON. Give a JSON file"),
         (b'{"schema": "memdiag.history/1"}', "not a valid history: .*missing .*`entries`"),
     ):
         path.write_bytes(content)
@@ -167,6 +167,23 @@ def test_a_record_is_of_the_kind_that_it_says_it_is(tmp_path: Path) -> None:
             load_any(path, kinds)
     with pytest.raises(RecordError, match="cannot be read"):
         load_any(tmp_path / "none.json", kinds)
+
+
+def test_the_record_of_a_folder_is_found(tmp_path: Path) -> None:
+    kinds: dict[str, type[History | Check]] = {HISTORY_SCHEMA: History}
+    with pytest.raises(RecordError, match="no saved record in this folder"):
+        load_any(tmp_path, kinds)
+    history = History(schema=HISTORY_SCHEMA, entries=())
+    (tmp_path / "b.json").write_bytes(encode(history))
+    (tmp_path / "trace.json").write_text("[]")
+    (tmp_path / "check.json").write_text(f'{{"schema": "{CHECK_SCHEMA}"}}')
+    (tmp_path / "report.md").write_text("## Memory")
+    assert load_any(tmp_path, kinds) == history
+    with pytest.raises(RecordError, match=r"report\.md: not .* JSON\. Beside it: b\.json\."):
+        load_any(tmp_path / "report.md", kinds)
+    (tmp_path / "a.json").write_bytes(encode(history))
+    with pytest.raises(RecordError, match=r"several records in this folder: a\.json, b\.json\."):
+        load_any(tmp_path, kinds)
 
 
 def test_a_change_between_columns_that_are_not_there_is_refused() -> None:

@@ -144,7 +144,23 @@ def test_the_memory_that_runs_added_is_told_run_by_run(
         Run(latency_s=0.01, rss_bytes=start + round(size * MIB)) for size in (first, first, last)
     ]
     summary = runs_summary(msgspec.structs.replace(profile, runs=tuple(taken)))
-    assert summary.growth == f"resident memory: {expected}"
+    assert summary.growth == f"resident memory after the first run: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("first_s", "text"),
+    [
+        (0.021, "first run 21 ms, quicker than later ones: the speed of the machine varies"),
+        (0.035, "first run 35 ms"),
+    ],
+)
+def test_a_quick_first_run_is_explained(first_s: float, text: str) -> None:
+    profile = msgspec.structs.replace(
+        profiles.tied_if(),
+        first_run_s=first_s,
+        runs=tuple(Run(latency_s=0.039, rss_bytes=MIB) for _ in range(3)),
+    )
+    assert runs_summary(profile).latency.endswith(f"over 3 runs; {text}")
 
 
 @pytest.mark.parametrize("build", [profiles.tied_if, profiles.tiny, profiles.uneven])
@@ -284,7 +300,7 @@ def test_growth_is_told_in_bytes_and_not_by_one_run() -> None:
     two = runs_summary(msgspec.structs.replace(profile, runs=taken[:2])).growth
     assert two.endswith("in run 1, +1.0 MiB in run 2")
     assert runs_summary(profiles.tied_if()).growth == (
-        "resident memory: no change in run 1, no change in runs 2 to 10"
+        "resident memory after the first run: no change in run 1, no change in runs 2 to 10"
     )
     assert runs_summary(profiles.failed()).sentence == ""
 

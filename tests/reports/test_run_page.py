@@ -1,5 +1,6 @@
 """The page of a recorded program, and its picture."""
 
+import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
@@ -152,6 +153,16 @@ def test_a_dark_phone_draws_sorts_prints_and_saves(opened: Callable[..., Any]) -
     page = drawn(opened(runs.server(), dark=True, width=390))
     assert_fits(page, 390)
     assert_lanes_bars_and_tiles(page)
+    buttons = page.find_elements("css selector", "#ranges > button")
+    assert [button.text for button in buttons[1:]] == [f"session {i}" for i in range(1, 6)]
+    titles = (
+        "const edge = document.getElementById('timeline').getBoundingClientRect().right;"
+        "return [...document.querySelectorAll('#timeline .annotation')].map((each) =>"
+        " [each.textContent, each.getBoundingClientRect().right <= edge])"
+    )
+    found = page.execute_script(titles)
+    assert all(text.endswith("MiB") and fits for text, fits in found), found
+    assert len(found) == 4
     headings = page.find_elements("css selector", "#sessions thead th")
     index = [heading.text for heading in headings].index("raised by")
     headings[index].find_element("css selector", "button").send_keys("\n")
@@ -171,6 +182,28 @@ def test_a_dark_phone_draws_sorts_prints_and_saves(opened: Callable[..., Any]) -
     page.execute_script("document.getElementById('download').click()")
     wait_for(target.exists)
     assert codec.load(target, ProgramRun) == runs.server()
+    assert_quiet(page)
+
+
+def test_each_of_many_creations_can_be_shown_on_a_phone(opened: Callable[..., Any]) -> None:
+    sessions = [
+        runs.session(i, created_s=2.0 * i, released_s=2.0 * i + 1.5, path="/m/" + 40 * "x")
+        for i in range(1, 21)
+    ]
+    page = opened(runs.run(*sessions, duration_s=60.0), width=390)
+    wait_for(lambda: page.execute_script(RANGE) == [0, 60])
+    assert len(page.find_elements("css selector", "#ranges > button")) == 1
+    choice = page.find_element("css selector", "#ranges > select")
+    options = choice.find_elements("css selector", "option")
+    assert len(options) == 1 + len(sessions)
+    options[17].click()
+    wait_for(lambda: 33 < page.execute_script(RANGE)[0] <= 34 < page.execute_script(RANGE)[1] < 36)
+    page.find_element("css selector", "#ranges > button").click()
+    wait_for(lambda: page.execute_script(RANGE) == [0, 60])
+    assert choice.get_property("value") == ""
+    text = "return document.querySelector('#timeline .textpoint:last-child').textContent.trim()"
+    wait_for(lambda: re.fullmatch("20 x{5,30}…", page.execute_script(text)))
+    assert_fits(page, 390)
     assert_quiet(page)
 
 

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from memdiag.records import codec
+from memdiag.records.attribution import SearchedModel
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession, RunPeak
 from memdiag.reports.run import REPORT
 from memdiag.reports.run.headline import remarks, run_headline
@@ -25,6 +26,7 @@ from memdiag.reports.run.sessions import (
 )
 from memdiag.reports.run.timeline import pack, run_timeline
 from tests.reports import runs
+from tests.reports.attributions import attribution, copy
 from tests.reports.runs import MIB
 
 WRITTEN = (Path("memdiag-run-1/run.json"), Path("memdiag-run-1/trace.json"))
@@ -115,10 +117,23 @@ def _with_one_shape(number: int, **changes: int) -> ProgramSession:
             "Session 1 (a.onnx) takes +30 MiB in its creation, which failed; ",
         ),
         (runs.run(), "The program's peak is 310 MiB, at 4.0 s. 1 process, 0 sessions in 10 s."),
-        (runs.run(is_watched=True), "The process's peak is 310 MiB, at 4.0 s. 1 process in 10 s."),
+        (
+            runs.watched(earlier_peak=310),
+            "Largest memory during the recording: 310 MiB (sampled, at 4.0 s). 1 process in 10 s.",
+        ),
+        (
+            runs.watched(earlier_peak=334),
+            "Largest memory during the recording: 310 MiB (sampled, at 4.0 s); the process's"
+            " peak before was 334 MiB. 1 process in 10 s.",
+        ),
+        (
+            msgspec.structs.replace(runs.watched(), peak_rss_bytes=320 * MIB),
+            "Largest memory during the recording: 320 MiB (exact). 1 process in 10 s.",
+        ),
         (
             runs.run(processes=runs.server().processes, is_watched=True),
-            "The processes took at most 310 MiB together (at 4.0 s), 280 MiB if",
+            "The processes took at most 310 MiB together during the recording (sampled, at 4.0 s),"
+            " 280 MiB if",
         ),
         (runs.empty(), "0 processes, 0 sessions in 20 ms."),
     ],
@@ -264,6 +279,39 @@ def test_the_table_has_processes_and_their_sessions() -> None:
     assert table[6][0] == "101"
     assert table[7] == ["4", "a.onnx", "app/main.py:8", "+210", "10", "1.0/100", "6"]
     assert table[8][0] == "102"
+
+
+def test_processes_are_in_the_order_of_their_sessions() -> None:
+    run = runs.run(
+        runs.session(1, pid=103),
+        runs.session(2, pid=102),
+        processes=tuple(runs.process(pid, 60, parent=101) for pid in (101, 102, 103)),
+    )
+    first_words = [text.split()[:1] for text in shown(run).splitlines()]
+    assert [word for word in first_words if word in (["103"], ["102"], ["101"])] == [
+        ["103"],
+        ["102"],
+        ["101"],
+    ]
+
+
+def test_the_weights_of_a_watched_process_are_listed_by_model() -> None:
+    models = [SearchedModel(name=name, weight_bytes=30 * MIB) for name in ("a.onnx", "b.onnx")]
+    copies = (
+        copy("original", 20 * MIB, models=(0, 1)),
+        copy("packed", 30 * MIB, models=(1,)),
+        copy("packed", 50 * MIB, models=(0,), in_use=False),
+    )
+    both = attribution(copy("original", 50 * MIB), models=tuple(models), copies=copies)
+    alone = attribution(copy("original", 20 * MIB), models=tuple(models[:1]))
+    for found, text in (
+        (both, "resident copies: b.onnx 40 MiB, a.onnx 10 MiB"),
+        (alone, "resident copies: a.onnx 20 MiB"),
+    ):
+        xray = msgspec.structs.replace(runs.xray(100), attribution=found)
+        (owners,) = process_owners(runs.run(is_watched=True, xrays=(xray,)))
+        (row,) = [row for row in owners.rows if row.kind == "weights"]
+        assert row.sentence == text
 
 
 def test_wide_terminals_get_more_columns() -> None:
@@ -414,6 +462,9 @@ def test_a_run_without_sessions_has_all_reports() -> None:
     run = runs.empty()
     assert "0 processes, 0 sessions in 20 ms.\n" in shown(run)
     assert "No session was recorded: " in words(shown(run))
+    older = shown(msgspec.structs.replace(run, earlier_sessions=1))
+    assert "No session was created during the recording." in words(older)
+    assert "No session was recorded" not in words(older)
     assert "No session was recorded: " in REPORT.render(run, "html").decode()
     for format in REPORT.formats():
         assert REPORT.render(run, format)

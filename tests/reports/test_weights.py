@@ -83,11 +83,13 @@ def test_equal_weights_are_one_row_that_counts_its_names() -> None:
 
 def test_weights_that_cannot_be_told_apart_are_counted() -> None:
     assert not_located(attribution(*SHARED)) == (
-        "Not located: 3 weights, 24 B: smaller than 256 bytes each.",
+        "Not located: 3 weights, 24 B: smaller than 256 bytes each. Other owners contain their"
+        " memory.",
     )
     twice = attribution(*SHARED).indistinct * 2
     assert not_located(attribution(*SHARED, indistinct=twice)) == (
-        "Not located: 6 weights, 48 B: smaller than 256 bytes each.",
+        "Not located: 6 weights, 48 B: smaller than 256 bytes each. Other owners contain their"
+        " memory.",
     )
     assert xray_text(attribution(*SHARED, partial=True)).remarks[0].startswith("Incomplete: ")
 

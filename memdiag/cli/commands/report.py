@@ -25,7 +25,7 @@ def configure(parser: ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         help="A saved profile.json, run.json, growth.json, comparison.json, fix.json, tune.json or"
-        " X-ray.",
+        " X-ray, or the folder that it is in.",
     )
     add_list(
         parser,
@@ -67,7 +67,7 @@ def run(options: Namespace) -> int:
         return CLEAN
     merged = _merged(record, options.merge_trace, formats)
     files = [name for name in formats if name != _CONSOLE]
-    folder = options.out or options.file.parent
+    folder = options.out or (options.file if options.file.is_dir() else options.file.parent)
     destination = Destination(folder, plotly=options.plotly)
     written = destination.write(record, files) if files else ()
     if merged is not None:

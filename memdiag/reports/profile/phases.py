@@ -15,6 +15,8 @@ from memdiag.reports.text import decimals_for, plain
 from memdiag.units import MIB, counted, format_duration, format_size
 
 MIN_RUNS_FOR_P95 = 20
+MAX_QUICK_FIRST_RUN = 0.8
+"""Share of the median latency below which a first run is notably quicker than later ones."""
 
 _MIN_GROWTH = MIB
 _MIN_NOTABLE_SHARE = 0.05
@@ -229,7 +231,10 @@ def _latency(profile: Profile) -> str:
         count = counted(len(ordered), "run")
         parts.append(f"latency median {median}, {name} {p95} over {count}")
     if profile.first_run_s is not None:
-        parts.append(f"first run {format_duration(profile.first_run_s)}")
+        first = f"first run {format_duration(profile.first_run_s)}"
+        if ordered and profile.first_run_s < MAX_QUICK_FIRST_RUN * statistics.median(ordered):
+            first += ", quicker than later ones: the speed of the machine varies"
+        parts.append(first)
     return "; ".join(parts)
 
 
@@ -241,8 +246,9 @@ def _growth(profile: Profile) -> str:
     later = f"{_change(rss[-1] - rss[0])} in {runs}"
     steady = profile.phase("steady")
     if steady is None:
-        return f"resident memory: {later}"
-    return f"resident memory: {_change(rss[0] - steady.start.rss_bytes)} in run 1, {later}"
+        return f"resident memory after the first run: {later}"
+    change = _change(rss[0] - steady.start.rss_bytes)
+    return f"resident memory after the first run: {change} in run 1, {later}"
 
 
 def _change(size: int) -> str:

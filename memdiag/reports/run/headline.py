@@ -93,12 +93,35 @@ def _answer(run: ProgramRun, pss: PssReading | None) -> str:
                 f", {format_size(pss.pss_bytes)} if shared pages are counted once (read at"
                 f" {format_duration(pss.t_s)})"
             )
-        together = f"The processes took at most {size} together (at {at}){once}."
+        during = " during the recording" if run.is_watched else ""
+        reading = _watched_moment(run) if run.is_watched else f"at {at}"
+        together = f"The processes took at most {size} together{during} ({reading}){once}."
         return f"{most}. {together}" if most else together
+    if run.is_watched:
+        return _largest_watched(run)
     if most:
         return f"{most}; the program's peak is {size}, {_at_peak(run)}."
-    subject = "process" if run.is_watched else "program"
-    return f"The {subject}'s peak is {size}, {_at_peak(run)}."
+    return f"The program's peak is {size}, {_at_peak(run)}."
+
+
+def _largest_watched(run: ProgramRun) -> str:
+    """Return the largest memory of a process that was watched, and its peak before if higher."""
+    highest = run.peak_rss_bytes
+    earlier = max((each.earlier_peak_rss_bytes or 0 for each in run.processes), default=0)
+    before = ""
+    if earlier > highest and format_size(earlier) != format_size(highest):
+        before = f"; the process's peak before was {format_size(earlier)}"
+    return (
+        f"Largest memory during the recording: {format_size(highest)} ({_watched_moment(run)})"
+        f"{before}."
+    )
+
+
+def _watched_moment(run: ProgramRun) -> str:
+    """Return the kind of the peak; with its time, unless it is a mark between two samples."""
+    if run.peak_rss_bytes > max(run.samples.rss_bytes, default=0):
+        return "exact"
+    return f"sampled, at {format_duration(run.peak_s)}"
 
 
 def _most(run: ProgramRun) -> str:
@@ -185,6 +208,8 @@ def remarks(run: ProgramRun) -> tuple[str, ...]:
             "Sessions are not listed: the program was started without memdiag. Start it with"
             " memdiag run to record them.",
         )
+    if not run.sessions and run.earlier_sessions:
+        return ("No session was created during the recording.",)
     if not run.sessions:
         return (
             "No session was recorded: no Python process created one, or Python was started with -S,"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from memdiag.records.attribution import Attribution
 from memdiag.records.run import ProcessXray, ProgramProcess, ProgramRun, ProgramSession
 from memdiag.reports.run.names import created_text, model_names, process_name
 from memdiag.reports.table import Table
@@ -66,7 +67,9 @@ def _divided(row: OwnerRow, run: ProgramRun, xray: ProcessXray) -> OwnerRow:
     """Return `row` with its parts by model, or by session, as its sentence."""
     sessions = _sessions(run, xray.pid)
     sizes: dict[str, int] = {}
-    if row.kind == "weights":
+    if row.kind == "weights" and run.is_watched:
+        sizes = _weights_by_model(xray.attribution)
+    elif row.kind == "weights":
         names = model_names(run)
         for session in sessions:
             name = shortened(names[session.model_key], _MAX_NAME)
@@ -86,6 +89,17 @@ def _divided(row: OwnerRow, run: ProgramRun, xray: ProcessXray) -> OwnerRow:
     if row.kind == "weights":
         kind = "resident copies: "
     return replace(row, sentence=f"{kind}{text}{more}", parts="")
+
+
+def _weights_by_model(attribution: Attribution) -> dict[str, int]:
+    """Return the resident copies of each model's weights; models share equal weights evenly."""
+    sizes: dict[str, int] = {}
+    for copy in attribution.copies:
+        models = copy.models or range(len(attribution.models[:1]))
+        for index in models if copy.in_use is not False else ():
+            name = shortened(plain(attribution.models[index].name), _MAX_NAME)
+            sizes[name] = sizes.get(name, 0) + copy.resident_bytes // len(models)
+    return sizes
 
 
 def _weights(session: ProgramSession) -> int:

@@ -3,7 +3,7 @@
 from memdiag.programs.control import XrayAnswer, XrayedProcess, XrayedSession
 from memdiag.reports.run.names import command_text
 from memdiag.reports.text import plain, shortened
-from memdiag.reports.xray.owners import LABELS, owner_label
+from memdiag.reports.xray.owners import owner_sizes
 from memdiag.units import counted, format_size
 
 _MAX_OWNERS = 5
@@ -24,17 +24,13 @@ def answer_lines(answer: XrayAnswer) -> list[str]:
 
 
 def _process_lines(process: XrayedProcess) -> list[str]:
-    sizes: dict[str, int] = {}
-    for owner in process.owners:
-        label = owner_label(owner) if owner.kind == "arena" else LABELS[owner.kind]
-        sizes[label] = sizes.get(label, 0) + owner.bytes
-    ordered = sorted(sizes.items(), key=lambda item: -item[1])
+    ordered = owner_sizes(process.owners)
     parts = [f"{label} {format_size(size)}" for label, size in ordered[:_MAX_OWNERS]]
     rest = sum(size for _, size in ordered[_MAX_OWNERS:])
     if rest:
         parts.append(f"other {format_size(rest)}")
     name = shortened(command_text(process.command), _MAX_COMMAND)
-    resident = format_size(sum(sizes.values()))
+    resident = format_size(sum(size for _, size in ordered))
     lines = [f"process {process.pid} ({name}), {resident}: {', '.join(parts)}"]
     lines += map(_session_line, process.sessions[:_MAX_SESSIONS])
     more = len(process.sessions) - _MAX_SESSIONS

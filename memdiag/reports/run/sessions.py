@@ -82,7 +82,10 @@ def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterato
     models = model_names(run)
     is_grouped = len(run.sessions) > MAX_SINGLE_SESSIONS
     alike: dict[Hashable, list[tuple[ProgramProcess, list[_Equal]]]] = {}
-    for process in run.processes:
+    first_sessions: dict[int, int] = {}
+    for session in run.sessions:
+        first_sessions.setdefault(session.pid, session.number)
+    for process in sorted(run.processes, key=lambda each: first_sessions.get(each.pid, 0)):
         groups = equal_sessions(process, run) if is_grouped else single_sessions(process, run)
         # Workers of a pool are one line, and processes without sessions are another.
         key: Hashable = (process.parent, tuple(group.key for group in groups))
@@ -305,6 +308,12 @@ def _pss(process: ProgramProcess) -> Cell:
     return replace(cell, text=f"{cell.text} at {format_duration(process.peak_pss_s)}")
 
 
+def _earlier_peak(process: ProgramProcess) -> Cell:
+    """Return the high-water mark before the recording if it is above the peak during it."""
+    earlier = process.earlier_peak_rss_bytes
+    return _size(earlier if earlier and earlier > process.peak_rss_bytes else None)
+
+
 def peak_table(run: ProgramRun) -> Table:
     """Return the processes of a program without sessions, the largest first, for the summary."""
     processes = sorted(run.processes, key=lambda each: -each.peak_rss_bytes)
@@ -313,6 +322,8 @@ def peak_table(run: ProgramRun) -> Table:
         "Peak: the largest resident set while it was recorded, by the kernel's high-water mark if"
         " that rose meanwhile, otherwise by samples."
     )
+    if any(_earlier_peak(process).text for process in processes):
+        caption += " Before: that mark when the recording began, where it is higher."
     if left_out > 0:
         caption = f"{counted(left_out, 'more process', 'more processes')} in the report. {caption}"
     return Table(
@@ -320,18 +331,20 @@ def peak_table(run: ProgramRun) -> Table:
             Column("process", "right"),
             Column("command", max_width=_COMMAND_WIDTH, wraps=True),
             Column("peak", "right"),
+            Column("before", "right"),
         ),
         rows=tuple(
             Row(
                 str(process.pid),
                 shortened(process_name(process, run), _COMMAND_WIDTH),
                 format_size(process.peak_rss_bytes),
+                _earlier_peak(process),
             )
             for process in processes[:MAX_LINES]
         ),
         caption=caption,
         is_dense=True,
-    )
+    ).without_empty_columns()
 
 
 def process_table(run: ProgramRun, *, limit: int) -> Table:
@@ -348,6 +361,7 @@ def process_table(run: ProgramRun, *, limit: int) -> Table:
                 str(process.parent),
                 Cell(str(count), sort_key=count),
                 _size(process.peak_rss_bytes),
+                _earlier_peak(process),
                 _pss(process),
                 f"{format_duration(process.started_s)} to {end}" if end else "",
                 code,
@@ -361,6 +375,7 @@ def process_table(run: ProgramRun, *, limit: int) -> Table:
             Column("parent", "right", css="less"),
             Column("sessions", "right"),
             Column("peak RSS", "right", css="strong"),
+            Column("peak before", "right", css="less"),
             Column("largest PSS read", "right"),
             Column("life", css="less"),
             Column("exit code", "right", css="less"),

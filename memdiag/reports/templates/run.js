@@ -56,17 +56,22 @@
   const unitOf = (bytes) => (bytes >= 2 * GIB ? { by: GIB, name: "GiB" } : { by: MIB, name: "MiB" });
   const treeUnit = unitOf(highest), laneUnit = unitOf(highestLane);
 
-  // The name of a session stands at the right end of the visible part of its bar, or behind it.
+  // The name of a session stands at the right end of the visible part of its bar, or behind it: where it fits, otherwise
+  // shortened where more of it fits.
   const LETTER = 7.2;
-  const label = (bar) => clipped(bar.label, 44);
+  const MAX_BUTTONS = 12;
+  const MAX_LABEL = 44, MIN_LABEL = 3;
   function placed(lane, bar) {
-    const pixels = (chart.clientWidth - 80) / (range[1] - range[0]), needed = (LETTER * Math.min(44, bar.label.length) + 8) / pixels;
+    const pixels = (chart.clientWidth - 80) / (range[1] - range[0]), length = Math.min(MAX_LABEL, bar.label.length);
+    const letters = (from, to) => Math.min(length, Math.floor(((to - from) * pixels - 8) / LETTER));
     const end = Math.min(at(bar.end_s), range[1]);
     const phases = bar.segments.filter((each) => at(each.start_s) < end).map((each) => at(each.end_s));
-    if (end - Math.max(at(bar.start_s), range[0], ...phases) > needed) return { x: end, text: `${label(bar)} `, place: "middle left" };
+    const inside = letters(Math.max(at(bar.start_s), range[0], ...phases), end);
     const next = Math.min(range[1], ...lane.bars.filter((each) => each.row === bar.row && each.start_s >= bar.end_s).map((each) => at(each.start_s)));
-    if (at(bar.end_s) >= range[0] && next - end > needed) return { x: end, text: ` ${label(bar)}`, place: "middle right" };
-    return { x: end, text: "", place: "middle left" };
+    const behind = at(bar.end_s) >= range[0] ? letters(end, next) : 0;
+    if (Math.max(inside, behind) < Math.min(length, MIN_LABEL)) return { x: end, text: "", place: "middle left" };
+    if (inside >= behind) return { x: end, text: `${clipped(bar.label, inside)} `, place: "middle left" };
+    return { x: end, text: ` ${clipped(bar.label, behind)}`, place: "middle right" };
   }
   const nameColumns = (lane) => {
     const all = lane.bars.map((bar) => placed(lane, bar));
@@ -160,7 +165,7 @@
     const titled = (each, text) => made.annotations.push({
       xref: "paper", yref: "paper", x: 0, xanchor: "left", y: domain(each)[1], yanchor: "bottom", yshift: 2, showarrow: false, text, font: font(c, small ? 12 : 13),
     });
-    const letters = Math.max(20, Math.floor(chart.clientWidth / 9));
+    const letters = (rest) => Math.max(8, Math.floor((chart.clientWidth - made.margin.l) / 8) - rest.length);
     for (const each of panels) {
       if (each.kind === "sessions") {
         made[each.layout] = { domain: domain(each), range: [-each.lane.rows + 0.5, 0.5], fixedrange: true, showgrid: false, zeroline: false, showticklabels: false };
@@ -171,8 +176,8 @@
         domain: domain(each), range: [0, (1.1 * top) / unit.by], fixedrange: true, gridcolor: c.line, zeroline: false, nticks: 4, tickformat: ",",
         title: { text: unit.name, standoff: 6 },
       };
-      const peak = isTree ? `${line.is_peak_sampled ? "~" : ""}${size(line.peak_bytes)}` : size(each.lane.peak_bytes);
-      titled(each, isTree ? `<b>all processes</b> · peak ${peak}` : `<b>${clipped(each.lane.label, letters)}</b> · peak ${peak}`);
+      const peak = isTree ? ` · peak ${line.is_peak_sampled ? "~" : ""}${size(line.peak_bytes)}` : ` · peak ${size(each.lane.peak_bytes)}`;
+      titled(each, `<b>${isTree ? "all processes" : clipped(each.lane.label, letters(peak))}</b>${peak}`);
     }
     return made;
   }
@@ -192,17 +197,19 @@
       x: columns.map((each) => each.x), text: columns.map((each) => each.text), textposition: columns.map((each) => each.textposition),
     }, places);
   };
-  const press = (button) => { for (const each of document.querySelectorAll("#ranges > button")) each.setAttribute("aria-pressed", String(each === button)); };
+  const press = (pressed) => {
+    for (const each of document.querySelectorAll("#ranges > button")) each.setAttribute("aria-pressed", String(each === pressed));
+    for (const each of document.querySelectorAll("#ranges > select")) if (each !== pressed) each.value = "";
+  };
   const show = (next, button) => {
     range = next;
     press(button);
     Plotly.relayout(chart, { "xaxis.range": [...next] });
   };
-  const addRange = (text, next, isPeak) => {
+  const addRange = (text, next) => {
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = text;
-    if (isPeak) button.className = "peak";
     button.setAttribute("aria-pressed", "false");
     button.addEventListener("click", () => show(next, button));
     document.getElementById("ranges").append(button);
@@ -214,15 +221,27 @@
   };
 
   draw();
-  const wholeButton = addRange("whole run", range, false);
+  const wholeButton = addRange("whole run", range);
   press(wholeButton);
-  // The creations that lasted longest can be shown alone.
+  // Each creation can be shown alone: with a button, or with an entry of a list where there are many.
   const creation = (bar) => bar.segments.filter((each) => each.phase !== "first_run");
-  const lengthOf = (bar) => creation(bar).reduce((sum, each) => sum + each.end_s - each.start_s, 0);
-  const longest = lanes.flatMap((lane) => lane.bars).filter((bar) => creation(bar).length).sort((a, b) => lengthOf(b) - lengthOf(a)).slice(0, narrow() ? 2 : 5);
-  for (const bar of longest.sort((a, b) => a.number - b.number)) {
+  const created = lanes.flatMap((lane) => lane.bars).filter((bar) => creation(bar).length).sort((a, b) => a.number - b.number);
+  const rangeOf = (bar) => {
     const ends = bar.segments.map((each) => each.end_s);
-    addRange(`creation of session ${bar.number}`, around(bar.segments[0].start_s, Math.max(...creation(bar).map((each) => each.end_s), ...ends.slice(0, 1))), false);
+    return around(bar.segments[0].start_s, Math.max(...creation(bar).map((each) => each.end_s), ...ends.slice(0, 1)));
+  };
+  if (created.length > MAX_BUTTONS) {
+    const list = document.createElement("select");
+    list.setAttribute("aria-label", "Creation to show");
+    list.add(new Option("creation of session …", ""));
+    for (const bar of created) list.add(new Option(`creation of session ${bar.label}`, bar.number));
+    list.addEventListener("change", () => {
+      const bar = created.find((each) => String(each.number) === list.value);
+      show(bar ? rangeOf(bar) : whole.map(at), bar ? list : wholeButton);
+    });
+    document.getElementById("ranges").append(list);
+  } else {
+    for (const bar of created) addRange(narrow() ? `session ${bar.number}` : `creation of session ${bar.number}`, rangeOf(bar));
   }
 
   // Arrow keys move by a fifth of the visible range, plus and minus zoom around its middle.

@@ -1,7 +1,7 @@
 """The owner table: the resident set divided among weights, arena, libraries and the rest."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -133,6 +133,15 @@ def owner_label(owner: Owner) -> str:
         return _ARENA_PARTS.get(owner.name, ("", LABELS["arena"]))[1]
     layout = f" ({plain(owner.name)})" if owner.kind == "weights" else ""
     return f"{LABELS[owner.kind]}{layout}"
+
+
+def owner_sizes(owners: Sequence[Owner]) -> list[tuple[str, int]]:
+    """Return the label and size of each row of the owner table, the largest first."""
+    sizes: dict[str, int] = {}
+    for owner in owners:
+        label = owner_label(owner) if owner.kind == "arena" else LABELS[owner.kind]
+        sizes[label] = sizes.get(label, 0) + owner.bytes
+    return sorted(sizes.items(), key=lambda item: -item[1])
 
 
 def identified_share(attribution: Attribution) -> str:

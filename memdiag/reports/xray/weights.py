@@ -325,7 +325,10 @@ def _not_located(reason: str, groups: Sequence[Unidentifiable]) -> str:
     more = count - len(first)
     names = ", ".join([*first, f"+{more:,} more"] if more else first)
     weights = counted(count, "weight") + (f" ({names})" if first else "")
-    return f"Not located: {weights}, {format_size(size)}: {plain(reason)}."
+    return (
+        f"Not located: {weights}, {format_size(size)}: {plain(reason)}."
+        " Other owners contain their memory."
+    )
 
 
 def display_name(name: str) -> str:

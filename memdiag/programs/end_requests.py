@@ -1,0 +1,12 @@
+"""What a recorded process sends to end its recording: see `memdiag.programs.watcher`.
+
+A module of its own, because the recorded process imports it and must stay small.
+"""
+
+from typing import Final
+
+END: Final = b"e"
+"""End the recording and answer with the record."""
+
+END_WITH_REPORTS: Final = b"r"
+"""The same, and write the reports before the answer."""
