@@ -46,8 +46,8 @@ def test_above_its_budget_it_fails_before_it_runs(
     result.stdout.fnmatch_lines(
         [
             "memory budget: model.onnx: * MiB over its budget in *",
-            "  peak * budget 977 KiB *",
-            "  copies * 3   budget       2 *",
+            "  peak * budget 977 KiB (1 MB) *",
+            "  copies * 3   budget * 2 *",
             "  most copies: model.shared.weight, 3 of them, *",
             "  try: memdiag fix model.onnx --only shared-weight-transposed",
         ]
