@@ -31,7 +31,7 @@ from memdiag.runner.child import RECORDING_ADDRESS, is_measurement
 from memdiag.runner.observer import ProcessGone, Reading
 from memdiag.runner.temporary import own_prefix, remove_stale
 from memdiag.runner.timeline import SampleTimeline
-from memdiag.units import counted, format_duration
+from memdiag.units import counted, format_duration, some_of
 
 HOOK_FOLDER: Final = Path(__file__).parent / "hook"
 
@@ -338,9 +338,13 @@ class Recorder:
             and process.pid not in examined | self._interrupted
         ]
         if missing:
+            several = len(missing) > 1
             self.notes.append(
-                f"no X-ray at the end of process {', '.join(missing)}: a signal, exec or os._exit"
-                " ended it, as at the end of a multiprocessing pool that is not closed and joined"
+                f"no X-ray at the end of process{'es' if several else ''} {some_of(missing)}:"
+                f" {'they' if several else 'it'} ended without Python's exit handlers: by a signal"
+                " (uvicorn repeats the one that stopped it), by exec or os._exit, or in a"
+                " multiprocessing pool that was not closed and joined; memdiag xray takes one while"
+                f" {'they run' if several else 'it runs'}"
             )
 
     def _unrecorded(self) -> list[RecordedProcess]:
@@ -797,6 +801,7 @@ class Recorder:
                     t_s=round(started_s, 6),
                     reason=reason,
                     attribution=attribution,
+                    duration_s=round(self.now_s() - started_s, 6),
                 )
             )
             if process.unrecorded and self._models is None:

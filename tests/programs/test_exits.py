@@ -70,6 +70,7 @@ def test_the_wait_for_xrays_is_stated(tmp_path: Path, linear_model: Path) -> Non
     recording = record(tmp_path, SESSION, linear_model)
     (end,) = recording.xrays
     assert 0 < recording.end_xrays_s <= recording.duration_s - end.t_s
+    assert end.duration_s == pytest.approx(recording.end_xrays_s, abs=0.1)
 
 
 def test_a_process_waits_for_its_xray_no_longer_than_the_limit(
@@ -195,6 +196,7 @@ def test_forked_processes_run_the_sessions_that_they_inherit(
         for process in recording.processes
     ]
     assert counts == [{}, {1: 3}, {1: 4, 2: 6}]
+    assert [session.forked_run_count for session in recording.sessions] == [7, 6]
     # The copy of the inherited session in the child is not counted to the child's own session.
     for session in recording.sessions:
         assert session.memory is not None
