@@ -30,11 +30,11 @@ sessions.
 
 ## Not reported
 
-Sessions with no more threads than CPUs each, as long as all sessions of the process that
-are alive at the same time, with their callers, have no more than 4 threads for each CPU: a
-pipeline of three models, each with all CPUs, runs one after the other. Fractions of a CPU are rounded up.
-Sessions with the default and another provider than the CPU's, which starts threads of its
-own.
+Sessions with no more threads than CPUs each, as long as all sessions of the process
+that are alive at the same time, with their callers, have no more than 4 threads for
+each CPU: a pipeline of three models, each with all CPUs, runs one after the other.
+Fractions of a CPU are rounded up. Sessions with the default and another provider than
+the CPU's, which starts threads of its own.
 """
 
 from collections import defaultdict
