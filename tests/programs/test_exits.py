@@ -1,5 +1,6 @@
 """The ends of recorded processes: workers, and X-rays that take too long."""
 
+import re
 import sys
 import textwrap
 import time
@@ -64,6 +65,25 @@ def test_workers_have_an_xray_of_their_end(tmp_path: Path, linear_model: Path) -
     assert len(set(pids)) == 3
     assert sorted(each.pid for each in recording.xrays if each.reason == "end") == sorted(pids)
     assert all(session.memory is not None for session in recording.sessions)
+
+
+RELEASED = SESSION + "kept = bytearray(64 << 20)\ndel session\n"
+
+
+@pytest.mark.parametrize("has_another", [False, True])
+def test_released_sessions_are_the_reason_of_no_xray(
+    has_another: bool, tmp_path: Path, linear_model: Path
+) -> None:
+    another = SESSION.replace("session =", "another =") if has_another else ""
+    recording = record(tmp_path, RELEASED + another, linear_model)
+    assert len(recording.xrays) == has_another
+    if has_another:
+        assert recording.notes == ()
+        return
+    (note,) = recording.notes
+    found = re.search(r"was (\d+) MiB before .* created, and (\d+) MiB at its end", note)
+    assert found is not None
+    assert int(found[2]) - int(found[1]) >= 64
 
 
 def test_the_wait_for_xrays_is_stated(tmp_path: Path, linear_model: Path) -> None:

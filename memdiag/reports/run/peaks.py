@@ -13,8 +13,7 @@ from memdiag.units import counted, format_duration, format_size
 _TOLERANCE_S = 0.02  # between a sample and the report of a run
 _MAX_ACTIVITIES = 2
 _MAX_PROCESSES = 3
-_PHASE_WORDS: Mapping[PhaseName, str] = {"first_run": "first run"}
-_PHASE_ARTICLES: Mapping[PhaseName, str] = {"first_run": "the "}
+_PHASE_WORDS: Mapping[PhaseName, str] = {"first_run": "the first run"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +21,7 @@ class Activity:
     """A creation, first run or run of a session at one moment.
 
     Attributes:
-        text: such as ``first run of session 2 (m.onnx) with x: 1×3``.
+        text: such as ``the first run of session 2 (m.onnx) with x: 1×3``.
         short_text: the same where the model was named before: ``the first run of session 2``.
         shapes: those of the inputs, in words; empty if they are not known.
     """
@@ -92,7 +91,7 @@ def _phases(run: ProgramRun, t_s: float) -> Iterator[Activity]:
                 if time.phase == "first_run" and len(session.shapes) == 1:
                     shapes = shapes_text(session.shapes[0].shapes)
                     text += f" with {shapes}"
-                short = f"{_PHASE_ARTICLES.get(time.phase, '')}{what} of session {session.number}"
+                short = f"{what} of session {session.number}"
                 yield Activity(session=session, text=text, short_text=short, shapes=shapes)
 
 

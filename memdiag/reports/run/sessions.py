@@ -65,16 +65,18 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
         ),
         rows=tuple(lines[:MAX_LINES]),
         is_dense=True,
-    ).fitted(width, _OPTIONAL_COLUMNS)
+    )
+    table = table.without_empty_columns().fitted(width, _OPTIONAL_COLUMNS)
     left_out = len(lines) - MAX_LINES
     more = f"{left_out:,} more lines are in the report. " if left_out > 0 else ""
     sampled = f" ({_SAMPLED})" if any(map(peak_mark, run.sessions)) else ""
-    has_model = any(column.heading == "in model" for column in table.columns)
-    in_model = "; in model: those of one model" if has_model else ""
+    headings = {column.heading for column in table.columns}
+    in_model = "; in model: those of one model" if "in model" in headings else ""
+    arena = " Arena: in use / free, but kept for later runs." if "arena" in headings else ""
     caption = (
         f"{more}MiB. Peak: largest resident set of the process; in the line of a session, during"
         f" its creation and first run{sampled}. Rise: how much these raised it. Weights: resident"
-        f" copies{in_model}. Arena: in use / free, but kept for later runs."
+        f" copies{in_model}.{arena}"
     )
     return replace(table, caption=caption)
 
