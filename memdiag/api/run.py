@@ -3,7 +3,9 @@
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -93,14 +95,15 @@ def run_program(
             raise UsageError(f"{words[0]}: cannot be started ({error.strerror}).") from error
         interrupt = Interrupt(process.pid)
 
-        def has_ended() -> bool:
-            if process.poll() is not None:
-                return True
-            if is_complete(recorder):
-                interrupt.update(recorder.now_s())
-            return False
+        with _SignalPassing(process, recorder) as signals, most_open_files():
 
-        with _passing_signals_on(process, recorder), most_open_files():
+            def has_ended() -> bool:
+                if signals.has_process_ended():
+                    return True
+                if is_complete(recorder):
+                    interrupt.update(recorder.now_s())
+                return False
+
             recorder.run(process.pid, has_ended, on_progress)
         return assemble_run(
             recorder, words, process.returncode, memdiag_version=memdiag.__version__
@@ -131,27 +134,102 @@ def _streams(name: str | os.PathLike[str] | None) -> Iterator[dict[str, Any]]:
         yield {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors}
 
 
-class _passing_signals_on:  # a context manager
-    """Has signals that end a program reach `process`; this process waits for its end.
+def _numbers(*names: str) -> list[int]:
+    """Return the numbers of the signals that this system has."""
+    return [getattr(signal, f"SIG{name}") for name in names if hasattr(signal, f"SIG{name}")]
 
-    Ctrl-C reaches the process without help: it is in the same group.
+
+_PASSED_ON: Final = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "TTIN", "TTOU", "WINCH")
+"""Signals that have a meaning for programs, such as gunicorn: stop, reload, reopen the logs."""
+
+_OF_TERMINAL: Final = frozenset({signal.SIGINT, *_numbers("QUIT", "TTIN", "TTOU", "WINCH")})
+_STOPPING: Final = frozenset({signal.SIGINT, signal.SIGTERM, *_numbers("HUP", "QUIT")})
+_OFTEN_SENT_TO_GROUPS: Final = frozenset({signal.SIGINT, *_numbers("QUIT")})
+GROUP_SIGNAL_S: Final = 0.5
+"""Seconds after which these are passed on: a program that has ended meanwhile had the signal."""
+
+_STOPPED_BY_TERMINAL: Final = frozenset(_numbers("TTIN", "TTOU"))
+
+
+def _other_threads_block(numbers: Collection[int]) -> bool:
+    """Return whether signals `numbers` wait for this thread once it blocks them; Linux only."""
+    wanted = sum(1 << (number - 1) for number in numbers)
+    try:
+        threads = set(os.listdir("/proc/self/task")) - {str(threading.get_native_id())}
+        for thread in threads:
+            status = Path("/proc/self/task", thread, "status").read_text()
+            blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+            if wanted & ~blocked:
+                return False
+    except OSError:
+        return False
+    return hasattr(signal, "sigtimedwait")
+
+
+class _SignalPassing:
+    """Passes signals that were sent to this process on to the program, whose end it waits for.
+
+    A terminal sends its signals, such as that of Ctrl-C, to all processes of the foreground: the
+    program has them already. They come from the kernel (`si_code`), and others from a process.
+
+    A signal that a process sends to the whole group cannot be told from one to this process alone.
+
+    Used as a context manager, within which the signals are blocked in this thread. Where another
+    thread does not block them, or the system does not report who sent a signal, signals that may
+    come from a terminal are not passed on.
     """
 
     def __init__(self, process: "subprocess.Popen[bytes]", recorder: Recorder) -> None:
         self._process = process
         self._recorder = recorder
         self._handlers: dict[int, Any] = {}
+        self._blocked_before: set[int] | None = None
+        self._due: list[tuple[float, int]] = []
 
-    def __enter__(self) -> None:
-        for name in ("SIGTERM", "SIGHUP"):
-            number = getattr(signal, name)
-            self._handlers[number] = signal.signal(number, self._pass_on)
-        self._handlers[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: None)
+    def __enter__(self) -> "_SignalPassing":
+        for number in _numbers(*_PASSED_ON):
+            self._handlers[number] = signal.signal(number, self._handle)
+        if _other_threads_block(self._handlers):
+            self._blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, self._handlers)
+        return self
 
-    def _pass_on(self, number: int, frame: object) -> None:
-        self._recorder.program_is_stopping()
+    def has_process_ended(self) -> bool:
+        """Pass on the signals that have arrived, and return whether the program has ended."""
+        for number, is_from_kernel in self._arrived():
+            if not is_from_kernel:
+                delay_s = GROUP_SIGNAL_S if number in _OFTEN_SENT_TO_GROUPS else 0.0
+                self._due.append((time.monotonic() + delay_s, number))
+            elif number in _STOPPED_BY_TERMINAL:  # this process would stop with the program
+                os.kill(os.getpid(), signal.SIGSTOP)
+        if self._process.poll() is not None:
+            return True
+        now_s = time.monotonic()
+        for at_s, number in self._due:
+            if at_s <= now_s:
+                self._pass_on(number)
+        self._due = [each for each in self._due if each[0] > now_s]
+        return False
+
+    def _arrived(self) -> Iterator[tuple[int, bool]]:
+        """Yield each signal that has arrived, and whether it came from the kernel."""
+        if self._blocked_before is None:
+            return
+        while (info := signal.sigtimedwait(self._handlers, 0)) is not None:
+            yield info.si_signo, info.si_code > 0
+
+    def _handle(self, number: int, frame: object) -> None:
+        if number not in _OF_TERMINAL:
+            self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
+        if number in _STOPPING:
+            self._recorder.program_is_stopping()
         self._process.send_signal(number)
 
     def __exit__(self, *error: object) -> None:
+        if self._blocked_before is not None:
+            for _ in self._arrived():  # too late: the program has ended
+                pass
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked_before)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)

@@ -9,8 +9,8 @@ import atexit
 import os
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -73,6 +73,22 @@ def run_in_worker(command: Callable[[], int]) -> NoReturn:
         code = ERROR
     # Nothing is left to clean up here, and nothing of the worker's output is buffered here.
     os._exit(code)
+
+
+@contextmanager
+def signals_for_main_thread() -> Iterator[None]:
+    """Have threads that start in the block, as those of numpy at its import, receive no signal.
+
+    A signal of the process otherwise arrives in any thread, and not where it is waited for.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def run_here(command: Callable[[], int]) -> NoReturn:

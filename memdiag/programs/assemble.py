@@ -3,6 +3,7 @@
 import os
 import re
 import sysconfig
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -70,6 +71,11 @@ def assemble_run(
     root = recorder.processes[0].pid if recorder.processes else 0
     processes = tuple(_process(each, root, exit_code) for each in recorder.processes)
     marks = [0, *(each.peak_rss_bytes for each in processes)]
+    forked_run_counts = Counter[int]()
+    for each in recorder.processes:
+        for inherited in each.inherited.values():
+            runs = inherited.run_count + inherited.is_running
+            forked_run_counts[inherited.session.number] += runs
     duration_s = recorder.now_s()
     if recorder.watched_s is not None:
         duration_s = recorder.watched_s + recorder.end_xrays_s
@@ -83,7 +89,9 @@ def assemble_run(
         peak_s=round(_peak_s(samples, recorder), 6),
         peak_pss_bytes=max(pss, default=None),
         processes=processes,
-        sessions=tuple(map(_session, recorder.sessions)),
+        sessions=tuple(
+            _session(each, forked_run_counts[each.number]) for each in recorder.sessions
+        ),
         peaks=tuple(recorder.peaks),
         samples=TreeSamples(
             t_s=samples.t_s,
@@ -157,7 +165,7 @@ def _process(process: RecordedProcess, root: int, exit_code: int | None) -> Prog
     )
 
 
-def _session(session: RecordedSession) -> ProgramSession:
+def _session(session: RecordedSession, forked_run_count: int) -> ProgramSession:
     described = session.description
     callers = tuple(
         Caller(file=file, line=line, function=function)
@@ -183,6 +191,7 @@ def _session(session: RecordedSession) -> ProgramSession:
         peak_phase=session.peak_phase(),
         shared_with=tuple(sorted(session.shared_with)),
         run_count=sum(each.runs for each in shapes),
+        forked_run_count=forked_run_count,
         run_threads=session.run_threads,
         shapes=tuple(shapes),
         first_run_s=None if session.first_run_s is None else round(session.first_run_s, 6),

@@ -42,6 +42,7 @@ class RecordedProcess:
         executable: its Python interpreter; empty if it is not known.
         import_path: the folders from which its Python imports modules.
         has_said_exit: whether its hook has sent the last counts of runs.
+        exit_rss_bytes: the resident set at that moment; None if it is not known.
         kept_values: the inputs and outputs of earlier runs that are alive, and the number of those
             that were looked at; empty if they are not watched.
 
@@ -72,6 +73,7 @@ class RecordedProcess:
         self.models: dict[str, bool] = {}
         self.connections = 0
         self.has_said_exit = False
+        self.exit_rss_bytes: int | None = None
         self.kept_values: dict[str, tuple[int, int]] = {}
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}
@@ -266,6 +268,9 @@ class RecordedSession:
         now_s: seconds since the start of the recording.
         fields: what the hook tells at the start of the creation.
         before: the process at the start of the creation.
+
+    Attributes:
+        rss_before_bytes: the resident set of the process then.
     """
 
     def __init__(
@@ -292,6 +297,7 @@ class RecordedSession:
         self.shared_with: set[int] = set()
         self.memory: SessionMemory | None = None
         self.started_threads: int | None = None
+        self.rss_before_bytes = before.boundary.memory.rss_bytes
         self._threads_before = before.threads
         self._log = LogParser(os.urandom(16).hex())
         local = fields["session"]

@@ -31,7 +31,7 @@ from memdiag.runner.child import RECORDING_ADDRESS, is_measurement
 from memdiag.runner.observer import ProcessGone, Reading
 from memdiag.runner.temporary import own_prefix, remove_stale
 from memdiag.runner.timeline import SampleTimeline
-from memdiag.units import counted, format_duration
+from memdiag.units import counted, format_duration, format_size, some_of
 
 HOOK_FOLDER: Final = Path(__file__).parent / "hook"
 
@@ -309,6 +309,7 @@ class Recorder:
             pass
         self._note_unread()
         self._note_missing_xrays()
+        self._note_released_sessions()
         if self._live and root not in self._live:
             pids = ", ".join(map(str, self._live))
             self.notes.append(
@@ -342,10 +343,39 @@ class Recorder:
             and process.pid not in examined | self._interrupted
         ]
         if missing:
+            several = len(missing) > 1
             self.notes.append(
-                f"no X-ray at the end of process {', '.join(missing)}: a signal, exec or os._exit"
-                " ended it, as at the end of a multiprocessing pool that is not closed and joined"
+                f"no X-ray at the end of process{'es' if several else ''} {some_of(missing)}:"
+                f" {'they' if several else 'it'} ended without Python's exit handlers: by a signal"
+                " (uvicorn repeats the one that stopped it), by exec or os._exit, or in a"
+                " multiprocessing pool that was not closed and joined; memdiag xray takes one while"
+                f" {'they run' if several else 'it runs'}"
             )
+
+    def _note_released_sessions(self) -> None:
+        """Note the processes without an X-ray because their sessions were released before."""
+        examined = {xray.pid for xray in self.xrays}
+        released = [
+            process
+            for process in self.processes
+            if self._xray
+            and process.exit_rss_bytes is not None
+            and process.pid not in examined
+            and any(session.providers for session in process.local_sessions.values())
+            and not process.live_sessions
+        ]
+        if not released:
+            return
+        process = max(released, key=lambda each: each.exit_rss_bytes or 0)
+        first = next(iter(process.local_sessions.values()))
+        more = f" (and of {len(released) - 1} more processes)" if len(released) > 1 else ""
+        self.notes.append(
+            f"no X-ray at the end of process {process.pid}{more}: its sessions had been released."
+            f" Its resident set was {format_size(first.rss_before_bytes)} before the first one was"
+            f" created, and {format_size(process.exit_rss_bytes or 0)} at its end. To see the"
+            " owners, run memdiag xray with the folder of the recording in a second terminal while"
+            " a session is alive, or have the program keep its sessions until its end"
+        )
 
     def _unrecorded(self) -> list[RecordedProcess]:
         """Return the processes that use onnxruntime without the hook."""
@@ -672,7 +702,7 @@ class Recorder:
                     process.session(fields).finish_first_run(now_s)
                 case "exit":
                     process.has_said_exit = True
-                    process.sample(now_s)
+                    process.exit_rss_bytes = process.sample(now_s)
                     if self._xray and process.live_sessions:
                         return self._start_end_xray(
                             process, connection, asks, process_ends=fields["process_ends"]
@@ -812,6 +842,7 @@ class Recorder:
                     t_s=round(started_s, 6),
                     reason=reason,
                     attribution=attribution,
+                    duration_s=round(self.now_s() - started_s, 6),
                 )
             )
             if process.unrecorded and self._models is None:

@@ -120,6 +120,7 @@ class ProgramSession(Record, frozen=True, kw_only=True):
         shared_with: numbers of the sessions that were created or run in the same process meanwhile,
             so that the peaks of the phases are not this session's alone.
         run_count: the number of runs.
+        forked_run_count: the number of runs of its copies in forks of the process.
         run_threads: the number of threads that ran it.
         shapes: the runs by the shapes of their inputs, the most frequent first.
         last_run_s: the end of the last run, in seconds since the start of the recording.
@@ -152,6 +153,7 @@ class ProgramSession(Record, frozen=True, kw_only=True):
     started_threads: int | None = None
     called_from: str | None = None
     peak_phase: PhaseName | None = None
+    forked_run_count: int = 0
 
     @property
     def model_key(self) -> str:
@@ -180,7 +182,9 @@ class ProcessXray(Record, frozen=True, kw_only=True):
     """The owners of the memory of a process at one moment.
 
     Attributes:
-        t_s: seconds since the start of the recording.
+        t_s: when it began, in seconds since the start of the recording.
+        duration_s: the seconds that it took; at the end of a process it waits for them. None in
+            records of older versions.
         reason: why it was taken then.
     """
 
@@ -188,6 +192,7 @@ class ProcessXray(Record, frozen=True, kw_only=True):
     t_s: float
     reason: XrayReason
     attribution: Attribution
+    duration_s: float | None = None
 
 
 class InheritedSession(Record, frozen=True, kw_only=True):

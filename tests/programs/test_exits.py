@@ -1,5 +1,6 @@
 """The ends of recorded processes: workers, and X-rays that take too long."""
 
+import re
 import sys
 import textwrap
 import time
@@ -66,10 +67,30 @@ def test_workers_have_an_xray_of_their_end(tmp_path: Path, linear_model: Path) -
     assert all(session.memory is not None for session in recording.sessions)
 
 
+RELEASED = SESSION + "kept = bytearray(64 << 20)\ndel session\n"
+
+
+@pytest.mark.parametrize("has_another", [False, True])
+def test_released_sessions_are_the_reason_of_no_xray(
+    has_another: bool, tmp_path: Path, linear_model: Path
+) -> None:
+    another = SESSION.replace("session =", "another =") if has_another else ""
+    recording = record(tmp_path, RELEASED + another, linear_model)
+    assert len(recording.xrays) == has_another
+    if has_another:
+        assert recording.notes == ()
+        return
+    (note,) = recording.notes
+    found = re.search(r"was (\d+) MiB before .* created, and (\d+) MiB at its end", note)
+    assert found is not None
+    assert int(found[2]) - int(found[1]) >= 64
+
+
 def test_the_wait_for_xrays_is_stated(tmp_path: Path, linear_model: Path) -> None:
     recording = record(tmp_path, SESSION, linear_model)
     (end,) = recording.xrays
     assert 0 < recording.end_xrays_s <= recording.duration_s - end.t_s
+    assert end.duration_s == pytest.approx(recording.end_xrays_s, abs=0.1)
 
 
 def test_a_process_waits_for_its_xray_no_longer_than_the_limit(
@@ -195,6 +216,7 @@ def test_forked_processes_run_the_sessions_that_they_inherit(
         for process in recording.processes
     ]
     assert counts == [{}, {1: 3}, {1: 4, 2: 6}]
+    assert [session.forked_run_count for session in recording.sessions] == [7, 6]
     # The copy of the inherited session in the child is not counted to the child's own session.
     for session in recording.sessions:
         assert session.memory is not None

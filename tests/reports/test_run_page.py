@@ -64,7 +64,7 @@ def test_what_is_not_listed_is_counted() -> None:
 def test_marks_of_runs_and_shapes_are_on_the_page() -> None:
     page = html(runs.server())
     assert "raised the peak" in page
-    assert "x 1×3×640×640" in page
+    assert "x: 1×3×640×640" in page
     charts = page.partition('id="charts">')[2].partition("</script>")[0]
     assert "run of session 1 (a.onnx)" in charts
 
@@ -98,7 +98,7 @@ def hover(page: Any, trace: str, point: int) -> str:
 
 
 HOVER_TEXTS = (
-    ("runs", 0, ("peak raised to 210 MiB", "session 1 (a.onnx)", "x 1×3×640×640")),
+    ("runs", 0, ("peak raised to 210 MiB", "session 1 (a.onnx)", "x: 1×3×640×640")),
     ("phases", 0, ("parse of session 1",)),
     ("sessions", 0, ("session 1 a.onnx", "created at app/main.py:8", "runs: 6")),
     ("process 100", 3, ("200 MiB in process 100", "anonymous 180 MiB")),

@@ -11,12 +11,20 @@ from rich.console import Console
 
 from memdiag.records import codec
 from memdiag.records.attribution import SearchedModel
-from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession, RunPeak
+from memdiag.records.run import (
+    ProcessXray,
+    ProgramFinding,
+    ProgramRun,
+    ProgramSession,
+    RunPeak,
+    XrayReason,
+)
 from memdiag.reports.run import REPORT
 from memdiag.reports.run.headline import remarks, run_headline
 from memdiag.reports.run.names import command_text, model_names, numbers, shapes_text
 from memdiag.reports.run.owners import process_owners, tiles
 from memdiag.reports.run.peaks import largest_session, moment
+from memdiag.reports.run.picture import draw
 from memdiag.reports.run.savings import after_findings
 from memdiag.reports.run.sessions import (
     peak_sentences,
@@ -87,12 +95,12 @@ def _with_one_shape(number: int, **changes: int) -> ProgramSession:
         (
             runs.run(_with_one_shape(1, peak=310), runs.session(9), peak_s=2.15),
             "Session 1 (a.onnx) takes most: +210 MiB in its creation and first run; the program's"
-            " peak is 310 MiB, in its first run (x 1×3×640×640). ",
+            " peak is 310 MiB, in the first run of session 1 (x: 1×3×640×640). ",
         ),
         (
             runs.run(runs.session(1, peak=310), runs.session(9), peak_s=1.95),
             "Session 1 (a.onnx) takes most: +210 MiB in its creation and first run; the program's"
-            " peak is 310 MiB, in its prepack. ",
+            " peak is 310 MiB, in prepack of session 1. ",
         ),
         (
             runs.run(runs.session(1, peak=310), runs.session(9), peak_s=9.95),
@@ -101,7 +109,8 @@ def _with_one_shape(number: int, **changes: int) -> ProgramSession:
         ),
         (
             runs.run(runs.session(1), runs.session(2), runs.session(3)),
-            "Session 1 (a.onnx) and 2 more take most: +60 MiB each in creation and first run; ",
+            "Session 1 (a.onnx) and 2 more sessions take most: +60 MiB each in creation and first"
+            " run; ",
         ),
         (
             runs.run(runs.session(1), runs.session(2, peak=310, shared_with=(1, 3))),
@@ -165,7 +174,7 @@ def test_what_happened_at_the_peak_is_named() -> None:
     run = runs.run(first, other, peaks=(peak,))
     assert moment(run, 1.1) == "parse of session 1 (a.onnx)"
     assert moment(run, 1.35) == "optimize of session 1 (a.onnx) and parse of session 2 (b.onnx)"
-    assert moment(run, 5.5) == "a run of session 1 (a.onnx) with x 1×3×640×640"
+    assert moment(run, 5.5) == "a run of session 1 (a.onnx) with x: 1×3×640×640"
     assert moment(run, 5.0) == ""  # before the run, which lasted 0.9 s
     assert moment(run, 9.0) == ""
 
@@ -184,11 +193,11 @@ def test_the_peak_and_the_largest_rises_are_different_facts() -> None:
     peak, rise, creation = peak_sentences(runs.server())
     assert peak.startswith(
         "Peak of the program: 310 MiB at 4.0 s, during prepack of session 4 (a.onnx) in process 101"
-        " and a run of session 1 (a.onnx) with x 1×3×640×640 in process 100. Then resident:"
+        " and a run of session 1 (a.onnx) with x: 1×3×640×640 in process 100. Then resident:"
         " process 100 210 MiB, process 101 90 MiB"
     )
     assert rise == (
-        "Largest rise in a run after the first: session 1 (a.onnx) with x 1×3×640×640 in process"
+        "Largest rise in a run after the first: session 1 (a.onnx) with x: 1×3×640×640 in process"
         " 100, +50 MiB to 210 MiB at 4.5 s."
     )
     assert creation.startswith("Largest rise in a creation and first run: session 4 (a.onnx)")
@@ -200,7 +209,7 @@ def test_the_peak_and_the_largest_rises_are_different_facts() -> None:
     ("peak_s", "text"),
     [
         (0.5, "during no creation and no run of a session."),
-        (9.0, "during no creation and no run of a session."),
+        (9.0, "after the last run of a session (at 6.0 s)."),
         (3.0, "no run that raised the memory of its process (session 1 was in use)."),
     ],
 )
@@ -208,6 +217,56 @@ def test_a_peak_without_a_known_cause(peak_s: float, text: str) -> None:
     run = runs.run(runs.session(1), peak_s=peak_s)
     assert peak_sentences(run)[0].endswith(text)
     assert peak_sentences(runs.run()) == ()
+
+
+@pytest.mark.parametrize(
+    ("peak_s", "ending"),
+    [(7.5, ", while process 100 ended"), (6.5, ""), (9.5, "")],
+    ids=["after its X-ray began", "before", "after its end"],
+)
+def test_a_peak_while_the_process_ended_is_named(peak_s: float, ending: str) -> None:
+    end = msgspec.structs.replace(runs.xray(100), t_s=7.0, duration_s=2.0)
+    process = runs.process(100, *[200] * 9)
+    run = runs.run(
+        runs.session(1), processes=(process,), xrays=(end,), peak_s=peak_s, end_xrays_s=2.0
+    )
+    after = f"after the last run of a session (at 6.0 s){ending}."
+    assert peak_sentences(run)[0].endswith(after)
+    assert f"310 MiB, at {peak_s} s, {after}" in run_headline(run).first
+    assert run_headline(run).first.endswith("in 10 s, 2.0 s of them for X-rays at the end.")
+
+
+def test_times_of_xrays_at_the_end_that_overlap_are_one() -> None:
+    def xray(t_s: float, duration_s: float | None, reason: XrayReason = "end") -> ProcessXray:
+        made = runs.xray(100)
+        return msgspec.structs.replace(made, t_s=t_s, duration_s=duration_s, reason=reason)
+
+    found = (
+        xray(7.0, 2.0),
+        xray(2.0, 1.0, "peak"),
+        xray(8.0, 0.5),
+        xray(4.0, 1.0),
+        xray(1.0, None),
+    )
+    assert run_timeline(runs.run(xrays=found)).end_xrays == ((4.0, 5.0), (7.0, 9.0))
+
+
+def test_the_picture_has_the_whole_answer() -> None:
+    run = msgspec.structs.replace(runs.server(), end_xrays_s=2.0)
+    figure = draw(run)
+    texts = [" ".join(text.get_text().split()) for text in figure.texts]
+    assert run_headline(run).first in texts
+
+
+def test_runs_in_forks_are_runs() -> None:
+    forked = runs.session(1, run_count=0, forked_run_count=20)
+    both = runs.session(2, forked_run_count=3)
+    never = runs.session(3, run_count=0, path="/models/b.onnx")
+    text = words(shown(runs.run(forked, both, never)))
+    assert "Session 3 never ran (b.onnx)." in text
+    assert " 20 in forks" in text
+    assert " 6 + 3 in forks" in text
+    assert "after the last run" not in peak_sentences(runs.run(both, peak_s=9.0))[0]
 
 
 def test_the_duration_of_a_run_is_its_own() -> None:
@@ -270,14 +329,14 @@ def test_the_table_has_processes_and_their_sessions() -> None:
     lines = shown(runs.server(), width=76).splitlines()
     start = next(i for i, text in enumerate(lines) if text.startswith("process / session"))
     table = [text.split() for text in lines[start : start + 9]]
-    assert table[0][-4:] == ["peak", "weights", "arena", "runs"]
+    assert table[0][-5:] == ["peak", "rise", "weights", "arena", "runs"]
     assert table[1] == ["100", "python", "main.py", "--port", "80", "210"]
-    assert table[2] == ["1", "a.onnx", "app/main.py:8", "+60", "20", "1.0/30", "6"]
-    assert table[3] == ["2", "b.onnx", "app/main.py:8", "+60", "released", "6"]
+    assert table[2] == ["1", "a.onnx", "app/main.py:8", "160", "+60", "20", "1.0/30", "6"]
+    assert table[3] == ["2", "b.onnx", "app/main.py:8", "160", "+60", "released", "6"]
     assert table[4][-1] == "never"
     assert table[5][-1] == "failed"
     assert table[6][0] == "101"
-    assert table[7] == ["4", "a.onnx", "app/main.py:8", "+210", "10", "1.0/100", "6"]
+    assert table[7] == ["4", "a.onnx", "app/main.py:8", "310", "+210", "10", "1.0/100", "6"]
     assert table[8][0] == "102"
 
 
@@ -524,8 +583,8 @@ def test_commands_lose_their_folders(command: tuple[str, ...], text: str | None)
 def test_shapes_in_words() -> None:
     assert shapes_text(None) == "other shapes"
     assert shapes_text({}) == "IOBinding"
-    assert shapes_text({"x": (1, 3), "s": ()}) == "x 1×3, s scalar"
-    assert shapes_text(dict.fromkeys("abcde", (1,))) == "a 1, b 1, c 1 and 2 more"
+    assert shapes_text({"x": (1, 3), "s": ()}) == "x: 1×3, s: scalar"
+    assert shapes_text(dict.fromkeys("abcde", (1,))) == "a: 1, b: 1, c: 1 and 2 more"
 
 
 def test_tiles_sum_up_to_the_resident_sets() -> None:
@@ -575,5 +634,5 @@ def test_processes_with_sessions_get_lanes_first() -> None:
     assert [lane.pid for lane in line.lanes] == [100, 101]
     assert line.left_out == 1
     assert [mark.sentences for mark in line.lanes[0].peaks] == [
-        ("run of session 1 (a.onnx)", "x 1×3×640×640")
+        ("run of session 1 (a.onnx)", "x: 1×3×640×640")
     ]

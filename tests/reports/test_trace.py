@@ -118,7 +118,15 @@ def test_a_run_has_a_track_for_each_process_and_session() -> None:
     (peak,) = (event for event in events if event["ph"] == "i")
     assert (peak["pid"], peak["tid"], peak["ts"]) == (100, 1, 4_500_000)
     assert peak["name"] == "peak raised to 210 MiB"
-    assert peak["args"]["input_shapes"] == "x 1×3×640×640"
+    assert peak["args"]["input_shapes"] == "x: 1×3×640×640"
+
+
+def test_the_wait_for_the_xray_at_the_end_is_a_slice() -> None:
+    end = msgspec.structs.replace(runs.xray(100), t_s=7.0, duration_s=1.5)
+    peak = msgspec.structs.replace(end, reason="peak", t_s=6.0)
+    events = events_of(runs.run(xrays=(peak, end)))
+    (wait,) = (event for event in events if event["ph"] == "X")
+    assert (wait["pid"], wait["ts"], wait["dur"]) == (100, 7_000_000, 1_500_000)
 
 
 def test_memory_is_counted_by_process_and_in_all() -> None:

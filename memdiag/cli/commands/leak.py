@@ -234,7 +234,10 @@ def _observe_process(options: Namespace, line: StatusLine) -> Growth:
 
 def _observe_program(options: Namespace) -> int:
     """Run the program, which keeps the terminal; the summary goes to standard error."""
-    from memdiag.api.leak_program import has_failed, leak_program
+    from memdiag.cli.worker import signals_for_main_thread
+
+    with signals_for_main_thread():
+        from memdiag.api.leak_program import has_failed, leak_program
     from memdiag.cli.output import Destination
 
     if options.target is not None:

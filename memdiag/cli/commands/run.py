@@ -57,7 +57,10 @@ def run(options: Namespace) -> int:
     """
     from rich.console import Console
 
-    from memdiag.api.run import run as record
+    from memdiag.cli.worker import signals_for_main_thread
+
+    with signals_for_main_thread():
+        from memdiag.api.run import run as record
     from memdiag.cli.output import Destination
     from memdiag.reports import report_of
 

@@ -122,7 +122,7 @@ def _element_count(shapes: _Shapes) -> int:
 
 
 def _shapes_text(shapes: _Shapes) -> str:
-    """Return shapes as text: ``ids 8 × 512, mask 8 × 512``."""
+    """Return shapes as text: ``ids: 8×512, mask: 8×512``."""
     return ", ".join(
-        f"{name} {' × '.join(map(str, shape)) or 'scalar'}" for name, shape in shapes.items()
+        f"{name}: {'×'.join(map(str, shape)) or 'scalar'}" for name, shape in shapes.items()
     )

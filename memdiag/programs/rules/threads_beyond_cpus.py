@@ -13,8 +13,10 @@ the others. Each thread also has a stack, a part of malloc's arenas, and scratch
 kernels.
 
 The CPUs are the smaller of the affinity and of the limits of the control groups (`cpu.max`,
-or `cpu.cfs_quota_us`), when the last session was created. Threads of sessions with the
-default were counted while the session was created.
+or `cpu.cfs_quota_us`), when the last session was created. The threads are those that each
+session was seen to start at its creation (where several were created at once,
+`intra_op_num_threads - 1`), and the threads that call `run()`, which count once for all
+sessions.
 
 ## What to do
 
@@ -28,17 +30,18 @@ default were counted while the session was created.
 
 ## Not reported
 
-Sessions with no more threads than CPUs each, as long as all sessions of the process that
-are alive at the same time have no more than 4 threads for each CPU: a pipeline of three
-models, each with all CPUs, runs one after the other. Fractions of a CPU are rounded up.
-Sessions with the default and another provider than the CPU's, which starts threads of its
-own.
+Sessions with no more threads than CPUs each, as long as all sessions of the process
+that are alive at the same time, with their callers, have no more than 4 threads for
+each CPU: a pipeline of three models, each with all CPUs, runs one after the other.
+Fractions of a CPU are rounded up. Sessions with the default and another provider than
+the CPU's, which starts threads of its own.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from math import ceil
+from typing import NamedTuple
 
 from memdiag.errors import UsageError
 from memdiag.ort.releases import SHARED_POOL_SINCE, THREADS_BY_ENVIRONMENT_SINCE
@@ -72,19 +75,60 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         group[0].pid: alive_together(group)
         for group in grouped(created_sessions(run), lambda each: each.pid)
     }
-    alike: defaultdict[tuple[float, str | None, tuple[int, ...]], list[ProgramSession]]
+    alike: defaultdict[tuple[float, str | None, _Threads], list[ProgramSession]]
     alike = defaultdict(list)
     for process in run.processes:
         sessions = sessions_by_process.get(process.pid, [])
-        threads = tuple(filter(None, map(_intra_op_threads, sessions)))
-        if process.cpus_allowed is None or not threads:
+        threads = _threads(sessions)
+        if process.cpus_allowed is None or threads is None:
             continue
         cpus = ceil(process.cpus_allowed)
-        if max(threads) > cpus or sum(threads) > _MAX_THREADS_PER_CPU * cpus:
-            key = process.cpus_allowed, process.onnxruntime, tuple(sorted(threads))
-            alike[key] += sessions
+        if threads.of_one_run > cpus or threads.total > _MAX_THREADS_PER_CPU * cpus:
+            alike[process.cpus_allowed, process.onnxruntime, threads] += sessions
     for (allowed, onnxruntime, threads), sessions in alike.items():
         yield _finding(allowed, onnxruntime, threads, sessions)
+
+
+class _Threads(NamedTuple):
+    """The threads of the sessions of a process that are alive at the same time.
+
+    Attributes:
+        sessions: the number of sessions whose threads are known.
+        started: the threads that the sessions started.
+        callers: the threads that call `run()`; several sessions may have the same one.
+        of_one_run: the threads that work on one run, its caller among them.
+    """
+
+    sessions: int
+    started: int
+    callers: int
+    of_one_run: int
+
+    @property
+    def total(self) -> int:
+        """The threads of all the sessions and their callers."""
+        return self.started + self.callers
+
+
+def _threads(sessions: Sequence[ProgramSession]) -> _Threads | None:
+    """Return the threads of `sessions`; None if they are not known for any of them."""
+    of_runs = {each.number: threads for each in sessions if (threads := _intra_op_threads(each))}
+    if not of_runs:
+        return None
+    known = [session for session in sessions if session.number in of_runs]
+    return _Threads(
+        sessions=len(known),
+        started=sum(_started(each, of_runs[each.number] - 1) for each in known),
+        callers=max(1, *(session.run_threads for session in known)),
+        of_one_run=max(of_runs.values()),
+    )
+
+
+def _started(session: ProgramSession, expected: int) -> int:
+    """Return the threads that `session` started; `expected` if they were not counted."""
+    if session.providers != _CPU_PROVIDERS or session.started_threads is None:
+        return expected
+    return session.started_threads
 
 
 def _intra_op_threads(session: ProgramSession) -> int | None:
@@ -99,18 +143,20 @@ def _intra_op_threads(session: ProgramSession) -> int | None:
 def _finding(
     allowed: float,
     onnxruntime: str | None,
-    threads: Sequence[int],
+    threads: _Threads,
     sessions: Sequence[ProgramSession],
 ) -> ProgramFinding:
     cpus = ceil(allowed)
     names = some_of(list(dict.fromkeys(map(model_name, sessions))))
     message = (
         f"{process_ids(sessions)} may use {allowed:g} CPU{'' if allowed == 1 else 's'}, and"
-        f" {counted(len(threads), 'session')} ({names})"
-        f" {'works' if len(threads) == 1 else 'work'} with {sum(threads)} threads,"
-        f" up to {max(threads)} for one run."
+        f" {counted(threads.sessions, 'session')} ({names})"
+        f" {'works' if threads.sessions == 1 else 'work'} with {counted(threads.total, 'thread')}"
+        f" ({threads.started:,} of {'its' if threads.sessions == 1 else 'their'} own,"
+        f" {threads.callers:,} {'calls' if threads.callers == 1 else 'call'} run()),"
+        f" up to {threads.of_one_run} for one run."
     )
-    if max(threads) <= cpus:
+    if threads.of_one_run <= cpus:
         remedy = _sharing_advice(cpus, onnxruntime)
     else:
         remedy = (

@@ -14,7 +14,14 @@ from memdiag.reports.run.names import (
     numbers,
     session_name,
 )
-from memdiag.reports.run.peaks import activities, largest_session, moment, rise_bytes, rise_text
+from memdiag.reports.run.peaks import (
+    activities,
+    after_last,
+    largest_session,
+    moment,
+    rise_bytes,
+    rise_text,
+)
 from memdiag.reports.text import plain, shortened
 from memdiag.units import counted, format_duration, format_size
 
@@ -134,7 +141,8 @@ def _most(run: ProgramRun) -> str:
     equal = sum(rise_text(other) == rise for other in run.sessions) - 1
     when = "creation and first run" if has_run(session) else "creation"
     if equal:
-        return f"{name} and {equal:,} more take most: {rise} each in creation and first run"
+        others = counted(equal, "more session")
+        return f"{name} and {others} take most: {rise} each in creation and first run"
     if session.error is not None:
         when += ", which failed"
     if session.shared_with:
@@ -145,14 +153,17 @@ def _most(run: ProgramRun) -> str:
 
 
 def _at_peak(run: ProgramRun) -> str:
-    """Return what was under way at the peak; of the largest session, without its name."""
+    """Return what was under way at the peak; of the largest session, without its model."""
     found = activities(run, run.peak_s)
     session = largest_session(run)
     if len(found) == 1 and found[0].session is session and rise_bytes(session):
         shapes = f" ({found[0].shapes})" if found[0].shapes else ""
-        return f"in {found[0].own_text}{shapes}"
+        return f"in {found[0].short_text}{shapes}"
     where = moment(run, run.peak_s)
-    return f"in {where}" if where else f"at {format_duration(run.peak_s)}"
+    if where:
+        return f"in {where}"
+    after = after_last(run, run.peak_s)
+    return f"at {format_duration(run.peak_s)}{after and f', {after}'}"
 
 
 def _counts(run: ProgramRun) -> str:
@@ -163,9 +174,9 @@ def _counts(run: ProgramRun) -> str:
         sessions += f" of {counted(len(models), 'model')}"
     processes = counted(len(run.processes), "process", "processes")
     subject = processes if run.is_watched else f"{processes}, {sessions}"
-    text = f"{subject} in {format_duration(run.duration_s - run.end_xrays_s)}"
+    text = f"{subject} in {format_duration(run.duration_s)}"
     if run.end_xrays_s >= MIN_END_XRAYS_S:
-        text += f", without {format_duration(run.end_xrays_s)} of X-rays at the end"
+        text += f", {format_duration(run.end_xrays_s)} of them for X-rays at the end"
     return f"{text}."
 
 
@@ -258,15 +269,29 @@ def is_idle(session: ProgramSession) -> bool:
 
 
 def has_run(session: ProgramSession) -> bool:
-    """Return whether `session` was run, also if the number of runs was lost with its process."""
+    """Return whether `session` was run, also if the number of runs was lost with its process.
+
+    Runs of its copies in forks count.
+    """
+    return _has_run_itself(session) or session.forked_run_count > 0
+
+
+def _has_run_itself(session: ProgramSession) -> bool:
     return session.run_count > 0 or session.first_run_s is not None
 
 
 def runs_text(sessions: Sequence[ProgramSession]) -> str:
-    """Return the number of runs of all `sessions`; ``≥ 1`` if some were not reported."""
+    """Return the number of runs of all `sessions`; ``≥ 1`` if some were not reported.
+
+    Runs in forks are named: ``20 in forks``.
+    """
     known = sum(session.run_count for session in sessions)
-    lost = sum(has_run(session) and not session.run_count for session in sessions)
-    return f"≥ {known + lost:,}" if lost else f"{known:,}"
+    lost = sum(_has_run_itself(session) and not session.run_count for session in sessions)
+    forked = sum(session.forked_run_count for session in sessions)
+    text = f"≥ {known + lost:,}" if lost else f"{known:,}"
+    if not forked:
+        return text
+    return f"{text} + {forked:,} in forks" if known + lost else f"{forked:,} in forks"
 
 
 def _shared(run: ProgramRun) -> Iterator[str]:

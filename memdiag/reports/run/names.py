@@ -110,13 +110,13 @@ def _without_interpreter(command: Sequence[str]) -> Sequence[str]:
 
 
 def shapes_text(shapes: Mapping[str, tuple[int, ...]] | None) -> str:
-    """Return ``x 1×3×640×640, mask 1×640``."""
+    """Return ``x: 1×3×640×640, mask: 1×640``."""
     if shapes is None:
         return "other shapes"
     if not shapes:
         return "IOBinding"
     texts = [
-        f"{shortened(plain(name), _MAX_WORD)} {'×'.join(map(str, shape)) or 'scalar'}"
+        f"{shortened(plain(name), _MAX_WORD)}: {'×'.join(map(str, shape)) or 'scalar'}"
         for name, shape in shapes.items()
     ]
     more = len(texts) - _MAX_INPUTS

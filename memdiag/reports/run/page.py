@@ -45,6 +45,7 @@ def render(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
     values = {
         "answer": answer,
         "has_timeline": bool(run.samples.t_s or line.lanes),
+        "has_end_xrays": bool(line.end_xrays),
         "left_out_lanes": line.left_out,
         "left_out_bars": sum(lane.left_out for lane in line.lanes),
         "findings": [finding_texts(finding) for finding in run.findings[:_MAX_FINDINGS]],

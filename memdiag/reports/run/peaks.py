@@ -13,7 +13,7 @@ from memdiag.units import counted, format_duration, format_size
 _TOLERANCE_S = 0.02  # between a sample and the report of a run
 _MAX_ACTIVITIES = 2
 _MAX_PROCESSES = 3
-_PHASE_WORDS: Mapping[PhaseName, str] = {"first_run": "first run"}
+_PHASE_WORDS: Mapping[PhaseName, str] = {"first_run": "the first run"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,14 +21,14 @@ class Activity:
     """A creation, first run or run of a session at one moment.
 
     Attributes:
-        text: such as ``first run of session 2 (m.onnx) with x 1×3``.
-        own_text: the same where the session is known: ``its first run``.
+        text: such as ``the first run of session 2 (m.onnx) with x: 1×3``.
+        short_text: the same where the model was named before: ``the first run of session 2``.
         shapes: those of the inputs, in words; empty if they are not known.
     """
 
     session: ProgramSession
     text: str
-    own_text: str
+    short_text: str
     shapes: str = ""
 
 
@@ -91,7 +91,8 @@ def _phases(run: ProgramRun, t_s: float) -> Iterator[Activity]:
                 if time.phase == "first_run" and len(session.shapes) == 1:
                     shapes = shapes_text(session.shapes[0].shapes)
                     text += f" with {shapes}"
-                yield Activity(session=session, text=text, own_text=f"its {what}", shapes=shapes)
+                short = f"{what} of session {session.number}"
+                yield Activity(session=session, text=text, short_text=short, shapes=shapes)
 
 
 def _runs(run: ProgramRun, t_s: float) -> Iterator[Activity]:
@@ -114,7 +115,7 @@ def _runs(run: ProgramRun, t_s: float) -> Iterator[Activity]:
         yield Activity(
             session=sessions[number],
             text=f"a run of {name} with {shapes}",
-            own_text="a run of it",
+            short_text=f"a run of session {number}",
             shapes=shapes,
         )
 
@@ -139,17 +140,46 @@ def peak_sentence(run: ProgramRun) -> str:
     found = activities(run, run.peak_s)
     size, at = format_size(run.peak_rss_bytes), format_duration(run.peak_s)
     texts = [f"{each.text} in process {each.session.pid}" for each in found]
-    what = _listed(texts) if found else _nothing(run, run.peak_s)
-    return f"Peak of the program: {size} at {at}, during {what}.{_by_process(run)}"
+    what = f"during {_listed(texts)}" if found else _nothing(run, run.peak_s)
+    return f"Peak of the program: {size} at {at}, {what}.{_by_process(run)}"
+
+
+def after_last(run: ProgramRun, t_s: float) -> str:
+    """Return ``after the last run of a session (at 4.9 s)``; empty if that is not so at `t_s`.
+
+    Runs in forks have no times: with these it is not known.
+    """
+    ends = [
+        end
+        for each in run.sessions
+        for end in (each.first_run_s, each.last_run_s)
+        if end is not None
+    ]
+    if not ends or any(session.forked_run_count for session in run.sessions):
+        return ""
+    last_created_s = max(each.created_s + (each.creation_s or 0.0) for each in run.sessions)
+    if t_s <= max(*ends, last_created_s) + _TOLERANCE_S:
+        return ""
+    return f"after the last run of a session (at {format_duration(max(ends))}){_at_end(run, t_s)}"
+
+
+def _at_end(run: ProgramRun, t_s: float) -> str:
+    """Return ``, while process 7 ended`` for one that had waited for its X-ray before `t_s`."""
+    ended = {process.pid: process.ended_s for process in run.processes}
+    for xray in run.xrays:
+        last_s = ended.get(xray.pid)
+        if xray.reason == "end" and xray.t_s <= t_s and (last_s is None or t_s <= last_s):
+            return f", while process {xray.pid} ended"
+    return ""
 
 
 def _nothing(run: ProgramRun, t_s: float) -> str:
     in_use = [session.number for session in run.sessions if _is_in_use(session, t_s)]
     if not in_use:
-        return "no creation and no run of a session"
+        return after_last(run, t_s) or "during no creation and no run of a session"
     plural = "s" if len(in_use) > 1 else ""
     return (
-        "no creation of a session, and no run that raised the memory of its process"
+        "during no creation of a session, and no run that raised the memory of its process"
         f" (session{plural} {numbers(in_use)} {'were' if plural else 'was'} in use)"
     )
 

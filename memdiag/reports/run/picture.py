@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memdiag.records.run import ProgramRun
 from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.palette import SERIES
 from memdiag.reports.picture import fitting, size_unit
-from memdiag.reports.run.headline import run_headline
+from memdiag.reports.run.headline import Headline, run_headline
 from memdiag.reports.run.timeline import Lane, RunTimeline, run_timeline
 from memdiag.reports.text import shortened
 from memdiag.units import KIB, format_size
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 _WIDTH = 10.0  # inches
 _DPI = 160
 _LEFT, _RIGHT = 0.085, 0.985
-_TITLE_INCHES, _MEMORY_INCHES, _ROW_INCHES, _AXIS_INCHES = 1.2, 2.9, 0.3, 0.62
+_TITLE_INCHES, _LINE_INCHES, _MEMORY_INCHES, _ROW_INCHES, _AXIS_INCHES = 0.72, 0.24, 2.9, 0.3, 0.62
 _GAP_INCHES = 0.1
 _TITLE, _TEXT, _SMALL = 19.0, 14.0, 12.0  # points: legible at half of the picture's width
 _POINTS = 72.0
 _LETTER = 0.62  # a wide letter's width as a share of its size
-_MAX_LINE = 92  # letters
+_MAX_LINE, _MAX_LINES = 92, 6  # letters of a line, and lines, of the answer
 _MAX_LANES, _MAX_ROWS, _MAX_BARS = 6, 6, 80
 _MAX_LEGEND = 28  # letters
 
@@ -40,10 +41,13 @@ def draw(run: ProgramRun) -> Figure:
     line = run_timeline(run, max_lanes=_MAX_LANES, max_rows=_MAX_ROWS, max_bars=_MAX_BARS)
     rows = sum(lane.rows for lane in line.lanes)
     bars = rows * _ROW_INCHES + _GAP_INCHES if rows else 0.0
-    height = _TITLE_INCHES + _MEMORY_INCHES + bars + _AXIS_INCHES
+    answer = run_headline(run)
+    lines = textwrap.wrap(answer.first, _MAX_LINE, max_lines=_MAX_LINES, placeholder=" …")
+    title = _TITLE_INCHES + _LINE_INCHES * len(lines)
+    height = title + _MEMORY_INCHES + bars + _AXIS_INCHES
     figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, facecolor=COLOR.surface)
     FigureCanvasAgg(figure)
-    _draw_title(figure, run, height)
+    _draw_title(figure, answer, lines, height)
     memory = figure.add_axes(
         (
             _LEFT,
@@ -62,15 +66,17 @@ def draw(run: ProgramRun) -> Figure:
         memory.tick_params(axis="x", labelbottom=False, length=0)
     for axes in {memory, lowest}:
         axes.set_xlim(0, max(line.end_s, 1e-6))
+        for start_s, end_s in line.end_xrays:
+            axes.axvspan(start_s, end_s, color=COLOR.band, lw=0, zorder=0)
+    _label_end_xrays(memory, line)
     lowest.set_xlabel("seconds", fontsize=_SMALL, color=COLOR.muted, loc="left")
     lowest.tick_params(axis="x", labelsize=_SMALL, colors=COLOR.muted, length=4, color=COLOR.line)
     return figure
 
 
-def _draw_title(figure: Figure, run: ProgramRun, height: float) -> None:
-    answer = run_headline(run)
+def _draw_title(figure: Figure, answer: Headline, lines: Sequence[str], height: float) -> None:
     title, size = fitting(answer.program, _TITLE, _WIDTH * _POINTS * 0.97)
-    text = "\n".join(textwrap.wrap(answer.first, _MAX_LINE, max_lines=2, placeholder=" …"))
+    text = "\n".join(lines)
     color = COLOR.ink if answer.is_success else COLOR.peak_ink
     for inches, words, points, weight in (
         (0.12, title, size, "bold"),
@@ -79,6 +85,21 @@ def _draw_title(figure: Figure, run: ProgramRun, height: float) -> None:
         figure.text(
             0.014, 1 - inches / height, words, fontsize=points, weight=weight, va="top",
             color=color if weight == "normal" else COLOR.ink, parse_math=False, linespacing=1.1,
+        )  # fmt: skip
+
+
+def _label_end_xrays(axes: Axes, line: RunTimeline) -> None:
+    """Name the longest wait for X-rays where there is room below the top."""
+    if not line.end_xrays:
+        return
+    start_s, end_s = max(line.end_xrays, key=lambda each: each[1] - each[0])
+    letters = _WIDTH * (_RIGHT - _LEFT) * _POINTS / (_SMALL * _LETTER)
+    text = "waiting for X-ray"
+    if (end_s - start_s) / max(line.end_s, 1e-6) * letters > len(text):
+        axes.text(
+            (start_s + end_s) / 2, 0.04 * axes.get_ylim()[1], text, fontsize=_SMALL - 1.5,
+            color=COLOR.ink, ha="center", va="bottom", zorder=7,
+            bbox={"fc": COLOR.surface, "ec": "none", "alpha": 0.8, "pad": 2},
         )  # fmt: skip
 
 

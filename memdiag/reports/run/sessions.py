@@ -56,6 +56,7 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
             Column("threads", "right"),
             Column("created in", "right"),
             Column("peak", "right"),
+            Column("rise", "right"),
             Column("weights", "right"),
             Column("in model", "right"),
             Column("arena", "right"),
@@ -64,16 +65,18 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
         ),
         rows=tuple(lines[:MAX_LINES]),
         is_dense=True,
-    ).fitted(width, _OPTIONAL_COLUMNS)
+    )
+    table = table.without_empty_columns().fitted(width, _OPTIONAL_COLUMNS)
     left_out = len(lines) - MAX_LINES
     more = f"{left_out:,} more lines are in the report. " if left_out > 0 else ""
     sampled = f" ({_SAMPLED})" if any(map(peak_mark, run.sessions)) else ""
-    has_model = any(column.heading == "in model" for column in table.columns)
-    in_model = "; in model: those of one model" if has_model else ""
+    headings = {column.heading for column in table.columns}
+    in_model = "; in model: those of one model" if "in model" in headings else ""
+    arena = " Arena: in use / free, but kept for later runs." if "arena" in headings else ""
     caption = (
-        f"{more}MiB. Peak: resident set of the process; of a session, how much its creation and"
-        f" first run raised it{sampled}. Weights: resident copies{in_model}. Arena: in use / free,"
-        " but kept for later runs."
+        f"{more}MiB. Peak: largest resident set of the process; in the line of a session, during"
+        f" its creation and first run{sampled}. Rise: how much these raised it. Weights: resident"
+        f" copies{in_model}.{arena}"
     )
     return replace(table, caption=caption)
 
@@ -100,15 +103,20 @@ def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterato
         first = processes[0]
         name_width = _NAME_WIDTH - len(f"{first.pid}{more} ")
         yield Row(
-            f"{first.pid}{more} {shortened(process_name(first, run), name_width)}",
+            f"{first.pid}{more} {_beginning(process_name(first, run), name_width)}",
             *[""] * 3,
             mib(largest),
-            *[""] * 5,
+            *[""] * 6,
             is_strong=True,
         )
         for alike_groups in zip(*(groups for _, groups in found), strict=True):
             together = tuple(one for group in alike_groups for one in group.sessions)
             yield _line(_Equal(together), models, created)
+
+
+def _beginning(command: str, length: int) -> str:
+    """Return `command` in at most `length` characters: its program stays, and its end is lost."""
+    return command if len(command) <= length else f"{command[: length - 1].rstrip()}…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +167,7 @@ def _line(
         created_of(first),
         str(first.intra_op_threads or "auto"),
         format_duration(max(created)) if created else "",
-        _rise(sessions),
+        *_peak_and_rise(sessions),
         _weights(sessions),
         mib(first.model.weight_bytes) if first.model.weight_bytes else "",
         arena_text(sessions),
@@ -169,11 +177,14 @@ def _line(
     )
 
 
-def _rise(sessions: Sequence[ProgramSession]) -> str:
-    """Return the largest rise of `sessions`."""
+def _peak_and_rise(sessions: Sequence[ProgramSession]) -> tuple[str, str]:
+    """Return the largest rise of `sessions`, and the peak of the same session before it."""
     session = max(sessions, key=rise_bytes)
     size = rise_bytes(session)
-    return f"{peak_mark(session)}+{mib(size)}" if size else ""
+    if not size:
+        return "", ""
+    mark = peak_mark(session)
+    return f"{mark}{mib(peak_bytes(session))}", f"{mark}+{mib(size)}"
 
 
 def _weights(sessions: Sequence[ProgramSession]) -> str:

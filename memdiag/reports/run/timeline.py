@@ -97,6 +97,7 @@ class RunTimeline:
 
     Attributes:
         is_peak_sampled: whether the peak is the largest sum of samples, not a process's own mark.
+        end_xrays: start and end of the times in which processes waited for X-rays at their end.
         left_out: the number of processes that have no lane.
     """
 
@@ -108,6 +109,7 @@ class RunTimeline:
     peak_bytes: int
     is_peak_sampled: bool
     end_s: float
+    end_xrays: tuple[tuple[float, float], ...]
     lanes: tuple[Lane, ...]
     left_out: int
 
@@ -146,6 +148,7 @@ def run_timeline(
         peak_bytes=run.peak_rss_bytes,
         is_peak_sampled=all(each.peak_rss_bytes != run.peak_rss_bytes for each in run.processes),
         end_s=max(ends),
+        end_xrays=_end_xrays(run),
         lanes=tuple(
             _lane(process, run, names, max_points, (max_rows, max_bars))
             for process in run.processes
@@ -153,6 +156,20 @@ def run_timeline(
         ),
         left_out=len(order) - len(drawn),
     )
+
+
+def _end_xrays(run: ProgramRun) -> tuple[tuple[float, float], ...]:
+    """Return the times of X-rays at the end of processes; those that overlap are one."""
+    found: list[tuple[float, float]] = []
+    for xray in sorted(run.xrays, key=lambda each: each.t_s):
+        if xray.reason != "end" or xray.duration_s is None:
+            continue
+        start_s, end_s = xray.t_s, xray.t_s + xray.duration_s
+        if found and start_s <= found[-1][1]:
+            first_s, last_s = found.pop()
+            start_s, end_s = first_s, max(last_s, end_s)
+        found.append((start_s, end_s))
+    return tuple(found)
 
 
 def _lane(

@@ -33,6 +33,8 @@ _MERGED_TID = 1 << 30
 """The first track of onnxruntime's own profiles: larger than the numbers of sessions, which are the
 ids of their tracks."""
 
+_XRAY_TID = _MERGED_TID - 1
+
 
 def run_trace(run: ProgramRun, onnxruntime_profiles: Sequence[Path] = ()) -> bytes:
     """Return `run` as a trace: a track for each process and session, and memory.
@@ -58,6 +60,7 @@ def run_trace(run: ProgramRun, onnxruntime_profiles: Sequence[Path] = ()) -> byt
         name = session_name(session, models)
         events.append(track_name("thread_name", session.pid, session.number, name))
         events += _session_slices(session, name, ends.get(session.pid, run.duration_s))
+    events += _xray_slices(run)
     pids = {session.number: session.pid for session in run.sessions}
     for peak in run.peaks:
         if peak.session in pids:
@@ -114,6 +117,16 @@ def _session_slices(session: ProgramSession, name: str, process_end_s: float) ->
                 "peak_kind": phase.peak_kind,
             }
         yield slice_of(time.phase, "phase", track, time, of_phase)
+
+
+def _xray_slices(run: ProgramRun) -> Iterator[Event]:
+    """Yield the times in which processes waited for X-rays at their end."""
+    for xray in run.xrays:
+        if xray.reason == "end" and xray.duration_s is not None:
+            track = xray.pid, _XRAY_TID
+            yield track_name("thread_name", *track, "X-ray at the end")
+            start, end = microseconds(xray.t_s), microseconds(xray.t_s + xray.duration_s)
+            yield complete_slice("waiting for the X-ray", "xray", track, start, end, {})
 
 
 def _tree_counters(run: ProgramRun, pid: int) -> Iterator[Event]:

@@ -165,6 +165,9 @@
     const titled = (each, text) => made.annotations.push({
       xref: "paper", yref: "paper", x: 0, xanchor: "left", y: domain(each)[1], yanchor: "bottom", yshift: 2, showarrow: false, text, font: font(c, small ? 12 : 13),
     });
+    made.shapes = line.end_xrays.map(([start, end]) => ({
+      type: "rect", xref: "x", yref: "paper", x0: at(start), x1: at(end), y0: 0, y1: 1, layer: "below", line: { width: 0 }, fillcolor: c.band,
+    }));
     const letters = (rest) => Math.max(8, Math.floor((chart.clientWidth - made.margin.l) / 8) - rest.length);
     for (const each of panels) {
       if (each.kind === "sessions") {

@@ -15,7 +15,9 @@ def test_the_retained_memory_of_all_processes() -> None:
     assert found.sessions == (2,)  # malloc serves its runs
     assert "70 MiB in processes 10, 11 were freed" in found.message
     assert "Some sessions there have no arena" in found.message
+    assert "The next run may use part of them again." in found.message
     assert "MALLOC_MMAP_THRESHOLD_=131072" in found.remedy
+    assert "after all sessions were created and have run" in found.remedy
 
 
 def test_only_the_last_xray_of_a_process_counts() -> None:

@@ -21,7 +21,7 @@ def test_one_large_input_sets_the_size_of_the_arena() -> None:
     assert found.sessions == (1,)
     assert found.bytes == 600 * MIB
     assert "keeps 600 MiB that are free" in found.message
-    assert "a run with x 64 × 512. Of 103 runs 4 had such inputs" in found.message
+    assert "a run with x: 64×512. Of 103 runs 4 had such inputs" in found.message
     assert "95 % had at most 1/256 of their elements" in found.message
     assert "memory.enable_memory_arena_shrinkage" in found.remedy
 

@@ -197,7 +197,7 @@ def test_a_rare_large_input(shrinks: bool, record: Record, small_model: Path) ->
     (finding,) = found
     assert finding.bytes is not None
     assert finding.bytes >= 40_000 * WIDTH * 4  # the output of the large run
-    assert "x 40000 × 512. Of 40 runs 1 had such inputs" in finding.message
+    assert "x: 40000×512. Of 40 runs 1 had such inputs" in finding.message
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -26,14 +26,20 @@ def test_the_default_on_a_machine_with_more_cores() -> None:
     assert found.sessions == (1, 2, 3)
     assert found.bytes is None
     assert "process 10 may use 2 CPUs, and 3 sessions (1.onnx, 2.onnx, 3.onnx)" in found.message
-    assert "work with 48 threads, up to 16 for one run. By default" in found.message
+    assert (
+        "work with 46 threads (45 of their own, 1 calls run()), up to 16 for one run. By"
+        in found.message
+    )
     assert "intra_op_num_threads to 2" in found.remedy
     assert "set ORT_INTRA_OP_NUM_THREADS=2" in found.remedy
 
 
 def test_older_releases_do_not_read_the_variable() -> None:
     (found,) = on_cpus(0.5, session(), onnxruntime="1.24.4")
-    assert "may use 0.5 CPUs, and 1 session (m.onnx) works with 2 threads" in found.message
+    assert (
+        "may use 0.5 CPUs, and 1 session (m.onnx) works with 2 threads (1 of its own,"
+        in found.message
+    )
     assert "use onnxruntime 1.31 or newer (this is 1.24.4)" in found.remedy
 
 
@@ -43,12 +49,22 @@ def test_threads_that_the_program_chose() -> None:
     assert "ORT_INTRA_OP_NUM_THREADS" not in found.remedy
 
 
+def test_callers_count_once_for_all_sessions() -> None:
+    (found,) = on_cpus(1.0, *models(3, intra_op_threads=4, started_threads=None, run_threads=2))
+    assert "work with 11 threads (9 of their own, 2 call run()), up to 4" in found.message
+
+
+def test_threads_that_were_counted_replace_those_that_were_expected() -> None:
+    (found,) = on_cpus(1.0, *models(3, intra_op_threads=4, started_threads=0))
+    assert "work with 1 thread (0 of their own" in found.message
+
+
 def test_many_small_pools() -> None:
-    (found,) = on_cpus(2.0, *models(5))
-    assert "5 sessions" in found.message
-    assert "work with 10 threads, up to 2 for one run" in found.message
+    (found,) = on_cpus(2.0, *models(8))
+    assert "8 sessions" in found.message
+    assert "work with 9 threads (8 of their own, 1 calls run()), up to 2" in found.message
     assert "onnxruntime.set_global_thread_pool_sizes(2, 1)" in found.remedy
-    (found,) = on_cpus(2.0, *models(5), onnxruntime="1.22.1")
+    (found,) = on_cpus(2.0, *models(8), onnxruntime="1.22.1")
     assert "create fewer sessions" in found.remedy
 
 
@@ -60,7 +76,7 @@ def test_workers_have_one_finding() -> None:
 @pytest.mark.parametrize(
     ("allowed", "sessions"),
     [
-        pytest.param(2.0, models(4), id="sessions that take turns"),
+        pytest.param(2.0, models(7), id="sessions that take turns"),
         pytest.param(1.5, [session()], id="a fraction is rounded up"),
         pytest.param(None, [session(started_threads=63)], id="the limit is unknown"),
         pytest.param(2.0, [session(started_threads=None)], id="the threads are unknown"),
