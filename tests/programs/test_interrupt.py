@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,10 @@ def run_until_ready(folder: Path, *words: str) -> int:
 def test_a_program_that_is_complete_ends_as_by_ctrl_c(tmp_path: Path) -> None:
     assert run_until_ready(tmp_path, "child") == 5
     assert (tmp_path / "interrupted").exists()
+    for _ in range(100):  # a shell waits for the end of its command
+        if (tmp_path / "in_group").exists():
+            break
+        time.sleep(0.05)
     assert (tmp_path / "in_group").exists()
     # Ctrl-C does not reach another session.
     assert not (tmp_path / "alone").exists()
