@@ -10,7 +10,7 @@ MEGABYTES ?= 64
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all static fmt samples models gallery benchmarks clean
+.PHONY: help demo test test-all static lint types tests fmt samples models gallery benchmarks clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' \
@@ -31,8 +31,8 @@ demo: $(READY) ## build a sample model, profile it and write the reports
 	$(BIN)/python -m sample_models tied_if --megabytes $(MEGABYTES) -o $(SAMPLES)/tied_if.onnx
 	$(BIN)/memdiag profile $(SAMPLES)/tied_if.onnx
 
-test: static ## everything that must pass: lint, types, layers, tests
-	$(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not slow and not measures"
+test: lint ## everything that must pass: lint, types, layers, tests
+	@$(MAKE) --no-print-directory --jobs=2 types tests
 	$(BIN)/python -m pytest -q -m "not slow and measures" $$(grep -rl --include='*.py' mark.measures tests)
 
 test-all: static models ## the same with the slow tests: real models, other runtimes
@@ -40,11 +40,20 @@ test-all: static models ## the same with the slow tests: real models, other runt
 	MEMDIAG_RUNTIMES="$$($(BIN)/python -m benchmarks.runtimes --list 1.22.1 1.24.4)" \
 	  $(BIN)/python -m pytest -q --hypothesis-profile=thorough
 
-static: $(READY)
+static: lint types
+
+lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# `make test` runs it beside the tests, which leave one of two cores idle now and then.
+types: $(READY)
+	$(BIN)/mypy
+
+# More workers than these would keep two cores no busier, and each takes ten seconds to begin.
+tests: $(READY)
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not slow and not measures"
 
 fmt: $(READY) ## format the code and apply the safe lint fixes
 	$(BIN)/ruff check --fix .

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,6 +20,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 import memdiag
+from benchmarks.exported_models import exported_models
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from memdiag.api.leak import leak
@@ -91,9 +93,18 @@ INJECTED = (
     *(Injected("inputs", size * KIB, "kept", ("heap",)) for size in (1, 2, 5, 20, 100)),
     *(Injected("ortvalues", size * KIB, "kept", ("arena",)) for size in (1, 5, 20, 100)),
     Injected("sessions", 0, "kept", ("sessions",)),
-    Injected("none", 1 * KIB, "", ()),
-    Injected("none", 100 * KIB, "", ()),
+    *(Injected("none", size * KIB, "", ()) for size in (1, 5, 20, 100) for _ in range(3)),
 )
+
+
+OTHER_RUNS: dict[str, dict[str, Any]] = {
+    "4 callers": {"callers": 4},
+    "reloads": {"reload": True, "runs": 100},
+    "other sizes": {"vary": ("content", "shape"), "runs": 400},
+}
+"""Further runs of `OTHER_RUN_MODELS`: arguments of `memdiag.api.leak.leak`."""
+
+OTHER_RUN_MODELS = ("silero_vad", "magika", "ocr_angle", "minilm_int8", "light_squeezenet", "bert")
 
 
 def main() -> int:
@@ -138,15 +149,24 @@ def _rows(folder: Path, options: argparse.Namespace) -> Iterator[tuple[list[str]
                 else not growth.is_leak_or_kept
             )
             yield _cells(f"program: {case.kind}", truth, growth, started), is_right
-    for path in map(Path, clean) if clean else real_models().values():
+    models = {} if clean else {**real_models(), **exported_models()}
+    paths = list(map(Path, clean)) if clean else list(models.values())
+    cases: list[tuple[str, Path, dict[str, Any]]] = [(path.stem, path, {}) for path in paths]
+    if not clean:
+        cases += [
+            (f"{name}, {how}", models[name], arguments)
+            for how, arguments in OTHER_RUNS.items()
+            for name in OTHER_RUN_MODELS
+        ]
+    for what, path, arguments in cases:
         started = time.monotonic()
         try:
-            growth = leak(path, runs=options.model_runs)
+            growth = leak(path, **{"runs": options.model_runs, **arguments})
         except MemdiagError as error:
-            print(f"{path.name}: {error}", flush=True)
+            print(f"{what}: {error}", flush=True)
             continue
         is_clean = not growth.is_leak_or_kept and not growth.message
-        yield _cells(path.stem, "clean", growth, started), is_clean
+        yield _cells(what, "clean", growth, started), is_clean
 
 
 def _cells(name: str, truth: str, growth: Growth, started: float) -> list[str]:

@@ -138,9 +138,10 @@ def check_models(
 
 
 def wastes_memory(check: Check) -> bool:
-    """Return whether a finding of `check` costs memory; others cost only time."""
-    time_only = {each.rule.code for each in detectors() if each.rule.costs == "time"}
-    return any(finding.rule not in time_only for finding in check.findings)
+    """Return whether a finding of `check` costs memory; others cost only time, or advise."""
+    rules = [each.rule for each in detectors()]
+    spared = {rule.code for rule in rules if rule.costs == "time" or rule.is_advisory}
+    return any(finding.rule not in spared for finding in check.findings)
 
 
 def find_waste(

@@ -16,6 +16,7 @@ from memdiag.api.comparing.column_plans import ColumnPlan
 from memdiag.api.comparing.side_by_side import SideBySide
 from memdiag.api.comparing.version_search import VersionSearch
 from memdiag.api.inputs import ArrayOrFile
+from memdiag.api.leak import check_runs
 from memdiag.api.load import load_profile
 from memdiag.comparison import runtimes
 from memdiag.comparison.changes import changes as changes_of
@@ -44,7 +45,7 @@ from memdiag.records.comparison import (
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.temporary import temporary_folder
 
-BISECTED: tuple[Metric, ...] = ("peak", "steady", "load", "latency")
+BISECTED: tuple[Metric, ...] = ("peak", "steady", "growth", "load", "latency")
 
 
 def compare(
@@ -55,7 +56,8 @@ def compare(
     bisect: Metric | None = None,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, ArrayOrFile] | None = None,
-    runs: int = DEFAULT_RUNS,
+    same_inputs: bool = False,
+    runs: int | None = None,
     processes: int = COMPARISON_PROCESSES,
     session_options: Mapping[str, str] | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -77,10 +79,15 @@ def compare(
         environments: interpreters, or folders of environments, that have onnxruntime.
         optimizers: names of optimizers, or ``all``; the original is the first column.
         bisect: find the version in which this figure changed, between the oldest and the newest of
-            `onnxruntime`, or among all versions.
+            `onnxruntime`, or among all versions. ``growth`` is that of memory in use over many
+            runs, as `leak` judges it.
         dims: sizes of free dimensions by name; realistic ones by default.
         inputs: arrays, or paths of ``.npy`` files, by input name; the others are generated.
-        runs: number of runs after the first one, in each process.
+        same_inputs: run with the same contents each time; by default the contents of generated
+            inputs differ in each run.
+        runs: number of runs after the first one, in each process; 10 by default. To bisect growth:
+            the number of runs by which it is judged, 40 or more; by default up to 1,000 within a
+            minute.
         processes: number of fresh processes for each column.
         session_options: SessionOptions attributes and config entries by name.
         timeout_s: seconds after which a child is ended, of a session or of an optimizer.
@@ -98,12 +105,20 @@ def compare(
     started = time.perf_counter()
     files = _files(paths)
     kind = _kind(files, onnxruntime, environments, optimizers, bisect)
-    if runs < 1:
+    growth_runs = runs if bisect == "growth" else None
+    if growth_runs is not None:
+        check_runs(growth_runs)
+    elif runs is not None and runs < 1:
         raise UsageError("--runs must be at least 1.")
     if processes < 1:
         raise UsageError("--processes must be at least 1.")
     child_limits = limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes)
-    config = input_config(dims=dims, inputs=inputs, runs=runs)
+    config = input_config(
+        dims=dims,
+        inputs=inputs,
+        runs=DEFAULT_RUNS if bisect == "growth" else runs or DEFAULT_RUNS,
+        same_inputs=same_inputs,
+    )
     if kind == "profiles":
         return _comparison(kind, _saved_columns(files), None, [], started)
     if kind != "onnxruntime":
@@ -128,7 +143,11 @@ def compare(
         bisection = None
         if bisect is not None:
             search = VersionSearch(
-                job=job, metric=bisect, side_by_side=side_by_side, on_progress=on_progress
+                job=job,
+                metric=bisect,
+                side_by_side=side_by_side,
+                on_progress=on_progress,
+                growth_runs=growth_runs,
             )
             columns, bisection = search.run(onnxruntime)
         else:

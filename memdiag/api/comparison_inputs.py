@@ -42,19 +42,21 @@ def find_comparison_inputs(
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
     sizes: Sequence[int] = DEFAULT_SIZES,
+    same_inputs: bool = False,
 ) -> ComparisonInputs:
     """Return sets of inputs that the model of `job` runs with, saved below `folder`.
 
     For realistic sizes of the free dimensions (or the first others that run), and for each of
     `sizes` that runs too: two sets of random values, with flags that choose a branch once true and
-    once false. Inputs that are all given are one set.
+    once false. Inputs that are all given are one set. The contents of generated inputs differ in
+    each run that is measured, unless `same_inputs` is True.
     """
 
     def sets_that_run(realistic: ChosenInputs) -> tuple[InputSet, ...]:
         candidates = [
             candidate
             for number, (text, plans) in enumerate(_sizes(model, dims, given, sizes, realistic))
-            for candidate in _input_sets(plans, given, folder / f"size-{number}", text)
+            for candidate in _input_sets(plans, given, folder / f"size-{number}", text, same_inputs)
         ]
         feeds = [each.feeds for each in candidates]
         # One child tries all: loading a model takes longer than most runs.
@@ -72,13 +74,17 @@ def find_comparison_inputs(
 
 
 def _input_sets(
-    plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path, sizes: str
+    plans: Sequence[InputPlan],
+    given: Mapping[str, np.ndarray],
+    folder: Path,
+    sizes: str,
+    same_inputs: bool,
 ) -> Iterator[InputSet]:
     """Yield the sets of inputs of one size: two of random values, or one if all are given."""
     is_random = any(plan.fill != "given" for plan in plans)
     for seed in (0, 1) if is_random else (0,):
         arrays = [_array(plan, given, seed) for plan in plans]
-        feeds = save_arrays(plans, arrays, folder / f"set-{seed}")
+        feeds = save_arrays(plans, arrays, folder / f"set-{seed}", same_inputs=same_inputs)
         flags = _flags(plans, given, seed)
         name = ", ".join(part for part in (sizes, flags) if part) or "the inputs of the model"
         yield InputSet(name, tuple(feeds), timed=not seed or bool(flags), sizes=sizes)

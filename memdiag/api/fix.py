@@ -42,6 +42,7 @@ def fix(
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     dims: Mapping[str, int] | None = None,
     inputs: GivenInputs | None = None,
+    same_inputs: bool = False,
     sizes: Sequence[int] = DEFAULT_SIZES,
     check_with: Sequence[str | Path] = (),
     time_limit_s: float | None = None,
@@ -64,6 +65,8 @@ def fix(
         max_slowdown: the largest ratio of latencies that a remedy may cost.
         dims: sizes of free dimensions by name; realistic ones where not given.
         inputs: arrays, or paths of ``.npy`` files, by input name; others are generated.
+        same_inputs: run with the same contents each time; by default the contents of generated
+            inputs differ in each run that is measured.
         sizes: further sizes of free dimensions at which outputs and latency are compared.
         check_with: interpreters of environments with other releases of onnxruntime, on which the
             result has to load and to reproduce the original's outputs too.
@@ -105,7 +108,13 @@ def fix(
             evaluator: ModelEvaluator | None = None
             try:
                 comparison_inputs = find_comparison_inputs(
-                    file, job, scratch / "inputs", dims=dims or {}, given=given, sizes=sizes
+                    file,
+                    job,
+                    scratch / "inputs",
+                    dims=dims or {},
+                    given=given,
+                    sizes=sizes,
+                    same_inputs=same_inputs,
                 )
                 state.notes += comparison_inputs.notes
                 dimensions = comparison_inputs.dimensions

@@ -13,7 +13,7 @@ from memdiag.model.axis_roles import IMAGE_SIDE, axis_roles, total_lengths
 from memdiag.model.dimensions import axes_of
 from memdiag.model.inputs import InputPlan, make, plan_inputs
 from memdiag.model.model_file import ModelFile
-from memdiag.model.tensor_types import ELEMENT_TYPES
+from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
 from memdiag.ort.activations import activation_bytes
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import Input
@@ -74,17 +74,28 @@ def read_archive(path: Path) -> dict[str, np.ndarray]:
 
 
 def save_inputs(
-    plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], folder: Path
+    plans: Sequence[InputPlan],
+    given: Mapping[str, np.ndarray],
+    folder: Path,
+    *,
+    same_inputs: bool = False,
 ) -> list[Feed]:
-    """Write the arrays of `plans` to `folder` and return their files."""
+    """Write the arrays of `plans` to `folder` and return their files, as `save_arrays`."""
     arrays = [given[plan.name] if plan.name in given else make(plan, SEED) for plan in plans]
-    return save_arrays(plans, arrays, folder)
+    return save_arrays(plans, arrays, folder, same_inputs=same_inputs)
 
 
 def save_arrays(
-    plans: Sequence[InputPlan], arrays: Sequence[np.ndarray], folder: Path
+    plans: Sequence[InputPlan],
+    arrays: Sequence[np.ndarray],
+    folder: Path,
+    *,
+    same_inputs: bool = False,
 ) -> list[Feed]:
-    """Write the array of each plan to `folder` and return the files."""
+    """Write the array of each plan to `folder` and return the files.
+
+    The contents of generated arrays differ in each run, unless `same_inputs` is True.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     feeds = []
     for index, (plan, array) in enumerate(zip(plans, arrays, strict=True)):
@@ -98,21 +109,27 @@ def save_arrays(
                 files=(path,),
                 sequence=plan.kind == "sequence",
                 onnx_type=plan.bits_type,
-                vary=_variation(plan),
+                vary=None if same_inputs else _variation(plan),
             )
         )
     return feeds
 
 
-def _variation(plan: InputPlan) -> Literal["bits"] | tuple[int, int] | None:
+def _variation(plan: InputPlan) -> Literal["bits", "text"] | tuple[int, int] | None:
     """Return how the contents of the generated input `plan` may change; None if they may not."""
     if plan.fill == "uniform" and plan.high is not None:
         return (plan.low or 0, plan.high)
-    return "bits" if plan.fill == "normal" and plan.bits_type is None else None
+    if plan.fill == "constant" and ELEMENT_TYPES[plan.element_type] is STRING:
+        return "text"
+    is_float = ELEMENT_TYPES[plan.element_type].dtype.kind == "f" and plan.bits_type is None
+    return "bits" if plan.fill == "normal" and is_float else None
 
 
-def describe_inputs(plans: Sequence[InputPlan]) -> tuple[Input, ...]:
-    """Return the descriptions of the inputs for a profile; values are not in it."""
+def describe_inputs(plans: Sequence[InputPlan], *, same_inputs: bool = False) -> tuple[Input, ...]:
+    """Return the descriptions of the inputs for a profile; values are not in it.
+
+    With `same_inputs` the contents of all inputs stay the same from run to run.
+    """
     return tuple(
         Input(
             name=plan.name,
@@ -120,6 +137,7 @@ def describe_inputs(plans: Sequence[InputPlan]) -> tuple[Input, ...]:
             shape=plan.shape,
             source=plan.source,
             note=plan.note,
+            varied=not same_inputs and _variation(plan) is not None,
         )
         for plan in plans
     )

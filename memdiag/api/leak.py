@@ -26,6 +26,7 @@ from memdiag.model.model_file import open_model
 from memdiag.records.growth import Growth, Varied
 from memdiag.runner.job import InputConfig, Job, Limits, SessionConfig
 from memdiag.runner.temporary import temporary_folder
+from memdiag.units import some_of
 
 DimRange = int | tuple[int, int]
 
@@ -39,7 +40,6 @@ class LeakConfig:
         inputs: sizes and arrays of the inputs.
         limits: when the child is ended.
         ranges: ranges of free dimensions, by name; the sizes differ from run to run.
-        vary_contents: change the contents of generated inputs before each run.
         vary_shapes: change the sizes of free dimensions without a range, too.
         runs: the number of runs; None for as many as fit into `duration_s`, or without that for up
             to `DEFAULT_LEAK_RUNS` within `DEFAULT_LEAK_DURATION_S`.
@@ -53,7 +53,6 @@ class LeakConfig:
     inputs: InputConfig = field(default_factory=InputConfig)
     limits: Limits = field(default_factory=Limits)
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    vary_contents: bool = True
     vary_shapes: bool = False
     runs: int | None = None
     duration_s: float | None = None
@@ -132,6 +131,7 @@ def leak(
         python=python,
         dims=sizes,
         inputs=inputs,
+        same_inputs="content" not in vary,
         timeout_s=DEFAULT_TIMEOUT_S + (duration_s or 0.0) if timeout_s is None else timeout_s,
         xray="none",
         verify="full",
@@ -142,7 +142,6 @@ def leak(
         inputs=base.inputs,
         limits=base.limits,
         ranges=ranges,
-        vary_contents="content" in vary,
         vary_shapes="shape" in vary,
         runs=runs,
         duration_s=duration_s,
@@ -174,7 +173,6 @@ def observe_model(
         plan = RunPlan(
             feed_sets=tuple(each.feeds for each in sets),
             input_order=input_order(len(sets)),
-            vary_contents=config.vary_contents,
             callers=config.callers,
             reload=config.reload,
         )
@@ -185,7 +183,17 @@ def observe_model(
                 duration_s=config.duration_s,
                 on_progress=on_progress,
             )
-            return _record(runs, observed, sets)
+            return _record(runs, observed, sets, config.inputs)
+
+
+def check_runs(runs: int) -> None:
+    """Check that `runs` are enough to judge growth.
+
+    Raises:
+        UsageError: they are not.
+    """
+    if runs < MIN_LEAK_RUNS:
+        raise UsageError(f"--runs must be at least {MIN_LEAK_RUNS}, to tell growth from warm-up.")
 
 
 def _split(
@@ -217,20 +225,22 @@ def _check(config: LeakConfig, vary: Sequence[Varied]) -> None:
         )
     if "none" in vary and len(vary) > 1:
         raise UsageError("--vary none cannot be combined with other kinds. Remove none.")
-    if config.runs is not None and config.runs < MIN_LEAK_RUNS:
-        raise UsageError(f"--runs must be at least {MIN_LEAK_RUNS}, to tell growth from warm-up.")
+    if config.runs is not None:
+        check_runs(config.runs)
     if config.duration_s is not None and config.duration_s <= 0:
         raise UsageError("--for must be greater than 0.")
     if config.callers < 1:
         raise UsageError("--callers must be at least 1.")
 
 
-def _record(runs: ModelRuns, observed: ModelObservation, sets: Sequence[SizedInputs]) -> Growth:
+def _record(
+    runs: ModelRuns, observed: ModelObservation, sets: Sequence[SizedInputs], inputs: InputConfig
+) -> Growth:
     plan = runs.plan
     moments = tuple(each.moment for each in observed.moments)
     count = len(runs.samples)
     varied: list[Varied] = []
-    if plan.vary_contents and any(feed.vary for feeds in plan.feed_sets for feed in feeds):
+    if any(feed.vary for feeds in plan.feed_sets for feed in feeds):
         varied.append("content")
     if len(sets) > 1:
         varied.append("shape")
@@ -256,5 +266,18 @@ def _record(runs: ModelRuns, observed: ModelObservation, sets: Sequence[SizedInp
         varied=varied or ["none"],
         threads=plan.callers,
         dimensions=varied_sizes(sets),
+        notes=_notes(plan, inputs),
         message=observed.message,
     )
+
+
+def _notes(plan: RunPlan, inputs: InputConfig) -> list[str]:
+    """Return a note if the contents of generated inputs should differ in each run, and cannot."""
+    feeds = plan.feed_sets[0]
+    generated = [feed.name for feed in feeds if feed.name not in inputs.arrays]
+    if inputs.same_inputs or not generated or any(feed.vary for feed in feeds):
+        return []
+    return [
+        f"all runs had the same contents: memdiag does not know which others {some_of(generated)}"
+        " may have. A program of your own can give others: memdiag leak -- COMMAND."
+    ]

@@ -43,7 +43,7 @@ def sized_inputs(
     Args:
         file: the model.
         job: the session.
-        inputs: sizes and arrays of the inputs.
+        inputs: sizes and arrays of the inputs, and whether their contents stay the same.
         ranges: ranges of free dimensions, by name.
         vary_shapes: change the sizes of free dimensions without a range, too.
         scratch: a folder for the arrays.
@@ -54,7 +54,8 @@ def sized_inputs(
     """
     dims, given = inputs.dims, inputs.arrays
     chosen = choose_inputs(file, dims=dims, given=given)
-    first = tuple(save_inputs(chosen.plans, given, scratch / "inputs"))
+    same = inputs.same_inputs
+    first = tuple(save_inputs(chosen.plans, given, scratch / "inputs", same_inputs=same))
     trial = try_once(job, first)
     if not trial.has_session:
         raise MeasurementError(f"{file.path}: the session cannot be created ({trial.problem}).")
@@ -66,7 +67,7 @@ def sized_inputs(
                 " --input."
             )
         chosen = found
-        first = tuple(save_inputs(chosen.plans, given, scratch / "found"))
+        first = tuple(save_inputs(chosen.plans, given, scratch / "found", same_inputs=same))
     ranges = dict(ranges)
     if vary_shapes:
         for dimension in chosen.dimensions:
@@ -82,7 +83,8 @@ def sized_inputs(
     candidates = []
     for number, sizes in enumerate(_combinations(ranges)):
         plans = plan_inputs(file, dims={**dims, **sizes}, given=given)
-        feeds = tuple(save_inputs(plans, given, scratch / f"sizes-{number}"))
+        folder = scratch / f"sizes-{number}"
+        feeds = tuple(save_inputs(plans, given, folder, same_inputs=same))
         candidates.append(SizedInputs(sizes, feeds))
     usable = inputs_that_run(job, [candidate.feeds for candidate in candidates])
     return sets + [candidates[index] for index in usable]

@@ -1,35 +1,36 @@
 """Is it a leak? Observe processes and programs while they do their own work."""
 
+import math
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from memdiag.api.run import run_program
 from memdiag.api.watch import watch
+from memdiag.defaults import MIN_LEAK_RUNS
 from memdiag.errors import UsageError, XrayError
-from memdiag.growth.growing_blocks import growing_sizes, lasting_bytes
+from memdiag.growth.growing_blocks import growing_sizes, lasting_bytes_of_program
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.model_observation import GrowthProgress, OnGrowth
 from memdiag.growth.process_history import ProcessHistory
-from memdiag.growth.verdict import MIN_MOMENTS, Observation
+from memdiag.growth.verdict import MIN_MOMENTS, Observation, kept_values
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorder import Recorder, RunPause
-from memdiag.records.growth import GrowingBlocks, Growth, KeptValues
+from memdiag.records.growth import GrowingBlocks, Growth
 from memdiag.records.run import ProgramRun
 from memdiag.units import format_duration
 
 DEFAULT_PERIOD_S = 2.0
+MIN_READINGS = 25
+"""Readings within a duration: shorter ones are read more often than each `DEFAULT_PERIOD_S`."""
+
 WARM_UP_SHARE = 0.1
 """Share of the moments of a running program that count as its warm-up."""
 
 MIN_COUNTED_RUNS = 40
 """Runs from which on growth is counted by runs instead of seconds."""
-
-MIN_EARLIER_VALUES = 40
-MIN_KEPT_SHARE = 0.5
-"""A program keeps its values if this share of those of earlier runs is alive, of at least 40."""
 
 CALLING_THREADS = 8
 """Threads of a program that may each have a cache of freed blocks."""
@@ -46,7 +47,8 @@ class ProgramGrowth(NamedTuple):
 
     Attributes:
         growth: the growth.
-        exit_code: the exit code of the program; negative for the signal that ended it.
+        exit_code: the exit code of the program; negative for the signal that ended it, and 0 if
+            memdiag ended it.
     """
 
     growth: Growth
@@ -57,7 +59,7 @@ def leak_process(
     pid: int,
     *,
     duration_s: float | None = None,
-    period_s: float = DEFAULT_PERIOD_S,
+    period_s: float | None = None,
     pause: bool = False,
     on_progress: OnGrowth | None = None,
 ) -> Growth:
@@ -69,7 +71,8 @@ def leak_process(
     Args:
         pid: a process of this user, in any language.
         duration_s: the length of the observation in seconds; None for no limit.
-        period_s: the seconds between two readings of the memory, at the start.
+        period_s: the seconds between two readings of the memory, at the start; by default 2, or
+            less if the duration is short.
         pause: stop the process for some tenths of a second while it is read (SIGSTOP). The heap of
             a busy process can only be read so.
         on_progress: called after each reading.
@@ -78,7 +81,7 @@ def leak_process(
         UsageError: `pid` is this process or process 1, or a time is out of bounds.
         XrayError: there is no such process, or it cannot be read.
     """
-    histories = _Histories(period_s, on_progress, pauses=pause)
+    histories = _Histories(_period(period_s, duration_s), on_progress, pauses=pause)
     run = watch(pid, duration_s=duration_s, on_progress=histories.update)
     return histories.growth(run, f"process {pid}", "process")
 
@@ -86,27 +89,72 @@ def leak_process(
 def leak_program(
     command: Sequence[str],
     *,
-    period_s: float = DEFAULT_PERIOD_S,
+    duration_s: float | None = None,
+    runs: int | None = None,
+    period_s: float | None = None,
     on_progress: OnGrowth | None = None,
 ) -> ProgramGrowth:
     """Run the program `command` with its own traffic, and return whether a process of it grows.
 
     The memory of a process is read between two runs: the thread that called the last one waits for
-    some tenths of a second.
+    some tenths of a second. After `duration_s` or `runs`, whichever is first, the program is ended
+    as Ctrl-C ends it; how it then ends does not matter.
 
     Args:
         command: the program and its arguments.
-        period_s: the seconds between two readings of the memory, at the start.
+        duration_s: the seconds from its start; None for no limit.
+        runs: the number of runs of all its sessions, 40 or more. They are counted twice a second.
+            None for no limit.
+        period_s: the seconds between two readings of the memory, at the start; by default 2, or
+            less if the duration is short.
         on_progress: called after each reading.
 
     Raises:
-        UsageError: `command` is empty, or the program cannot be started.
-        XrayError: no process of the program used onnxruntime.
+        UsageError: `command` is empty, the program cannot be started, or a number is out of bounds.
+        XrayError: no process of the program ran a session.
     """
+    if duration_s is not None and not duration_s > 0:
+        raise UsageError("--for must be greater than 0.")
+    if runs is not None and runs < MIN_LEAK_RUNS:
+        raise UsageError(f"--runs must be at least {MIN_LEAK_RUNS}, to tell growth from warm-up.")
+    period_s = _period(period_s, duration_s)
     histories = _Histories(period_s, on_progress)
-    run = run_program(command, xray=False, run_pause=RunPause(period_s, histories.read))
+    was_ended = False
+
+    def is_complete(recorder: Recorder) -> bool:
+        nonlocal was_ended
+        is_over = duration_s is not None and recorder.now_s() >= duration_s
+        was_ended = was_ended or is_over or (runs is not None and _all_runs(recorder) >= runs)
+        return was_ended
+
+    run = run_program(
+        command,
+        xray=False,
+        run_pause=RunPause(period_s, histories.read),
+        is_complete=is_complete,
+    )
+    if was_ended:
+        run = msgspec.structs.replace(run, exit_code=None)
     growth = histories.growth(run, " ".join(command), "program")
     return ProgramGrowth(growth, run.exit_code or 0)
+
+
+def _period(period_s: float | None, duration_s: float | None) -> float:
+    """Return the seconds between two readings, `period_s` or the default for the duration."""
+    if period_s is not None:
+        return period_s
+    return min(DEFAULT_PERIOD_S, (duration_s or math.inf) / MIN_READINGS)
+
+
+def _all_runs(recorder: Recorder) -> int:
+    """Return the number of runs of all recorded sessions that are known."""
+    return sum(map(_sent_runs, recorder.processes))
+
+
+def _sent_runs(process: RecordedProcess) -> int:
+    """Return the number of runs of the sessions of `process` that its hook has sent."""
+    sessions = process.local_sessions.values()
+    return sum(shapes.runs for session in sessions for shapes in session.shapes.values())
 
 
 class _Histories:
@@ -156,6 +204,8 @@ class _Histories:
         if not growths:
             reasons = [each.failure for each in self._histories.values() if each.failure]
             reason = reasons[0] if reasons else "no process with onnxruntime was seen."
+            if run.sessions and not reasons:
+                reason = "no session was run. Send the program requests while it is observed."
             if has_failed(run.exit_code):
                 reason = f"{_end_text(run)} before a process used onnxruntime. Mend its error."
             raise XrayError(f"{subject}: {reason}")
@@ -198,11 +248,7 @@ def process_growth(
     if len(memory) > warm_up:
         before, after = memory[warm_up], memory[-1]
         blocks = growing_sizes(before, after)
-        lasting = lasting_bytes(before, after, CALLING_THREADS)
-    # Runs that ended after the last reading are known by the counts that the hook sends at the end.
-    sent = sum(
-        shapes.runs for each in process.local_sessions.values() for shapes in each.shapes.values()
-    )
+        lasting = lasting_bytes_of_program(before, after, CALLING_THREADS)
     observation = Observation(
         moments=moments,
         unit="run" if moments[-1].run - moments[0].run >= MIN_COUNTED_RUNS else "second",
@@ -216,7 +262,8 @@ def process_growth(
         observation,
         subject=f"process {process.pid}",
         kind=kind,
-        runs=max(sent, moments[-1].run),
+        # The hook sends the number of runs again at the end.
+        runs=max(_sent_runs(process), moments[-1].run),
         warm_up_runs=moments[warm_up].run if len(moments) > warm_up else 0,
         warm_up_s=moments[warm_up].time_s if len(moments) > warm_up else 0.0,
         onnxruntime=process.runtime_version,
@@ -224,18 +271,3 @@ def process_growth(
     )
     is_exact = kind == "process" or process.has_said_exit
     return msgspec.structs.replace(record, is_run_count_exact=is_exact)
-
-
-def kept_values(alive: Mapping[str, tuple[int, int]]) -> KeptValues:
-    """Return which values of earlier runs a program keeps; empty if it keeps hardly any.
-
-    Args:
-        alive: how many values of earlier runs are alive, and how many there were, by ``input`` and
-            ``output``.
-    """
-    names: tuple[tuple[str, KeptValues], ...] = (("output", "outputs"), ("input", "inputs"))
-    for kind, name in names:
-        count, earlier = alive.get(kind, (0, 0))
-        if earlier >= MIN_EARLIER_VALUES and count >= MIN_KEPT_SHARE * earlier:
-            return name
-    return ""

@@ -62,6 +62,7 @@ def profile(
     run: bool = True,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, ArrayOrFile] | None = None,
+    same_inputs: bool = False,
     session_options: Mapping[str, str] | None = None,
     optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
@@ -92,6 +93,8 @@ def profile(
         run: False stops after session creation.
         dims: sizes of free dimensions by name (or ``input:axis``); realistic ones by default.
         inputs: arrays, or paths of ``.npy`` files, by input name; the others are generated.
+        same_inputs: run with the same contents each time; by default the contents of generated
+            inputs differ in each run.
         session_options: SessionOptions attributes and config entries by name.
         optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
         disabled_optimizers: names of graph transformers to leave out.
@@ -125,6 +128,7 @@ def profile(
         inputs=inputs,
         runs=runs,
         run=run,
+        same_inputs=same_inputs,
         session_options=session_options,
         optimization_level=optimization_level,
         disabled_optimizers=disabled_optimizers,
@@ -164,7 +168,7 @@ def profile_model(
             run.measurement,
             run.xray,
             run.release,
-            inputs=describe_inputs(inputs.plans),
+            inputs=describe_inputs(inputs.plans, same_inputs=config.inputs.same_inputs),
             dimensions=inputs.dimensions,
             notes=inputs.notes,
             command=config.command,
@@ -268,11 +272,17 @@ def _measure(
     on_progress: Callable[[Progress], None] | None,
 ) -> _JobRun:
     """Save `inputs`, and measure a child that runs the model with them."""
+    feeds = save_inputs(
+        inputs.plans,
+        config.inputs.arrays,
+        scratch / "inputs",
+        same_inputs=config.inputs.same_inputs,
+    )
     job = Job(
         model=file.path,
         session=config.session,
         limits=config.limits,
-        feeds=tuple(save_inputs(inputs.plans, config.inputs.arrays, scratch / "inputs")),
+        feeds=tuple(feeds),
         runs=config.inputs.runs,
         release=config.release,
     )

@@ -59,7 +59,7 @@ class Recording:
                 "this process is being recorded already. Leave memdiag run or the outer recording"
                 " out."
             )
-        earlier_sessions = _count_sessions()
+        earlier_sessions = count_sessions()
         self._watcher = subprocess.Popen(
             [sys.executable, "-c", _WATCHER, *self._arguments(earlier_sessions)],
             stdin=subprocess.PIPE,
@@ -71,7 +71,7 @@ class Recording:
         if not address:
             raise MeasurementError("the recording cannot be started: its process has ended.")
         self._origin_s = float(origin_s)
-        _allow_reading_by(self._watcher.pid)
+        allow_reading_by(self._watcher.pid)
         self._environment = {name: os.environ.get(name) for name in _VARIABLES}
         paths = [sitecustomize.FOLDER, *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
@@ -193,7 +193,7 @@ def recording(folder: str | os.PathLike[str] | None = None, *, xray: bool = True
     return Recording(folder, xray=xray)
 
 
-def _count_sessions() -> int:
+def count_sessions() -> int:
     """Return the number of sessions that this process has; 0 if onnxruntime is not imported."""
     session_class = getattr(sys.modules.get("onnxruntime"), "InferenceSession", None)
     if session_class is None:
@@ -234,7 +234,7 @@ def _hook() -> Any:
     return module
 
 
-def _allow_reading_by(pid: int) -> None:
+def allow_reading_by(pid: int) -> None:
     """Allow process `pid` to read the memory of this one, which Linux may allow parents only."""
     if sys.platform == "linux":
         with suppress(OSError):

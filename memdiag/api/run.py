@@ -12,6 +12,7 @@ import memdiag
 from memdiag.errors import UsageError
 from memdiag.programs.assemble import assemble_run
 from memdiag.programs.control import control_file
+from memdiag.programs.interrupt import Interrupt
 from memdiag.programs.open_files import most_open_files
 from memdiag.programs.recorder import Recorder, RunPause
 from memdiag.records.run import ProgramRun
@@ -68,8 +69,11 @@ def run_program(
     program_output_folder: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Recorder], None] | None = None,
     run_pause: RunPause | None = None,
+    is_complete: Callable[[Recorder], bool] = lambda recorder: False,
 ) -> ProgramRun:
     """Run the program `command` as `run` does; `run_pause` reads its memory between runs.
+
+    Once `is_complete` returns True, the program is ended as Ctrl-C ends it.
 
     Raises:
         UsageError: as in `run`.
@@ -87,8 +91,17 @@ def run_program(
             process = subprocess.Popen(words, env=recorder.environment(), **streams)
         except OSError as error:
             raise UsageError(f"{words[0]}: cannot be started ({error.strerror}).") from error
+        interrupt = Interrupt(process.pid)
+
+        def has_ended() -> bool:
+            if process.poll() is not None:
+                return True
+            if is_complete(recorder):
+                interrupt.update(recorder.now_s())
+            return False
+
         with _passing_signals_on(process, recorder), most_open_files():
-            recorder.run(process.pid, lambda: process.poll() is not None, on_progress)
+            recorder.run(process.pid, has_ended, on_progress)
         return assemble_run(
             recorder, words, process.returncode, memdiag_version=memdiag.__version__
         )

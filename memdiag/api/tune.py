@@ -50,6 +50,7 @@ def tune(
     telemetry: bool = False,
     dims: Mapping[str, int] | None = None,
     inputs: GivenInputs | None = None,
+    same_inputs: bool = False,
     sizes: Sequence[int] = DEFAULT_SIZES,
     time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
@@ -78,6 +79,8 @@ def tune(
             to turn it off.
         dims: sizes of free dimensions by name; realistic ones where not given.
         inputs: arrays, or paths of ``.npy`` files, by input name; others are generated.
+        same_inputs: run with the same contents each time; by default the contents of generated
+            inputs differ in each run that is measured.
         sizes: further sizes of free dimensions at which outputs and latency are compared.
         time_limit_s: seconds for everything, including the rewriting, which gets half of them, and
             the last measurements.
@@ -109,6 +112,7 @@ def tune(
             max_slowdown=max_slowdown,
             dims=dims,
             inputs=inputs,
+            same_inputs=same_inputs,
             sizes=sizes,
             time_limit_s=None if time_limit_s is None else _SHARE_OF_REWRITING * time_limit_s,
             on_progress=report_progress,
@@ -130,7 +134,13 @@ def tune(
         folder = scratch / "inputs"
         try:
             found = find_comparison_inputs(
-                file, job, folder, dims=dims or {}, given=given, sizes=sizes
+                file,
+                job,
+                folder,
+                dims=dims or {},
+                given=given,
+                sizes=sizes,
+                same_inputs=same_inputs,
             )
             if not found.sets:
                 raise MeasurementError(

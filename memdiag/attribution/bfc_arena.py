@@ -14,9 +14,10 @@ the allocation id -1, and -1 is also the missing neighbour at the ends of a chai
 chunks have grown over the versions: their size is the size for which all chains are consistent.
 
 Everything is validated. The object, both vectors, the handles and the regions must be in blocks in
-use by malloc (so that an arena that was freed is not found), each region must end according to its
-size, and its chunks must form a doubly linked chain from its start to its end. If the heap cannot
-be walked, no arena is found.
+use by malloc (so that an arena that was freed is not found). A region may also be a block that
+malloc mapped alone between other mappings, such as those of Python's heap: the walk of the heap
+leaves such blocks out. Each region must end according to its size, and its chunks must form a
+doubly linked chain from its start to its end. If the heap cannot be walked, no arena is found.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memdiag.attribution import intervals
-from memdiag.attribution.address_space import AddressSpace
+from memdiag.attribution.address_space import PAGE, AddressSpace
 from memdiag.attribution.heap import Heap
 from memdiag.attribution.intervals import Ranges
 from memdiag.attribution.process_memory import ProcessMemory
@@ -45,6 +46,7 @@ _UNIT = 256
 
 _NONE = (1 << 64) - 1
 _MAX_VECTOR = 64 << 20  # bytes
+_IS_MMAPPED = 2  # malloc's flag in the size of a chunk
 _MAX_ALLOCATIONS = 1 << 48
 _MAX_ATTEMPTS = 3  # a running process changes its chunks meanwhile
 
@@ -244,13 +246,28 @@ def _read_regions(head: Words, memory: ProcessMemory, heap: Heap) -> list[_Regio
     regions, previous_end = [], 0
     for start, size, end, _, handles in words.reshape(-1, _REGION_BYTES // _WORD).tolist():
         whole = start + size == end and size > 0 and size % _UNIT == 0 and start >= previous_end
-        if not whole or not heap.is_in_use(start, size):
+        if not whole:
+            return None
+        known = heap.is_in_use(start, size)
+        if not (_is_mapped_alone(memory, start, size) if known is None else known):
             return None
         if not heap.is_in_use(handles, size // _UNIT * _WORD):
             return None
         regions.append(_Region(start, end, handles))
         previous_end = end
     return regions
+
+
+def _is_mapped_alone(memory: ProcessMemory, start: int, size: int) -> bool:
+    """Return whether malloc mapped a chunk whose header states that it is for this region alone."""
+    page = start - start % PAGE
+    header = _read(memory, page, 2 * _WORD)
+    if header is None:
+        return False
+    previous, flagged = header.tolist()
+    end = page + flagged - flagged % PAGE
+    is_header = previous == 0 and flagged % PAGE == _IS_MMAPPED and start - page >= 2 * _WORD
+    return is_header and start + size <= end < start + size + 2 * PAGE
 
 
 def _read_chunks(

@@ -14,7 +14,6 @@ to the fast bins (up to 128 bytes) appear to be in use, because malloc keeps the
 
 import bisect
 import re
-import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -40,6 +39,9 @@ _WORD = 8
 _HEADER = 16
 _MIN_CHUNK = 32
 _ALIGNMENT = 16
+_INVALID = _IS_MMAPPED | _ALIGNMENT >> 1
+"""Bits that no size in a heap has: it is a multiple of the alignment, and not mapped alone."""
+
 HEAP_ALIGNMENT = 64 << 20
 """HEAP_MAX_SIZE of a 64-bit glibc: heaps of arenas except the main arena start at multiples."""
 
@@ -267,41 +269,57 @@ class _Walker:
         self.unknown.append(UnknownArea(start, end, reason))
 
     def _chain(self, first: int, end: int) -> None:
-        """Follow the chain from the chunk at `first` to the heap's `end`."""
-        address, word = first, self._words.at
-        size = word(address + _WORD)
+        """Follow the chain from the chunk at `first` to the heap's `end`.
+
+        A heap has up to millions of chunks: the loop calls nothing but `append` for each of them.
+        """
+        add_end, add_state = self.ends.append, self.states.append
+        count = len(self.ends)
+        address, low, high = first, 0, 0
+        size = self._words.at(address + _WORD)
         if not size & _PREV_INUSE:
             raise _InconsistentError("the first chunk follows a free one")
         while True:
             length = size & ~_FLAGS
             after = address + length
-            if size & _IS_MMAPPED or length % _ALIGNMENT or after > end:
-                raise _InconsistentError(f"the chunk at {address:#x} has an invalid size")
-            if after == end:
-                self._add(address + _WORD, end, _TOP)
-                return
-            if length < _MIN_CHUNK:
-                # An old top chunk ends with headers without content, at the very end of a heap.
-                if end - address > 2 * _MIN_CHUNK or length not in (0, _HEADER):
-                    raise _InconsistentError(f"the chunk at {address:#x} has an invalid size")
-                self._add(address + _WORD, end, _IN_USE)
-                return
-            if after > end - _HEADER:
-                raise _InconsistentError(f"no chunk fits after the chunk at {address:#x}")
-            size = word(after + _WORD)
+            if size & _INVALID or length < _MIN_CHUNK or after > end - _HEADER:
+                break
+            if after > high - _HEADER:
+                words, low, high = self._words.read(after, _HEADER)
+                if len(self.ends) > _MAX_CHUNKS:
+                    raise _InconsistentError(f"there are more than {_MAX_CHUNKS:,} chunks")
+            at = (after - low) // _WORD
+            size = words[at + 1]
             if size & _PREV_INUSE:
-                state = _IN_USE
+                add_state(_IN_USE)
+            elif words[at] == length:
+                add_state(_FREE)
             else:
-                state = _FREE
-                if word(after) != length:
-                    raise _InconsistentError(
-                        f"the free chunk at {address:#x} has another size at its end"
-                    )
+                raise _InconsistentError(
+                    f"the free chunk at {address:#x} has another size at its end"
+                )
             # The word before its size belongs to the previous chunk.
-            self._add(address + _WORD, after + _WORD, state)
-            if len(self.starts) > _MAX_CHUNKS:
-                raise _InconsistentError(f"there are more than {_MAX_CHUNKS:,} chunks")
+            add_end(after + _WORD)
             address = after
+        add_state(self._last_state(address, size, end))
+        add_end(end)
+        self.starts.append(first + _WORD)
+        self.starts.extend(self.ends[count:-1])
+
+    def _last_state(self, address: int, size: int, end: int) -> int:
+        """Return the state of the chunk at `address`, with its flags in `size`: the heap's last."""
+        length = size & ~_FLAGS
+        after = address + length
+        if size & _INVALID or after > end:
+            raise _InconsistentError(f"the chunk at {address:#x} has an invalid size")
+        if after == end:
+            return _TOP
+        if length >= _MIN_CHUNK:
+            raise _InconsistentError(f"no chunk fits after the chunk at {address:#x}")
+        # An old top chunk ends with headers without content, at the very end of a heap.
+        if end - address > 2 * _MIN_CHUNK or length not in (0, _HEADER):
+            raise _InconsistentError(f"the chunk at {address:#x} has an invalid size")
+        return _IN_USE
 
     def _add(self, start: int, end: int, state: int) -> None:
         self.starts.append(start)
@@ -368,27 +386,35 @@ class _Words:
     def __init__(self, memory: ProcessMemory) -> None:
         self._memory = memory
         self._window = np.zeros(_WINDOW, np.uint8)
-        self._view = self._window.data
+        self._words = self._window.data.cast("Q")
         self._start = self._end = 0
-        self._unpack = struct.Struct("<Q").unpack_from
 
     def discard(self) -> None:
         """Drop the buffered memory, so that the next `at` reads the process again."""
         self._start = self._end = 0
 
     def at(self, address: int) -> int:
-        """Return the word at `address`.
+        """Return the word at `address`, a multiple of its size.
 
         Raises:
             _InconsistentError: the memory cannot be read.
         """
         if not self._start <= address <= self._end - _WORD:
-            self._start = address
-            self._end = address + self._memory.read_into(address, self._window)
-            if self._end - address < _WORD:
-                raise _InconsistentError(f"the memory at {address:#x} cannot be read")
-        word: int = self._unpack(self._view, address - self._start)[0]
+            self.read(address, _WORD)
+        word: int = self._words[(address - self._start) // _WORD]
         return word
+
+    def read(self, address: int, nbytes: int) -> "tuple[memoryview[int], int, int]":
+        """Read a window at `address`, and return its words, its start and its end.
+
+        Raises:
+            _InconsistentError: fewer than `nbytes` bytes can be read there.
+        """
+        self._start = address
+        self._end = address + self._memory.read_into(address, self._window)
+        if self._end - address < nbytes:
+            raise _InconsistentError(f"the memory at {address:#x} cannot be read")
+        return self._words, self._start, self._end
 
     def headers(self, pages: NDArray[np.int64]) -> list[tuple[int, int]]:
         """Return (page, size) of each of `pages` that starts with the header of a mapped chunk."""

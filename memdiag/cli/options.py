@@ -54,6 +54,15 @@ def add_inputs(group: Group, *, ranges: bool = False) -> None:
     )
 
 
+def add_same_inputs(group: Group) -> None:
+    """Add ``--same-inputs``."""
+    group.add_argument(
+        "--same-inputs",
+        action="store_true",
+        help="Run with the same contents each time; by default those of generated inputs differ.",
+    )
+
+
 def add_runs(group: Group) -> None:
     """Add ``--runs``."""
     group.add_argument(
@@ -173,6 +182,7 @@ def add_search_options(group: Group) -> None:
         help="Stop after this time, with the best result so far.",
     )
     add_inputs(group)
+    add_same_inputs(group)
     group.add_argument(
         "--sizes",
         metavar="N,N…",
@@ -189,6 +199,7 @@ class SearchArguments(TypedDict):
     time_limit_s: float | None
     dims: dict[str, int]
     inputs: dict[str, ArrayOrFile]
+    same_inputs: bool
     sizes: tuple[int, ...]
 
 
@@ -203,6 +214,7 @@ def read_search_options(options: Namespace, started: float) -> SearchArguments:
         "unsafe": options.unsafe,
         "dims": read_dims(options.dim),
         "inputs": read_inputs(options),
+        "same_inputs": options.same_inputs,
         "sizes": read_sizes(options.sizes),
         "time_limit_s": remaining_s(options.time_limit, started),
     }

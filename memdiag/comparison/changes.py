@@ -27,6 +27,10 @@ MIN_SHARE_SINGLE_RUN = 0.05
 
 MIN_RATIO = 1.1
 MIN_AGREEING_RATIO = 1.03
+MIN_GROWTH_RATIO = 1.5
+"""Ratio of two slopes above which growth over many runs differs: how much malloc takes for a block
+differs as well."""
+
 MIN_LOAD_S = 0.005
 MAX_ROUNDING = 1e-3
 """Outputs that differ by a larger share of their largest value are a change."""
@@ -39,7 +43,8 @@ def changes(
 
     Figures differ if their ranges do not overlap, and their medians differ by more than a share of
     the peak. Latencies differ if the confidence interval of their ratio excludes a tenth, and their
-    medians agree.
+    medians agree. Growth over many runs differs if memory in use grows in one column only, or if
+    the intervals of the slopes do not overlap and one is `MIN_GROWTH_RATIO` times the other.
     """
     if before.measured is None or after.measured is None:
         return (), ()
@@ -48,6 +53,7 @@ def changes(
     pair = _ColumnPair(before, after, before.measured, after.measured, copies, tolerance)
     all_changes = (
         *pair.memory(),
+        *pair.growth(),
         *pair.times(interleaved=comparable.interleaved),
         *pair.model(),
     )
@@ -85,6 +91,20 @@ class _ColumnPair:
             )
             yield self._change("peak", self._new.peak_phase, peak, self._old.peak, why)
         yield from self._kept()
+
+    def growth(self) -> Iterator[FigureChange]:
+        """Yield the difference of the growth over many runs."""
+        old, new = self._before.growth, self._after.growth
+        if old is None or new is None or not (old.is_decided and new.is_decided):
+            return
+        before, after = (each.slope.bytes_per_unit if each.slope else 0.0 for each in (old, new))
+        differs, ratio = (old.slope is None) != (new.slope is None), None
+        if old.slope is not None and new.slope is not None:
+            is_apart = old.slope.high < new.slope.low or new.slope.high < old.slope.low
+            differs = is_apart and max(before, after) >= MIN_GROWTH_RATIO * min(before, after)
+            ratio = after / before
+        if differs:
+            yield self._change("growth", None, round(after - before), None, "", ratio=ratio)
 
     def times(self, *, interleaved: bool) -> Iterator[FigureChange]:
         """Yield the differences of load time and latency."""

@@ -12,6 +12,11 @@ from memdiag.records.growth import GrowingBlocks
 CACHED_BLOCKS = 7
 MAX_CACHED_BYTES = 1040  # with the size field, rounded to 16
 
+MIN_BLOCKS_PER_RUN = 0.1
+MIN_OTHER_BYTES = 64 << 10
+"""The work of a program beside its runs allocates as well: growth below 64 KiB counts only if
+blocks of one size come into use in a tenth of the runs or more."""
+
 MAX_SIZES = 12
 """Sizes of blocks in a record."""
 
@@ -66,6 +71,18 @@ def lasting_bytes(before: MemoryMoment, after: MemoryMoment, threads: int) -> in
         if new > (CACHED_BLOCKS * threads if size <= MAX_CACHED_BYTES else 0):
             lasting += size * new
     return lasting
+
+
+def lasting_bytes_of_program(before: MemoryMoment, after: MemoryMoment, threads: int) -> int:
+    """Return the same of a program with its own work, which also allocates now and then."""
+    lasting = lasting_bytes(before, after, threads)
+    runs = after.moment.run - before.moment.run
+    enough = max(CACHED_BLOCKS * threads, MIN_BLOCKS_PER_RUN * runs)
+    is_recurring = runs > 0 and any(
+        count - before.block_counts.get(size, 0) > enough
+        for size, count in after.block_counts.items()
+    )
+    return lasting if is_recurring or lasting >= MIN_OTHER_BYTES else 0
 
 
 def growing_sizes(before: MemoryMoment, after: MemoryMoment) -> tuple[GrowingBlocks, ...]:

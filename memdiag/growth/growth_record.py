@@ -24,6 +24,7 @@ def growth_record(
     varied: Sequence[Varied] = (),
     threads: int = 1,
     dimensions: Mapping[str, tuple[int, int]] | None = None,
+    notes: Sequence[str] = (),
     message: str = "",
 ) -> Growth:
     """Judge `observation` and return its record; the other arguments are fields of the record."""
@@ -34,7 +35,7 @@ def growth_record(
         kind=kind,
         verdict=judgement.verdict,
         sentence=sentence(judgement, observation),
-        advice=advice(judgement, trim_returned_bytes),
+        advice=advice(judgement, observation, trim_returned_bytes),
         owner=judgement.owner,
         slope=judgement.slope,
         slope_bytes_per_run=judgement.slope.bytes_per_unit if judgement.slope else 0.0,
@@ -51,7 +52,7 @@ def growth_record(
         blocks=observation.blocks,
         moments=moments,
         samples=_thinned(observation.samples),
-        notes=_notes(moments),
+        notes=(*notes, *_notes(moments)),
         onnxruntime=onnxruntime,
         message=message,
     )

@@ -19,6 +19,9 @@ MOMENTS = 12
 BATCH_S = 1.0
 """Seconds between two reports of progress. Runs of a batch that Ctrl-C ends are lost."""
 
+INTERRUPTED = "interrupted"
+"""The first word of the message of an observation that Ctrl-C ended."""
+
 _PACE_RUNS = 9
 
 
@@ -85,11 +88,9 @@ def observe_runs(
     observed.moments.append(runs.moment())
     try:
         total = _planned_runs(runs, max_runs, duration_s)
-        observed.warm_up_runs = max(_PACE_RUNS + 1, total // 10)
-        for number in range(MOMENTS):
-            until = observed.warm_up_runs + (total - observed.warm_up_runs) * number // (
-                MOMENTS - 1
-            )
+        planned = moments_of_runs(total)
+        observed.warm_up_runs = planned[0]
+        for until in planned:
             _advance(runs, until, total, on_progress)
             observed.moments.append(runs.moment())
         before, after = observed.moments[1], observed.moments[-1]
@@ -100,8 +101,15 @@ def observe_runs(
     except (MeasurementError, XrayError) as error:
         observed.message = str(error)
     except KeyboardInterrupt:
-        observed.message = f"interrupted after {counted(len(runs.samples), 'run')}"
+        observed.message = f"{INTERRUPTED} after {counted(len(runs.samples), 'run')}"
     return observed
+
+
+def moments_of_runs(total: int) -> tuple[int, ...]:
+    """Return the numbers of runs after which memory is read, from the end of the warm-up on."""
+    warm_up = max(_PACE_RUNS + 1, total // 10)
+    last = MOMENTS - 1
+    return tuple(warm_up + (total - warm_up) * number // last for number in range(MOMENTS))
 
 
 def _advance(runs: ModelRuns, until: int, total: int, on_progress: OnGrowth | None) -> None:

@@ -27,14 +27,12 @@ class RunPlan:
     Attributes:
         feed_sets: the sets of inputs.
         input_order: the index of the set of inputs of each run; repeated in turn.
-        vary_contents: change the contents of generated inputs before each run.
         callers: the number of threads that run the session at once, each once in a run.
         reload: create the session before each run, and release it afterwards.
     """
 
     feed_sets: tuple[tuple[Feed, ...], ...]
     input_order: tuple[int, ...] = (0,)
-    vary_contents: bool = True
     callers: int = 1
     reload: bool = False
 
@@ -69,7 +67,6 @@ class ModelRuns:
         message = job.message() | {
             "feed_sets": as_json(plan.feed_sets),
             "input_order": plan.input_order,
-            "vary_contents": plan.vary_contents,
             "callers": plan.callers,
             "reload": plan.reload,
             "max_batch": _MAX_BATCH,

@@ -6,7 +6,7 @@ somebody keeps; free chunks and freed blocks are not.
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memdiag.growth.slope import MIN_POINTS, robust_slope
@@ -41,6 +41,10 @@ MIN_NEW_LARGEST_SHARE = 0.8
 
 MAX_LATE_GROWTH_SHARE = 0.1
 """Growth has ended if the last third of the moments has at most this share of it."""
+
+MIN_EARLIER_VALUES = 40
+MIN_KEPT_SHARE = 0.5
+"""A program keeps its values if this share of those of earlier runs is alive, of at least 40."""
 
 MIN_MOMENTS = 2 * MIN_POINTS
 """Moments after the warm-up for a verdict: both halves need a slope."""
@@ -185,6 +189,21 @@ def grows_after_warm_up(observation: Observation) -> bool:
     if len(moments) < MIN_POINTS or _has_ended(later.moments):
         return False
     return robust_slope(later.positions(moments), sizes).low > 0
+
+
+def kept_values(alive: Mapping[str, tuple[int, int]]) -> KeptValues:
+    """Return which values of earlier runs a program keeps; empty if it keeps hardly any.
+
+    Args:
+        alive: how many values of earlier runs are alive, and how many there were, by ``input`` and
+            ``output``.
+    """
+    names: tuple[tuple[str, KeptValues], ...] = (("output", "outputs"), ("input", "inputs"))
+    for kind, name in names:
+        count, earlier = alive.get(kind, (0, 0))
+        if earlier >= MIN_EARLIER_VALUES and count >= MIN_KEPT_SHARE * earlier:
+            return name
+    return ""
 
 
 def _of_memory_in_use(owner: GrowingOwner, observation: Observation) -> Verdict:

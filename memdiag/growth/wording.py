@@ -63,6 +63,8 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
     runs = _progress(last, unit)
     grown = f"the resident set grew by {format_size(grown_bytes(moments))}"
     owner = OWNER_LABELS[judgement.owner] if judgement.owner else "owner not known"
+    if _may_be_heap(judgement, observation):
+        owner = f"the heap, {owner}"
     match judgement.verdict:
         case "flat":
             size = format_size(last.resident_bytes)
@@ -96,8 +98,15 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
     return f"kept values: {owner} {growth}"
 
 
-def advice(judgement: GrowthJudgement, trim_returned_bytes: int | None) -> str:
+def advice(
+    judgement: GrowthJudgement, observation: Observation, trim_returned_bytes: int | None
+) -> str:
     """Return what to do about the growth; empty if there is nothing to do."""
+    if judgement.verdict == "leak" and _may_be_heap(judgement, observation):
+        return (
+            "observe it again with --pause, if it is busy: its heap could not be read, which shows"
+            " whether sessions, values or other blocks grow"
+        )
     match judgement.verdict, judgement.owner:
         case "kept", "sessions":
             return "release sessions that are no longer used, or create one and keep it"
@@ -128,6 +137,12 @@ def advice(judgement: GrowthJudgement, trim_returned_bytes: int | None) -> str:
         case "undecided", _:
             return "observe more runs, or for a longer time"
     return ""
+
+
+def _may_be_heap(judgement: GrowthJudgement, observation: Observation) -> bool:
+    """Return whether the owner is memory without a name, which may be a heap that was not read."""
+    moments = observation.with_heap().moments
+    return judgement.owner == "other" and any(moment.heap_bytes is None for moment in moments)
 
 
 def _content(judgement: GrowthJudgement, blocks: tuple[GrowingBlocks, ...]) -> str:

@@ -176,6 +176,24 @@ SPARSE_KEPT_SINCE = Runtime(1, 30)
 """Values and indices of a sparse weight stay beside the dense tensor. Tried: 1.24.4, 1.26, 1.28 and
 1.29 free them, 1.30 and 1.31.1 do not."""
 
+# Known defects, which advisory rules report.
+
+STRING_INPUTS_FREED_SINCE = Runtime(1, 21)
+"""Strings of inputs are released after a run. Tried: 1.15.0, 1.18.1, 1.19.0 and 1.20.1 keep a
+reference to each string of a list or of an array of objects; 1.21.0, 1.21.1, 1.22.1, 1.23.2, 1.24.4
+and 1.32.0 do not."""
+
+CONV_SCRATCH_FOR_EACH_THREAD = (Runtime(1, 23, 2), Runtime(1, 27))
+"""From the first of these to before the second, a float Conv with a batch or groups takes a buffer
+for its whole unfolded input for each thread. Tried: 1.23.2, 1.24.4, 1.25.1 and 1.26.0 do; 1.22.1,
+1.23.0, 1.27.0 and 1.32.0 do not."""
+
+CONV_CACHE_BY_CONTENT = (Runtime(1, 24), Runtime(1, 27))
+"""From the first of these to before the second, Conv keeps memory for each content of its input on
+Arm processors with SME. Not measured: reported for 1.24.1, 1.24.4, 1.25.1 and 1.26.0, and as absent
+from 1.23.0, 1.27.0 and 1.28 (https://github.com/dmarzzz/VoxTerm/pull/166,
+https://github.com/microsoft/onnxruntime/pull/28363)."""
+
 # The process.
 
 NUMPY_2_SINCE = Runtime(1, 19)

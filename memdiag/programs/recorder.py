@@ -804,6 +804,8 @@ class Recorder:
         except MemdiagError as error:
             self.notes.append(f"process {process.pid}: no X-ray: {error}")
         else:
+            # One at a peak may end after that at the end of the process, which has priority.
+            is_latest = all(x.t_s <= started_s for x in self.xrays if x.pid == process.pid)
             self.xrays.append(
                 ProcessXray(
                     pid=process.pid,
@@ -817,7 +819,7 @@ class Recorder:
                 process.models |= {PurePath(name).name: True for name in found}
             memories = session_memories(keys, attribution, task.sessions)
             for session in task.sessions:
-                if session.process is process:
+                if session.process is process and is_latest:
                     session.memory = memories[session.number]
         when_done()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from memdiag.pytest_plugin.calls import MemdiagLeak
     from memdiag.pytest_plugin.fixture import Memdiag
 
 MARK = "memory_budget"
@@ -148,3 +149,11 @@ def memdiag(request: pytest.FixtureRequest) -> Memdiag:
     from memdiag.pytest_plugin.fixture import Memdiag
 
     return Memdiag(request.config, request.node)
+
+
+@pytest.fixture
+def memdiag_leak(request: pytest.FixtureRequest) -> MemdiagLeak:
+    """Fail the test if a function leaks: ``memdiag_leak(lambda: service.handle(x), runs=200)``."""
+    from memdiag.pytest_plugin.calls import MemdiagLeak
+
+    return MemdiagLeak(request)

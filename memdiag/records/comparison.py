@@ -9,6 +9,7 @@ from msgspec import Meta
 from memdiag.records.attribution import CopyKind
 from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.dimension import Dimension
+from memdiag.records.growth import GrowingOwner, Slope, Verdict
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import PeakKind, Profile
 
@@ -20,9 +21,10 @@ ColumnStatus = Literal["completed", "failed", "killed", "timeout", "limit", "una
 """``failed``, ``killed``, ``timeout`` and ``limit``: how the optimizer, or the run of the model,
 ended; ``unavailable``: the runtime or optimizer is not available."""
 
-Metric = Literal["peak", "steady", "kept", "load", "latency", "disk", "outputs"]
-"""``peak``, ``steady``: memory above the baseline; ``kept``: growth in a phase; ``load``: session
-creation; ``latency``: of a run; ``disk``: the model's files; ``outputs``: values and shapes."""
+Metric = Literal["peak", "steady", "kept", "growth", "load", "latency", "disk", "outputs"]
+"""``peak``, ``steady``: memory above the baseline; ``kept``: growth in a phase; ``growth``: of
+memory in use over many runs; ``load``: session creation; ``latency``: of a run; ``disk``: the
+model's files; ``outputs``: values and shapes."""
 
 
 class MeasuredBytes(Record, frozen=True, kw_only=True):
@@ -111,6 +113,27 @@ class Latency(Record, frozen=True, kw_only=True):
     pairs: int = 0
 
 
+class ColumnGrowth(Record, frozen=True, kw_only=True):
+    """The growth of a column's memory over many runs, as `memdiag leak` judges it.
+
+    Attributes:
+        verdict: the verdict.
+        owner: the owner that grows; None if no memory in use grows steadily.
+        slope: its growth in bytes a run; likewise.
+        runs: the number of runs.
+    """
+
+    verdict: Verdict
+    owner: GrowingOwner | None
+    slope: Slope | None
+    runs: int
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the runs show whether memory in use grows."""
+        return self.verdict != "undecided"
+
+
 class GraphSize(Record, frozen=True, kw_only=True):
     """The size of the model of a column. Unknown facts are None.
 
@@ -153,6 +176,7 @@ class ComparisonColumn(Record, frozen=True, kw_only=True):
         difference: the differences that `largest_difference` cannot express: another type or
             shape, or an output that exists in one column only.
         profile: the run with the X-ray.
+        growth: the growth over many runs; None if it was not measured.
     """
 
     label: str
@@ -167,6 +191,7 @@ class ComparisonColumn(Record, frozen=True, kw_only=True):
     largest_difference: float | None = None
     difference: str = ""
     profile: Profile | None = None
+    growth: ColumnGrowth | None = None
 
 
 class CopyChange(Record, frozen=True, kw_only=True):
@@ -197,7 +222,7 @@ class FigureChange(Record, frozen=True, kw_only=True):
     Attributes:
         metric, phase: the figure.
         from_, to: the labels of the columns.
-        bytes: the increase; 0 for times and outputs.
+        bytes: the increase, of growth in bytes a run; 0 for times and outputs.
         ratio: the new figure divided by the old one.
         why: the cause; empty if it is not known.
     """
@@ -217,7 +242,8 @@ class Bisection(Record, frozen=True, kw_only=True):
     Attributes:
         metric: the figure.
         before, after: two successive versions that could be measured; None if the ends
-            of the range do not differ by more than the spread between runs.
+            of the range do not differ by more than the spread between runs, or if growth could not
+            be judged in two versions.
         candidates: the number of versions in the range.
     """
 

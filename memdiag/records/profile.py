@@ -102,6 +102,7 @@ class Input(Record, frozen=True, kw_only=True):
     Attributes:
         source: whether it was generated or given.
         note: how its values were chosen.
+        varied: whether its contents differed in each run.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Input(Record, frozen=True, kw_only=True):
     shape: tuple[int, ...] | None
     source: Literal["generated", "given"]
     note: str
+    varied: bool = False
 
 
 class Phase(Record, frozen=True, kw_only=True):

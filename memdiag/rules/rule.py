@@ -29,6 +29,8 @@ class Rule:
         remedies: names of rewrites and options, the preferred one first.
         costs: the resource that a finding costs. Findings that cost time only do not set the exit
             code of ``memdiag check``.
+        is_advisory: whether the rule is about a defect of a release, under conditions that the
+            model file alone does not show. Its findings do not set the exit code either.
         needs_sessions: whether a rule for programs needs recorded sessions, or X-rays alone.
     """
 
@@ -37,6 +39,7 @@ class Rule:
     summary: str
     remedies: tuple[str, ...] = ()
     costs: Literal["memory", "time"] = "memory"
+    is_advisory: bool = False
     needs_sessions: bool = True
 
     def finding(

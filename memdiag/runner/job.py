@@ -54,14 +54,14 @@ class Feed:
         onnx_type: the number of the element type in onnx.proto for arrays of a type that numpy
             lacks (bfloat16 and the 8-bit floats, as bit patterns); None for other arrays.
         vary: how the contents may change from run to run (see `runner.scripts.contents`):
-            ``bits``, a range of integers (low, high), or None if they stay the same.
+            ``bits``, ``text``, a range of integers (low, high), or None if they stay the same.
     """
 
     name: str
     files: tuple[Path, ...]
     sequence: bool = False
     onnx_type: int | None = None
-    vary: Literal["bits"] | tuple[int, int] | None = None
+    vary: Literal["bits", "text"] | tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,11 +124,13 @@ class InputConfig:
         dims: sizes of free dimensions by name; the others are chosen.
         arrays: arrays by input name; the others are generated.
         runs: number of runs after the first one; None stops after session creation.
+        same_inputs: run all with the same contents; those of generated inputs differ otherwise.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
     arrays: Mapping[str, "np.ndarray"] = field(default_factory=dict)
     runs: int | None = DEFAULT_RUNS
+    same_inputs: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

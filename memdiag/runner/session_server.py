@@ -74,16 +74,28 @@ class SessionServer:
     def run(self, feeds: int, times: int = 1) -> tuple[float, ...]:
         """Run with the inputs of that index and return the latencies in seconds.
 
+        Contents that may vary change before each run; that time is not part of the latency.
+
         Raises:
             MeasurementError: the model fails, or takes longer than the job's timeout.
         """
         self._child.send({"do": "run", "feeds": feeds, "times": times})
         return tuple(map(float, self._answer("ran")["latencies"]))
 
+    def restart_inputs(self) -> None:
+        """Go back to the first contents: the next runs have those of a new process.
+
+        Raises:
+            MeasurementError: the process does not answer.
+        """
+        self._child.send({"do": "restart"})
+        self._answer("restarted")
+
     def save(self, feeds: int, folder: Path) -> dict[str, tuple[Path, ...]]:
         """Run once and save the outputs to `folder`; return their files by name.
 
-        Sequences and maps have several files, absent optional outputs none.
+        The inputs are as they were saved, whatever ran before. Sequences and maps have several
+        files, absent optional outputs none.
 
         Raises:
             MeasurementError: the model fails, or takes longer than the job's timeout.

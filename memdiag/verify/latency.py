@@ -91,10 +91,14 @@ def compare_latency(
     With `then`, a turn is one run with the inputs of `feeds` and of each index of `then`, and the
     sum counts: what a change of sizes costs is in no run of inputs that stay the same.
 
+    Contents that may vary change before each run, in the same way in both sessions.
+
     Raises:
         MeasurementError: a model fails.
     """
     both = (before, after)
+    for server in both:
+        server.restart_inputs()
     if then:
         turn = _turn_of_several((feeds, *then))
         for server in both:

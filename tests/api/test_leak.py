@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 import memdiag
@@ -127,3 +129,26 @@ def test_a_model_that_does_not_run_is_refused_with_the_reason(
 def test_arguments_that_make_no_sense_are_refused(arguments: Any, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         memdiag.leak("m.onnx", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("element_type", "arguments", "is_noted"),
+    [
+        ("int32", {}, True),
+        ("int32", {"vary": ["none"]}, False),
+        ("int32", {"inputs": {"x": np.zeros(4, np.int32)}}, False),
+        ("float", {}, False),
+    ],
+)
+@pytest.mark.usefixtures("fake_runs")
+def test_contents_that_cannot_vary_are_noted(
+    tmp_path: Path, element_type: str, arguments: Any, is_noted: bool
+) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]>'
+        f" any ({element_type}[4] x) => ({element_type}[4] y) {{ y = Identity(x) }}"
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    growth = memdiag.leak(tmp_path / "model.onnx", runs=INTERRUPTED_AT, **arguments)
+    noted = [note for note in growth.notes if "the same contents: memdiag does not know" in note]
+    assert len(noted) == is_noted

@@ -24,6 +24,7 @@ OPTIONS: dict[str, tuple[Any, list[str]]] = {
     "run": (False, ["--no-run"]),
     "dims": ({"batch": 2}, ["--dim", "batch=2"]),
     "inputs": ({"x": "x.npy"}, ["--input", "x=x.npy"]),
+    "same_inputs": (True, ["--same-inputs"]),
     "session_options": ({"a.b": "1"}, ["--session-option", "a.b=1"]),
     "optimization_level": ("basic", ["--optimization-level", "basic"]),
     "disabled_optimizers": (("Folding",), ["--disable-optimizer", "Folding"]),

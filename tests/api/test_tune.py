@@ -44,7 +44,7 @@ def tried(tuning: Tuning) -> list[Sequence[str]]:
     return [point.options for point in tuning.points]
 
 
-@pytest.mark.usefixtures("equal_latency")
+@pytest.mark.usefixtures("equal_latency", "one_process_each")
 def test_the_options_that_save_are_found_and_combined(
     sample_model: SampleModel, only: Callable[..., None]
 ) -> None:
@@ -68,8 +68,8 @@ def test_the_options_that_save_are_found_and_combined(
         assert any(note.startswith(f"{name}: ") and note.endswith(".") for note in tuning.notes)
     assert [each.inputs for each in tuning.latencies] != []
     assert tuning.largest_difference is not None
-    # Those of the defaults, one for each other point, and three of each for the chosen one.
-    assert tuning.session_count >= 4 + len(tuning.points) - 1 + 6
+    # One for each point, and one more of the defaults and of the chosen point to confirm it.
+    assert tuning.session_count >= len(tuning.points) + 2
 
 
 @pytest.mark.slow

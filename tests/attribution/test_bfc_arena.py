@@ -1,4 +1,5 @@
 import json
+import mmap
 import os
 import sys
 from collections.abc import Callable
@@ -227,6 +228,30 @@ def test_what_only_looks_like_an_arena_is_none(fault: str) -> None:
     assert not arenas.found
     assert not len(arenas.in_use)
     assert not len(arenas.slack)
+
+
+@pytest.mark.parametrize(
+    ("previous", "length", "is_found"),
+    [
+        (0, 0x3000 + 2, True),
+        (0, 0x4000 + 2, True),  # aligned to more than a page
+        (0, 0x2000 + 2, False),
+        (0, 0x5000 + 2, False),
+        (0, 0x3000 + 1, False),
+        (8, 0x3000 + 2, False),
+    ],
+)
+def test_a_region_that_malloc_mapped_between_others_is_known_by_its_header(
+    previous: int, length: int, is_found: bool
+) -> None:
+    mapped = np.frombuffer(mmap.mmap(-1, 0x8000), np.uint64)
+    page = mapped.ctypes.data
+    mapped[:2] = previous, length
+    start = page + 0x40
+    cuts: dict[int, Cut] = {start: [(2, USED), (32, FREE)]}
+    made = Made(cuts)
+    made.blocks = [block for block in made.blocks if block[0] != start]
+    assert seen(read(made)) == (expected(cuts) if is_found else [])
 
 
 def test_an_object_across_two_blocks_is_none() -> None:

@@ -10,6 +10,7 @@ import pytest
 from memdiag.attribution import process_memory
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.errors import XrayError
+from memdiag.programs.process_tree import proportional_memory
 from tests.attribution.conftest import Start, Started
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
@@ -153,6 +154,30 @@ def test_a_process_that_is_gone_is_said_to_be(child: Started) -> None:
     child.end()
     with pytest.raises(XrayError, match=rf"^process {child.pid} does not exist"):
         ProcessMemory(child.pid)
+
+
+FORKED = """
+area = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+area[:] = b"x" * (32 << 20)
+out["at"] = address_of(area)
+out["child"] = os.fork()
+if not out["child"]:
+    libc.prctl(PR_SET_PDEATHSIG, SIGKILL)
+    libc.pause()
+"""
+
+
+def test_reading_leaves_shared_what_a_forked_process_shares(start: Start) -> None:
+    parent = start(FORKED)
+    before = proportional_memory(parent.pid)
+    buffer = np.zeros(32 << 20, np.uint8)
+    with ProcessMemory(parent.pid) as memory:
+        assert memory.read_into(parent.out["at"], buffer) == len(buffer)
+    after = proportional_memory(parent.pid)
+    assert buffer.min() == buffer.max() == ord("x")
+    assert before is not None
+    assert after is not None
+    assert after.pss_bytes < before.pss_bytes + (4 << 20)
 
 
 def test_other_systems_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def test_a_number_is_a_process(fake: FakeApi, run: Run) -> None:
         (
             "process",
             124,
-            {"duration_s": None, "period_s": program_api.DEFAULT_PERIOD_S, "pause": False},
+            {"duration_s": None, "period_s": None, "pause": False},
         ),
     ]
     assert Path("memdiag-leak-123/growth.json").is_file()
@@ -119,11 +119,18 @@ def test_words_after_two_dashes_are_a_program(
     fake: FakeApi, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--every", "1s", "--out", "o", "--", "./app", "--runs", "--", "x") == 0
-    assert fake.calls == [("program", ["./app", "--runs", "--", "x"], {"period_s": 1.0})]
+    settings = {"duration_s": None, "runs": None, "period_s": 1.0}
+    assert fake.calls == [("program", ["./app", "--runs", "--", "x"], settings)]
     printed = capsys.readouterr()
     # Standard output is the program's.
     assert printed.out == ""
     assert printed.err.startswith("encoder.onnx: no growth")
+
+
+def test_a_program_is_observed_for_a_time_or_a_number_of_runs(fake: FakeApi, run: Run) -> None:
+    assert run("--for", "40s", "--runs", "100", "--", "server") == 0
+    settings = {"duration_s": 40.0, "runs": 100, "period_s": None}
+    assert fake.calls == [("program", ["server"], settings)]
 
 
 @pytest.mark.parametrize("exit_code", [0, -2, 143])
@@ -187,11 +194,11 @@ def test_formats(
         ("m.onnx --every 2s", "--every is for processes and programs"),
         ("m.onnx --pause", "--pause is for running processes"),
         ("--pause -- app", "--pause is for running processes"),
-        ("12 --runs 50", "--runs is for models that memdiag runs"),
+        ("12 --runs 50", "--runs does not apply to a running process"),
         ("12 --dim a=1", "--dim is for models that memdiag runs"),
         ("12 --callers 2", "--callers is for models that memdiag runs"),
         ("--reload -- app", "--reload is for models that memdiag runs"),
-        ("--for 2s -- app", "--for does not apply to a program"),
+        ("--vary shape -- app", "--vary is for models that memdiag runs"),
         ("--format json -- app", "--format json does not apply to a program"),
         ("m.onnx -- app", "m.onnx and a program after -- cannot both be observed"),
         ("m.onnx --dim a=1..", "'1..' is neither a whole number nor a range"),

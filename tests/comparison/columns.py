@@ -5,6 +5,7 @@ import msgspec
 from memdiag.records.attribution import Attribution
 from memdiag.records.comparison import (
     ColumnFigures,
+    ColumnGrowth,
     ComparisonColumn,
     GraphSize,
     Latency,
@@ -12,6 +13,7 @@ from memdiag.records.comparison import (
     MeasuredSeconds,
     PhaseFigures,
 )
+from memdiag.records.growth import Slope, Verdict
 from memdiag.records.profile import PhaseName
 from memdiag.units import MIB
 from tests.reports import profiles
@@ -62,6 +64,15 @@ def measured(
         ),
     )
     return msgspec.structs.replace(made, **more)
+
+
+def growth(bytes_per_run: float = 0.0, verdict: Verdict = "flat") -> ColumnGrowth:
+    """Return a growth of malloc blocks, known to 2 %, or another verdict without growth."""
+    if not bytes_per_run:
+        return ColumnGrowth(verdict=verdict, owner=None, slope=None, runs=1000)
+    low, high = 0.98 * bytes_per_run, 1.02 * bytes_per_run
+    slope = Slope(bytes_per_unit=bytes_per_run, low=low, high=high)
+    return ColumnGrowth(verdict="leak", owner="heap", slope=slope, runs=1000)
 
 
 def column(

@@ -4,9 +4,9 @@ import pytest
 from memdiag.comparison.changes import changes, interleaved_ratio, undecided_note
 from memdiag.comparison.comparable import Comparable
 from memdiag.records.attribution import Owner
-from memdiag.records.comparison import ComparisonColumn, FigureChange, GraphSize
+from memdiag.records.comparison import ColumnGrowth, ComparisonColumn, FigureChange, GraphSize
 from memdiag.units import MIB
-from tests.comparison.columns import column, measured, mib, phase, seconds
+from tests.comparison.columns import column, growth, measured, mib, phase, seconds
 from tests.reports.attributions import attribution, copy
 
 W = copy("original", 500 * MIB, "w")
@@ -333,3 +333,26 @@ def test_phases_that_only_one_has_are_left_out() -> None:
     other = measured(phases=(phase("prepack", 500, 500),))
     assert metrics(column("a", one), column("b", other)) == []
     assert mib(1.5).median == 3 * MIB // 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [
+        (growth(), growth(1000), (1000, None)),
+        (growth(1000), growth(verdict="plateau"), (-1000, None)),
+        (growth(1000), growth(1600), (600, 1.6)),
+        (growth(1600), growth(1000), (-600, 0.625)),
+        # The intervals do not overlap, but malloc may take a little more for each block.
+        (growth(1000), growth(1400), None),
+        (growth(1000), growth(1000), None),
+        (growth(), growth(verdict="high_water"), None),
+        (growth(1000), growth(verdict="undecided"), None),
+        (growth(1000), None, None),
+    ],
+)
+def test_growth_differs_where_memory_in_use_grows_otherwise(
+    before: ColumnGrowth, after: ColumnGrowth | None, change: tuple[int, float | None] | None
+) -> None:
+    found = between(column("1.20.1", growth=before), column("1.21.0", growth=after))
+    expected = [("growth", *change)] if change else []
+    assert [(each.metric, each.bytes, each.ratio) for each in found] == expected

@@ -2,9 +2,9 @@
 
 import pytest
 
-from memdiag.api.leak_program import has_failed, kept_values
+from memdiag.api.leak_program import has_failed
 from memdiag.growth.growth_record import MAX_SAMPLES, growth_record
-from memdiag.growth.verdict import Observation
+from memdiag.growth.verdict import Observation, kept_values
 from memdiag.records.growth import Moment, RunSample
 from memdiag.units import MIB
 

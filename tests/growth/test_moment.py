@@ -7,8 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from memdiag.growth.growing_blocks import growing_blocks, lasting_bytes
+from memdiag.growth.growing_blocks import (
+    growing_blocks,
+    lasting_bytes,
+    lasting_bytes_of_program,
+)
 from memdiag.growth.moment import MemoryMoment, read_moment
+from memdiag.records.growth import Moment
 
 SIZE, COUNT = 3000, 700
 CONTENT = b"the content of every block, " * 20
@@ -90,3 +95,28 @@ def test_blocks_that_malloc_may_have_cached_do_not_last(
     before = replace(moments[1], block_counts={size: 100, 48: 10})
     after = replace(moments[2], block_counts={size: 100 + new, 48: 9})
     assert lasting_bytes(before, after, threads) == lasting
+
+
+@pytest.mark.parametrize(
+    ("grown", "runs", "lasting"),
+    [
+        # As the work of a web server grew that leaks nothing.
+        ({2272: 4, 1264: 1, 48: 32}, 1600, 0),
+        ({2272: 4, 32: 160}, 1600, 0),
+        ({2272: 4, 32: 161}, 1600, 4 * 2272 + 161 * 32),
+        ({2272: 28}, 1600, 0),
+        ({2272: 29}, 1600, 29 * 2272),
+        ({32: 161}, 0, 0),
+        ({65536: 1}, 0, 65536),
+    ],
+)
+def test_a_program_may_allocate_a_little_beside_its_runs(
+    grown: dict[int, int], runs: int, lasting: int
+) -> None:
+    moment = Moment(run=10, time_s=1.0, resident_bytes=0)
+    before = MemoryMoment(moment=moment, block_counts={48: 10})
+    counts = {size: count + 10 * (size == 48) for size, count in grown.items()}
+    after = MemoryMoment(
+        moment=Moment(run=10 + runs, time_s=9.0, resident_bytes=0), block_counts=counts
+    )
+    assert lasting_bytes_of_program(before, after, threads=8) == lasting

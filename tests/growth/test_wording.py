@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from memdiag.growth.verdict import GrowthJudgement, Observation
-from memdiag.growth.wording import OWNER_LABELS, sentence
+from memdiag.growth.wording import OWNER_LABELS, advice, sentence
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.growth import (
     GROWING_OWNERS,
@@ -81,3 +81,23 @@ def test_of_reloads_a_sentence_says_whether_they_ratchet(
 def test_every_kind_of_owner_has_an_owner_of_verdicts_with_a_label() -> None:
     assert set(GROWING_OWNERS) == set(get_args(OwnerKind))
     assert set(OWNER_LABELS) == set(get_args(GrowingOwner))
+
+
+@pytest.mark.parametrize(
+    ("heap_bytes", "owner", "advised"),
+    [
+        (None, "a leak: the heap, stacks and private mappings grow", "with --pause, if it is busy"),
+        (MIB, "a leak: stacks and private mappings grow", "try the newest release"),
+    ],
+)
+def test_growth_without_a_name_may_be_a_heap_that_was_not_read(
+    heap_bytes: int | None, owner: str, advised: str
+) -> None:
+    moments = tuple(
+        Moment(run=0, time_s=float(number), resident_bytes=MIB, heap_bytes=heap_bytes)
+        for number in range(10)
+    )
+    observation = Observation(moments=moments, unit="second", warm_up=1, caller_keeps_nothing=False)
+    judgement = GrowthJudgement("leak", "other", SLOPE)
+    assert sentence(judgement, observation).startswith(owner)
+    assert advised in advice(judgement, observation, None)

@@ -1,14 +1,15 @@
-"""The growth of programs that end too early to be judged."""
+"""The growth of programs that end too early to be judged, and of a server that never ends."""
 
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 
 from memdiag.api.leak_program import leak_program
-from memdiag.errors import XrayError
+from memdiag.errors import UsageError, XrayError
 from memdiag.reports.growth.headline import growth_headline
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
@@ -21,12 +22,56 @@ for _ in range(30):
 sys.exit(3)
 """
 
+SERVER = """
+import sys, time, numpy, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+try:
+    while True:
+        session.run(None, {"x": numpy.zeros(4, numpy.float32)})
+        time.sleep(0.002)
+except KeyboardInterrupt:
+    sys.exit(3)
+"""
 
-def test_a_program_that_failed_is_not_judged(tmp_path: Path) -> None:
-    model = tmp_path / "m.onnx"
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "m.onnx"
     text = '<ir_version: 8, opset_import: ["": 17]> m (float[4] x) => (float[4] y) { y = Relu(x) }'
-    onnx.save(onnx.parser.parse_model(text), model)
-    growth, exit_code = leak_program([sys.executable, "-c", FAILING, str(model)])
+    onnx.save(onnx.parser.parse_model(text), path)
+    return path
+
+
+def test_a_server_is_ended_after_the_runs(model: Path) -> None:
+    command = [sys.executable, "-c", SERVER, str(model)]
+    growth, exit_code = leak_program(command, runs=40, duration_s=60.0)
+    assert growth.runs >= 40
+    assert growth.verdict == "undecided"
+    assert growth.message.startswith("too short for a verdict")
+    # How it ends after the interrupt is not its verdict.
+    assert exit_code == 0
+
+
+def test_a_program_is_ended_after_the_time() -> None:
+    with pytest.raises(XrayError, match=r"sleep 30: no process with onnxruntime was seen\."):
+        leak_program(["sleep", "30"], duration_s=0.3)
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        ({"runs": 39}, "--runs must be at least 40"),
+        ({"duration_s": 0.0}, "--for must be greater than 0"),
+    ],
+)
+def test_limits_out_of_bounds_are_refused(limits: Any, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        leak_program(["server"], **limits)
+
+
+def test_a_program_that_failed_is_not_judged(model: Path) -> None:
+    command = [sys.executable, "-c", FAILING, str(model)]
+    growth, exit_code = leak_program(command, duration_s=60.0)
     assert exit_code == 3
     assert growth.verdict == "undecided"
     assert re.fullmatch(

@@ -10,12 +10,14 @@ import msgspec
 import memdiag.pytest_plugin.growth as growth
 
 measure = growth.leak
+measured = []
 
 def leak(model, **options):
-    found = measure(model, **options)
     if "leaky" not in str(model):
-        return found
-    return msgspec.structs.replace(found, verdict="leak", sentence="a leak: 25 KiB a run")
+        measured.append(measure(model, **options))
+        return measured[0]
+    said = {"subject": model.name, "verdict": "leak", "sentence": "a leak: 25 KiB a run"}
+    return msgspec.structs.replace(measured[0], **said)
 
 growth.leak = leak
 """

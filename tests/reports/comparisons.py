@@ -14,7 +14,7 @@ from memdiag.records.comparison import (
     OptimizerRun,
 )
 from memdiag.units import MIB
-from tests.comparison.columns import column, measured
+from tests.comparison.columns import column, growth, measured
 from tests.reports import profiles
 
 PACKED = "lm_head/MatMul now packs model.shared.weight"
@@ -120,6 +120,13 @@ def bisected() -> Comparison:
     return msgspec.structs.replace(versions(), bisection=search)
 
 
+def bisected_growth() -> Comparison:
+    """Return the search for the end of a leak, which was found."""
+    search = Bisection(metric="growth", before="1.20.1", after="1.21.0", candidates=5)
+    columns = (column("1.20.1", growth=growth(11_305)), column("1.21.0", growth=growth()))
+    return comparison(*columns, bisection=search)
+
+
 def hostile() -> Comparison:
     """Return columns whose names try to be more than names."""
     evil = profiles.HOSTILE
@@ -133,4 +140,4 @@ def hostile() -> Comparison:
     )
 
 
-ALL = (versions, optimizers, nothing, alike, bisected, hostile)
+ALL = (versions, optimizers, nothing, alike, bisected, bisected_growth, hostile)

@@ -9,13 +9,13 @@ from rich.console import Console
 
 from memdiag.comparison.changes import changes
 from memdiag.comparison.comparable import Comparable
-from memdiag.records.comparison import Comparison, GraphSize
+from memdiag.records.comparison import Bisection, ColumnGrowth, Comparison, GraphSize
 from memdiag.records.dimension import Dimension
 from memdiag.reports.comparison import REPORT
 from memdiag.reports.comparison.sentences import answer, change_sentence, title
 from memdiag.reports.comparison.tables import comparison_tables
 from memdiag.units import MIB
-from tests.comparison.columns import column, measured, mib, phase
+from tests.comparison.columns import column, growth, measured, mib, phase
 from tests.reports import comparisons, profiles
 from tests.reports.attributions import attribution, copy
 
@@ -207,6 +207,70 @@ def test_quiet_is_the_answer_alone() -> None:
     assert len(shown(comparisons.alike(), quiet=True).splitlines()) == 1
     quiet = shown(comparisons.bisected(), quiet=True)
     assert "steady jumps from 1.24.4 to 1.31.1 (3 of 12 versions were tried)" in quiet
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_found", "sentence"),
+    [
+        (
+            growth(),
+            growth(2000),
+            True,
+            "growth begins in 1.24.4: 2 KiB a run (malloc blocks in use), none in 1.23.2",
+        ),
+        (
+            growth(2000),
+            growth(),
+            True,
+            "growth ends in 1.24.4: none, 2 KiB a run (malloc blocks in use) in 1.23.2",
+        ),
+        (
+            growth(500),
+            growth(2000),
+            True,
+            "growth changes in 1.24.4: 2 KiB a run (malloc blocks in use), 500 B a run (malloc"
+            " blocks in use) in 1.23.2",
+        ),
+        (
+            growth(500),
+            growth(500),
+            False,
+            "growth does not differ between the ends of the range: 500 B a run (malloc blocks in"
+            " use) in 1.23.2, 500 B a run (malloc blocks in use) in 1.24.4",
+        ),
+        (growth(), growth(), False, "memory grows neither in 1.23.2 nor in 1.24.4"),
+        (
+            growth(),
+            growth(verdict="undecided"),
+            False,
+            "growth is known of fewer than two versions",
+        ),
+        (growth(), None, False, "growth is known of fewer than two versions"),
+    ],
+)
+def test_a_bisection_of_growth_says_what_begins_or_ends(
+    before: ColumnGrowth, after: ColumnGrowth | None, is_found: bool, sentence: str
+) -> None:
+    columns = (column("1.23.2", growth=before), column("1.24.4", growth=after))
+    ends = [each.label if is_found else None for each in columns]
+    search = Bisection(metric="growth", before=ends[0], after=ends[1], candidates=9)
+    text = shown(comparisons.comparison(*columns, bisection=search))
+    assert f"{sentence} (2 of 9 versions were tried)" in " ".join(text.split())
+
+
+def test_the_growth_of_each_version_is_a_row() -> None:
+    columns = (column("1.20.1", growth=growth(2000)), column("1.21.0", growth=growth()))
+    text = shown(comparisons.comparison(*columns))
+    table = text[text.index("growth  verdict") :].splitlines()
+    assert [*table[1].split()] == [
+        *("1.20.1", "leak", "malloc", "blocks", "in", "use"),
+        *("2,000", "B", "1,960", "to", "2,040", "B", "1,000"),
+    ]
+    assert table[2].split() == ["1.21.0", "flat", "1,000"]
+    assert "growth  verdict" not in shown(comparisons.versions())
+    change = changes(columns[0], columns[1], Comparable())[0][0]
+    sentence = "growth from 2 KiB a run (malloc blocks in use) to none since 1.21.0"
+    assert change_sentence(comparisons.comparison(*columns), change) == sentence
 
 
 def test_nothing_measured_is_said_with_the_reasons() -> None:

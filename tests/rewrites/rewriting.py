@@ -265,8 +265,11 @@ def _put(graph: onnx.GraphProto, weights: Mapping[str, Array]) -> None:
 
 
 def _assert_same_interface(one: Path, other: Path, *, overridable: bool) -> None:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     sessions = [
-        onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         for path in (one, other)
     ]
     seen = [

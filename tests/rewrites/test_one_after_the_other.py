@@ -154,7 +154,9 @@ Outputs = list[dict[str, Array]]
 
 def outputs(path: Path) -> Outputs:
     """Return the outputs with each of FEEDS."""
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_outputs()]
     return [dict(zip(names, session.run(names, dict(feeds)), strict=True)) for feeds in FEEDS]
 

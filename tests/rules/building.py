@@ -5,7 +5,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+)
 
 MIB = 1024 * 1024
 Made = TensorProto | NodeProto
@@ -56,17 +64,17 @@ def branches(
     arrays: Sequence[NDArray[np.generic]], *, make: Make = raw, ending: Sequence[NodeProto] = ()
 ) -> ModelProto:
     """Return an If whose branches gather rows of a weight each, ``then_w`` and ``else_w``."""
-    bodies = {}
-    for key, array in zip(("then", "else"), arrays, strict=True):
-        body = _gathering(make(array, f"{key}_w"), array, f"{key}_w", f"{key}_y")
-        body.node.extend(ending)
-        bodies[f"{key}_branch"] = body
-    node = helper.make_node("If", ["c"], ["y"], name="If_0", **bodies)
+    node = helper.make_node("If", ["c"], ["y"], name="If_0")
     condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
-    output = helper.make_tensor_value_info(
-        "y", bodies["then_branch"].output[0].type.tensor_type.elem_type, None
-    )
-    return model(helper.make_graph([node], "main", [indices(), condition], [output]))
+    dtype = helper.np_dtype_to_tensor_dtype(arrays[0].dtype)
+    output = helper.make_tensor_value_info("y", dtype, None)
+    proto = model(helper.make_graph([node], "main", [indices(), condition], [output]))
+    # Large weights are copied once, where the helpers of onnx copy a graph three times.
+    for key, array in zip(("then", "else"), arrays, strict=True):
+        body = proto.graph.node[0].attribute.add(name=f"{key}_branch", type=AttributeProto.GRAPH).g
+        body.CopyFrom(_gathering(make(array, f"{key}_w"), array, f"{key}_w", f"{key}_y"))
+        body.node.extend(ending)
+    return proto
 
 
 def indices() -> ValueInfoProto:

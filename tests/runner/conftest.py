@@ -15,7 +15,7 @@ import pytest
 from memdiag.runner.job import Job, Limits, SessionConfig
 
 RUNTIME = """
-import json, mmap, os, signal, sys, time
+import json, mmap, os, signal, sys, time, types
 
 __version__ = "99.0.0"
 SCRIPT = json.loads(os.environ["FAKE_RUNTIME"])
@@ -65,6 +65,10 @@ def act(stage):
             os._exit(value)
     return held
 
+def record(feeds):
+    with open(SCRIPT["feeds_file"], "a") as file:
+        print(json.dumps({name: value.tolist() for name, value in feeds.items()}), file=file)
+
 class SessionOptions:
     def __init__(self):
         self.log_severity_level = -1
@@ -84,11 +88,20 @@ class InferenceSession:
     def get_providers(self):
         return ["CPUExecutionProvider"]
 
+    def get_inputs(self):
+        return []
+
     def get_outputs(self):
         return []
 
+    def get_modelmeta(self):
+        return types.SimpleNamespace(custom_metadata_map={})
+
     def run(self, outputs, feeds, options=None):
+        if "feeds_file" in SCRIPT:
+            record(feeds)
         act("run")
+        return []
 
 act("import")
 """

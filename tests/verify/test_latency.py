@@ -13,6 +13,10 @@ class Made:
     def __init__(self, seconds: Callable[[int], float]) -> None:
         self.seconds = seconds
         self.count = 0
+        self.restarts: list[int] = []
+
+    def restart_inputs(self) -> None:
+        self.restarts.append(self.count)
 
     def run(self, feeds: int, times: int = 1) -> tuple[float, ...]:
         found = tuple(self.seconds(self.count + number) for number in range(times))
@@ -38,6 +42,19 @@ def test_the_ratio_is_that_of_the_undisturbed_runs() -> None:
     assert found.before_s == 0.01
     assert found.after_s == 0.012
     assert found.ratio.pairs == 20
+
+
+def test_both_sessions_start_with_the_same_contents() -> None:
+    before, after = Made(lambda n: 0.01), Made(lambda n: 0.01)
+    servers = cast(SessionServer, before), cast(SessionServer, after)
+    compare_latency(*servers, 0, pairs=8, rest=rested)
+    assert before.restarts == after.restarts == [0]
+    # The original's session stays open for the next model, whose session is new.
+    third = Made(lambda n: 0.01)
+    ran = before.count
+    compare_latency(servers[0], cast(SessionServer, third), 0, pairs=8, rest=rested)
+    assert (before.restarts, third.restarts) == ([0, ran], [0])
+    assert before.count - ran == third.count
 
 
 def test_a_limit_ends_the_race_when_it_is_decided() -> None:
@@ -114,6 +131,9 @@ def test_the_expected_duration_is_that_of_equal_models(run_s: Sequence[float], p
 
     class Timed:
         """A session whose runs take time by the clock `now`."""
+
+        def restart_inputs(self) -> None:
+            pass
 
         def run(self, feeds: int, times: int = 1) -> tuple[float, ...]:
             now[0] += times * run_s[feeds]

@@ -38,7 +38,7 @@ class SideBySide:
     Attributes:
         scratch: a folder for temporary files.
         exits: closes the open models.
-        inputs: sizes and arrays of the inputs, and the number of runs.
+        inputs: sizes and arrays of the inputs, the number of runs, and whether all are the same.
         processes: number of processes for each column.
         xray: identify the owners of resident bytes in the first process of each column.
         own_inputs: generate other inputs for models that do not run with the first model's inputs.
@@ -250,7 +250,13 @@ class SideBySide:
             if name in names or name not in all_names
         }
         return find_comparison_inputs(
-            file, job, folder, dims=dims, given=self.inputs.arrays, sizes=()
+            file,
+            job,
+            folder,
+            dims=dims,
+            given=self.inputs.arrays,
+            sizes=(),
+            same_inputs=self.inputs.same_inputs,
         )
 
     def _profile(self, plan: ColumnPlan, *, is_first: bool) -> Profile:
@@ -281,6 +287,7 @@ class SideBySide:
                 shape=None if feed.sequence else arrays[feed.name].shape,
                 source="given" if feed.name in self.inputs.arrays else "generated",
                 note=f"with {trial.name}",
+                varied=feed.vary is not None,
             )
             for feed in trial.feeds
         )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from memdiag.api.arguments import OnProgress
+from memdiag.api.comparing.column_growth import with_growth
 from memdiag.api.comparing.column_plans import versions
 from memdiag.api.comparing.side_by_side import SideBySide
 from memdiag.comparison import runtimes
@@ -23,6 +24,8 @@ class VersionSearch:
         metric: the figure.
         side_by_side: measures the versions.
         on_progress: called with the current step.
+        growth_runs: the number of runs by which growth is judged, if that is the figure; None for
+            the default of `memdiag leak`.
         columns: the columns that were measured, by version.
     """
 
@@ -30,6 +33,7 @@ class VersionSearch:
     metric: Metric
     side_by_side: SideBySide
     on_progress: OnProgress
+    growth_runs: int | None = None
     columns: dict[str, ComparisonColumn] = field(default_factory=dict)
 
     def run(self, ends: Sequence[str]) -> tuple[list[ComparisonColumn], Bisection | None]:
@@ -71,13 +75,23 @@ class VersionSearch:
             version for version in known if min(keys) <= runtimes.sort_key(version) <= max(keys)
         ]
 
-    def _measure(self, version: str) -> ComparisonColumn:
+    def _measure(self, version: str) -> ComparisonColumn | None:
+        """Return the column of `version`; None if the figure is not known."""
         if version not in self.columns:
-            found = [*versions(self.job, [version], self.on_progress)]
-            (self.columns[version],) = self.side_by_side.measure(found)
+            (plan,) = versions(self.job, [version], self.on_progress)
+            (column,) = self.side_by_side.measure([plan])
+            self.columns[version] = column
             if self.side_by_side.interrupted:
                 raise KeyboardInterrupt
-        return self.columns[version]
+            if self.metric == "growth" and column.measured is not None:
+                self.on_progress(f"{version}, growth over many runs")
+                self.columns[version] = with_growth(
+                    column, plan.job, self.side_by_side.inputs, self.growth_runs
+                )
+        column = self.columns[version]
+        if self.metric == "growth":
+            return column if column.growth is not None and column.growth.is_decided else None
+        return column if column.measured is not None else None
 
     def _differs(self, before: ComparisonColumn, after: ComparisonColumn) -> bool:
         found, _ = changes(before, after, Comparable())
@@ -86,7 +100,7 @@ class VersionSearch:
 
 def bisect(
     candidates: Sequence[str],
-    measure: Callable[[str], ComparisonColumn],
+    measure: Callable[[str], ComparisonColumn | None],
     differs: Callable[[ComparisonColumn, ComparisonColumn], bool],
 ) -> tuple[ComparisonColumn, ComparisonColumn] | None:
     """Return the columns of two successive versions between which a figure `differs`.
@@ -96,7 +110,7 @@ def bisect(
 
     Args:
         candidates: the versions, the oldest first.
-        measure: measures a version.
+        measure: measures a version; None if it cannot be measured.
         differs: compares the figure of two columns.
     """
     remaining = list(candidates)
@@ -108,7 +122,7 @@ def bisect(
     while remaining:
         middle = remaining[len(remaining) // 2]
         column = measure(middle)
-        if column.measured is None:
+        if column is None:
             remaining.remove(middle)
         elif differs(low, column):
             high, remaining = column, remaining[: remaining.index(middle)]
@@ -118,10 +132,10 @@ def bisect(
 
 
 def _first(
-    candidates: Sequence[str], measure: Callable[[str], ComparisonColumn]
+    candidates: Sequence[str], measure: Callable[[str], ComparisonColumn | None]
 ) -> ComparisonColumn | None:
     for version in candidates:
         column = measure(version)
-        if column.measured is not None:
+        if column is not None:
             return column
     return None

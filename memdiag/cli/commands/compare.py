@@ -13,7 +13,7 @@ from memdiag.cli.options import (
     add_list,
     add_quiet,
     add_reports_folder,
-    add_runs,
+    add_same_inputs,
     add_session_options,
     comma_list,
     pairs,
@@ -22,7 +22,12 @@ from memdiag.cli.options import (
     read_memory_limit,
     whole_number,
 )
-from memdiag.defaults import COMPARISON_PROCESSES
+from memdiag.defaults import (
+    COMPARISON_PROCESSES,
+    DEFAULT_LEAK_RUNS,
+    DEFAULT_RUNS,
+    MIN_LEAK_RUNS,
+)
 
 ARGUMENTS = "FILE..."
 
@@ -51,16 +56,25 @@ def configure(parser: ArgumentParser) -> None:
     )
     group.add_argument(
         "--bisect",
-        choices=("peak", "steady", "load", "latency"),
+        choices=("peak", "steady", "growth", "load", "latency"),
         help="Find the version in which this figure changed, among all versions or between"
-        " those of --onnxruntime.",
+        " those of --onnxruntime. growth: of memory in use over many runs, as memdiag leak judges"
+        " it.",
     )
     group.add_argument(
         "--optimizers", metavar="NAME,…", help="Optimizers to apply to the model, or all."
     )
     group = parser.add_argument_group("Measurement")
     add_inputs(group)
-    add_runs(group)
+    add_same_inputs(group)
+    group.add_argument(
+        "--runs",
+        metavar="N",
+        type=whole_number(1),
+        help=f"Number of runs after the first run, in each process (default: {DEFAULT_RUNS}). With"
+        f" --bisect growth, the number of runs by which growth is judged, {MIN_LEAK_RUNS} or more"
+        f" (default: up to {DEFAULT_LEAK_RUNS:,} within a minute).",
+    )
     group.add_argument(
         "--processes",
         metavar="N",
@@ -117,6 +131,7 @@ def run(options: Namespace) -> int:
             bisect=options.bisect,
             dims=read_dims(options.dim),
             inputs=read_inputs(options),
+            same_inputs=options.same_inputs,
             runs=options.runs,
             processes=options.processes,
             session_options=session_options,

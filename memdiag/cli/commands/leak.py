@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ARGUMENTS = "{MODEL | PID | -- COMMAND [ARGUMENTS...]}"
 
 _MODEL_ONLY = (
-    *("runs", "vary", "callers", "reload", "dim", "input", "inputs", "session_option", "threads"),
+    *("vary", "callers", "reload", "dim", "input", "inputs", "session_option", "threads"),
     *("optimization_level", "disable_optimizer", "provider", "env", "load_from", "telemetry"),
     *("python", "timeout"),
 )
@@ -71,7 +71,7 @@ def configure(parser: ArgumentParser) -> None:
         type=whole_number(1),
         help=f"Number of runs, or of reloads, {MIN_LEAK_RUNS} or more (default: up to"
         f" {DEFAULT_LEAK_RUNS:,} within a minute). With --for, at most as many as fit into that"
-        " time.",
+        " time. A program is ended after as many runs of its sessions.",
     )
     group.add_argument(
         "--for",
@@ -79,16 +79,17 @@ def configure(parser: ArgumentParser) -> None:
         metavar="TIME",
         type=duration,
         help="Length of the recording, such as 30s, 10min or 2h (default: a minute for a model;"
-        " for a process until Ctrl-C, or until it ends). For a model, the number of runs is"
-        f" estimated from the first ones; it is {MIN_LEAK_RUNS} at least.",
+        " for a process or program until Ctrl-C, or until it ends). For a model, the number of runs"
+        f" is estimated from the first ones; it is {MIN_LEAK_RUNS} at least. A program is ended"
+        " after that time, as by Ctrl-C.",
     )
     group.add_argument(
         "--every",
         dest="period_s",
         metavar="TIME",
         type=duration,
-        help="Time between samples of a process or program (default: 2s). The time between samples"
-        " grows during long recordings.",
+        help="Time between samples of a process or program (default: 2s, or a 25th of --for). The"
+        " time between samples grows during long recordings.",
     )
     group.add_argument(
         "--pause",
@@ -146,8 +147,8 @@ def run(options: Namespace) -> int:
     moments. The verdict is flat, plateau, high_water, retained, kept, leak or undecided.
 
     Writes growth.json, growth.html, growth.md and growth.png. Ctrl-C ends the runs; the record up
-    to then is written. Exit codes: 0; 1 for a leak and for values that the program keeps; 2 on
-    errors, and if the runs ended early.
+    to then is written. --for and --runs end a program as Ctrl-C does. Exit codes: 0; 1 for a leak
+    and for values that the program keeps; 2 on errors, and if the runs ended early.
     """
     from memdiag.cli.output import Destination
     from memdiag.cli.progress import StatusLine
@@ -212,16 +213,20 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
 
 
 def _observe_process(options: Namespace, line: StatusLine) -> Growth:
-    from memdiag.api.leak_program import DEFAULT_PERIOD_S, leak_process
+    from memdiag.api.leak_program import leak_process
     from memdiag.units import format_size
 
     _refuse_model_options(options)
+    if options.runs is not None:
+        raise UsageError(
+            "--runs does not apply to a running process, whose runs are not known. Use --for TIME."
+        )
     line.show("until Ctrl-C" if options.duration_s is None else "observing")
 
     return leak_process(
         int(options.target),
         duration_s=options.duration_s,
-        period_s=options.period_s or DEFAULT_PERIOD_S,
+        period_s=options.period_s,
         pause=options.pause,
         on_progress=lambda progress: line.show(format_size(progress.resident_bytes)),
     )
@@ -229,7 +234,7 @@ def _observe_process(options: Namespace, line: StatusLine) -> Growth:
 
 def _observe_program(options: Namespace) -> int:
     """Run the program, which keeps the terminal; the summary goes to standard error."""
-    from memdiag.api.leak_program import DEFAULT_PERIOD_S, has_failed, leak_program
+    from memdiag.api.leak_program import has_failed, leak_program
     from memdiag.cli.output import Destination
 
     if options.target is not None:
@@ -237,11 +242,6 @@ def _observe_program(options: Namespace) -> int:
             f"leak: {options.target} and a program after -- cannot both be observed. Give one."
         )
     _refuse_model_options(options)
-    if options.duration_s is not None:
-        raise UsageError(
-            "--for does not apply to a program, which runs until it ends. Observe its process"
-            " instead: memdiag leak PID --for TIME."
-        )
     if options.pause:
         raise UsageError("--pause is for running processes: a program is read between two runs.")
     if options.format == "json":
@@ -251,7 +251,12 @@ def _observe_program(options: Namespace) -> int:
         )
     folder = options.out or Path(f"memdiag-leak-{os.getpid()}")
     destination = Destination(folder, plotly=options.plotly)
-    growth, exit_code = leak_program(options.program, period_s=options.period_s or DEFAULT_PERIOD_S)
+    growth, exit_code = leak_program(
+        options.program,
+        duration_s=options.duration_s,
+        runs=options.runs,
+        period_s=options.period_s,
+    )
 
     def print_result(written: Sequence[Path]) -> int:
         code = _print_result(growth, written, options, to_stderr=True)

@@ -17,6 +17,7 @@ from memdiag.cli.options import (
     add_quiet,
     add_reports_folder,
     add_runs,
+    add_same_inputs,
     add_session,
     add_switch,
     add_verify,
@@ -59,6 +60,7 @@ def configure(parser: ArgumentParser) -> None:
         help="Delete the session at the end, and measure what stays after it.",
     )
     add_inputs(group)
+    add_same_inputs(group)
 
     add_session(parser.add_argument_group("Session"))
 
@@ -219,6 +221,7 @@ def _config(options: Namespace, *, pinned: bool) -> ProfileConfig:
         inputs=read_inputs(options),
         runs=options.runs,
         run=options.run,
+        same_inputs=options.same_inputs,
         session_options=pairs("--session-option", options.session_option),
         optimization_level=options.optimization_level,
         disabled_optimizers=options.disable_optimizer,

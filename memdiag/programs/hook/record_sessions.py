@@ -44,7 +44,6 @@ SAMPLED_BLOCKS = 64
 SAMPLED_BLOCK_BYTES = 16 << 10
 ANSWER_S = 120
 PAUSE_PERIOD = "MEMDIAG_RUN_BETWEEN_RUNS"
-WATCHED_RUNS = ("run", "run_with_ort_values")
 SEVERITY_INFO = 1
 SEVERITY_WARNING = 2
 _OTHER_SHAPES = (None,)
@@ -681,7 +680,7 @@ def _stopping_between_runs(
     spec.loader.exec_module(module)
     stops = module.PauseBetweenRuns(sessions.channel.ask, float(os.environ[PAUSE_PERIOD]))
     return [
-        (owner, name, stops.watched(method, feeds_at=1) if name in WATCHED_RUNS else method)
+        (owner, name, stops.watched(method, feeds_at=1) if name in module.FOLLOWED_RUNS else method)
         for owner, name, method in wrapped
     ]
 

@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from memdiag.comparison.copies import in_words
+from memdiag.growth.wording import OWNER_LABELS
 from memdiag.records.comparison import (
+    Bisection,
+    ColumnGrowth,
     ColumnStatus,
     Comparison,
     ComparisonColumn,
@@ -38,6 +41,7 @@ _METRICS: Mapping[Metric, str] = {
     "peak": "peak",
     "steady": "steady",
     "kept": "memory kept",
+    "growth": "growth",
     "load": "load",
     "latency": "latency",
     "disk": "on disk",
@@ -100,9 +104,43 @@ def bisection_result(comparison: Comparison) -> str:
     if bisection is None:
         return ""
     tried = f"{len(comparison.columns)} of {bisection.candidates} versions were tried"
+    if bisection.metric == "growth":
+        return f"{_growth_result(comparison, bisection)} ({tried})"
     if bisection.before is None or bisection.after is None:
         return f"{bisection.metric} does not differ between the ends of the range ({tried})"
     return f"{bisection.metric} jumps from {bisection.before} to {bisection.after} ({tried})"
+
+
+def _growth_result(comparison: Comparison, bisection: Bisection) -> str:
+    """Return whether growth begins, ends or changes in a version, with the rates."""
+    known = {
+        column.label: growth_rate(column.growth)
+        for column in comparison.columns
+        if column.growth is not None and column.growth.is_decided
+    }
+    before, after = bisection.before, bisection.after
+    if before is not None and after is not None:
+        old, new = known.get(before, ""), known.get(after, "")
+        if old and new:
+            return f"growth changes in {after}: {new}, {old} in {before}"
+        if new:
+            return f"growth begins in {after}: {new}, none in {before}"
+        return f"growth ends in {after}: none, {old} in {before}"
+    if len(known) < 2:
+        return "growth is known of fewer than two versions"
+    first, *_, last = known
+    if known[first] and known[last]:
+        rates = f"{known[first]} in {first}, {known[last]} in {last}"
+        return f"growth does not differ between the ends of the range: {rates}"
+    return f"memory grows neither in {first} nor in {last}"
+
+
+def growth_rate(growth: ColumnGrowth) -> str:
+    """Return a growth in words: ``11 KiB a run (Python objects)``; empty if there is none."""
+    if growth.slope is None or growth.owner is None:
+        return ""
+    size = format_size(round(growth.slope.bytes_per_unit))
+    return f"{size} a run ({OWNER_LABELS[growth.owner]})"
 
 
 def problems(comparison: Comparison) -> tuple[str, ...]:
@@ -181,6 +219,8 @@ def _figure(comparison: Comparison, column: ComparisonColumn, change: FigureChan
         return format_size(column.graph.saved_bytes) if column.graph else "?"
     if change.metric == "latency":
         return format_duration(column.latency.median_s) if column.latency else "?"
+    if change.metric == "growth":
+        return (growth_rate(column.growth) or "none") if column.growth else "?"
     measured = column.measured
     if measured is None:
         return "?"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
+from memdiag.growth.wording import OWNER_LABELS
 from memdiag.records import comparison as records
 from memdiag.records.comparison import Comparison, Latency, MeasuredBytes
 from memdiag.records.profile import PHASES, PhaseName
@@ -37,6 +38,7 @@ def comparison_tables(comparison: Comparison) -> tuple[TitledTable, ...]:
     models = "Models, and what the optimizers took" if optimizers else "Models"
     titled = (
         TitledTable("Memory", _memory(measured)),
+        TitledTable("Growth over many runs", _growth(measured)),
         TitledTable("Speed and outputs", _speed(measured)),
         TitledTable(models, _models(comparison)),
         TitledTable("Peak by phase", _peaks(measured)),
@@ -99,6 +101,28 @@ def _memory(columns: Sequence[records.ComparisonColumn]) -> Table:
     peak, *others = _figures("peak", "steady", "anonymous", "mapped")
     bar_column = Column(css="wide", legend=SIZE_BAR_LEGEND, formats=("html",))
     return _table("memory", (peak, Column("in", wraps=True), *others, bar_column), rows, caption)
+
+
+def _growth(columns: Sequence[records.ComparisonColumn]) -> Table:
+    """Return the growth of the columns over many runs; no rows if it was not measured."""
+    rows = []
+    for column in columns:
+        growth = column.growth
+        if growth is None:
+            continue
+        slope = growth.slope
+        rows.append(
+            Row(
+                _label(column),
+                growth.verdict,
+                OWNER_LABELS[growth.owner] if growth.owner else "",
+                f"{slope.bytes_per_unit:,.0f} B" if slope else "",
+                f"{slope.low:,.0f} to {slope.high:,.0f} B" if slope else "",
+                f"{growth.runs:,}",
+            )
+        )
+    headings = _figures("a run", "95 % interval", "runs")
+    return _table("growth", (Column("verdict"), Column("owner", wraps=True), *headings), rows)
 
 
 def _css_color(index: int) -> str:

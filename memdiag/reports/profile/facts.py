@@ -14,7 +14,8 @@ def input_table(profile: Profile) -> Table:
     for value in profile.inputs:
         shape = "" if value.shape is None else str(list(value.shape))
         name = Cell(plain(value.name), is_code=True)
-        rows.append(Row(name, plain(value.dtype), shape, value.source, plain(value.note)))
+        note = f"{value.note}; other contents in each run" if value.varied else value.note
+        rows.append(Row(name, plain(value.dtype), shape, value.source, plain(note)))
     return Table(
         columns=(
             Column("input", css="name"),

@@ -29,6 +29,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from memdiag.runner.scripts import contents
+elif __name__ == "__main__":
+    import contents
+
 PR_SET_PDEATHSIG = 1
 SIGKILL = 9
 SEVERITY_VERBOSE = 0
@@ -280,6 +284,11 @@ def main() -> None:
         stage = "inputs"
         feeds = load_inputs(onnxruntime, numpy, job["feeds"])
         later = [load_inputs(onnxruntime, numpy, entries) for entries in job["later_feeds"]]
+        later = later or [feeds]
+        varied = [
+            contents.Contents(numpy, given, entries)
+            for given, entries in zip(later, job["later_feeds"] or [job["feeds"]])  # noqa: B905 # Python 3.9
+        ]
         each_run = run_options(onnxruntime, job)
         channel.step("ready")
 
@@ -300,7 +309,8 @@ def main() -> None:
                 runner(onnxruntime, other) for other in create_others(onnxruntime, options, job)
             ]
             for number in range(job["runs"]):
-                given = later[number % len(later)] if later else feeds
+                given = later[number % len(later)]
+                varied[number % len(later)].change()
                 started = time.perf_counter()
                 run(None, given, each_run)
                 latency_s = time.perf_counter() - started

@@ -42,7 +42,7 @@ class Runner:
     Args:
         onnxruntime: the module.
         numpy: the module.
-        job: the job of the parent, with `feed_sets`, `vary_contents`, `input_order` (the index of
+        job: the job of the parent, with `feed_sets`, `input_order` (the index of
             the set of inputs of each run, in turn), `reload`, `callers` and `max_batch` (the most
             runs of a request).
     """
@@ -103,8 +103,7 @@ class Runner:
     def _measure_run(self, index: int, reload: bool) -> None:
         order = self._job["input_order"]
         chosen = self._last = order[self._done % len(order)]
-        if self._job["vary_contents"]:
-            self._contents[chosen].change()
+        self._contents[chosen].change()
         started = time.perf_counter()
         if reload:
             self.create()

@@ -1,8 +1,12 @@
 """Create one session and run it on request, so that two models can run in turn.
 
 Run by path beside `child.py`, whose protocol it uses: one job in, then one request per line. The
-answer to each is an event: ``ran`` with the latencies, ``saved`` with the outputs' files, or
-``error``.
+answer to each is an event, or ``error``. Requests:
+
+- ``run``: run `times` times, each with other contents, and answer ``ran`` with the latencies;
+- ``restart``: go back to the first contents, so that two processes run with equal ones; answer
+  ``restarted``;
+- ``save``: run once with the inputs as they were saved, and answer ``saved``.
 """
 
 from __future__ import annotations
@@ -17,10 +21,39 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from memdiag.runner.scripts import child, unlogged_session
+    from memdiag.runner.scripts import child, contents, unlogged_session
 else:
     import child
+    import contents
     import unlogged_session
+
+
+class InputSet:
+    """A set of inputs whose contents change before each run.
+
+    Args:
+        onnxruntime: the module.
+        numpy: the module.
+        entries: the entries of the job for its feeds.
+    """
+
+    def __init__(self, onnxruntime: Any, numpy: Any, entries: list[dict[str, Any]]) -> None:
+        self._onnxruntime, self._numpy, self._entries = onnxruntime, numpy, entries
+        self.restart()
+
+    def saved(self) -> dict[str, Any]:
+        """Return the feeds as they were saved."""
+        return child.load_inputs(self._onnxruntime, self._numpy, self._entries)
+
+    def restart(self) -> None:
+        """Go back to the saved contents."""
+        self._feeds = self.saved()
+        self._contents = contents.Contents(self._numpy, self._feeds, self._entries)
+
+    def changed(self) -> dict[str, Any]:
+        """Change the contents, and return the feeds."""
+        self._contents.change()
+        return self._feeds
 
 
 def save_outputs(numpy: Any, values: list[Any], folder: str) -> list[list[str]]:
@@ -90,23 +123,27 @@ def main() -> None:
         session = unlogged_session.create_session(onnxruntime, numpy, job)
         run = child.runner(onnxruntime, session)
         each_run = child.run_options(onnxruntime, job)
-        sets = [child.load_inputs(onnxruntime, numpy, entries) for entries in job["feed_sets"]]
+        sets = [InputSet(onnxruntime, numpy, entries) for entries in job["feed_sets"]]
         # Not in the event itself, which must fit one atomic write to a pipe.
         with open(job["signature"], "w", encoding="utf-8") as file:
             json.dump(signature(session), file)
         channel.send("serving", onnxruntime=onnxruntime.__version__)
         while True:
             asked = channel.receive()
-            feeds = sets[asked["feeds"]]
-            if asked["do"] == "run":
+            if asked["do"] == "restart":
+                for each in sets:
+                    each.restart()
+                channel.send("restarted")
+            elif asked["do"] == "run":
                 latencies = []
                 for _ in range(asked["times"]):
+                    feeds = sets[asked["feeds"]].changed()
                     started = time.perf_counter()
                     run(None, feeds, each_run)
                     latencies.append(time.perf_counter() - started)
                 channel.send("ran", latencies=latencies)
             else:
-                values = run(None, feeds, each_run)
+                values = run(None, sets[asked["feeds"]].saved(), each_run)
                 files = save_outputs(numpy, values, asked["folder"])
                 paths = {output.name: parts for output, parts in zip(session.get_outputs(), files)}  # noqa: B905 # other interpreters may lack strict=
                 # Not in the event itself: there may be many outputs, with long names.

@@ -101,7 +101,8 @@ class ProcessMemory:
             for offset in range(0, max(1, copy.nbytes - 63), 64)
             if not any(start <= offset < start + length for start, length in copy.derived)
         ]
-        anchor = max(offsets[:64], key=lambda offset: len(set(copy.block(offset))))
+        blocks = copy.blocks(np.array(offsets[:64], np.int64)).tolist()
+        anchor, _ = max(zip(offsets[:64], blocks, strict=True), key=lambda pair: len(set(pair[1])))
         key = copy.block(anchor, min(64, copy.nbytes))
         found = []
         for address, memory in self.regions:

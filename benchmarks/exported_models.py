@@ -1,0 +1,164 @@
+"""Public architectures with random weights: ``python -m benchmarks.exported_models [NAME…]``.
+
+Exporters write them, each in a cached environment of its own (`benchmarks.environments`; that of
+torch takes 5.4 GB of disk). The models go to ``.cache/exported_models``, or to the folder in
+``MEMDIAG_CACHE``.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.environments import environment
+from memdiag.errors import MemdiagError
+
+_DEFAULT_CACHE = Path(__file__).parents[1] / ".cache"
+_SCRIPTS = Path(__file__).parent / "exporters"
+_TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Exporter:
+    """A script that exports models.
+
+    Attributes:
+        script: its name, which is also that of its environment.
+        packages: the packages of its environment.
+        models: the names of the models that it can export.
+    """
+
+    script: str
+    packages: tuple[str, ...]
+    models: tuple[str, ...]
+
+
+EXPORTERS = (
+    Exporter(
+        "torch_models",
+        (
+            "torch==2.15.0",
+            "torchvision==0.29.2",
+            "transformers==5.23.0",
+            "onnx==1.23.2",
+            "onnxscript==0.7.2",
+        ),
+        (
+            "mobilenet_v2",
+            "mobilenet_v3_small",
+            "mobilenet_v3_large",
+            "efficientnet_b0",
+            "regnet_y_400mf",
+            "mnasnet0_5",
+            "shufflenet_v2_x1_0",
+            "squeezenet1_1",
+            "resnet18",
+            "convnext_tiny",
+            "swin_t",
+            "lraspp_mobilenet_v3_large",
+            "deeplabv3_mobilenet_v3_large",
+            "vit",
+            "deit",
+            "dinov2",
+            "bert",
+            "distilbert",
+            "roberta",
+            "albert",
+            "electra",
+            "mobilebert",
+            "squeezebert",
+            "mpnet",
+            "xlm_roberta",
+            "convbert",
+        ),
+    ),
+    Exporter(
+        "keras_models",
+        ("tensorflow-cpu==2.21.0", "keras==3.15.1", "tf2onnx==1.17.0", "onnx==1.23.2"),
+        (
+            "keras_lstm",
+            "keras_gru",
+            "keras_mobilenet",
+            "keras_densenet121",
+            "keras_nasnet",
+            "keras_efficientnet_v2",
+            "keras_xception",
+            "keras_convnext",
+            "keras_resnet50_v2",
+        ),
+    ),
+    Exporter(
+        "sklearn_models",
+        ("scikit-learn==1.9.1", "skl2onnx==1.20.0", "onnx==1.23.2"),
+        (
+            "sklearn_forest",
+            "sklearn_boosting",
+            "sklearn_mlp",
+            "sklearn_svm",
+            "sklearn_kmeans",
+            "sklearn_words",
+        ),
+    ),
+)
+
+
+class ExportError(MemdiagError):
+    """A model that was not exported."""
+
+
+def exported_models(names: Sequence[str] = (), cache: Path | None = None) -> dict[str, Path]:
+    """Return the paths of models by name, exported where missing; of all models without `names`.
+
+    Raises:
+        ExportError: no exporter has a model of that name, or one failed.
+        ProvisionError: the packages of an exporter cannot be installed.
+    """
+    folder = (cache or Path(os.environ.get("MEMDIAG_CACHE") or _DEFAULT_CACHE)) / "exported_models"
+    folder.mkdir(parents=True, exist_ok=True)
+    known = [name for exporter in EXPORTERS for name in exporter.models]
+    unknown = sorted({*names} - {*known})
+    if unknown:
+        raise ExportError(f"{unknown[0]}: there is no such model; see benchmarks/exporters.")
+    found = {name: folder / f"{name}.onnx" for name in names or known}
+    for exporter in EXPORTERS:
+        missing = [name for name in exporter.models if name in found and not found[name].exists()]
+        if missing:
+            _export(exporter, missing, folder)
+    return found
+
+
+def _export(exporter: Exporter, names: Sequence[str], folder: Path) -> None:
+    python = environment(f"environments/{exporter.script}", exporter.packages)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        script = str(_SCRIPTS / f"{exporter.script}.py")
+        command = [str(python), "-W", "ignore", script, scratch, *names]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+        for exported in Path(scratch).glob("*.onnx"):
+            exported.replace(folder / exported.name)
+    for name in names:
+        if not (folder / f"{name}.onnx").exists():
+            lines = [line for line in done.stderr.splitlines() if line.startswith(f"{name}: ")]
+            raise ExportError(lines[0] if lines else f"{name}: not exported: {done.stderr}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    try:
+        models = exported_models(parser.parse_args().names)
+    except MemdiagError as error:
+        print(f"exported_models: {error}", file=sys.stderr)
+        return 2
+    for name, path in models.items():
+        print(f"{name:32}{path.stat().st_size / 1e6:8.2f} MB  {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Is it a leak? Call a function of this process many times, and judge the growth of its memory."""
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Self
+
+import msgspec
+
+from memdiag.api.recording import allow_reading_by, count_sessions
+from memdiag.defaults import MIN_LEAK_RUNS
+from memdiag.errors import MeasurementError, UsageError, XrayError
+from memdiag.growth.model_observation import moments_of_runs
+from memdiag.growth.own_process import ReadingRequest
+from memdiag.growth.verdict import MIN_MOMENTS
+from memdiag.programs.hook.between_runs import FOLLOWED_RUNS, EarlierValues, following
+from memdiag.records.codec import decode
+from memdiag.records.growth import Growth
+
+_READER = "from memdiag.growth.own_process import main; main()"
+
+
+def leak_calls(function: Callable[[], object], *, runs: int, subject: str) -> Growth:
+    """Call `function` `runs` times, and return whether the memory of this process grows with calls.
+
+    Another process reads the memory of this one after the first call, after a tenth of all, and 11
+    times until the end. Garbage is collected before.
+
+    Args:
+        function: called without arguments, in this thread; what it returns is dropped.
+        runs: the number of calls, 40 or more.
+        subject: the name of the function in the record.
+
+    Raises:
+        UsageError: there are too few runs.
+        MeasurementError: the other process ended, or the heap could not be read.
+        XrayError: this system does not let it read the memory of this process.
+    """
+    if runs < MIN_LEAK_RUNS:
+        raise UsageError(f"runs must be at least {MIN_LEAK_RUNS}, to tell growth from warm-up.")
+    values = EarlierValues()
+    function()
+    with _Reader(subject) as reader, _following_values(values):
+        reader.read(1)
+        done = 1
+        for until in moments_of_runs(runs):
+            for _ in range(until - done):
+                function()
+            done = until
+            reader.read(done)
+        growth = reader.growth(done, values)
+    known = sum(moment.heap_bytes is not None for moment in growth.moments)
+    if known < MIN_MOMENTS:
+        raise MeasurementError(
+            f"{subject}: the heap of this process could be read at {known} of"
+            f" {len(growth.moments)} moments. Use glibc's malloc, and stop threads that allocate"
+            " between two calls."
+        )
+    return growth
+
+
+class _Reader:
+    """The process that reads the memory of this one; a context manager that ends it."""
+
+    def __init__(self, subject: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _READER, str(os.getpid()), subject],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        allow_reading_by(self._process.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def read(self, run: int) -> None:
+        """Have the memory read, after `run` calls.
+
+        Raises:
+            XrayError: it cannot be read.
+            MeasurementError: the process has ended.
+        """
+        gc.collect()
+        self._send(ReadingRequest(run=run, sessions=count_sessions()))
+        assert self._process.stdout is not None
+        answer = self._process.stdout.readline().decode()
+        if not answer:
+            raise self._ended()
+        if answer.strip():
+            raise XrayError(answer.strip())
+
+    def growth(self, runs: int, values: EarlierValues) -> Growth:
+        """Return the growth over `runs` calls.
+
+        Raises:
+            MeasurementError: the process has ended.
+        """
+        alive = {kind: (count, of) for kind, (count, of) in values.counts().items()}
+        self._send(ReadingRequest(run=runs, alive=alive))
+        record, _ = self._process.communicate()
+        if not record:
+            raise self._ended()
+        return decode(record, Growth)
+
+    def _send(self, request: ReadingRequest) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it has ended, as its answer shows
+            self._process.stdin.write(msgspec.json.encode(request) + b"\n")
+            self._process.stdin.flush()
+
+    def _ended(self) -> MeasurementError:
+        return MeasurementError("the process that reads the memory of this one has ended.")
+
+
+@contextmanager
+def _following_values(values: EarlierValues) -> Iterator[None]:
+    """Add inputs and outputs of all runs of sessions to `values` during the block."""
+    session_class = getattr(sys.modules.get("onnxruntime"), "InferenceSession", object)
+    originals: list[tuple[Any, str, Any]] = [
+        (base, name, vars(base)[name])
+        for base in session_class.__mro__
+        for name in FOLLOWED_RUNS
+        if name in vars(base)
+    ]
+    for owner, name, method in originals:
+        setattr(owner, name, following(method, 1, values.add))
+    try:
+        yield
+    finally:
+        for owner, name, method in originals:
+            setattr(owner, name, method)

@@ -1,0 +1,87 @@
+"""The process that reads the memory of its parent between calls of a function.
+
+No process can read its own heap well, because reading allocates. `memdiag.api.leak_calls` starts
+this one.
+"""
+
+import sys
+import time
+from dataclasses import replace
+
+import msgspec
+
+from memdiag.attribution import intervals
+from memdiag.errors import MemdiagError
+from memdiag.growth.growing_blocks import growing_sizes, lasting_bytes_of_program
+from memdiag.growth.growth_record import growth_record
+from memdiag.growth.moment import MemoryMoment, read_moment
+from memdiag.growth.verdict import Observation, kept_values
+from memdiag.records.base import Record
+from memdiag.records.codec import encode
+from memdiag.records.growth import Growth
+
+CALLING_THREADS = 2
+"""Threads that may have a cache of freed blocks: the one that calls, and one more."""
+
+
+class ReadingRequest(Record, frozen=True, kw_only=True):
+    """A line of standard input.
+
+    Attributes:
+        run: the number of calls until now.
+        sessions: the number of sessions that are alive.
+        alive: at the end, how many values of earlier runs are alive, and how many there were, by
+            ``input`` and ``output``; None before.
+    """
+
+    run: int
+    sessions: int = 0
+    alive: dict[str, tuple[int, int]] | None = None
+
+
+def main() -> None:
+    """Read process PID for each line of standard input, and print an empty line, or an error.
+
+    The arguments are PID and the subject of the record. The last request is answered with the
+    record.
+    """
+    pid, subject = int(sys.argv[1]), sys.argv[2]
+    memory: list[MemoryMoment] = []
+    started_s = time.perf_counter()
+    for line in sys.stdin:
+        request = msgspec.json.decode(line, type=ReadingRequest)
+        if request.alive is not None:
+            sys.stdout.buffer.write(encode(_growth(memory, request, subject)))
+            return
+        answer = ""
+        try:
+            read = read_moment(pid, run=request.run, time_s=time.perf_counter() - started_s)
+            moment = msgspec.structs.replace(read.moment, sessions=request.sessions)
+            memory.append(replace(read, moment=moment, blocks=intervals.empty()))
+        except MemdiagError as error:
+            answer = str(error)
+        sys.stdout.write(f"{answer}\n")
+        sys.stdout.flush()
+
+
+def _growth(memory: list[MemoryMoment], request: ReadingRequest, subject: str) -> Growth:
+    """Return the growth by moments after the first call, after the warm-up, and until the end."""
+    before, after = memory[1], memory[-1]
+    observation = Observation(
+        moments=tuple(each.moment for each in memory),
+        unit="run",
+        warm_up=1,
+        blocks=growing_sizes(before, after),
+        lasting_bytes=lasting_bytes_of_program(before, after, CALLING_THREADS),
+        caller_keeps_nothing=False,
+        kept_values=kept_values(request.alive or {}),
+    )
+    return growth_record(
+        observation,
+        subject=subject,
+        kind="process",
+        runs=request.run,
+        warm_up_runs=before.moment.run,
+        warm_up_s=before.moment.time_s,
+        onnxruntime=None,
+    )

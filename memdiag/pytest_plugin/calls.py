@@ -1,0 +1,69 @@
+"""The fixture ``memdiag_leak``: a test fails if a function of it leaks."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from memdiag.api.leak_calls import leak_calls
+from memdiag.records.growth import Growth
+
+DEFAULT_RUNS = 200
+
+
+class MemdiagLeak:
+    """The value of the fixture."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._request = request
+
+    def __call__(self, function: Callable[[], object], *, runs: int = DEFAULT_RUNS) -> Growth:
+        """Call `function` `runs` times, and fail the test if the memory in use grows with calls.
+
+        What pytest stores of log messages and warnings is growth as well, so only those of a first
+        call, which does not count, are stored.
+
+        Args:
+            function: called without arguments, in this thread; what it returns is dropped.
+            runs: the number of calls, 40 or more; more calls see smaller leaks.
+
+        Returns:
+            the growth, if it is neither a leak nor kept values.
+
+        Raises:
+            UsageError: there are too few runs.
+            MeasurementError, XrayError: the memory of this process cannot be read.
+        """
+        item = self._request.node
+        function()
+        with _nothing_stored(self._request):
+            growth = leak_calls(function, runs=runs, subject=item.nodeid)
+        item.user_properties.append(("memdiag.verdict", growth.verdict))
+        if growth.is_leak_or_kept:
+            pytest.fail(f"memory growth: {item.nodeid}: {growth.sentence}", pytrace=False)
+        return growth
+
+
+@contextmanager
+def _nothing_stored(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have pytest store no log message and no warning during the block."""
+    root = logging.getLogger()
+    stored: list[Any] = []
+    if request.config.pluginmanager.has_plugin("logging-plugin"):
+        kind = type(request.getfixturevalue("caplog").handler)
+        stored = [handler for handler in root.handlers if isinstance(handler, kind)]
+    for handler in stored:
+        root.removeHandler(handler)
+    try:
+        with warnings.catch_warnings():
+            # Not the filters: a warning may be an error of the test.
+            warnings.showwarning = lambda *arguments, **named: None
+            yield
+    finally:
+        for handler in stored:
+            root.addHandler(handler)

@@ -1,0 +1,128 @@
+"""onnxruntime 1.23.2 to 1.26 reserves a large buffer for each thread of some convolutions.
+
+A defect of these releases ([report](https://github.com/microsoft/onnxruntime/issues/28466),
+[fix](https://github.com/microsoft/onnxruntime/pull/28482)): a float32 Conv with a batch or with
+groups allocates, for each thread, room for the whole input unfolded into a matrix, of which it
+uses a small part.
+
+## Why it costs
+
+The arena grows by *outputs of one channel × kernel × input channels of a group* × 4 bytes, times
+the threads of the session, up to batch × groups. Hardly any of it becomes resident, as it is
+not written; but the allocation fails where address space is limited (`ulimit -v`) or memory is
+committed when it is allocated (Windows, `vm.overcommit_memory=2`). Growth of address space in two
+runs, measured in MiB:
+
+| Conv | threads | 1.22.1, 1.23.0 | 1.23.2 to 1.26.0 | 1.27.0, 1.32.0 |
+| --- | --- | --- | --- | --- |
+| 3-D, 16 channels, batch of 2, 32 × 64 × 64 | 2 | 0 to 18 | 497 to 498 | 18 |
+| the same | 1 | 33 to 66 | 281 | 66 |
+| 3-D, 4 groups of 8 channels, 32 × 64 × 64 | 4 | 33 to 66 | 545 | 2 to 66 |
+| 2-D, 4 groups of 10 channels, 256 × 256 | 4 | 33 to 66 | 149 | 66 |
+| 1-D, 16 groups of 48 channels, kernel 128 | 2 | 0 to 4 | 76 to 100 | 0 |
+
+1.23.2, 1.24.4, 1.25.1 and 1.26.0 were tried. Their peak of the resident set was up to
+16 MiB higher.
+
+As it is address space rather than memory, the finding claims no bytes and does not set the exit
+code of `memdiag check`.
+
+## What to do
+
+- Use onnxruntime 1.27 or newer, or 1.23.0 or older.
+- Or give the session fewer threads: `intra_op_num_threads`.
+
+## Not reported
+
+Less than 256 MiB with 8 threads. Sizes that are not known: give them with `--dim`. 2-D convolutions
+that onnxruntime turns into its blocked layout, which have other kernels: those without groups,
+depthwise ones, and those whose groups have multiples of 8 channels. 1 × 1 convolutions.
+"""
+
+from collections.abc import Iterator
+from math import prod
+from typing import NamedTuple
+
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.releases import CONV_SCRATCH_FOR_EACH_THREAD
+from memdiag.records.finding import Finding
+from memdiag.rules.float_convs import FloatConv, float_convs
+from memdiag.rules.rule import Rule
+from memdiag.units import MIB, format_size
+
+RULE = Rule(
+    code="MD802",
+    name="conv-scratch",
+    summary="onnxruntime 1.23.2 to 1.26 reserves a large buffer for each thread of a Conv",
+    is_advisory=True,
+)
+
+_MIN_BYTES = 256 * MIB
+_THREADS = 8
+_BLOCK = 8
+"""Channels of a block where registers have 256 bits; with 512 bits 16."""
+
+
+class _Scratch(NamedTuple):
+    """The buffers of one Conv.
+
+    Attributes:
+        nbytes: the bytes for each thread.
+        threads: the largest number of threads that have one.
+        name: the name of the node.
+    """
+
+    nbytes: int
+    threads: int
+    name: str
+
+
+def detect(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield at most one finding: the Conv nodes with large buffers, under a release with them."""
+    first, end = CONV_SCRATCH_FOR_EACH_THREAD
+    if not first <= ctx.runtime < end:
+        return
+    found = [each for conv in float_convs(ctx) if (each := _scratch(conv)) is not None]
+    found.sort(key=lambda each: -each.nbytes * min(each.threads, _THREADS))
+    if not found:
+        return
+    largest = found[0]
+    others = f", and {len(found) - 1} more do so" if len(found) > 1 else ""
+    yield RULE.finding(
+        ctx,
+        f"{largest.name} reserves {format_size(largest.nbytes)} for each thread of the session, up "
+        f"to {largest.threads:,} times, in each run under onnxruntime {ctx.runtime}{others}",
+        detail="It is a defect of 1.23.2 to 1.26 and takes address space, of which little becomes "
+        "resident. Use a newer release, or fewer threads.",
+        nodes=[each.name for each in found],
+        phase="first_run",
+    )
+
+
+def _scratch(conv: FloatConv) -> _Scratch | None:
+    """Return the buffers of `conv`; None if they are small, not known, or not there."""
+    sizes = [size for size in conv.output if size]
+    if len(sizes) < len(conv.output) or _is_blocked(conv) or _is_pointwise(conv):
+        return None
+    pixels = prod(sizes[2:])
+    threads = sizes[0] * conv.groups
+    if threads < 2 or conv.outputs > pixels:  # otherwise another algorithm, or one buffer for all
+        return None
+    nbytes = 4 * pixels * max(conv.inputs * prod(conv.kernel), conv.outputs)
+    if nbytes * min(threads, _THREADS) < _MIN_BYTES:
+        return None
+    return _Scratch(nbytes, threads, conv.name)
+
+
+def _is_blocked(conv: FloatConv) -> bool:
+    """Return whether the optimizer may replace `conv` by one in the blocked layout."""
+    if len(conv.kernel) != 2:
+        return False
+    is_depthwise = conv.inputs == 1 and conv.outputs == 1
+    fits = conv.inputs % _BLOCK == 0 and conv.outputs % _BLOCK == 0
+    return conv.groups == 1 or is_depthwise or fits
+
+
+def _is_pointwise(conv: FloatConv) -> bool:
+    """Return whether `conv` is a product with its input as it is, without a buffer."""
+    return prod(conv.kernel) == 1 and not any(conv.pads) and max(conv.strides, default=1) == 1

@@ -1,0 +1,120 @@
+"""The fixture ``memdiag_leak``, on functions whose growth is known by construction."""
+
+import sys
+
+import onnx
+import pytest
+
+from tests.pytest_plugin.conftest import RunPytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+
+TESTS = """
+import ctypes
+import logging
+import warnings
+
+import pytest
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+KEPT = []
+
+@pytest.fixture(autouse=True)
+def drop():
+    yield
+    KEPT.clear()
+
+def test_malloc_leaks(memdiag_leak):
+    memdiag_leak(lambda: libc.malloc(4096))
+
+def test_python_leaks(memdiag_leak):
+    memdiag_leak(lambda: KEPT.append([f"{len(KEPT)} {number} {'x' * 100}" for number in range(50)]))
+
+def test_clean(memdiag_leak, caplog):
+    def work():
+        cycle = [bytearray(3000)]
+        cycle.append(cycle)
+        for number in range(10):
+            logging.getLogger("work").warning("message %d %s", number, "x" * 300)
+        warnings.warn("deprecated", DeprecationWarning)
+    growth = memdiag_leak(work)
+    assert (growth.verdict, growth.runs, len(growth.moments)) == ("flat", 200, 13)
+    # Those of the first call.
+    assert len(caplog.records) == 10
+
+def test_warm_up_that_ends(memdiag_leak):
+    def work():
+        if len(KEPT) < 100:
+            KEPT.append(libc.malloc(5000))
+    memdiag_leak(work)
+
+def test_error(memdiag_leak):
+    def work():
+        KEPT.append(0)
+        if len(KEPT) == 15:
+            raise KeyError("the error of the function")
+    memdiag_leak(work, runs=40)
+
+def test_too_few_runs(memdiag_leak):
+    memdiag_leak(lambda: None, runs=39)
+"""
+
+SESSIONS = """
+import numpy as np
+import onnxruntime
+import pytest
+
+KEPT = []
+
+def create():
+    return onnxruntime.InferenceSession("tiny.onnx", providers=["CPUExecutionProvider"])
+
+@pytest.fixture(scope="module")
+def run():
+    session = create()
+    return lambda: session.run(None, {"x": np.ones(1024, np.float32)})
+
+def test_outputs_are_kept(run, memdiag_leak):
+    memdiag_leak(lambda: KEPT.append(run()))
+
+def test_sessions_are_kept(memdiag_leak):
+    memdiag_leak(lambda: KEPT.append(create()), runs=40)
+"""
+
+
+def test_functions_that_leak_fail_and_others_pass(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    pytester.makepyfile(test_calls=TESTS)
+    result = run_pytest("--strict-markers", "--junit-xml=result.xml", process=True)
+    result.assert_outcomes(passed=2, failed=4)
+    name = "memory growth: test_calls.py::test_"
+    result.stdout.fnmatch_lines(
+        [
+            f"{name}malloc_leaks: a leak: malloc blocks in use grow by 4* KiB a run*",
+            f"{name}python_leaks: a leak: Python objects grow by * KiB a run*",
+            "*KeyError: 'the error of the function'",
+            "*UsageError: runs must be at least 40, to tell growth from warm-up.",
+        ]
+    )
+    verdicts = (pytester.path / "result.xml").read_text()
+    assert verdicts.count('name="memdiag.verdict" value="leak"') == 2
+
+
+def test_values_and_sessions_that_are_kept_fail_in_a_worker_as_well(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> tiny (float[n] x) => (float[n] y) { y = Relu(x) }'
+    )
+    onnx.save(model, pytester.path / "tiny.onnx")
+    pytester.makepyfile(test_sessions=SESSIONS)
+    result = run_pytest("-n1")
+    result.assert_outcomes(failed=2)
+    name = "memory growth: test_sessions.py::test_"
+    for line in (
+        f"{name}outputs_are_kept: the program keeps outputs: 4 KiB more after each run. Arena *",
+        f"{name}sessions_are_kept: kept values: sessions that are alive grow by *",
+    ):
+        result.stdout.fnmatch_lines([line])
