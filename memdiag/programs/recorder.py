@@ -333,7 +333,7 @@ class Recorder:
         examined = {xray.pid for xray in self.xrays if xray.reason == "end"}
         missing = [
             str(process.pid)
-            for process in self.processes
+            for process in sorted(self.processes, key=lambda each: each.pid)
             if self._xray
             and process.live_sessions
             and process.pid not in examined | self._interrupted
