@@ -337,7 +337,7 @@ class Recorder:
         examined = {xray.pid for xray in self.xrays if xray.reason == "end"}
         missing = [
             str(process.pid)
-            for process in self.processes
+            for process in sorted(self.processes, key=lambda each: each.pid)
             if self._xray
             and process.live_sessions
             and process.pid not in examined | self._interrupted
@@ -353,18 +353,18 @@ class Recorder:
             )
 
     def _note_released_sessions(self) -> None:
-        """Note the processes without an X-ray because their sessions were released before."""
-        examined = {xray.pid for xray in self.xrays}
+        """Note that there is no X-ray because the sessions were released before the ends.
+
+        With the X-ray of one process, a note on each helper that creates a session is only noise.
+        """
         released = [
             process
             for process in self.processes
-            if self._xray
-            and process.exit_rss_bytes is not None
-            and process.pid not in examined
+            if process.exit_rss_bytes is not None
             and any(session.providers for session in process.local_sessions.values())
             and not process.live_sessions
         ]
-        if not released:
+        if not self._xray or self.xrays or not released:
             return
         process = max(released, key=lambda each: each.exit_rss_bytes or 0)
         first = next(iter(process.local_sessions.values()))

@@ -266,7 +266,8 @@ def test_runs_in_forks_are_runs() -> None:
     assert "Session 3 never ran (b.onnx)." in text
     assert " 20 in forks" in text
     assert " 6 + 3 in forks" in text
-    assert "after the last run" not in peak_sentences(runs.run(both, peak_s=9.0))[0]
+    assert "when its forks ran it is not" in peak_sentences(runs.run(both, peak_s=9.0))[0]
+    assert "+60 MiB in its creation; " in run_headline(runs.run(forked)).first
 
 
 def test_the_duration_of_a_run_is_its_own() -> None:
@@ -386,7 +387,7 @@ def test_weights_of_the_model_stand_beside_their_copies_where_the_width_allows()
     narrow, wide = words(shown(runs.server(), width=76)), words(shown(runs.server(), width=140))
     assert "in model" not in narrow
     assert "weights in model arena" in wide
-    assert "resident copies; in model: those of one model." in wide
+    assert "Weights: resident copies. In model: the weights of one model." in wide
 
 
 def _finding(size: int | None, *sessions: int) -> ProgramFinding:

@@ -139,7 +139,7 @@ def _most(run: ProgramRun) -> str:
     name = f"S{session_name(session, model_names(run))[1:]}"
     rise = rise_text(session)
     equal = sum(rise_text(other) == rise for other in run.sessions) - 1
-    when = "creation and first run" if has_run(session) else "creation"
+    when = "creation and first run" if _has_run_itself(session) else "creation"
     if equal:
         others = counted(equal, "more session")
         return f"{name} and {others} take most: {rise} each in creation and first run"

@@ -176,6 +176,11 @@ def _at_end(run: ProgramRun, t_s: float) -> str:
 def _nothing(run: ProgramRun, t_s: float) -> str:
     in_use = [session.number for session in run.sessions if _is_in_use(session, t_s)]
     if not in_use:
+        if any(session.forked_run_count for session in run.sessions):
+            return (
+                "during no creation of a session, and no run in the process that created it (when"
+                " its forks ran it is not recorded)"
+            )
         return after_last(run, t_s) or "during no creation and no run of a session"
     plural = "s" if len(in_use) > 1 else ""
     return (

@@ -41,6 +41,13 @@ _COMMAND_WIDTH = 50
 _MAX_NUMBERS = 11
 _MIN_WHOLE_BYTES = 10 * MIB
 _SAMPLED = f"{SAMPLED_MARK} by the largest sample seen, the true peak may be higher"
+_LEGENDS = {
+    "weights": " Weights: resident copies.",
+    "in model": " In model: the weights of one model.",
+    "arena": " Arena: in use / free, but kept for later runs.",
+}
+"""What is said of columns below the summary's table."""
+
 _OPTIONAL_COLUMNS = ("created in", "threads", "last run", "in model")
 """Columns of the summary that a narrow terminal goes without, the first one first."""
 
@@ -71,13 +78,11 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
     more = f"{left_out:,} more lines are in the report. " if left_out > 0 else ""
     sampled = f" ({_SAMPLED})" if any(map(peak_mark, run.sessions)) else ""
     headings = {column.heading for column in table.columns}
-    in_model = "; in model: those of one model" if "in model" in headings else ""
-    arena = " Arena: in use / free, but kept for later runs." if "arena" in headings else ""
     caption = (
         f"{more}MiB. Peak: largest resident set of the process; in the line of a session, during"
-        f" its creation and first run{sampled}. Rise: how much these raised it. Weights: resident"
-        f" copies{in_model}.{arena}"
+        f" its creation and first run{sampled}. Rise: how much these raised it."
     )
+    caption += "".join(text for heading, text in _LEGENDS.items() if heading in headings)
     return replace(table, caption=caption)
 
 
