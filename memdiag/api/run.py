@@ -188,7 +188,8 @@ class _SignalPassing:
 
     def __enter__(self) -> "_SignalPassing":
         for number in _numbers(*_PASSED_ON):
-            self._handlers[number] = signal.signal(number, self._handle)
+            if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` starts both
+                self._handlers[number] = signal.signal(number, self._handle)
         if _other_threads_block(self._handlers):
             self._blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, self._handlers)
         return self

@@ -56,8 +56,9 @@ def run_in_worker(command: Callable[[], int]) -> NoReturn:
         os.kill(os.getpid(), signal.SIGSTOP)
         os.killpg(worker, signal.SIGCONT)
 
-    for name in _PASSED_ON:
-        signal.signal(getattr(signal, name), pass_on)
+    for number in (getattr(signal, name) for name in _PASSED_ON):
+        if signal.getsignal(number) is end_now:
+            signal.signal(number, pass_on)
     signal.signal(signal.SIGTSTP, suspend)
     code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
     if code < 0:
@@ -122,11 +123,12 @@ def open_standard_streams() -> None:
 
 
 def end_at_signals() -> None:
-    """Install `end_now` as the handler of SIGINT, SIGTERM and SIGHUP."""
+    """Install `end_now` as the handler of SIGINT, SIGTERM and SIGHUP, unless `nohup` is used."""
     for name in _PASSED_ON:
         number = getattr(signal, name, None)
-        if number is not None:
-            signal.signal(number, end_now)
+        if number is None or (name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN):
+            continue
+        signal.signal(number, end_now)
 
 
 def end_now(number: int, frame: FrameType | None) -> NoReturn:

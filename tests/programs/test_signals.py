@@ -45,6 +45,16 @@ def wait_for(path: Path) -> None:
     time.sleep(0.2)  # memdiag waits for signals
 
 
+def test_a_signal_that_both_ignore_stays_ignored(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    program = SILENT.replace("sleep(20)", "sleep(1)")
+    words = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *command(program, started)]
+    with subprocess.Popen(words) as process:
+        wait_for(started)
+        process.send_signal(signal.SIGHUP)
+    assert process.returncode == 0
+
+
 def test_signals_to_memdiag_reach_the_program_once(tmp_path: Path) -> None:
     started = tmp_path / "started"
     with subprocess.Popen(command(PROGRAM, started), stdout=subprocess.PIPE) as process:
