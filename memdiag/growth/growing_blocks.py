@@ -1,13 +1,16 @@
 """Blocks of malloc that came into use and stayed: their sizes, numbers and contents."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.growth.moment import MemoryMoment
+from memdiag.model.model_file import ModelFile
 from memdiag.records.growth import GrowingBlocks
+from memdiag.records.weights import qualified_name
 
 CACHED_BLOCKS = 7
 MAX_CACHED_BYTES = 1040  # with the size field, rounded to 16
@@ -27,9 +30,45 @@ _MAX_EXAMINED = 64  # blocks of a size whose content is compared
 _MAX_OFFSET = 160  # from the start of a block to its content: headers and alignment
 _MIN_PREFIX_BYTES = 8
 
+_WEIGHT_PREFIX_BYTES = 64
+_MAX_RATIO = 1.05  # of a block to the weight it contains
+
+
+class KnownContent(NamedTuple):
+    """Content to recognise in a block of malloc.
+
+    Attributes:
+        description: such as "input 'x'".
+        prefix: its first bytes.
+        nbytes: the size of all of it, which a block that contains it has as well; 0 if it is not
+            known.
+    """
+
+    description: str
+    prefix: bytes
+    nbytes: int = 0
+
+    def fits(self, block_bytes: int) -> bool:
+        """Return whether a block of that size may contain it."""
+        most = self.nbytes * _MAX_RATIO + _MAX_OFFSET
+        return not self.nbytes or self.nbytes <= block_bytes <= most
+
+
+def weight_contents(file: ModelFile) -> list[KnownContent]:
+    """Return the contents of the weights of an open model whose bytes are in a file as they are."""
+    return [
+        KnownContent(
+            f"weight {qualified_name(weight)!r}",
+            bytes(file.raw_bytes(weight)[:_WEIGHT_PREFIX_BYTES]),
+            weight.nbytes,
+        )
+        for weight in file.weights
+        if weight.file is not None
+    ]
+
 
 def growing_blocks(
-    pid: int, before: MemoryMoment, after: MemoryMoment, value_prefixes: Mapping[str, bytes]
+    pid: int, before: MemoryMoment, after: MemoryMoment, contents: Iterable[KnownContent]
 ) -> tuple[GrowingBlocks, ...]:
     """Return the sizes of blocks of which there are more than before, most bytes first.
 
@@ -37,19 +76,23 @@ def growing_blocks(
         pid: the process, which waits since `after`.
         before: the memory after the warm-up.
         after: the memory now.
-        value_prefixes: the first bytes of contents to recognise, by description.
+        contents: what to recognise.
 
     Raises:
         XrayError: the process cannot be read.
     """
     known = set(before.blocks[:, 0].tolist())
+    distinct = [
+        each for each in contents if len(each.prefix) >= _MIN_PREFIX_BYTES and any(each.prefix)
+    ]
     lengths = after.blocks[:, 1] - after.blocks[:, 0]
     found = []
     with ProcessMemory(pid) as memory:
         for each in growing_sizes(before, after):
             starts = after.blocks[lengths == each.block_bytes, 0].tolist()
             new = np.array([start for start in starts if start not in known], np.int64)
-            content = _content(memory, new[-_MAX_EXAMINED:], each.block_bytes, value_prefixes)
+            fitting = [content for content in distinct if content.fits(each.block_bytes)]
+            content = _content(memory, new[-_MAX_EXAMINED:], each.block_bytes, fitting)
             found.append(msgspec.structs.replace(each, content=content))
     return tuple(found)
 
@@ -107,21 +150,16 @@ def growing_sizes(before: MemoryMoment, after: MemoryMoment) -> tuple[GrowingBlo
 
 
 def _content(
-    memory: ProcessMemory, starts: np.ndarray, size: int, value_prefixes: Mapping[str, bytes]
+    memory: ProcessMemory, starts: np.ndarray, size: int, contents: Sequence[KnownContent]
 ) -> str:
-    """Return the description of the prefix that one of the blocks contains; empty if none does."""
-    wanted = {
-        name: prefix
-        for name, prefix in value_prefixes.items()
-        if len(prefix) >= _MIN_PREFIX_BYTES and any(prefix)
-    }
-    if not wanted or not len(starts):
+    """Return the description of the content that one of the blocks has; empty if none has."""
+    if not contents or not len(starts):
         return ""
-    length = min(size, _MAX_OFFSET + max(map(len, wanted.values())))
+    length = min(size, _MAX_OFFSET + max(len(each.prefix) for each in contents))
     blocks, _ = memory.read_blocks(starts, length)
     for block in blocks:
-        content = block.tobytes()
-        for name, prefix in wanted.items():
-            if content.find(prefix[: size - 16]) >= 0:
-                return name
+        examined = block.tobytes()
+        for each in contents:
+            if each.prefix[: size - 16] in examined:
+                return each.description
     return ""

@@ -1,13 +1,13 @@
 """The observation of a model's runs: how many there are, and the memory between them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from memdiag.defaults import DEFAULT_LEAK_DURATION_S, DEFAULT_LEAK_RUNS, MIN_LEAK_RUNS
 from memdiag.errors import MeasurementError, XrayError
-from memdiag.growth.growing_blocks import growing_blocks, lasting_bytes
+from memdiag.growth.growing_blocks import KnownContent, growing_blocks, lasting_bytes
 from memdiag.growth.model_runs import ModelRuns
 from memdiag.growth.moment import MemoryMoment
 from memdiag.records.growth import GrowingBlocks
@@ -49,7 +49,7 @@ class ModelObservation:
     Attributes:
         moments: after the first run, after the warm-up, and then evenly spread until the end.
         warm_up_runs: the number of runs before growth is judged.
-        blocks: the sizes of blocks that grew since the warm-up; none if sessions are reloaded.
+        blocks: the sizes of blocks that grew since the warm-up.
         lasting_bytes: the bytes of blocks that no cache of malloc explains; None if the runs ended
             early.
         trim_returned_bytes: the resident bytes that malloc returned at the end; None if it cannot.
@@ -69,6 +69,7 @@ def observe_runs(
     *,
     max_runs: int | None,
     duration_s: float | None,
+    weights: Sequence[KnownContent] = (),
     on_progress: OnGrowth | None = None,
 ) -> ModelObservation:
     """Run the model many times, and return its memory at moments between the runs.
@@ -77,6 +78,7 @@ def observe_runs(
         runs: the child.
         max_runs: the number of runs; None for the default.
         duration_s: the seconds for all runs; None for no limit on `max_runs`.
+        weights: the contents of the model's weights, to recognise them in blocks.
         on_progress: called after each batch of runs.
 
     Raises:
@@ -95,8 +97,9 @@ def observe_runs(
             observed.moments.append(runs.moment())
         before, after = observed.moments[1], observed.moments[-1]
         observed.lasting_bytes = lasting_bytes(before, after, runs.plan.callers + 1)
-        if not runs.plan.reload:
-            observed.blocks = growing_blocks(runs.pid, before, runs.moment(), runs.value_prefixes())
+        # No session is alive between reloads, so that its values cannot be asked for.
+        values = [] if runs.plan.reload else runs.values()
+        observed.blocks = growing_blocks(runs.pid, before, runs.moment(), (*values, *weights))
         observed.trim_returned_bytes = _trim(runs)
     except (MeasurementError, XrayError) as error:
         observed.message = str(error)

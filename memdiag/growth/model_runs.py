@@ -10,6 +10,7 @@ import numpy as np
 
 from memdiag.attribution.address_space import PAGE
 from memdiag.errors import MeasurementError
+from memdiag.growth.growing_blocks import KnownContent
 from memdiag.growth.moment import MemoryMoment, read_moment
 from memdiag.records.growth import RunSample
 from memdiag.runner.child import Child
@@ -131,13 +132,13 @@ class ModelRuns:
         elapsed = time.monotonic() - self._origin
         return read_moment(self._child.pid, run=len(self.samples), time_s=elapsed)
 
-    def value_prefixes(self) -> dict[str, bytes]:
-        """Return the first bytes of the last inputs and their outputs, by description."""
+    def values(self) -> list[KnownContent]:
+        """Return the first bytes of the last inputs and their outputs."""
         path = self._figures.with_name("prefixes.json")
         self._child.send({"do": "value_prefixes", "path": str(path)})
         self._answer("written")
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {name: bytes.fromhex(prefix) for name, prefix in found}
+        return [KnownContent(name, bytes.fromhex(prefix)) for name, prefix in found]
 
     def trim(self) -> bool:
         """Return freed heap to the system; return whether the C library can."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -305,7 +306,7 @@ def draw(fix: Fix) -> Figure:
     ratios = sorted(fix.latencies, key=lambda at: -at.ratio)[:_MAX_RATIOS]
     if fix.before is None or fix.after is None:
         return picture.figure(1.2, summary.model, summary.answer)
-    heights = [2.6, 0.5 + 0.34 * len(ratios)] if ratios else [2.6]
+    heights = [2.6, 0.5 + 0.45 * len(ratios)] if ratios else [2.6]
     figure = picture.figure(1.3 + sum(heights), summary.model, summary.answer)
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     _draw_sizes(figure.add_subplot(grid[0]), fix.before, fix.after)
@@ -364,11 +365,16 @@ def _draw_ratios(axes: Axes, latencies: Sequence[LatencyAt], count: int) -> None
     low = min(_RATIO_RANGE[0], *(min(at.low, at.ratio) for at in latencies))
     high = max(_RATIO_RANGE[1], *(max(at.high, at.ratio) for at in latencies))
     axes.set_xlim(low - 0.04 * (high - low), high + 0.04 * (high - low))
-    labels = [shortened(plain(at.inputs), _MAX_PICTURE_LABEL) for at in latencies]
-    axes.set_yticks(range(len(latencies)), labels)
+    axes.set_yticks(range(len(latencies)), [_picture_label(at) for at in latencies])
     axes.set_ylim(len(latencies) - 0.5, -0.5)
     of = "" if count == len(latencies) else f", the largest {len(latencies)} of {count}"
     picture.style(axes, f"latency, × that before, with its interval{of}", grid="x")
+
+
+def _picture_label(at: LatencyAt) -> str:
+    """Return the inputs in at most two lines."""
+    lines = textwrap.wrap(plain(at.inputs), _MAX_PICTURE_LABEL, max_lines=2, placeholder="…")
+    return "\n".join(lines)
 
 
 REPORT = Report[Fix](

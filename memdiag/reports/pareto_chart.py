@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _MAX_PICTURE_LABEL = 66
 _MAX_PICTURE_NAMES = 10
 _CHART_HEIGHT, _LEGEND_HEIGHT = 4.2, 0.75  # inches
+_MIN_RATIO_HEIGHT = 0.1  # between the least and the greatest ratio that are drawn
 _LABEL_DISTANCE = 0.03  # of an axis: nearer points share a label
 _MARKS = {"chosen": "*", "defaults": "s", "on the Pareto front": "o", "others": "x"}
 _MARK_SIZES = {"*": 15, "s": 9, "o": 9, "x": 8, "D": 7}
@@ -194,6 +195,10 @@ def _draw_chart(
         axes.add_line(_mark(kind, size / MIB, point.drawn_ratio, point.may_equal_defaults))
     axes.autoscale_view()
     axes.margins(0.1)
+    # Longer intervals run out of the chart, instead of pressing all points together.
+    drawn = [point.drawn_ratio for point in points]
+    height = max(max(drawn) - min(drawn), _MIN_RATIO_HEIGHT)
+    axes.set_ylim(min(drawn) - 0.5 * height, max(drawn) + 0.5 * height)
     labels = []
     for point in points:
         size, on_front = size_and_front(point)
@@ -246,7 +251,7 @@ def _legend(points: Sequence[ParetoPoint]) -> list[Line2D]:
     }
     marks = [_mark(kind, 0, 0, False, kind) for kind in _MARKS if kind in drawn]
     if any(point.may_equal_defaults for point in points):
-        undecided = "hollow: unknown whether faster or slower than the defaults"
+        undecided = "hollow: may be as fast as the defaults"
         marks.append(_mark("on the Pareto front", 0, 0, True, undecided))
     marks.append(Line2D([], [], color=COLOR.muted, lw=1.2, label="95 % interval of the latency"))
     return marks

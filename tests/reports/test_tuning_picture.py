@@ -65,7 +65,7 @@ def test_a_point_that_may_equal_the_defaults_is_hollow_on_its_interval() -> None
         "defaults",
         "on the Pareto front",
         "others",
-        "hollow: unknown whether faster or slower than the defaults",
+        "hollow: may be as fast as the defaults",
         "95 % interval of the latency",
     ]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from memdiag.records.comparison import Comparison, ComparisonColumn, Latency
 from memdiag.records.profile import PHASES
 from memdiag.reports import picture
-from memdiag.reports.comparison.sentences import answer, bisection_result, title
+from memdiag.reports.comparison.sentences import answer, bisection_result, sizes, subject
 from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.palette import SERIES
 from memdiag.reports.profile.timeline import Band, Layer, timeline
@@ -80,10 +80,11 @@ def draw(comparison: Comparison) -> Figure:
     """Return the picture: peaks by phase, memory over time, and bars of the columns."""
     columns = [column for column in comparison.columns if column.measured is not None]
     bars_height = 0.9 + 0.32 * len(columns)
+    result = bisection_result(comparison) or answer(comparison)
     figure = picture.figure(
         (6.9 + bars_height) if columns else 1.2,
-        title(comparison),
-        bisection_result(comparison) or answer(comparison),
+        subject(comparison),
+        ",".join(filter(None, (result, sizes(comparison).removeprefix(",")))),
     )
     if not columns:
         return figure

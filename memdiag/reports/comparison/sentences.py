@@ -50,31 +50,37 @@ _METRICS: Mapping[Metric, str] = {
 
 
 def title(comparison: Comparison) -> str:
-    """Return the subject of the comparison: ``model.onnx: 3 versions of onnxruntime``."""
+    """Return the subject of the comparison with the sizes of free dimensions."""
+    return subject(comparison) + sizes(comparison)
+
+
+def subject(comparison: Comparison) -> str:
+    """Return what is compared: ``model.onnx: 3 versions of onnxruntime``."""
     count = len(comparison.columns)
     if comparison.kind == "optimizers":
         count -= 1  # without the original
     kind = _KINDS[comparison.kind].format(s="" if count == 1 else "s")
-    text = f"{count} {kind}{_sizes(comparison)}"
+    text = f"{count} {kind}"
     if comparison.kind in ("onnxruntime", "optimizers") and comparison.columns:
         return f"{model_file(comparison.columns[0].model)}: {text}"
     return text
 
 
-def _sizes(comparison: Comparison) -> str:
-    """Return the sizes of free dimensions: once, or of each model if the models differ."""
+def sizes(comparison: Comparison) -> str:
+    """Return the sizes of free dimensions, to follow a subject: once, or of each model if the
+    models differ."""
     labels_by_sizes: dict[str, list[str]] = {}
     for column in comparison.columns if comparison.kind == "models" else ():
         if column.profile is not None:
-            sizes = at_sizes(column.profile.dimensions) or "with fixed sizes"
-            labels_by_sizes.setdefault(sizes, []).append(plain(column.label))
+            at = at_sizes(column.profile.dimensions) or "with fixed sizes"
+            labels_by_sizes.setdefault(at, []).append(plain(column.label))
     if len(labels_by_sizes) > 1:
-        parts = [f"{', '.join(labels)} {sizes}" for sizes, labels in labels_by_sizes.items()]
+        parts = [f"{', '.join(labels)} {at}" for at, labels in labels_by_sizes.items()]
         if len(parts) > MAX_TITLE_SIZES:
             parts = [*parts[: MAX_TITLE_SIZES - 1], "the others at other sizes"]
         return f", {', '.join(parts)}"
-    sizes = at_sizes(comparison.dimensions)
-    return f" {sizes}" if sizes else ""
+    at = at_sizes(comparison.dimensions)
+    return f" {at}" if at else ""
 
 
 def answer(comparison: Comparison) -> str:

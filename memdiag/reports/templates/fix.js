@@ -63,7 +63,7 @@
       trace(front, "on the Pareto front", { color: c.anonymous, size: 11, symbol: symbols(front, "circle", "circle-open") }),
       trace(defaults, "defaults", { color: c.ink, size: 11, symbol: "square" }, { text: defaults.map(() => "defaults"), textposition: "top center" }),
       trace(chosen, "chosen", { color: c.peak, size: 16, symbol: symbols(chosen, "star", "star-open") }, { text: chosen.map(() => "chosen"), textposition: "middle right" }),
-      { x: [null], y: [null], name: "hollow: unknown whether faster or slower than the defaults", type: "scatter", mode: "markers", marker: { color: c.muted, size: 10, symbol: "circle-open" } },
+      { x: [null], y: [null], name: "hollow: may be as fast as the defaults", type: "scatter", mode: "markers", marker: { color: c.muted, size: 10, symbol: "circle-open" } },
     ], layout(c, {
       margin: { l: 62, r: 18, t: 10, b: 44 }, showlegend: true,
       legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)" },
