@@ -135,4 +135,6 @@ def test_a_session_maps_the_weights(tmp_path: Path, module: ModuleType) -> None:
     fixed = rewrite(module, path, OF, tmp_path, storage=None)
     before, after = taken(path), taken(fixed)
     assert before.peak_bytes - after.peak_bytes > 24 * MIB
-    assert before.steady_bytes - after.steady_bytes > 12 * MIB
+    # The 16 MiB of the weight, without what is mapped instead: the system's cache may map a file by
+    # 2 MiB at a time, where the parser and the run read it.
+    assert before.steady_bytes - after.steady_bytes > 9 * MIB
