@@ -38,7 +38,7 @@ SETTINGS = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-settings.register_profile("quick", SETTINGS, max_examples=20)
+settings.register_profile("quick", SETTINGS, max_examples=15)
 settings.register_profile("thorough", SETTINGS, max_examples=200)  # make test-all
 settings.load_profile("quick")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -246,11 +246,6 @@ def test_large_weights_are_told_apart_in_every_part_that_is_read_at_once(
     assert groups == [["w0", "w3", "w8"], ["w2", "w7"], ["w4", "w5"]]
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
 @given(
     contents=st.lists(st.integers(0, 4), min_size=1, max_size=12),
     size=st.sampled_from([1, 7, 511, 513, 4099, MIB + 3]),

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import AttributeProto, ModelProto, helper
 
@@ -128,9 +128,6 @@ def test_near_misses(tmp_path: Path, model: ModelProto, weight: str, words: str)
 @given(
     shape=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     dtype=st.sampled_from((np.float32, np.float16, np.float64, np.int8, np.int64, np.bool_)),
-)
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_shape_and_type(tmp_path: Path, shape: list[int], dtype: type[np.generic]) -> None:
     array: Array = random([256, *shape], dtype=dtype)

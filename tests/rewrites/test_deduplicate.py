@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
@@ -245,9 +245,6 @@ DTYPES = (np.float32, np.float16, np.float64, np.int8, np.int32, np.int64, np.bo
     dtypes=st.lists(st.sampled_from(DTYPES), min_size=2, max_size=4),
     seeds=st.lists(st.integers(0, 1), min_size=4, max_size=4),
     places=st.lists(st.sampled_from(("main", "constant", "then", "else")), min_size=4, max_size=4),
-)
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_shapes_types_and_places(
     tmp_path: Path, shape: list[int], dtypes: list[Any], seeds: list[int], places: list[str]

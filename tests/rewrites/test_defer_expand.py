@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto
 
@@ -115,9 +115,6 @@ def test_what_was_gathered_is_cast(tmp_path: Path, kind: str) -> None:
     times=st.lists(st.integers(1, 3), min_size=4, max_size=4),
     dropped=st.integers(0, 3),
     operator=st.sampled_from(["Add", "Mul", "Max", "Where"]),
-)
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_shape(
     tmp_path: Path, small: list[int], times: list[int], dropped: int, operator: str

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -56,9 +56,6 @@ def test_the_node_that_the_runtime_would_make(
     block=st.sampled_from([16, 32, 64, 128, 256]),
     depth=st.integers(1, 300),
     half=st.integers(1, 40),
-)
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_size(
     tmp_path: Path, kind: str, zeros: bool, block: int, depth: int, half: int

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
@@ -182,9 +182,6 @@ def test_a_body_that_reads_it_for_nothing_is_not_an_output(tmp_path: Path) -> No
 @given(
     edges=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=10),
     outputs=st.sets(st.integers(0, 9), min_size=1, max_size=3),
-)
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_graph(tmp_path: Path, edges: list[tuple[int, int]], outputs: set[int]) -> None:
     """Node i adds two earlier values to a weight of its own."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
@@ -195,9 +195,6 @@ def test_weights_two_levels_in(tmp_path: Path) -> None:
     shapes=st.lists(st.lists(st.integers(1, 4), max_size=4), min_size=1, max_size=4),
     names=st.lists(st.sampled_from(("a", "b", "c")), min_size=4, max_size=4),
     in_then=st.lists(st.booleans(), min_size=4, max_size=4),
-)
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_shapes_and_names(
     tmp_path: Path, shapes: list[list[int]], names: list[str], in_then: list[bool]

@@ -5,7 +5,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
@@ -160,9 +160,6 @@ def test_in_branches(tmp_path: Path) -> None:
     times=st.lists(st.integers(1, 3), min_size=4, max_size=4),
     dtype=st.sampled_from([np.float32, np.int64, np.float16, np.bool_]),
     operator=st.sampled_from(["Expand", "Tile"]),
-)
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_shape_and_type(
     tmp_path: Path, small: list[int], times: list[int], dtype: Any, operator: str

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
@@ -180,9 +180,6 @@ def test_alone(tmp_path: Path, before: Outputs, name: str) -> None:
 
 
 @given(order=st.permutations(sorted(SAFE)))
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 def test_in_any_order(tmp_path: Path, before: Outputs, order: list[str]) -> None:
     target, done = rewritten(order, tmp_path)
     assert {"drop-unused", "raw-data"} <= set(done)

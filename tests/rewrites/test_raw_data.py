@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -61,9 +61,6 @@ def assert_all_raw(path: Path) -> None:
     kind=st.sampled_from(DTYPES),
     shape=st.lists(st.integers(1, 5), max_size=3),
     constant=st.booleans(),
-)
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_type_and_shape(tmp_path: Path, kind: str, shape: list[int], constant: bool) -> None:
     weight = typed("w", getattr(TensorProto, kind.upper()), [3, *shape])
