@@ -18,7 +18,7 @@ from memdiag.api.leak_inputs import (
 from memdiag.api.profile_config import profile_config
 from memdiag.defaults import DEFAULT_TIMEOUT_S, MIN_LEAK_RUNS
 from memdiag.errors import UsageError
-from memdiag.growth.growing_blocks import weight_contents
+from memdiag.growth.growing_blocks import known_weights
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.model_observation import ModelObservation, OnGrowth, observe_runs
 from memdiag.growth.model_runs import ModelRuns, RunPlan
@@ -182,7 +182,7 @@ def observe_model(
                 runs,
                 max_runs=config.runs,
                 duration_s=config.duration_s,
-                weights=weight_contents(file),
+                weights=known_weights(file),
                 on_progress=on_progress,
             )
             return _record(runs, observed, sets, config.inputs)

@@ -22,7 +22,7 @@ from memdiag.records.growth import GrowingBlocks, Growth
 from memdiag.records.run import ProgramRun
 from memdiag.units import format_duration
 
-DEFAULT_PERIOD_S = 2.0
+DEFAULT_PERIOD_S = 0.25
 MIN_READINGS = 25
 """Readings within a duration: shorter ones are read more often than each `DEFAULT_PERIOD_S`."""
 
@@ -71,8 +71,8 @@ def leak_process(
     Args:
         pid: a process of this user, in any language.
         duration_s: the length of the observation in seconds; None for no limit.
-        period_s: the seconds between two readings of the memory, at the start; by default 2, or
-            less if the duration is short.
+        period_s: the seconds between two readings of the memory, at the start; by default 0.25,
+            or less if the duration is short. It doubles with each 64 readings.
         pause: stop the process for some tenths of a second while it is read (SIGSTOP). The heap of
             a busy process can only be read so.
         on_progress: called after each reading.
@@ -105,8 +105,8 @@ def leak_program(
         duration_s: the seconds from its start; None for no limit.
         runs: the number of runs of all its sessions, 40 or more. They are counted twice a second.
             None for no limit.
-        period_s: the seconds between two readings of the memory, at the start; by default 2, or
-            less if the duration is short.
+        period_s: the seconds between two readings of the memory, at the start; by default 0.25,
+            or less if the duration is short. It doubles with each 64 readings.
         on_progress: called after each reading.
 
     Raises:

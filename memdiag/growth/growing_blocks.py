@@ -54,7 +54,7 @@ class KnownContent(NamedTuple):
         return not self.nbytes or self.nbytes <= block_bytes <= most
 
 
-def weight_contents(file: ModelFile) -> list[KnownContent]:
+def known_weights(file: ModelFile) -> list[KnownContent]:
     """Return the contents of the weights of an open model whose bytes are in a file as they are."""
     return [
         KnownContent(

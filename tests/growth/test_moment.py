@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from memdiag.growth.growing_blocks import (
+    KnownContent,
     growing_blocks,
     lasting_bytes,
     lasting_bytes_of_program,
@@ -69,15 +70,27 @@ def test_the_owners_sum_up_to_the_resident_set(
         assert sum(owner.bytes for owner in each.moment.owners) == each.moment.resident_bytes
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "content"),
+    [
+        pytest.param(0, "w", id="its size is not known"),
+        pytest.param(SIZE, "w", id="as large as the block"),
+        pytest.param(SIZE // 2, "", id="a smaller weight that begins alike"),
+        pytest.param(2 * SIZE, "", id="a larger weight that begins alike"),
+    ],
+)
 def test_the_size_that_grew_is_named_with_its_content(
-    moments: tuple[int, MemoryMoment, MemoryMoment],
+    moments: tuple[int, MemoryMoment, MemoryMoment], nbytes: int, content: str
 ) -> None:
     pid, before, after = moments
-    prefixes = {"another": b"something else entirely", "the input": CONTENT[:64]}
-    largest, *_ = growing_blocks(pid, before, after, prefixes)
+    contents = [
+        KnownContent("another", b"something else entirely"),
+        KnownContent("w", CONTENT[:64], nbytes),
+    ]
+    largest, *_ = growing_blocks(pid, before, after, contents)
     assert largest.blocks == COUNT
     assert largest.blocks_per_run == 1.0
-    assert largest.content == "the input"
+    assert largest.content == content
 
 
 @pytest.mark.parametrize(
