@@ -44,13 +44,13 @@ def leak_calls(function: Callable[[], object], *, runs: int, subject: str) -> Gr
     values = EarlierValues()
     function()
     with _Reader(subject) as reader, _following_values(values):
-        reader.read(1)
+        reader.read(1, values)
         done = 1
         for until in moments_of_runs(runs):
             for _ in range(until - done):
                 function()
             done = until
-            reader.read(done)
+            reader.read(done, values)
         growth = reader.growth(done, values)
     known = sum(moment.heap_bytes is not None for moment in growth.moments)
     if known < MIN_MOMENTS:
@@ -80,7 +80,7 @@ class _Reader:
         self._process.kill()
         self._process.communicate()
 
-    def read(self, run: int) -> None:
+    def read(self, run: int, values: EarlierValues) -> None:
         """Have the memory read, after `run` calls.
 
         Raises:
@@ -88,7 +88,8 @@ class _Reader:
             MeasurementError: the process has ended.
         """
         gc.collect()
-        self._send(ReadingRequest(run=run, sessions=count_sessions()))
+        request = ReadingRequest(run=run, sessions=count_sessions(), starts=values.starts)
+        self._send(request)
         assert self._process.stdout is not None
         answer = self._process.stdout.readline().decode()
         if not answer:
@@ -102,7 +103,7 @@ class _Reader:
         Raises:
             MeasurementError: the process has ended.
         """
-        alive = {kind: (count, of) for kind, (count, of) in values.counts().items()}
+        alive = {name: (count, of) for name, (count, of) in values.counts().items()}
         self._send(ReadingRequest(run=runs, alive=alive))
         record, _ = self._process.communicate()
         if not record:
@@ -122,6 +123,11 @@ class _Reader:
 @contextmanager
 def _following_values(values: EarlierValues) -> Iterator[None]:
     """Add inputs and outputs of all runs of sessions to `values` during the block."""
+
+    def add(of_run: dict[str, Any]) -> None:
+        values.add(of_run)
+        values.remember_starts()
+
     session_class = getattr(sys.modules.get("onnxruntime"), "InferenceSession", object)
     originals: list[tuple[Any, str, Any]] = [
         (base, name, vars(base)[name])
@@ -130,7 +136,7 @@ def _following_values(values: EarlierValues) -> Iterator[None]:
         if name in vars(base)
     ]
     for owner, name, method in originals:
-        setattr(owner, name, following(method, 1, values.add))
+        setattr(owner, name, following(method, 1, add))
     try:
         yield
     finally:

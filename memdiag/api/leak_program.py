@@ -185,7 +185,7 @@ class _Histories:
         self._processes[process.pid] = process
         sessions = None if process.unrecorded else len(process.live_sessions)
         count = len(history.moments)
-        history.update(now_s, runs=runs, sessions=sessions)
+        history.update(now_s, runs=runs, sessions=sessions, value_starts=process.value_starts)
         if self._on_progress is not None and len(history.moments) != count:
             resident_bytes = history.moments[-1].moment.resident_bytes
             self._on_progress(GrowthProgress(runs, 0, resident_bytes))
@@ -247,7 +247,7 @@ def process_growth(
     lasting: int | None = None
     if len(memory) > warm_up:
         before, after = memory[warm_up], memory[-1]
-        blocks = growing_sizes(before, after)
+        blocks = growing_sizes(before, after, history.contents)
         lasting = lasting_bytes_of_program(before, after, CALLING_THREADS)
     observation = Observation(
         moments=moments,
@@ -256,7 +256,7 @@ def process_growth(
         blocks=blocks,
         lasting_bytes=lasting,
         caller_keeps_nothing=False,
-        kept_values=kept_values(process.kept_values),
+        kept_values=kept_values(process.alive_values, blocks),
     )
     record = growth_record(
         observation,

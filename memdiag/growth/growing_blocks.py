@@ -1,6 +1,7 @@
 """Blocks of malloc that came into use and stayed: their sizes, numbers and contents."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -26,7 +27,7 @@ MAX_SIZES = 12
 MIN_SHARE = 0.01
 """Share of all growth below which a size of blocks is left out."""
 
-_MAX_EXAMINED = 64  # blocks of a size whose content is compared
+_MAX_EXAMINED = 4096  # blocks of a size whose content is compared
 _MAX_OFFSET = 160  # from the start of a block to its content: headers and alignment
 _MIN_PREFIX_BYTES = 8
 
@@ -97,6 +98,29 @@ def growing_blocks(
     return tuple(found)
 
 
+def recognised_contents(
+    pid: int, before: MemoryMoment, after: MemoryMoment, starts: Mapping[str, tuple[str, int]]
+) -> dict[int, str]:
+    """Return the values that blocks contain which came into use, by the size of the blocks.
+
+    Args:
+        pid: the process, which waits since `after`.
+        before: the memory before they came into use.
+        after: the memory now.
+        starts: the first bytes of values in hexadecimal, and their sizes in bytes, by description.
+
+    Raises:
+        XrayError: the process cannot be read.
+    """
+    if not starts:
+        return {}
+    values = [
+        KnownContent(name, bytes.fromhex(start), nbytes) for name, (start, nbytes) in starts.items()
+    ]
+    grown = growing_blocks(pid, before, after, values)
+    return {each.block_bytes: each.content for each in grown if each.content}
+
+
 def lasting_bytes(before: MemoryMoment, after: MemoryMoment, threads: int) -> int:
     """Return the bytes of blocks that came into use, without those that malloc may have cached.
 
@@ -128,8 +152,16 @@ def lasting_bytes_of_program(before: MemoryMoment, after: MemoryMoment, threads:
     return lasting if is_recurring or lasting >= MIN_OTHER_BYTES else 0
 
 
-def growing_sizes(before: MemoryMoment, after: MemoryMoment) -> tuple[GrowingBlocks, ...]:
-    """Return the sizes of blocks of which there are more than before, most bytes first."""
+def growing_sizes(
+    before: MemoryMoment, after: MemoryMoment, contents: Mapping[int, str] = MappingProxyType({})
+) -> tuple[GrowingBlocks, ...]:
+    """Return the sizes of blocks of which there are more than before, most bytes first.
+
+    Args:
+        before: the memory after the warm-up.
+        after: the memory at the end.
+        contents: contents that are known, by the size of the blocks.
+    """
     runs = after.moment.run - before.moment.run
     grown = {
         size: count - before.block_counts.get(size, 0)
@@ -144,6 +176,7 @@ def growing_sizes(before: MemoryMoment, after: MemoryMoment) -> tuple[GrowingBlo
             block_bytes=size,
             blocks=grown[size],
             blocks_per_run=grown[size] / runs if runs else None,
+            content=contents.get(size, ""),
         )
         for size in sizes[:MAX_SIZES]
     )

@@ -6,13 +6,18 @@ this one.
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
 
 from memdiag.attribution import intervals
 from memdiag.errors import MemdiagError
-from memdiag.growth.growing_blocks import growing_sizes, lasting_bytes_of_program
+from memdiag.growth.growing_blocks import (
+    growing_sizes,
+    lasting_bytes_of_program,
+    recognised_contents,
+)
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.moment import MemoryMoment, read_moment
 from memdiag.growth.verdict import Observation, kept_values
@@ -30,12 +35,15 @@ class ReadingRequest(Record, frozen=True, kw_only=True):
     Attributes:
         run: the number of calls until now.
         sessions: the number of sessions that are alive.
+        starts: the first bytes of values of an earlier run in hexadecimal, and their sizes in
+            bytes, by description.
         alive: at the end, how many values of earlier runs are alive, and how many there were, by
-            ``input`` and ``output``; None before.
+            description; None before.
     """
 
     run: int
     sessions: int = 0
+    starts: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
     alive: dict[str, tuple[int, int]] | None = None
 
 
@@ -47,34 +55,42 @@ def main() -> None:
     """
     pid, subject = int(sys.argv[1]), sys.argv[2]
     memory: list[MemoryMoment] = []
+    contents: dict[int, str] = {}
     started_s = time.perf_counter()
     for line in sys.stdin:
         request = msgspec.json.decode(line, type=ReadingRequest)
         if request.alive is not None:
-            sys.stdout.buffer.write(encode(_growth(memory, request, subject)))
+            sys.stdout.buffer.write(encode(_growth(memory, contents, request, subject)))
             return
         answer = ""
         try:
             read = read_moment(pid, run=request.run, time_s=time.perf_counter() - started_s)
             moment = msgspec.structs.replace(read.moment, sessions=request.sessions)
-            memory.append(replace(read, moment=moment, blocks=intervals.empty()))
+            if memory:
+                contents |= recognised_contents(pid, memory[0], read, request.starts)
+            # The first moment alone keeps the addresses of its blocks.
+            blocks = intervals.empty() if memory else read.blocks
+            memory.append(replace(read, moment=moment, blocks=blocks))
         except MemdiagError as error:
             answer = str(error)
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
 
 
-def _growth(memory: list[MemoryMoment], request: ReadingRequest, subject: str) -> Growth:
+def _growth(
+    memory: list[MemoryMoment], contents: Mapping[int, str], request: ReadingRequest, subject: str
+) -> Growth:
     """Return the growth by moments after the first call, after the warm-up, and until the end."""
     before, after = memory[1], memory[-1]
+    blocks = growing_sizes(before, after, contents)
     observation = Observation(
         moments=tuple(each.moment for each in memory),
         unit="run",
         warm_up=1,
-        blocks=growing_sizes(before, after),
+        blocks=blocks,
         lasting_bytes=lasting_bytes_of_program(before, after, CALLING_THREADS),
         caller_keeps_nothing=False,
-        kept_values=kept_values(request.alive or {}),
+        kept_values=kept_values(request.alive or {}, blocks),
     )
     return growth_record(
         observation,

@@ -1,14 +1,17 @@
 """The memory of a process over time, read at moments while it runs."""
 
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import msgspec
 
 from memdiag.attribution import intervals
 from memdiag.attribution.pause import paused
 from memdiag.errors import XrayError
+from memdiag.growth.growing_blocks import recognised_contents
 from memdiag.growth.moment import MemoryMoment, read_moment
 
 MAX_MOMENTS = 64
@@ -32,6 +35,8 @@ class ProcessHistory:
         pauses: whether the process is stopped while it is read (SIGSTOP), for some tenths of a
             second.
         failure: why the last reading failed; empty if it did not.
+        contents: the contents that were recognised in blocks which came into use since the first
+            moment, by the size of the blocks.
     """
 
     pid: int
@@ -39,15 +44,25 @@ class ProcessHistory:
     moments: list[MemoryMoment] = field(default_factory=list)
     pauses: bool = False
     failure: str = ""
+    contents: dict[int, str] = field(default_factory=dict)
     _due_s: float = 0.0
 
-    def update(self, now_s: float, *, runs: int = 0, sessions: int | None = None) -> None:
+    def update(
+        self,
+        now_s: float,
+        *,
+        runs: int = 0,
+        sessions: int | None = None,
+        value_starts: Mapping[str, tuple[str, int]] = MappingProxyType({}),
+    ) -> None:
         """Read the memory if the next moment is due.
 
         Args:
             now_s: seconds since the start of the recording.
             runs: the runs of the sessions of the process until now; 0 if they are not known.
             sessions: the sessions that are alive; None if they are not known.
+            value_starts: the first bytes of values of an earlier run in hexadecimal, and their
+                sizes in bytes, by description: to recognise copies. The process waits.
         """
         if now_s < self._due_s:
             return
@@ -55,6 +70,10 @@ class ProcessHistory:
         try:
             with paused(self.pid) if self.pauses else nullcontext():
                 read = read_moment(self.pid, run=runs, time_s=now_s)
+                if self.moments:
+                    self.contents |= recognised_contents(
+                        self.pid, self.moments[0], read, value_starts
+                    )
         except XrayError as error:
             self.failure = str(error)
             return

@@ -13,7 +13,6 @@ from memdiag.growth.slope import MIN_POINTS, robust_slope
 from memdiag.records.growth import (
     GrowingBlocks,
     GrowingOwner,
-    KeptValues,
     Moment,
     RunSample,
     Slope,
@@ -97,7 +96,8 @@ class Observation:
         lasting_bytes: the blocks that came into use after the warm-up and that no cache of malloc
             explains; None if they were not counted.
         caller_keeps_nothing: whether the caller is memdiag, which keeps no outputs.
-        kept_values: the values of most earlier runs that are alive in the program; empty for none.
+        kept_values: the values of most earlier runs that are alive in the program, or copies of
+            them; empty for none.
     """
 
     moments: tuple[Moment, ...]
@@ -108,7 +108,7 @@ class Observation:
     blocks: tuple[GrowingBlocks, ...] = ()
     lasting_bytes: int | None = None
     caller_keeps_nothing: bool
-    kept_values: KeptValues = ""
+    kept_values: str = ""
 
     def with_heap(self) -> "Observation":
         """Return the observation without moments whose heap was not read, if enough remain."""
@@ -191,19 +191,24 @@ def grows_after_warm_up(observation: Observation) -> bool:
     return robust_slope(later.positions(moments), sizes).low > 0
 
 
-def kept_values(alive: Mapping[str, tuple[int, int]]) -> KeptValues:
-    """Return which values of earlier runs a program keeps; empty if it keeps hardly any.
+def kept_values(alive: Mapping[str, tuple[int, int]], blocks: Sequence[GrowingBlocks] = ()) -> str:
+    """Return which values of earlier runs a program keeps, or copies of which; empty for none.
 
     Args:
-        alive: how many values of earlier runs are alive, and how many there were, by ``input`` and
-            ``output``.
+        alive: how many values of earlier runs are alive, and how many there were, by descriptions
+            such as ``output 'y'``.
+        blocks: sizes of blocks of malloc that grew, most bytes first.
     """
-    names: tuple[tuple[str, KeptValues], ...] = (("output", "outputs"), ("input", "inputs"))
-    for kind, name in names:
-        count, earlier = alive.get(kind, (0, 0))
-        if earlier >= MIN_EARLIER_VALUES and count >= MIN_KEPT_SHARE * earlier:
-            return name
-    return ""
+    kept = [
+        name
+        for name, (count, earlier) in alive.items()
+        if earlier >= MIN_EARLIER_VALUES and count >= MIN_KEPT_SHARE * earlier
+    ]
+    if kept:
+        # Whoever keeps an output may keep the input for the same reason; the output tells more.
+        return min(kept, key=lambda name: name.startswith("input"))
+    copied = blocks[0].content if blocks else ""
+    return f"copies of {copied}" if copied else ""
 
 
 def _of_memory_in_use(owner: GrowingOwner, observation: Observation) -> Verdict:

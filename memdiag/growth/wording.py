@@ -80,7 +80,8 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
                 f"high-water mark, not a leak: {grown} ({owner}) in {runs}, at new largest inputs"
             )
         case "retained":
-            return f"not a leak: malloc keeps freed memory; {grown} in {runs}"
+            stopped = "" if grows_after_warm_up(observation) else ", and does not grow any more"
+            return f"not a leak: malloc keeps freed memory; {grown} in {runs}{stopped}"
         case "undecided" if judgement.slope is None:
             return f"undecided: too few readings in {runs} to judge growth"
         case "undecided":
@@ -91,7 +92,11 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
     growth = f"grow by {rate(judgement.slope, unit)}; 1 GiB after {when}"
     if judgement.verdict == "leak":
         return f"a leak: {owner}{_content(judgement, observation.blocks)} {growth}"
-    if observation.kept_values and judgement.owner != "sessions":
+    if judgement.owner == "sessions":
+        counts = [each.sessions for each in moments if each.sessions is not None]
+        alive = f" ({counts[0]} at the start, {counts[-1]} at the end)" if counts else ""
+        return f"the program keeps its sessions{alive}: they {growth}"
+    if observation.kept_values:
         size = format_size(round(judgement.slope.bytes_per_unit))
         kept = f"the program keeps {observation.kept_values}: {size} more after each {unit}"
         return f"{kept}. {owner[0].upper()}{owner[1:]} {growth}"
@@ -110,10 +115,21 @@ def advice(
     match judgement.verdict, judgement.owner:
         case "kept", "sessions":
             return "release sessions that are no longer used, or create one and keep it"
+        case "kept", "arena":
+            return (
+                "drop the outputs or bindings of earlier runs: look for lists, caches and globals"
+                " of the program. A copy of a part takes less only if the output itself is dropped"
+            )
         case "kept", _:
-            return "copy what is needed of an output, and drop the output or its binding"
+            return "drop the values of earlier runs: look for lists, caches and globals that grow"
         case "leak", "sessions":
             return "keep one session instead of reloading it, or reload in a child process"
+        case "leak", _ if not observation.caller_keeps_nothing:
+            return (
+                "look for lists, caches and globals of the program that grow. memdiag leak with the"
+                " model alone tells whether it is the program: if the model grows as well, try"
+                " another release of onnxruntime"
+            )
         case "leak", _:
             return (
                 "try the newest release of onnxruntime (with --python, one in another"

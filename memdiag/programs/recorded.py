@@ -43,8 +43,10 @@ class RecordedProcess:
         import_path: the folders from which its Python imports modules.
         has_said_exit: whether its hook has sent the last counts of runs.
         exit_rss_bytes: the resident set at that moment; None if it is not known.
-        kept_values: the inputs and outputs of earlier runs that are alive, and the number of those
-            that were looked at; empty if they are not watched.
+        alive_values: how many inputs and outputs of earlier runs are alive, and how many there
+            were, by description; empty if they are not watched.
+        value_starts: the first bytes of values of an earlier run in hexadecimal, and their sizes in
+            bytes, by description.
 
     Raises:
         ProcessGone: it has ended.
@@ -74,7 +76,8 @@ class RecordedProcess:
         self.connections = 0
         self.has_said_exit = False
         self.exit_rss_bytes: int | None = None
-        self.kept_values: dict[str, tuple[int, int]] = {}
+        self.alive_values: dict[str, tuple[int, int]] = {}
+        self.value_starts: dict[str, tuple[str, int]] = {}
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}
         self.active: list[RecordedSession] = []

@@ -51,7 +51,6 @@ Unit = Literal["run", "reload", "second"]
 Varied = Literal["content", "shape", "none"]
 """Kinds of variation from run to run."""
 
-KeptValues = Literal["inputs", "outputs", ""]
 """Values of earlier runs that a program keeps; empty if it keeps none, or if it is not known."""
 
 
@@ -142,7 +141,8 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
         slope: the growth of that owner after the warm-up; None if nothing grew.
         slope_bytes_per_run: the same without its interval, in bytes for each `unit`; 0 if nothing
             grew.
-        kept_values: the values of earlier runs that the program keeps.
+        kept_values: the values of earlier runs that the program keeps, such as ``output 'y'`` or
+            ``copies of output 'y'``; empty for none.
         grown_bytes: the growth of the resident set from the first run to the end.
         trim_returned_bytes: the resident bytes that malloc returned when asked at the end; None if
             it was not asked.
@@ -173,7 +173,7 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
     owner: GrowingOwner | None
     slope: Slope | None
     slope_bytes_per_run: float
-    kept_values: KeptValues = ""
+    kept_values: str = ""
     grown_bytes: int
     trim_returned_bytes: int | None
     runs: int

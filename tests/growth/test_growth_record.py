@@ -5,7 +5,7 @@ import pytest
 from memdiag.api.leak_program import has_failed
 from memdiag.growth.growth_record import MAX_SAMPLES, growth_record
 from memdiag.growth.verdict import Observation, kept_values
-from memdiag.records.growth import Moment, RunSample
+from memdiag.records.growth import GrowingBlocks, Moment, RunSample
 from memdiag.units import MIB
 
 
@@ -51,16 +51,23 @@ def test_a_program_that_was_interrupted_has_not_failed(code: int | None, failed:
 
 
 @pytest.mark.parametrize(
-    ("alive", "kept"),
+    ("alive", "content", "kept"),
     [
-        ({"output": (40, 40), "input": (0, 40)}, "outputs"),
-        ({"output": (0, 40), "input": (20, 40)}, "inputs"),
-        ({"output": (19, 40)}, ""),
-        ({"output": (39, 39)}, ""),  # too few to tell
-        ({}, ""),
+        ({"input 'x'": (40, 40), "output 'y'": (40, 40)}, "", "output 'y'"),
+        ({"output 'y'": (0, 40), "input 'x'": (20, 40)}, "", "input 'x'"),
+        # One of two outputs.
+        ({"output 'y'": (0, 40), "output 'z'": (40, 40)}, "", "output 'z'"),
+        ({"output 'y'": (19, 40)}, "", ""),
+        ({"output 'y'": (39, 39)}, "", ""),  # too few to tell
+        ({"output 'y'": (0, 40)}, "output 'y'", "copies of output 'y'"),
+        ({}, "", ""),
     ],
 )
-def test_values_are_kept_if_half_of_those_of_earlier_runs_are_alive(
-    alive: dict[str, tuple[int, int]], kept: str
+def test_values_are_kept_if_half_of_those_of_earlier_runs_or_copies_are_alive(
+    alive: dict[str, tuple[int, int]], content: str, kept: str
 ) -> None:
-    assert kept_values(alive) == kept
+    blocks = [
+        GrowingBlocks(block_bytes=4096, blocks=100, blocks_per_run=1.0, content=content),
+        GrowingBlocks(block_bytes=64, blocks=100, blocks_per_run=1.0, content="input 'n'"),
+    ]
+    assert kept_values(alive, blocks) == kept

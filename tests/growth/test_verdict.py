@@ -99,7 +99,7 @@ def test_a_program_that_keeps_values_has_no_leak(figure: str, keeps: bool, verdi
         figure,
         lambda run: 20 * MIB + 1000 * run,
         caller_keeps_nothing=False,
-        kept_values="outputs" if keeps else "",
+        kept_values="output 'y'" if keeps else "",
     )
     assert judge(observation).verdict == verdict
 

@@ -12,7 +12,6 @@ from memdiag.records.growth import (
     GROWING_OWNERS,
     GrowingBlocks,
     GrowingOwner,
-    KeptValues,
     Moment,
     Slope,
     Verdict,
@@ -30,15 +29,15 @@ BLOCKS = (GrowingBlocks(block_bytes=1040, blocks=90, blocks_per_run=1.0, content
         # The content of blocks says nothing on values in arenas.
         ("leak", "arena", "", "a leak: arena values in use grow by 1 KiB a run; "),
         (
-            *("kept", "heap", "outputs"),
-            "the program keeps outputs: 1 KiB more after each run. Malloc blocks in use grow by ",
+            *("kept", "heap", "copies of output 'y'"),
+            "the program keeps copies of output 'y': 1 KiB more after each run. Malloc",
         ),
-        ("kept", "sessions", "outputs", "kept values: sessions that are alive grow by 1 KiB"),
+        ("kept", "sessions", "output 'y'", "the program keeps its sessions: they grow by 1 KiB"),
         ("kept", "arena", "", "kept values: arena values in use grow by 1 KiB a run; "),
     ],
 )
 def test_a_sentence_names_kept_values_and_the_content_of_the_heap_only(
-    verdict: Verdict, owner: GrowingOwner, kept: KeptValues, text: str
+    verdict: Verdict, owner: GrowingOwner, kept: str, text: str
 ) -> None:
     observation = Observation(
         moments=(Moment(run=90, time_s=1.0, resident_bytes=1 << 20),),
@@ -87,7 +86,7 @@ def test_every_kind_of_owner_has_an_owner_of_verdicts_with_a_label() -> None:
     ("heap_bytes", "owner", "advised"),
     [
         (None, "a leak: the heap, stacks and private mappings grow", "with --pause, if it is busy"),
-        (MIB, "a leak: stacks and private mappings grow", "try the newest release"),
+        (MIB, "a leak: stacks and private mappings grow", "caches and globals of the program"),
     ],
 )
 def test_growth_without_a_name_may_be_a_heap_that_was_not_read(

@@ -34,6 +34,18 @@ except KeyboardInterrupt:
 """
 
 
+KEEPING = """
+import sys, time, numpy, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+random = numpy.random.default_rng(0)
+kept = []
+while True:
+    (output,) = session.run(None, {"x": random.standard_normal(1024, numpy.float32)})
+    kept.append(output.copy())
+    time.sleep(0.003)
+"""
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     path = tmp_path / "m.onnx"
@@ -67,6 +79,17 @@ def test_a_program_is_ended_after_the_time() -> None:
 def test_limits_out_of_bounds_are_refused(limits: Any, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         leak_program(["server"], **limits)
+
+
+def test_copies_of_outputs_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    text = '<ir_version: 8, opset_import: ["": 17]> m (float[1024] x) => (float[1024] y)'
+    onnx.save(onnx.parser.parse_model(f"{text} {{ y = Exp(x) }}"), path)
+    growth, _ = leak_program([sys.executable, "-c", KEEPING, str(path)], duration_s=6.0)
+    found = growth.verdict, growth.owner, growth.kept_values
+    assert found == ("kept", "heap", "copies of output 'y'")
+    assert growth.slope is not None
+    assert 4096 <= growth.slope.bytes_per_unit < 4400
 
 
 def test_a_program_that_failed_is_not_judged(model: Path) -> None:

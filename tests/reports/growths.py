@@ -158,7 +158,7 @@ def kept() -> Growth:
         advice="copy what is needed of an output, and drop the output or its binding",
         owner="heap",
         slope=Slope(bytes_per_unit=25.0 * KIB, low=25.0 * KIB, high=25.0 * KIB),
-        kept_values="outputs",
+        kept_values="output 'y'",
         grown_bytes=24 * MIB,
         varied=(),
         blocks=(

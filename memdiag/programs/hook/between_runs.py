@@ -2,7 +2,8 @@
 
 Between runs no temporary values are in use, at least of this thread. A heap that grows by the
 outputs of each run is no leak of onnxruntime if the program keeps the arrays: weak references to
-inputs and outputs of earlier runs tell whether it does.
+inputs and outputs of earlier runs tell whether it does. If it keeps copies of them, the heap has
+blocks that start as the values of an earlier run did.
 """
 
 from __future__ import annotations
@@ -15,50 +16,70 @@ import weakref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
 FOLLOWED_RUNS = ("run", "run_with_ort_values")
 """Methods of sessions whose second argument, after `self`, are the inputs."""
 
-MAX_REFERENCES = 200  # of a kind; from here on every second one is dropped
+MAX_NAMES = 32  # inputs and outputs that are followed
+MAX_REFERENCES = 200  # to one of them; from here on every second one is dropped
 RECENT = 20  # runs whose values may be alive in any program
+START_BYTES = 64
+_NUMBERS_OF_NUMPY = ("b", "i", "u", "f", "c")  # kinds of types
 
 
 class EarlierValues:
-    """Weak references to inputs and outputs of runs."""
+    """Weak references to inputs and outputs of runs, by descriptions such as "output 'y'".
+
+    Attributes:
+        runs: the number of runs.
+        starts: the first bytes of the values of one earlier run in hexadecimal, and their sizes in
+            bytes, by description: what copies of them start with.
+    """
 
     def __init__(self) -> None:
-        self._references: dict[str, list[weakref.ref[Any]]] = {"input": [], "output": []}
+        self._references: dict[str, list[weakref.ref[Any]]] = {}
         self._stride = 1
+        self._last: dict[str, Any] = {}
         self.runs = 0
+        self.starts: dict[str, tuple[str, int]] = {}
 
-    def add(self, inputs: Iterable[Any], outputs: Iterable[Any]) -> None:
-        """Add the values of one run."""
+    def add(self, values: dict[str, Any]) -> None:
+        """Add the inputs and outputs of one run, by description."""
         self.runs += 1
-        if self.runs % self._stride == 0:
-            self._remember("input", inputs)
-            self._remember("output", outputs)
-
-    def counts(self) -> dict[str, list[int]]:
-        """Return how many values of earlier runs are alive, and how many there are, by kind."""
-        return {kind: self._count(found) for kind, found in self._references.items()}
-
-    def _remember(self, kind: str, values: Iterable[Any]) -> None:
-        references = self._references[kind]
-        for value in values:
-            try:
-                references.append(weakref.ref(value))
-            except TypeError:
-                continue  # lists and texts
-        if len(references) > MAX_REFERENCES:
+        self._last = {name: weakref.ref(value) for name, value in values.items() if _has_ref(value)}
+        if self.runs % self._stride:
+            return
+        for name, reference in self._last.items():
+            if name in self._references or len(self._references) < MAX_NAMES:
+                self._references.setdefault(name, []).append(reference)
+        if any(len(found) > MAX_REFERENCES for found in self._references.values()):
             self._stride *= 2
             for found in self._references.values():
                 del found[::2]
 
+    def counts(self) -> dict[str, list[int]]:
+        """Return how many values of earlier runs are alive, and how many there are."""
+        return {name: self._count(found) for name, found in self._references.items()}
+
+    def remember_starts(self) -> None:
+        """Take the first bytes of the values of the last run, as far as they are alive."""
+        self.starts = {}
+        for name, reference in list(self._last.items())[:MAX_NAMES]:
+            value = reference()
+            kind = getattr(getattr(value, "dtype", None), "kind", None)
+            if kind in _NUMBERS_OF_NUMPY and value.size and value.flags.c_contiguous:
+                start = value.reshape(-1)[: START_BYTES // value.itemsize + 1].tobytes()
+                self.starts[name] = start[:START_BYTES].hex(), value.nbytes
+
     def _count(self, references: list[weakref.ref[Any]]) -> list[int]:
         older = references[:-RECENT]
         return [sum(reference() is not None for reference in older), len(older)]
+
+
+def _has_ref(value: Any) -> bool:
+    return type(value).__weakrefoffset__ > 0  # lists and texts have none
 
 
 def following(
@@ -79,10 +100,21 @@ def following(
             feeds: Any = named.get("input_feed", named.get("input_dict_ort_values"))
             if feeds is None and len(arguments) > feeds_at:
                 feeds = arguments[feeds_at]
-            add(feeds.values() if hasattr(feeds, "values") else (), result or ())
+            wanted = arguments[0] if arguments else named.get("output_names")
+            values = {f"input {name!r}": value for name, value in feeds.items()}
+            for name, value in zip(wanted or _output_names(self), result):  # Python 3.9
+                values[f"output {name!r}"] = value
+            add(values)
         return result
 
     return followed_run
+
+
+def _output_names(session: Any) -> list[str]:
+    names = vars(session).get("_memdiag_output_names")
+    if names is None:
+        names = session._memdiag_output_names = [each.name for each in session.get_outputs()]
+    return list(names)
 
 
 class PauseBetweenRuns:
@@ -104,15 +136,18 @@ class PauseBetweenRuns:
         """Return a method that calls `run`, and stops after it if the period has passed."""
         return following(run, feeds_at, self._add)
 
-    def _add(self, inputs: Iterable[Any], outputs: Iterable[Any]) -> None:
+    def _add(self, values: dict[str, Any]) -> None:
         with self._lock:
-            self._values.add(inputs, outputs)
+            self._values.add(values)
             if time.perf_counter() - self._asked_s < self._period_s:
                 return
             counts, runs = self._values.counts(), self._values.runs
+            starts = self._values.starts
             # Other threads go on; only this one waits.
             self._asked_s = float("inf")
         try:
-            self._ask("between_runs", runs=runs, **counts)
+            self._ask("between_runs", runs=runs, alive=counts, starts=starts)
         finally:
-            self._asked_s = time.perf_counter()
+            with self._lock:  # the program may copy these values after this run
+                self._values.remember_starts()
+                self._asked_s = time.perf_counter()
