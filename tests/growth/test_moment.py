@@ -111,22 +111,26 @@ def test_blocks_that_malloc_may_have_cached_do_not_last(
 
 
 @pytest.mark.parametrize(
-    ("grown", "runs", "lasting"),
+    ("grown", "runs", "heap_mib", "lasting"),
     [
         # As the work of a web server grew that leaks nothing.
-        ({2272: 4, 1264: 1, 48: 32}, 1600, 0),
-        ({2272: 4, 32: 160}, 1600, 0),
-        ({2272: 4, 32: 161}, 1600, 4 * 2272 + 161 * 32),
-        ({2272: 28}, 1600, 0),
-        ({2272: 29}, 1600, 29 * 2272),
-        ({32: 161}, 0, 0),
-        ({65536: 1}, 0, 65536),
+        ({2272: 4, 1264: 1, 48: 32}, 1600, 0, 0),
+        ({2272: 4, 32: 160}, 1600, 0, 0),
+        ({2272: 4, 32: 161}, 1600, 0, 4 * 2272 + 161 * 32),
+        ({2272: 28}, 1600, 0, 0),
+        ({2272: 29}, 1600, 0, 29 * 2272),
+        ({32: 161}, 0, 0, 0),
+        ({65536: 1}, 0, 0, 65536),
+        # As 24 sessions that were created and released left it.
+        ({1552: 33, 2272: 8}, 240, 101, 0),
+        ({1552: 57}, 240, 101, 57 * 1552),
+        ({1552: 150}, 1600, 101, 150 * 1552),
     ],
 )
 def test_a_program_may_allocate_a_little_beside_its_runs(
-    grown: dict[int, int], runs: int, lasting: int
+    grown: dict[int, int], runs: int, heap_mib: int, lasting: int
 ) -> None:
-    moment = Moment(run=10, time_s=1.0, resident_bytes=0)
+    moment = Moment(run=10, time_s=1.0, resident_bytes=0, heap_bytes=heap_mib << 20)
     before = MemoryMoment(moment=moment, block_counts={48: 10})
     counts = {size: count + 10 * (size == 48) for size, count in grown.items()}
     after = MemoryMoment(
