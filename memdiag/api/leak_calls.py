@@ -136,7 +136,7 @@ def _following_values(values: EarlierValues) -> Iterator[None]:
         if name in vars(base)
     ]
     for owner, name, method in originals:
-        setattr(owner, name, following(method, 1, add))
+        setattr(owner, name, following(method, add))
     try:
         yield
     finally:

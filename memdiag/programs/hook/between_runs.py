@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 FOLLOWED_RUNS = ("run", "run_with_ort_values")
-"""Methods of sessions whose second argument, after `self`, are the inputs."""
+"""Methods of sessions whose values are followed: their arguments begin with the names of outputs,
+and the inputs."""
 
 MAX_NAMES = 32  # inputs and outputs that are followed
 MAX_REFERENCES = 200  # to one of them; from here on every second one is dropped
@@ -82,32 +83,37 @@ def _has_ref(value: Any) -> bool:
     return type(value).__weakrefoffset__ > 0  # lists and texts have none
 
 
-def following(
-    run: Callable[..., Any], feeds_at: int, add: Callable[..., Any]
-) -> Callable[..., Any]:
+def following(run: Callable[..., Any], add: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that calls `run`, and then `add` with its inputs and outputs.
 
     Args:
-        run: a method of sessions.
-        feeds_at: the position of the inputs in its arguments.
+        run: a method of sessions. The values of an IOBinding are not followed.
         add: `EarlierValues.add`, or a function that calls it.
     """
+    has_values = run.__name__ in FOLLOWED_RUNS
 
     @functools.wraps(run)
     def followed_run(self: Any, *arguments: Any, **named: Any) -> Any:
         result = run(self, *arguments, **named)
         with contextlib.suppress(Exception):  # nothing here may end the program
-            feeds: Any = named.get("input_feed", named.get("input_dict_ort_values"))
-            if feeds is None and len(arguments) > feeds_at:
-                feeds = arguments[feeds_at]
-            wanted = arguments[0] if arguments else named.get("output_names")
-            values = {f"input {name!r}": value for name, value in feeds.items()}
-            for name, value in zip(wanted or _output_names(self), result):  # Python 3.9
-                values[f"output {name!r}"] = value
-            add(values)
+            add(_values(self, arguments, named, result) if has_values else {})
         return result
 
     return followed_run
+
+
+def _values(
+    session: Any, arguments: tuple[Any, ...], named: dict[str, Any], outputs: list[Any]
+) -> dict[str, Any]:
+    """Return the inputs and outputs of a run by description."""
+    feeds: Any = named.get("input_feed", named.get("input_dict_ort_values"))
+    if feeds is None:
+        feeds = arguments[1]
+    names = (arguments[0] if arguments else named.get("output_names")) or _output_names(session)
+    values = {f"input {name!r}": value for name, value in feeds.items()}
+    for name, value in zip(names, outputs):  # Python 3.9
+        values[f"output {name!r}"] = value
+    return values
 
 
 def _output_names(session: Any) -> list[str]:
@@ -132,9 +138,9 @@ class PauseBetweenRuns:
         self._values = EarlierValues()
         self._asked_s = time.perf_counter() - period_s
 
-    def watched(self, run: Callable[..., Any], feeds_at: int) -> Callable[..., Any]:
+    def watched(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Return a method that calls `run`, and stops after it if the period has passed."""
-        return following(run, feeds_at, self._add)
+        return following(run, self._add)
 
     def _add(self, values: dict[str, Any]) -> None:
         with self._lock:

@@ -680,7 +680,7 @@ def _stopping_between_runs(
     spec.loader.exec_module(module)
     stops = module.PauseBetweenRuns(sessions.channel.ask, float(os.environ[PAUSE_PERIOD]))
     return [
-        (owner, name, stops.watched(method, feeds_at=1) if name in module.FOLLOWED_RUNS else method)
+        (owner, name, stops.watched(method) if name in _RUNS else method)
         for owner, name, method in wrapped
     ]
 
