@@ -32,8 +32,8 @@ CERTAIN_Z = 3.29
 one false leak in 20 calls would be too many."""
 
 MIN_LATE_SHARE = 0.5
-"""Slope of the second half, relative to the first half, below which growth slows down and is not
-called steady."""
+"""Slope of the second half, relative to the first half and to the whole, below which growth is not
+called steady: it slows down, or was a step."""
 
 MIN_NEW_LARGEST_SHARE = 0.8
 """Share of the growth that must occur at runs with an input larger than all before."""
@@ -241,7 +241,7 @@ def _slope(
     """Return the slope of `figure` after the warm-up; None if it does not grow steadily.
 
     It grows steadily if its slope is above 0 with a certainty of 99.9 %, and the slope of the
-    second half is not much lower than that of the first.
+    second half is not much lower than that of the first and of the whole.
     """
     values = [figure(moment) for moment in observation.moments_after_warm_up]
     known = [value for value in values if value is not None]
@@ -256,8 +256,8 @@ def _slope(
     middle = len(known) // 2
     early = robust_slope(positions[:middle], known[:middle])
     late = robust_slope(positions[middle:], known[middle:])
-    is_slower = late.bytes_per_unit < MIN_LATE_SHARE * early.bytes_per_unit
-    return None if is_slower or late.bytes_per_unit <= 0 else slope
+    usual = max(early.bytes_per_unit, slope.bytes_per_unit)
+    return None if late.bytes_per_unit < MIN_LATE_SHARE * usual else slope
 
 
 def _largest_growth(first: Moment, last: Moment) -> GrowingOwner | None:

@@ -66,6 +66,9 @@ def steps_to(limit: int, until: int) -> Callable[[int], int]:
         # Near misses: one block more, growth that ends, growth that slows down.
         ("heap", lambda run: 20 * MIB + (48 if run > 500 else 0), "flat", None),
         ("heap", lambda run: 20 * MIB + 100 * min(run, 400), "flat", None),
+        # As a program grew that started a pool of workers between two halves of its runs.
+        ("heap", lambda run: 20 * MIB + 7 * run + (300_000 if run > 500 else 0), "flat", None),
+        ("heap", lambda run: 20 * MIB + 300 * run + (100_000 if run > 500 else 0), "leak", "heap"),
         ("heap", lambda run: 20 * MIB + int(1e5 * run**0.2), "flat", None),
         ("python", lambda run: 20 * MIB + 200 * run, "flat", None),
         ("heap", lambda run: 20 * MIB + 7919 * run % 5003, "flat", None),
