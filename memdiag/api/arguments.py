@@ -64,7 +64,7 @@ def limits(
     Raises:
         UsageError: a limit leaves no time or no memory.
     """
-    if timeout_s <= 0:
+    if not timeout_s > 0:
         raise UsageError(f"--timeout must be greater than 0, not {timeout_s:g}.")
     if memory_limit_bytes is not None and memory_limit_bytes <= 0:
         raise UsageError("--memory-limit must be greater than 0.")

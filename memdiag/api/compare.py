@@ -124,6 +124,8 @@ def compare(
     if kind != "onnxruntime":
         require_runtime("compare releases with --onnxruntime or --environment")
     optimizer_names = choose_optimizers(optimizers)
+    if bisect is not None:  # no release can run a damaged model
+        open_model(files[0]).close()
     originals = [_file_states(path) for path in files]
     session = SessionConfig(options=dict(session_options or {}))
     job = Job(model=files[0], session=session, limits=child_limits)

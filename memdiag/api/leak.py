@@ -1,5 +1,6 @@
 """Is it a leak? Run a model many times, with other inputs in each run, and judge its growth."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,7 +196,7 @@ def check_runs(runs: int) -> None:
         UsageError: they are not.
     """
     if runs < MIN_LEAK_RUNS:
-        raise UsageError(f"--runs must be at least {MIN_LEAK_RUNS}, to tell growth from warm-up.")
+        raise UsageError(f"runs must be at least {MIN_LEAK_RUNS}, to tell growth from warm-up.")
 
 
 def _split(
@@ -229,8 +230,9 @@ def _check(config: LeakConfig, vary: Sequence[Varied]) -> None:
         raise UsageError("--vary none cannot be combined with other kinds. Remove none.")
     if config.runs is not None:
         check_runs(config.runs)
-    if config.duration_s is not None and config.duration_s <= 0:
-        raise UsageError("--for must be greater than 0.")
+    duration_s = config.duration_s
+    if duration_s is not None and not 0 < duration_s < math.inf:
+        raise UsageError("--for must be greater than 0, and a number of seconds.")
     if config.callers < 1:
         raise UsageError("--callers must be at least 1.")
 

@@ -10,9 +10,9 @@ from typing import Any, Self
 
 import msgspec
 
+from memdiag.api.leak import check_runs
 from memdiag.api.recording import allow_reading_by, count_sessions
-from memdiag.defaults import MIN_LEAK_RUNS
-from memdiag.errors import MeasurementError, UsageError, XrayError
+from memdiag.errors import MeasurementError, XrayError
 from memdiag.growth.model_observation import moments_of_runs
 from memdiag.growth.own_process import ReadingRequest
 from memdiag.growth.verdict import MIN_MOMENTS
@@ -39,8 +39,7 @@ def leak_calls(function: Callable[[], object], *, runs: int, subject: str) -> Gr
         MeasurementError: the other process ended, or the heap could not be read.
         XrayError: this system does not let it read the memory of this process.
     """
-    if runs < MIN_LEAK_RUNS:
-        raise UsageError(f"runs must be at least {MIN_LEAK_RUNS}, to tell growth from warm-up.")
+    check_runs(runs)
     values = EarlierValues()
     function()
     with _Reader(subject) as reader, _following_values(values):

@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from memdiag.api.leak import check_runs
 from memdiag.api.run import run_program
 from memdiag.api.watch import watch
-from memdiag.defaults import MIN_LEAK_RUNS
 from memdiag.errors import UsageError, XrayError
 from memdiag.growth.growing_blocks import growing_sizes, lasting_bytes_of_program
 from memdiag.growth.growth_record import growth_record
@@ -83,7 +83,12 @@ def leak_process(
     """
     histories = _Histories(_period(period_s, duration_s), on_progress, pauses=pause)
     run = watch(pid, duration_s=duration_s, on_progress=histories.update)
-    return histories.growth(run, f"process {pid}", "process")
+    growth = histories.growth(run, f"process {pid}", "process")
+    ended_s = next((each.ended_s for each in run.processes if each.pid == pid), None)
+    if duration_s is not None and ended_s is not None:
+        wanted = f"{format_duration(ended_s)} of {format_duration(duration_s)}"
+        growth = msgspec.structs.replace(growth, message=f"the process ended after {wanted}")
+    return growth
 
 
 def leak_program(
@@ -115,8 +120,8 @@ def leak_program(
     """
     if duration_s is not None and not duration_s > 0:
         raise UsageError("--for must be greater than 0.")
-    if runs is not None and runs < MIN_LEAK_RUNS:
-        raise UsageError(f"--runs must be at least {MIN_LEAK_RUNS}, to tell growth from warm-up.")
+    if runs is not None:
+        check_runs(runs)
     period_s = _period(period_s, duration_s)
     histories = _Histories(period_s, on_progress)
     was_ended = False
@@ -203,7 +208,17 @@ class _Histories:
         ]
         if not growths:
             reasons = [each.failure for each in self._histories.values() if each.failure]
-            reason = reasons[0] if reasons else "no process with onnxruntime was seen."
+            reason = (
+                reasons[0]
+                if reasons
+                else "no process with onnxruntime was seen. Give the command or the process that"
+                " creates the sessions."
+            )
+            if reasons and all(process.ended_s is not None for process in run.processes):
+                reason = (
+                    "it ended before its memory could be read. Observe it earlier, or while it has"
+                    " more work."
+                )
             if run.sessions and not reasons:
                 reason = "no session was run. Send the program requests while it is observed."
             if has_failed(run.exit_code):

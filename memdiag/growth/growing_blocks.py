@@ -20,8 +20,9 @@ MIN_BLOCKS_PER_RUN = 0.1
 MIN_OTHER_BYTES = 64 << 10
 MIN_OTHER_SHARE = 0.002
 """The work of a program beside its runs allocates as well: growth below 64 KiB, or a 500th of the
-heap in use, counts only if blocks of one size come into use in a tenth of the runs or more. (A heap
-of 106 MiB grew by 66 KiB while a session was created and released 24 times, and then no more.)"""
+heap in use, counts only if blocks of one size come into use in more than a tenth of the runs. (A
+heap of 106 MiB grew by 66 KiB while a session was created and released 24 times, and then no
+more.)"""
 
 MAX_SIZES = 12
 """Sizes of blocks in a record."""

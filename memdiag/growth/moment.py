@@ -60,11 +60,17 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
     ownership = assign_owners(space, (), layout)
     for owner in ownership.owners:
         owned[owner.kind] += owner.bytes
+    # Anonymous shared memory is a deleted file of the kernel.
+    mapped_bytes = sum(each.end - each.start for each in space.regions if each.inode)
     owners = tuple(OwnerBytes(kind=kind, bytes=size) for kind, size in owned.items())  # type: ignore[arg-type] # the kinds are the owners'
     if layout.heap.allocator != "glibc" or layout.heap.unknown:
         return MemoryMoment(
             moment=Moment(
-                run=run, time_s=time_s, resident_bytes=space.resident_bytes, owners=owners
+                run=run,
+                time_s=time_s,
+                resident_bytes=space.resident_bytes,
+                owners=owners,
+                mapped_bytes=mapped_bytes,
             )
         )
     arenas = layout.arenas
@@ -77,6 +83,7 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
             time_s=time_s,
             resident_bytes=space.resident_bytes,
             owners=owners,
+            mapped_bytes=mapped_bytes,
             heap_bytes=intervals.total(blocks),
             heap_blocks=len(blocks),
             arena_used_bytes=intervals.total(arenas.in_use),

@@ -8,6 +8,7 @@ somebody keeps; free chunks and freed blocks are not.
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from memdiag.growth.slope import MIN_POINTS, robust_slope
 from memdiag.records.growth import (
@@ -45,6 +46,12 @@ MIN_EARLIER_VALUES = 40
 MIN_KEPT_SHARE = 0.5
 """A program keeps its values if this share of those of earlier runs is alive, of at least 40."""
 
+MAX_END_SHARE = 0.2
+"""Growth has stopped if what changed at the end is less than this share of the usual growth."""
+
+MIN_REGULAR_SHARE = 0.5
+"""Growth is regular if between any two readings it was at least this share of the usual."""
+
 MIN_MOMENTS = 2 * MIN_POINTS
 """Moments after the warm-up for a verdict: both halves need a slope."""
 
@@ -76,10 +83,12 @@ IN_USE = (
     OwnerInUse("arena", lambda moment: moment.arena_used_bytes, KIB),
     OwnerInUse("heap", lambda moment: moment.heap_bytes, KIB),
     OwnerInUse("python", _resident("python"), 512 * KIB),
+    OwnerInUse("files", lambda moment: moment.mapped_bytes, MIB),
     OwnerInUse("other", _resident("other"), MIB),
 )
 """The owners whose steady growth is a leak or kept values. Blocks of malloc are counted to the
-byte; Python's heap and private mappings by resident pages."""
+byte; Python's heap and private mappings by resident pages; files and shared memory by the size of
+their mappings, because reading on in a mapped file makes more pages resident, too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,7 +266,29 @@ def _slope(
     early = robust_slope(positions[:middle], known[:middle])
     late = robust_slope(positions[middle:], known[middle:])
     usual = max(early.bytes_per_unit, slope.bytes_per_unit)
-    return None if late.bytes_per_unit < MIN_LATE_SHARE * usual else slope
+    if late.bytes_per_unit < MIN_LATE_SHARE * usual or _has_stopped(positions, known):
+        return None
+    return slope
+
+
+def _has_stopped(positions: Sequence[float], values: Sequence[int]) -> bool:
+    """Return whether values that grew before hardly change at the end: a cache has filled up.
+
+    The end is the last sixth, but two intervals at least; after regular growth the last interval.
+    """
+    rates = [
+        (value - before) / (position - at)
+        for (at, before), (position, value) in pairwise(zip(positions, values, strict=True))
+        if position > at
+    ]
+    usual = statistics.median(rates)
+    is_regular = min(rates[:-1]) >= MIN_REGULAR_SHARE * usual > 0
+    if is_regular and abs(rates[-1]) < MAX_END_SHARE * usual:
+        return True
+    start = -1 - max(2, len(rates) // 6)
+    grown = (values[start] - values[0]) / (positions[start] - positions[0])
+    end = values[start:]
+    return max(end) - min(end) < MAX_END_SHARE * grown * (positions[-1] - positions[start])
 
 
 def _largest_growth(first: Moment, last: Moment) -> GrowingOwner | None:
@@ -274,8 +305,8 @@ def _largest_growth(first: Moment, last: Moment) -> GrowingOwner | None:
             lambda moment: moment.bytes_of("arena") - (moment.arena_used_bytes or 0)
         ),
         "allocator_retained": growth(lambda moment: moment.bytes_of("allocator_retained")),
-        "files": growth(_resident("files")),
         **{each.owner: growth(each.bytes_of) for each in IN_USE},
+        "files": growth(_resident("files")),
     }
     return max(grown, key=lambda owner: grown[owner])
 

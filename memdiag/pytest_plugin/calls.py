@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from memdiag.api.leak_calls import leak_calls
+from memdiag.errors import UsageError
 from memdiag.records.growth import Growth
 
 DEFAULT_RUNS = 200
@@ -36,10 +37,15 @@ class MemdiagLeak:
             the growth, if it is neither a leak nor kept values.
 
         Raises:
-            UsageError: there are too few runs.
+            UsageError: `function` is not one, or there are too few runs.
             MeasurementError, XrayError: the memory of this process cannot be read.
         """
         item = self._request.node
+        checked_count("runs", runs)
+        if not callable(function):
+            raise UsageError(
+                f"memdiag_leak: {function!r} is not a function. Pass one to be called."
+            )
         function()
         with _nothing_stored(self._request):
             growth = leak_calls(function, runs=runs, subject=item.nodeid)
@@ -47,6 +53,16 @@ class MemdiagLeak:
         if growth.is_leak_or_kept:
             pytest.fail(f"memory growth: {item.nodeid}: {growth.sentence}", pytrace=False)
         return growth
+
+
+def checked_count(name: str, count: Any) -> None:
+    """Check the type of an argument that tests pass.
+
+    Raises:
+        UsageError: it is no whole number.
+    """
+    if not isinstance(count, int):
+        raise UsageError(f"{name} must be a whole number, not {count!r}.")
 
 
 @contextmanager

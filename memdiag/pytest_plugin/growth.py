@@ -13,6 +13,7 @@ from memdiag.api.leak import leak
 from memdiag.api.measurement_lock import measurement_lock
 from memdiag.errors import UsageError
 from memdiag.pytest_plugin import MARK
+from memdiag.pytest_plugin.calls import checked_count
 from memdiag.pytest_plugin.profiling import path_from_here
 from memdiag.pytest_plugin.settings import SETTINGS
 from memdiag.records.growth import Growth
@@ -39,6 +40,8 @@ def measure_growth(item: pytest.Item, mark: pytest.Mark) -> None:
             " bytes, use growth_per_run."
         )
     options = {name: mark.kwargs[name] for name in LEAK_OPTIONS if name in mark.kwargs}
+    for name in {"runs", "callers"} & options.keys():
+        checked_count(name, options[name])
     settings = item.config.stash[SETTINGS]
     model = path_from_here(item.config, Path(mark.args[0]))
     arguments: dict[str, Any] = {"python": settings.python, **options}

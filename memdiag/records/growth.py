@@ -76,6 +76,8 @@ class Moment(Record, frozen=True, kw_only=True):
             onnxruntime; None if the heap could not be read.
         arenas: the number of arenas with memory; None if the heap could not be read.
         sessions: the number of sessions that are alive; None if it is not known.
+        mapped_bytes: the size of all mappings of files and shared memory, resident or not; None if
+            only the counters of the process could be read.
     """
 
     run: int
@@ -88,6 +90,7 @@ class Moment(Record, frozen=True, kw_only=True):
     arena_slack_bytes: int | None = None
     arenas: int | None = None
     sessions: int | None = None
+    mapped_bytes: int | None = None
 
     def bytes_of(self, *kinds: OwnerKind) -> int:
         """Return the resident bytes of the owners of `kinds`."""

@@ -14,7 +14,7 @@ from memdiag.api.comparing.column_plans import ColumnPlan
 from memdiag.api.comparing.version_search import VersionSearch, bisect
 from memdiag.api.leak import LeakConfig
 from memdiag.comparison import runtimes
-from memdiag.errors import MeasurementError, UsageError
+from memdiag.errors import MeasurementError, ModelError, UsageError
 from memdiag.records.comparison import ComparisonColumn
 from memdiag.records.growth import Growth
 from memdiag.runner.job import InputConfig, Job
@@ -131,8 +131,15 @@ def test_the_version_in_which_growth_begins_is_found(
 
 
 def test_too_few_runs_for_growth_are_refused() -> None:
-    with pytest.raises(UsageError, match="--runs must be at least 40"):
+    with pytest.raises(UsageError, match="runs must be at least 40"):
         memdiag.compare("model.onnx", bisect="growth", runs=39)
+
+
+def test_a_damaged_model_is_not_tried_on_any_release(tmp_path: Path) -> None:
+    model = tmp_path / "damaged.onnx"
+    model.write_bytes(b"no model")
+    with pytest.raises(ModelError, match=r"damaged\.onnx: "):
+        memdiag.compare(model, bisect="growth", onnxruntime=["1.1.0", "1.2.0"])
 
 
 def grown(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], object]) -> ComparisonColumn:

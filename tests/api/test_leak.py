@@ -121,7 +121,7 @@ def test_a_model_that_does_not_run_is_refused_with_the_reason(
         ({"dims": {"n": (5, 1)}}, r"'n': 5..1 is not a range of sizes. Give the lowest size first"),
         ({"vary": ("none", "content")}, "--vary none cannot be combined .*. Remove none."),
         ({"vary": ("size",)}, "unknown kind of variation 'size'. Choose from content, shape, none"),
-        ({"runs": 39}, "--runs must be at least 40"),
+        ({"runs": 39}, "runs must be at least 40"),
         ({"duration_s": 0.0}, "--for must be greater than 0"),
         ({"callers": 0}, "--callers must be at least 1"),
     ],

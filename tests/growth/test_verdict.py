@@ -21,6 +21,8 @@ def moment(
     retained: int = 0,
     python: int = 20 * MIB,
     unnamed: int = 0,
+    files: int = 0,
+    mapped: int = 0,
     sessions: int | None = None,
 ) -> Moment:
     owners = {
@@ -29,6 +31,7 @@ def moment(
         "allocator_retained": retained,
         "python": python,
         "unnamed": unnamed,
+        "mapped_files": files,
     }
     return Moment(
         run=run,
@@ -40,6 +43,7 @@ def moment(
         arena_used_bytes=arena,
         arena_slack_bytes=slack,
         arenas=1,
+        mapped_bytes=mapped,
         sessions=sessions,
     )
 
@@ -66,6 +70,12 @@ def steps_to(limit: int, until: int) -> Callable[[int], int]:
         # Near misses: one block more, growth that ends, growth that slows down.
         ("heap", lambda run: 20 * MIB + (48 if run > 500 else 0), "flat", None),
         ("heap", lambda run: 20 * MIB + 100 * min(run, 400), "flat", None),
+        # Caches that have filled up.
+        ("heap", lambda run: 20 * MIB + 1000 * min(run, 800), "flat", None),
+        ("arena", lambda run: MIB + 256 * min(run, 920), "flat", None),
+        ("arena", lambda run: MIB + 256 * min(run, 980), "leak", "arena"),  # not seen in any way
+        # What is kept is now and then much more for a while.
+        ("heap", lambda run: 20 * MIB + 2000 * run + 400_000 * (run // 75 % 2), "leak", "heap"),
         # As a program grew that started a pool of workers between two halves of its runs.
         ("heap", lambda run: 20 * MIB + 7 * run + (300_000 if run > 500 else 0), "flat", None),
         ("heap", lambda run: 20 * MIB + 300 * run + (100_000 if run > 500 else 0), "leak", "heap"),
@@ -78,6 +88,9 @@ def steps_to(limit: int, until: int) -> Callable[[int], int]:
         ("retained", steps_to(64 * MIB, 300), "retained", "allocator_retained"),
         ("heap", steps_to(64 * MIB, 90), "plateau", "heap"),
         ("slack", lambda run: 700_000, "flat", None),
+        # Mappings that nobody removes; one mapping that is read on and on.
+        ("mapped", lambda run: 8192 * run, "leak", "files"),
+        ("files", lambda run: 8192 * run, "undecided", "files"),
     ],
 )
 def test_the_owner_of_the_growth_decides(

@@ -1,6 +1,7 @@
 """The growth of programs that end too early to be judged, and of a server that never ends."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import onnx
 import pytest
 
-from memdiag.api.leak_program import leak_program
+from memdiag.api.leak_program import leak_process, leak_program
 from memdiag.errors import UsageError, XrayError
 from memdiag.reports.growth.headline import growth_headline
 
@@ -72,7 +73,7 @@ def test_a_program_is_ended_after_the_time() -> None:
 @pytest.mark.parametrize(
     ("limits", "sentence"),
     [
-        ({"runs": 39}, "--runs must be at least 40"),
+        ({"runs": 39}, "runs must be at least 40"),
         ({"duration_s": 0.0}, "--for must be greater than 0"),
     ],
 )
@@ -109,3 +110,19 @@ def test_a_program_that_failed_is_not_judged(model: Path) -> None:
 def test_a_program_that_failed_before_its_first_session_is_an_error() -> None:
     with pytest.raises(XrayError, match=r"ended with exit code 4 after .* Mend its error\."):
         leak_program([sys.executable, "-c", "raise SystemExit(4)"])
+
+
+def test_a_process_that_ends_early_leaves_its_record(model: Path) -> None:
+    ending = SERVER.replace("while True:", "for _ in range(600):")
+    with subprocess.Popen([sys.executable, "-c", ending, str(model)]) as process:
+        growth = leak_process(process.pid, duration_s=60.0)
+    assert re.fullmatch(r"the process ended after [\d.]+ m?s of 60 s", growth.message)
+    assert growth.moments
+
+
+def test_a_process_that_ends_at_once_is_one_sentence() -> None:
+    with (
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.2)"]) as process,
+        pytest.raises(XrayError, match=r"^process \d+: [^:]+\. [A-Z][^:]+\.$"),
+    ):
+        leak_process(process.pid, duration_s=60.0)

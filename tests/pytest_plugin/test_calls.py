@@ -45,7 +45,7 @@ def test_clean(memdiag_leak, caplog):
 
 def test_warm_up_that_ends(memdiag_leak):
     def work():
-        if len(KEPT) < 100:
+        if len(KEPT) < 160:
             KEPT.append(libc.malloc(5000))
     memdiag_leak(work)
 
@@ -58,6 +58,12 @@ def test_error(memdiag_leak):
 
 def test_too_few_runs(memdiag_leak):
     memdiag_leak(lambda: None, runs=39)
+
+def test_no_number(memdiag_leak):
+    memdiag_leak(lambda: None, runs="many")
+
+def test_no_function(memdiag_leak):
+    memdiag_leak(None)
 """
 
 SESSIONS = """
@@ -88,7 +94,7 @@ def test_functions_that_leak_fail_and_others_pass(
 ) -> None:
     pytester.makepyfile(test_calls=TESTS)
     result = run_pytest("--strict-markers", "--junit-xml=result.xml", process=True)
-    result.assert_outcomes(passed=2, failed=4)
+    result.assert_outcomes(passed=2, failed=6)
     name = "memory growth: test_calls.py::test_"
     result.stdout.fnmatch_lines(
         [
@@ -96,6 +102,8 @@ def test_functions_that_leak_fail_and_others_pass(
             f"{name}python_leaks: a leak: Python objects grow by * KiB a run*",
             "*KeyError: 'the error of the function'",
             "*UsageError: runs must be at least 40, to tell growth from warm-up.",
+            "*UsageError: runs must be a whole number, not 'many'.",
+            "*UsageError: memdiag_leak: None is not a function. Pass one to be called.",
         ]
     )
     verdicts = (pytester.path / "result.xml").read_text()

@@ -59,4 +59,4 @@ def test_a_verdict_of_leak_fails_and_others_pass(
     output = result.stdout.str()
     assert "memory growth: leaky.onnx: a leak: 25 KiB a run" in output
     assert "growth can only be \"none\", not '1 MB'" in output
-    assert "--runs must be at least 40" in output
+    assert "runs must be at least 40" in output

@@ -160,7 +160,7 @@ def run(options: Namespace) -> int:
             "leak: there is nothing to observe. Give a model, the id of a process, or -- and a"
             " program."
         )
-    is_process = options.target.isdecimal()
+    is_process = options.target.isascii() and options.target.isdecimal()
     name = f"process {options.target}" if is_process else Path(options.target).name
     folder = (
         Path(f"memdiag-leak-{options.target}")

@@ -62,7 +62,7 @@ def run(options: Namespace) -> int:
     from memdiag.records.files import require_writable
     from memdiag.reports.run.requested import answer_lines
 
-    if not options.process.isdecimal():
+    if not (options.process.isascii() and options.process.isdecimal()):
         lines = answer_lines(request_xray(Path(options.process)))
         print("\n".join(lines[:1] if options.quiet else lines))
         return CLEAN
