@@ -82,11 +82,12 @@ def test_limits_out_of_bounds_are_refused(limits: Any, sentence: str) -> None:
         leak_program(["server"], **limits)
 
 
+@pytest.mark.measures
 def test_copies_of_outputs_are_named(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     text = '<ir_version: 8, opset_import: ["": 17]> m (float[1024] x) => (float[1024] y)'
     onnx.save(onnx.parser.parse_model(f"{text} {{ y = Exp(x) }}"), path)
-    growth, _ = leak_program([sys.executable, "-c", KEEPING, str(path)], duration_s=6.0)
+    growth, _ = leak_program([sys.executable, "-c", KEEPING, str(path)], duration_s=5.0)
     found = growth.verdict, growth.owner, growth.kept_values
     assert found == ("kept", "heap", "copies of output 'y'")
     assert growth.slope is not None
