@@ -26,7 +26,8 @@ _RUN_FILE = "run.json"
 
 _ASSEMBLE_MODULES = ("numpy", "onnx", "memdiag.programs.assemble")
 _XRAY_MODULE = "memdiag.programs.xray"
-"""What the end of a recording needs: imported during the recording, which starts without it."""
+"""What the end of a recording needs: imported after the first run of a session, so that neither the
+start of the recording nor a creation waits for it."""
 
 
 def main() -> None:
@@ -54,7 +55,8 @@ def main() -> None:
 
         def on_step(recorder: Recorder) -> None:
             parts.add_step(recorder)
-            if not recorder.is_busy:
+            has_run = any(session.first_run_s is not None for session in recorder.sessions)
+            if has_run and not recorder.is_busy:  # no session waits for it
                 preload()
 
         try:
