@@ -5,19 +5,21 @@ Everything here is in the process that is measured: what is large is imported wh
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import memdiag
-from memdiag.errors import MeasurementError, ReportError, UsageError
+from memdiag.errors import MeasurementError, MemdiagError, ReportError, UsageError
 from memdiag.programs.end_requests import END, END_WITH_REPORTS
 from memdiag.programs.hook import sitecustomize
 
@@ -37,9 +39,12 @@ class Recording:
     Use it as a context manager. Sessions of onnxruntime that are created meanwhile are recorded,
     as ``memdiag run`` records a program. A note of the record counts those that are older.
 
+    The record is in `folder` when the block has ended. Another process then writes the reports;
+    `wait` waits for them, as does the end of this process.
+
     Args:
-        folder: where the reports are written at the end, or the record alone if this process is
-            killed; None for no reports.
+        folder: where the record and the reports are written at the end, or the record alone if this
+            process is killed; None for no reports.
         xray: identify the owners of the memory at the end.
     """
 
@@ -102,14 +107,32 @@ class Recording:
         assert self.run is not None
         return self.run
 
+    def wait(self) -> None:
+        """Wait until the reports are written, which takes some seconds after the block.
+
+        Raises:
+            ReportError: a report could not be written.
+            MeasurementError: the process that writes them has ended.
+        """
+        if self not in _writing:
+            return
+        _writing.remove(self)
+        failure, has_failed = self._close_watcher()
+        if failure:
+            raise ReportError(failure.decode())
+        if has_failed:
+            raise MeasurementError("the reports are missing: the process that writes them failed.")
+
     def _end(self, request: bytes) -> None:
         """End the recording with `request`.
 
         Raises:
             MeasurementError: the process that records has ended.
-            ReportError: a report could not be written.
+            ReportError: the record could not be written.
         """
         assert self._watcher is not None
+        assert self._watcher.stdin is not None
+        assert self._watcher.stdout is not None
         assert self._uninstall is not None
         self._uninstall()
         for name, value in self._environment.items():
@@ -117,13 +140,35 @@ class Recording:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        answer, _ = self._watcher.communicate(request)
-        failure, _, record = answer.partition(b"\n")
-        if not record:
+        writes = request == END_WITH_REPORTS
+        if writes:
+            _finish([each for each in _writing if each.folder == self.folder or each._has_ended()])
+        with suppress(OSError), self._watcher.stdin as requests:
+            requests.write(request)
+        failure, length = (self._watcher.stdout.readline().strip() for _ in range(2))
+        record = self._watcher.stdout.read(int(length or 0))
+        if not length or len(record) < int(length):
+            self._close_watcher()
             raise MeasurementError("the recording has failed: its process has ended.")
         self._record = record
+        if writes and not failure:
+            _writing.append(self)
+            return
+        self._close_watcher()
         if failure:
             raise ReportError(failure.decode())
+
+    def _has_ended(self) -> bool:
+        """Return whether the process that records has ended."""
+        return self._watcher is not None and self._watcher.poll() is not None
+
+    def _close_watcher(self) -> tuple[bytes, bool]:
+        """Wait for the end of the process that records; return its last words, and if it failed."""
+        assert self._watcher is not None
+        assert self._watcher.stdout is not None
+        with self._watcher as watcher:
+            words = self._watcher.stdout.read()
+        return words, watcher.returncode != 0
 
     def now_s(self) -> float:
         """Return the seconds since the start of the recording, on the clock of its record."""
@@ -181,9 +226,11 @@ def recording(folder: str | os.PathLike[str] | None = None, *, xray: bool = True
     >>> with memdiag.recording("out") as recording:
     ...     answer()
     >>> recording.run.sessions
+    >>> recording.wait()  # only if the next line reads a report
 
     Args:
-        folder: where the reports are written at the end; None for no reports.
+        folder: where the record and the reports are written at the end; None for none. The record
+            is there when the block has ended, the reports some seconds later.
         xray: identify the owners of the memory at the end.
 
     Raises:
@@ -191,6 +238,22 @@ def recording(folder: str | os.PathLike[str] | None = None, *, xray: bool = True
         MeasurementError: the recording cannot be started.
     """
     return Recording(folder, xray=xray)
+
+
+def _finish(recordings: Iterable[Recording]) -> None:
+    """Wait for the reports of `recordings`, and warn of errors for which nobody has waited."""
+    for each in recordings:
+        try:
+            each.wait()
+        except MemdiagError as error:
+            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+
+
+_writing: list[Recording] = []
+"""The recordings that have ended and whose reports are being written."""
+atexit.register(lambda: _finish(tuple(_writing)))
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_writing.clear)  # only the parent can wait for its child
 
 
 def count_sessions() -> int:

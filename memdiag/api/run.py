@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import memdiag
+import memdiag.programs.xray  # now: a process waits at its end for the first X-ray
 from memdiag.errors import UsageError
 from memdiag.programs.assemble import assemble_run
 from memdiag.programs.control import control_file

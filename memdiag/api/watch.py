@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any, Final
 
 import memdiag
+import memdiag.programs.xray  # now: the first X-ray is not to wait for it
 from memdiag.attribution.address_space import access_denied, no_such_process
 from memdiag.errors import UsageError, XrayError
 from memdiag.model.model_file import open_model

@@ -9,4 +9,4 @@ END: Final = b"e"
 """End the recording and answer with the record."""
 
 END_WITH_REPORTS: Final = b"r"
-"""The same, and write the reports before the answer."""
+"""The same, and write the record to the folder before the answer, and the reports after it."""

@@ -1,4 +1,4 @@
-"""Files of a process that concern onnxruntime: its library, and its models."""
+"""The models of a process, found by its files and its memory."""
 
 import os
 import re
@@ -30,59 +30,7 @@ MAX_MODELS_IN_FOLDER = 50
 
 _MODEL_ENDING = b".onnx\0"
 _UNPRINTABLE = re.compile(rb"[\x00-\x1f\x7f]")
-_VERSION = r"(\d+\.\d+\.\d+)"
-_LIBRARY_NAME = re.compile(r"onnxruntime[^/]*\.(so|node)\b[^/]*$")
-_IN_NAME = re.compile(rf"\.so\.{_VERSION}$")
-_IN_FOLDER = re.compile(rf"onnxruntime[^/]*-{_VERSION}/")
-_PACKAGE_FILES = ("capi/build_and_package_info.py", "package.json")
-_PACKAGE = re.compile(r"""^\s*"?(?:package_)?name"?\s*[=:]\s*["']([^"']+)""", re.MULTILINE)
-_PACKAGE_VERSION = re.compile(
-    rf"""^\s*"?(?:__)?version(?:__)?"?\s*[=:]\s*["']{_VERSION}""", re.MULTILINE
-)
 _FLAGS = re.compile(rb"^flags:\s*([0-7]+)$", re.MULTILINE)
-_MAX_PARENTS = 6
-
-
-class LoadedRuntime(NamedTuple):
-    """The library of onnxruntime that a process has loaded.
-
-    Attributes:
-        version: the release; None if neither the path nor the package of the library has it.
-        build: the Python distribution or the npm package; None for another library.
-    """
-
-    version: str | None
-    build: str | None
-
-
-def loaded_runtime(pid: int) -> LoadedRuntime | None:
-    """Return the onnxruntime in process `pid`; None if it has none, or cannot be read."""
-    try:
-        maps = os.fsdecode(Path(f"/proc/{pid}/maps").read_bytes())
-    except OSError:
-        return None
-    paths = {fields[5] for line in maps.splitlines() if len(fields := line.split(maxsplit=5)) == 6}
-    libraries = sorted(path for path in paths if _LIBRARY_NAME.search(path))
-    if not libraries:
-        return None
-    # The process may see other files than this one, as in a container.
-    root = Path(f"/proc/{pid}/root")
-    found = [_runtime_of(library, root) for library in libraries]
-    return max(found, key=lambda runtime: (runtime.version is not None, runtime.build is not None))
-
-
-def _runtime_of(library: str, root: Path) -> LoadedRuntime:
-    for parent in list(Path(library).parents)[:_MAX_PARENTS]:
-        if not parent.name.startswith("onnxruntime"):
-            continue
-        for name in _PACKAGE_FILES:
-            with suppress(OSError):
-                text = (root / str(parent / name).lstrip("/")).read_text(errors="replace")
-                package, version = _PACKAGE.search(text), _PACKAGE_VERSION.search(text)
-                if package and version:
-                    return LoadedRuntime(version[1], package[1])
-    in_path = _IN_NAME.search(library) or _IN_FOLDER.search(library)
-    return LoadedRuntime(in_path[1] if in_path else None, None)
 
 
 class GuessedModel(NamedTuple):

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from memdiag.programs.cpu_limit import cpus_allowed, thread_count
+from memdiag.programs.loaded_runtime import LoadedRuntime
 from memdiag.programs.log_filter import SessionLog
-from memdiag.programs.process_files import LoadedRuntime
 from memdiag.programs.process_tree import ProcessInfo, process_info
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Memory, Phase

@@ -1,4 +1,10 @@
-"""Recording of a program from outside: events of its hook, memory of its processes."""
+"""Recording of a program from outside: events of its hook, memory of its processes.
+
+What X-rays need is imported with the first one: numpy and onnx would double the time until a
+recording starts.
+"""
+
+from __future__ import annotations
 
 import json
 import os
@@ -15,23 +21,25 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from memdiag.errors import MemdiagError, XrayError
 from memdiag.programs.control import XrayAnswer, XrayedProcess, XrayedSession
+from memdiag.programs.loaded_runtime import loaded_runtime
 from memdiag.programs.log_filter import LogFilter
-from memdiag.programs.process_files import guess_models, loaded_runtime, proven_models
 from memdiag.programs.process_tree import descendants, process_info, proportional_memory
 from memdiag.programs.recorded import RecordedProcess, RecordedSession
-from memdiag.programs.xray import ProcessXrayTask, session_memories
 from memdiag.records.run import ProcessXray, RunPeak, XrayReason
 from memdiag.runner.child import RECORDING_ADDRESS, is_measurement
 from memdiag.runner.observer import ProcessGone, Reading
 from memdiag.runner.temporary import own_prefix, remove_stale
 from memdiag.runner.timeline import SampleTimeline
 from memdiag.units import counted, format_duration, format_size, some_of
+
+if TYPE_CHECKING:
+    from memdiag.programs.xray import ProcessXrayTask
 
 HOOK_FOLDER: Final = Path(__file__).parent / "hook"
 
@@ -288,7 +296,7 @@ class Recorder:
         self,
         root: int,
         has_ended: Callable[[], bool],
-        on_progress: Callable[["Recorder"], None] | None = None,
+        on_progress: Callable[[Recorder], None] | None = None,
     ) -> None:
         """Record process `root` and its descendants until `has_ended` returns True.
 
@@ -385,7 +393,7 @@ class Recorder:
         self,
         root: int,
         has_ended: Callable[[], bool],
-        on_progress: Callable[["Recorder"], None] | None = None,
+        on_progress: Callable[[Recorder], None] | None = None,
     ) -> None:
         """Record process `root`, which was started without the hook, and its descendants.
 
@@ -413,7 +421,7 @@ class Recorder:
     def wait_for_xrays(
         self,
         stops: Callable[[], bool],
-        on_progress: Callable[["Recorder"], None] | None = None,
+        on_progress: Callable[[Recorder], None] | None = None,
     ) -> None:
         """Wait until all X-rays of a watched process are there, or `stops` returns True.
 
@@ -431,8 +439,7 @@ class Recorder:
 
     def step(self, root: int) -> None:
         """Wait for input until the next sample is due, handle it, and take the sample."""
-        busy = any(process.active for process in self._live.values())
-        period_s = CREATION_SAMPLE_S if busy else self._period_s
+        period_s = CREATION_SAMPLE_S if self.is_busy else self._period_s
         wait_s = self._sampled_s + period_s - self.now_s()
         self._handle_input(min(TREE_S, max(0.0, wait_s)))
         now_s = self.now_s()
@@ -450,6 +457,11 @@ class Recorder:
             self._read_proportional(now_s)
         elif self._has_grown(now_s):
             self._read_grown(now_s)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a session is being created or run for the first time."""
+        return any(process.active for process in self._live.values())
 
     def _has_grown(self, now_s: float) -> bool:
         """Return whether the memory has grown so much that proportional sets must be read."""
@@ -798,6 +810,8 @@ class Recorder:
         when_done: Callable[[], None] = lambda: None,
     ) -> ProcessXrayTask | None:
         """Start an X-ray of `process`; return None if it cannot be started."""
+        from memdiag.programs.xray import ProcessXrayTask
+
         started_s = self.now_s()
         try:
             # A copy of a weight may belong to an inherited session.
@@ -825,6 +839,9 @@ class Recorder:
         when_done: Callable[[], None],
     ) -> None:
         """Store the result of an X-ray that has ended."""
+        from memdiag.programs.process_files import proven_models
+        from memdiag.programs.xray import session_memories
+
         self._selector.unregister(task.reading)
         del self._tasks[task]
         self._xray_duration_s += self.now_s() - started_s
@@ -969,6 +986,8 @@ def _runtime_note(process: RecordedProcess) -> str:
 
 def _add_models(process: RecordedProcess) -> None:
     """Store the names of the models that `process` uses or may use."""
+    from memdiag.programs.process_files import guess_models
+
     with suppress(XrayError):  # it has ended
         for path, is_used in guess_models(process.pid):
             process.models[path.name] = is_used or process.models.get(path.name, False)

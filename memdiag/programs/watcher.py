@@ -4,13 +4,14 @@ import os
 import select
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
 
 from memdiag.errors import MemdiagError
-from memdiag.programs.assemble import assemble_run, created_at
 from memdiag.programs.end_requests import END, END_WITH_REPORTS
 from memdiag.programs.open_files import most_open_files
 from memdiag.programs.part import PartSession, RecordingPart
@@ -18,11 +19,15 @@ from memdiag.programs.process_tree import process_info
 from memdiag.programs.recorder import Recorder
 from memdiag.records.codec import encode
 from memdiag.records.files import save_bytes
-from memdiag.records.run import ProgramRun
 from memdiag.runner.observer import ProcessGone, Reading
 
 _RUN_FILE = "run.json"
 """As the reports name it."""
+
+_ASSEMBLE_MODULES = ("numpy", "onnx", "memdiag.programs.assemble")
+_XRAY_MODULE = "memdiag.programs.xray"
+"""What the end of a recording needs: imported after the first run of a session, so that neither the
+start of the recording nor a creation waits for it."""
 
 
 def main() -> None:
@@ -33,23 +38,36 @@ def main() -> None:
     output, and the reading of `time.perf_counter` at its start. Each line of standard input is
     answered with the part of the recording since the last answer.
 
-    At `END_WITH_REPORTS` the reports are written to FOLDER: here, since reports would enlarge the
-    process that was measured. The record follows on a line with the error of writing them, which is
-    empty without one. If standard input ends without a request, the process was killed: the record
-    is then written to FOLDER, unless that is empty.
+    The answer to `END` is a line with the length of the record, and the record. At
+    `END_WITH_REPORTS` the record is first written to FOLDER, and after the answer the reports: here
+    and not in the process that was measured, which reports would enlarge and delay. Each of the two
+    writes a line with its error, which is empty without one: before the length, and after the
+    record. If standard input ends without a request, the process was killed: the record is then
+    written to FOLDER, unless that is empty.
     """
     version, pid, earlier_sessions, folder, *options = sys.argv[1:]
-    with closing(Recorder(xray="--no-xray" not in options)) as recorder:
+    xray = "--no-xray" not in options
+    with closing(Recorder(xray=xray)) as recorder:
         info = process_info(int(pid))
         origin_s = time.perf_counter() - recorder.now_s()
         parts = _Parts(recorder)
+        preload = _preloading((*_ASSEMBLE_MODULES, *([_XRAY_MODULE] if xray else [])))
+
+        def on_step(recorder: Recorder) -> None:
+            parts.add_step(recorder)
+            has_run = any(session.first_run_s is not None for session in recorder.sessions)
+            if has_run and not recorder.is_busy:  # no session waits for it
+                preload()
+
         try:
             os.write(sys.stdout.fileno(), f"{recorder.address} {origin_s!r}\n".encode())
         except BrokenPipeError:  # the process was killed
             return
         with most_open_files():
-            recorder.run(int(pid), parts.input_ended, parts.add_step)
+            recorder.run(int(pid), parts.input_ended, on_step)
         command = info.command if info else ()
+        from memdiag.programs.assemble import assemble_run
+
         run = assemble_run(
             recorder,
             command,
@@ -58,22 +76,37 @@ def main() -> None:
             earlier_sessions=int(earlier_sessions),
         )
     record = encode(run)
-    if parts.request:
-        failure = _write_reports(run, folder) if parts.request == END_WITH_REPORTS else ""
-        with suppress(BrokenPipeError), open(sys.stdout.fileno(), "wb") as output:
-            output.write(failure.encode() + b"\n" + record)
-    elif folder:
-        with suppress(MemdiagError):  # nobody is there to read of it
-            save_bytes(record, Path(folder, _RUN_FILE))
+    if not parts.request:
+        if folder:
+            _error_of(lambda: save_bytes(record, Path(folder, _RUN_FILE)))  # for nobody to read
+        return
+    writes = parts.request == END_WITH_REPORTS
+    error = _error_of(lambda: save_bytes(record, Path(folder, _RUN_FILE))) if writes else b""
+    with suppress(BrokenPipeError), open(sys.stdout.fileno(), "wb") as output:
+        output.write(b"%s\n%d\n%s" % (error, len(record), record))
+        output.flush()
+        if writes and not error:
+            output.write(_error_of(lambda: run.write_reports(folder)))
 
 
-def _write_reports(run: ProgramRun, folder: str) -> str:
-    """Write the reports of `run` to `folder`, and return the error in one line, if any."""
+def _preloading(names: tuple[str, ...]) -> Callable[[], None]:
+    """Return a function that imports one more of the modules `names` at each call."""
+    left = list(names)
+
+    def preload() -> None:
+        if left:
+            import_module(left.pop(0))
+
+    return preload
+
+
+def _error_of(write: Callable[[], object]) -> bytes:
+    """Return the error of `write` in one line; empty without one."""
     try:
-        run.write_reports(folder)
+        write()
     except MemdiagError as error:
-        return " ".join(str(error).split())
-    return ""
+        return " ".join(str(error).split()).encode(errors="replace")
+    return b""
 
 
 class _Parts:
@@ -113,6 +146,8 @@ class _Parts:
 
     def _next(self) -> RecordingPart:
         """Return the part until now, and start the next."""
+        from memdiag.programs.assemble import created_at
+
         rss_bytes = self._rss_bytes()
         sessions = self._recorder.sessions
         part = RecordingPart(

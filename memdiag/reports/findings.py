@@ -85,16 +85,17 @@ def finding_text(finding: Finding) -> FindingText:
     )
 
 
-def summary(
+def _summary(
     findings: Sequence[Finding],
     *,
     models: int = 1,
     duration_s: float | None = None,
     max_bytes: int | None = None,
-) -> str:
-    """Return the line that ends a list of findings.
+) -> tuple[str, str]:
+    """Return the line that ends a list of findings, and a sentence on those without a remedy.
 
-    Several findings may be about the same bytes: the sum is limited to `max_bytes`.
+    The sentence is empty without such findings. Several findings may be about the same bytes: the
+    sum is limited to `max_bytes`.
     """
     confirmed = [finding for finding in findings if finding.evidence != "refuted"]
     parts = [counted(len(confirmed), "finding") if confirmed else "no findings"]
@@ -108,31 +109,34 @@ def summary(
     unsaved = ""
     if rest:
         count = sum(not each.remedies and _steady_bytes(each) > 0 for each in confirmed)
-        which = "one" if count == 1 else f"{count:,}"
-        unsaved = f"; for {which} of them ({format_size(int(rest))}) memdiag knows no remedy"
+        of_all = f"the {len(confirmed):,} findings" if len(confirmed) > 1 else "the finding"
+        if count < len(confirmed):
+            of_all = f"{'one' if count == 1 else f'{count:,}'} of {of_all}"
+        unsaved = f"No remedy is known for {of_all} ({format_size(int(rest))})"
     if len(findings) > len(confirmed):
         parts.append(f"{len(findings) - len(confirmed):,} more refuted by the measurement")
     if duration_s is not None:
         parts.append(f"in {format_duration(duration_s)}")
-    return ", ".join(parts) + unsaved
+    return ", ".join(parts), unsaved
 
 
 def profile_summary(profile: Profile) -> str:
-    """Return the line that ends the findings of a profile."""
+    """Return the sentences that end the findings of a profile, without the last full stop."""
     steady = profile.steady_rss_bytes
     above = None if steady is None else steady - profile.baseline_rss_bytes
-    return summary(profile.findings, max_bytes=above)
+    return ". ".join(filter(None, _summary(profile.findings, max_bytes=above)))
 
 
 def check_summary(check: Check) -> str:
     """Return the line that ends the answer of a check."""
     examined = sum(model.error is None for model in check.models)
     failed = len(check.models) - examined
-    parts = [f"{counted(failed, 'model')} could not be read"]
+    parts, unsaved = [f"{counted(failed, 'model')} could not be read"], ""
     if examined or not failed:
-        found = summary(check.findings, models=examined, duration_s=check.duration_s)
+        found, unsaved = _summary(check.findings, models=examined, duration_s=check.duration_s)
         parts = [found, *parts] if failed else [found]
-    return ", ".join((*parts, f"for onnxruntime {plain(check.onnxruntime)}"))
+    answer = ", ".join((*parts, f"for onnxruntime {plain(check.onnxruntime)}"))
+    return f"{answer}. {unsaved}." if unsaved else answer
 
 
 def show_findings(

@@ -100,6 +100,53 @@ def test_the_watcher_does_what_takes_memory(tmp_path: Path) -> None:
     assert {path.name for path in out.iterdir()} >= {"run.json", "report.html", "timeline.png"}
 
 
+REPORTS = """
+import json, os, shutil, sys
+from pathlib import Path
+import memdiag
+
+def reports(path):
+    return {each.name for each in path.iterdir()} - {"run.json"}
+
+first, second, unwritable = (Path(sys.argv[1], name) for name in ("first", "second", "unwritable"))
+with memdiag.recording(first, xray=False) as recording:
+    pass
+json.loads((first / "run.json").read_bytes())
+print(sorted(reports(first)))
+child = os.fork()
+if not child:  # whose end does not wait for a child of its parent
+    sys.exit(0)
+print(os.waitpid(child, 0)[1])
+recording.wait()
+print(sorted(reports(first)))
+recording.wait()
+unwritable.mkdir()
+(unwritable / "report.md").mkdir()
+for waits in (True, False):
+    with memdiag.recording(unwritable, xray=False) as recording:
+        pass
+    if waits:
+        try:
+            recording.wait()
+        except memdiag.MemdiagError as error:
+            print(type(error).__name__, "it is a folder" in str(error))
+with memdiag.recording(second, xray=False) as recording:
+    pass
+print(recording.folder.name)
+"""
+
+
+def test_the_program_goes_on_while_reports_are_written(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REPORTS, str(tmp_path)], capture_output=True, text=True
+    )
+    written = ["report.html", "report.md", "timeline.png", "trace.json"]
+    assert done.stdout == f"[]\n0\n{written}\nReportError True\nsecond\n", done.stderr
+    # An error for which nobody has waited is a warning, and the end of the program waits.
+    assert done.stderr.count("RuntimeWarning") == 1, done.stderr
+    assert {path.name for path in (tmp_path / "second").iterdir()} == {*written, "run.json"}
+
+
 def test_the_record_of_a_killed_program_is_saved(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys, memdiag\n"

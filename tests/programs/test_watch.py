@@ -19,7 +19,7 @@ from memdiag.cli.app import parse_command_line
 from memdiag.errors import MemdiagError, ModelError, UsageError, XrayError
 from memdiag.programs import xray
 from memdiag.programs.control import request_xray
-from memdiag.programs.process_files import LoadedRuntime, loaded_runtime
+from memdiag.programs.loaded_runtime import LoadedRuntime, loaded_runtime
 from memdiag.programs.recorder import Recorder
 from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun

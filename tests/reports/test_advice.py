@@ -186,8 +186,8 @@ def test_the_result_counts_what_a_remedy_saves_and_states_the_rest() -> None:
         " the 600 MiB of folding-grows at steady state."
     )
     assert profile_summary(both) == (
-        "2 findings, up to 300 MiB avoidable at steady state; for one of them (600 MiB)"
-        " memdiag knows no remedy"
+        "2 findings, up to 300 MiB avoidable at steady state. No remedy is known for one of the 2"
+        " findings (600 MiB)"
     )
     at_load = msgspec.structs.replace(profile, findings=(growing, finding(0, 77)))
     assert profile_advice(at_load).result == (

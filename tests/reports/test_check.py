@@ -66,6 +66,24 @@ def test_the_last_line_is_the_answer_and_all_that_is_quiet() -> None:
     assert shown(check(finding()), quiet=True, width=200) == [answer]
 
 
+@pytest.mark.parametrize(
+    ("remedies", "start", "end"),
+    [
+        ([(), ("a",)], "2 findings, up to 64 MiB", "one of the 2 findings (64 MiB)."),
+        ([()], "1 finding, in", "the finding (64 MiB)."),
+        ([(), ()], "2 findings, in", "the 2 findings (128 MiB)."),
+        ([("a",), ("b",)], "2 findings, up to 128 MiB", ""),
+    ],
+)
+def test_findings_without_a_known_remedy_are_counted(
+    remedies: list[tuple[str, ...]], start: str, end: str
+) -> None:
+    [answer] = shown(check(*(finding(remedies=each) for each in remedies)), quiet=True, width=300)
+    assert answer.startswith(start)
+    sentence = f". No remedy is known for {end}" if end else ""
+    assert answer.partition("for onnxruntime 1.31.1")[2] == sentence
+
+
 def test_clean_models_are_said_to_be_clean() -> None:
     assert shown(check()) == ["no findings, in 310 ms, for onnxruntime 1.31.1"]
 

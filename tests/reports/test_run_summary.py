@@ -12,6 +12,7 @@ from rich.console import Console
 from memdiag.records import codec
 from memdiag.records.attribution import SearchedModel
 from memdiag.records.run import (
+    PhaseTime,
     ProcessXray,
     ProgramFinding,
     ProgramRun,
@@ -628,6 +629,60 @@ def test_many_sessions_and_marks_are_thinned() -> None:
     assert lane.bars[-1].number == 500
     assert len(lane.peaks) < 400
     assert lane.peaks[-1].rss_bytes == 999
+
+
+@pytest.mark.parametrize(
+    ("peak_s", "expected"),
+    [(5.5, [1, 2, 3, 6]), (2.5, [1, 2, 3, 4]), (50.0, [1, 2, 3, 4])],
+    ids=["of a session without a row", "of a session with a row", "of no session"],
+)
+def test_the_session_at_the_peak_has_a_bar(peak_s: float, expected: list[int]) -> None:
+    sessions = [
+        runs.session(
+            number,
+            created_s=number,
+            phase_times=(PhaseTime(phase="parse", start_s=number - 1.0, end_s=float(number)),),
+        )
+        for number in range(1, 9)
+    ]
+    run = runs.run(*sessions, duration_s=60.0, peak_s=peak_s)
+    (lane,) = run_timeline(run, max_rows=4).lanes
+    assert [bar.number for bar in lane.bars] == expected
+    assert [bar.row for bar in lane.bars] == [0, 1, 2, 3]
+    assert lane.left_out == 4
+
+
+@pytest.mark.parametrize(("count", "text"), [(24, ""), (30, "and 6 more sessions")])
+def test_a_picture_names_the_number_of_sessions_that_it_does_not_draw(
+    count: int, text: str
+) -> None:
+    sessions = [runs.session(number, created_s=number / 10) for number in range(1, count + 1)]
+    figure = draw(runs.run(*sessions, duration_s=60.0))
+    found = [each.get_text() for each in figure.texts if each.get_text().startswith("and ")]
+    assert found == ([text] if text else [])
+
+
+def test_the_legend_of_a_picture_is_above_the_curves() -> None:
+    figure = draw(runs.server())
+    axes = figure.axes[0]
+    legend = axes.get_legend()
+    assert legend is not None
+    figure.draw_without_rendering()
+    box, curves = legend.get_window_extent(), axes.get_window_extent()
+    answer = min(text.get_window_extent().y0 for text in figure.texts)
+    assert curves.y1 <= box.y0
+    assert box.y1 <= answer
+    assert box.x1 <= figure.bbox.x1
+
+
+def test_owners_of_a_watched_process_have_words_and_colours_of_their_own() -> None:
+    run = msgspec.structs.replace(runs.watched(), xrays=(runs.xray(100),))
+    (owners,) = process_owners(run)
+    assert owners.moment == "at the end of the recording, after 9.5 s"
+    (cell,) = [row.cells[0] for row in owners.table().rows if row.cells[0].text == "weights"]
+    assert cell.color == "var(--original)"
+    weights = [tile.kind for tile in tiles(run) if tile.label == "weights"]
+    assert weights == ["original"]
 
 
 def test_processes_with_sessions_get_lanes_first() -> None:

@@ -34,7 +34,8 @@ def configure(parser: ArgumentParser) -> None:
         "--xray",
         default=True,
         help="Identify the owners of the memory of each process with sessions, at its end and at"
-        " peaks that last (the default).",
+        " peaks that last (the default). For it, a program that is stopped may end 5 s later: use"
+        " --no-xray if it is killed soon (docker: after 10 s).",
     )
     parser.add_argument(
         "--live",

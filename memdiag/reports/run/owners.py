@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from memdiag.records.attribution import Attribution
 from memdiag.records.run import ProcessXray, ProgramProcess, ProgramRun, ProgramSession
@@ -14,6 +15,8 @@ from memdiag.units import format_duration, format_size
 
 _MAX_PARTS = 4
 _MAX_NAME = 40
+WEIGHTS_KIND: Final = "original"
+"""The kind of copy whose colour all weights have: they are not divided by kind here."""
 _REASONS = {"end": "at its end", "peak": "at the peak", "request": "on request"}
 
 
@@ -35,7 +38,9 @@ class ProcessOwners:
 
     def table(self) -> Table:
         """Return the table of the owners."""
-        return owner_table(self.rows, heading=f"owner ({self.process.pid})")
+        return owner_table(
+            self.rows, heading=f"owner ({self.process.pid})", weights_kind=WEIGHTS_KIND
+        )
 
 
 def process_owners(run: ProgramRun) -> tuple[ProcessOwners, ...]:
@@ -50,12 +55,18 @@ def process_owners(run: ProgramRun) -> tuple[ProcessOwners, ...]:
             ProcessOwners(
                 process=process,
                 xray=xray,
-                moment=f"{_REASONS[xray.reason]}, after {format_duration(xray.t_s)}",
+                moment=f"{_reason(run, xray)}, after {format_duration(xray.t_s)}",
                 rows=tuple(_divided(row, run, xray) for row in owner_rows(xray.attribution)),
                 notes=tuple(map(plain, xray.attribution.notes)),
             )
         )
     return tuple(sorted(found, key=lambda each: -each.xray.attribution.resident_bytes))
+
+
+def _reason(run: ProgramRun, xray: ProcessXray) -> str:
+    if run.is_watched and xray.reason == "end":
+        return "at the end of the recording"
+    return _REASONS[xray.reason]
 
 
 def _sessions(run: ProgramRun, pid: int) -> list[ProgramSession]:
@@ -123,7 +134,7 @@ def tiles(run: ProgramRun, *, max_sessions: int = 60) -> tuple[Tile, ...]:
     if not found:
         return ()
     total = sum(each.xray.attribution.resident_bytes for each in found)
-    made = [_tile("all", "", "all processes with sessions", 0, total, "all")]
+    made = [_tile("all", "", "all processes with an X-ray", 0, total, "all")]
     for each in found:
         made += _process_tiles(run, each, max_sessions)
     return tuple(made)
@@ -151,7 +162,7 @@ def _process_tiles(run: ProgramRun, owners: ProcessOwners, max_sessions: int) ->
         own = f"{id}s{session.number}"
         used, slack = _arena(session)
         parts = (
-            ("weights", "original", "weights", _weights(session)),
+            ("weights", WEIGHTS_KIND, "weights", _weights(session)),
             ("arena_in_use", "arena", "arena in use", used),
             ("arena_slack", "arena", "arena slack", slack),
         )
@@ -170,14 +181,15 @@ def _process_tiles(run: ProgramRun, owners: ProcessOwners, max_sessions: int) ->
         label = f"session {session.number} {shortened(models[session.model_key], _MAX_NAME)}"
         if inside:
             size = sum(tile.size_bytes for tile in inside)
-            made += [_tile(own, id, label, 0, size, "weights", created_text(session)), *inside]
+            made += [_tile(own, id, label, 0, size, "session", created_text(session)), *inside]
     for row in owners.rows:
         size = left.get(row.id, 0)
         if size > 0:
             label = row.label
             if size < row.size_bytes:
                 label = f"other {LABELS[row.kind]}"
-            made.append(_tile(f"{id}{row.id}", id, label, size, size, row.kind, row.parts))
+            kind = WEIGHTS_KIND if row.kind == "weights" else row.kind
+            made.append(_tile(f"{id}{row.id}", id, label, size, size, kind, row.parts))
     return made
 
 

@@ -45,6 +45,8 @@ def render(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
     values = {
         "answer": answer,
         "has_timeline": bool(run.samples.t_s or line.lanes),
+        "has_bars": any(lane.bars for lane in line.lanes),
+        "is_watched": run.is_watched,
         "has_end_xrays": bool(line.end_xrays),
         "left_out_lanes": line.left_out,
         "left_out_bars": sum(lane.left_out for lane in line.lanes),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from bisect import bisect_right
 from collections.abc import Sequence
+from math import ceil
 from typing import TYPE_CHECKING
 
 from memdiag.records.run import ProgramRun
@@ -14,7 +15,7 @@ from memdiag.reports.picture import fitting, size_unit
 from memdiag.reports.run.headline import Headline, run_headline
 from memdiag.reports.run.timeline import Lane, RunTimeline, run_timeline
 from memdiag.reports.text import shortened
-from memdiag.units import KIB, format_size
+from memdiag.units import KIB, counted, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,8 +30,10 @@ _TITLE, _TEXT, _SMALL = 19.0, 14.0, 12.0  # points: legible at half of the pictu
 _POINTS = 72.0
 _LETTER = 0.62  # a wide letter's width as a share of its size
 _MAX_LINE, _MAX_LINES = 92, 6  # letters of a line, and lines, of the answer
-_MAX_LANES, _MAX_ROWS, _MAX_BARS = 6, 6, 80
+_MAX_LANES, _MAX_BARS = 6, 80
+_MAX_ROWS, _MIN_ROWS = 24, 4  # of bars in all, and of each process
 _MAX_LEGEND = 28  # letters
+_LEGEND_INCHES, _LEGEND_COLUMNS = 0.27, 3
 
 
 def draw(run: ProgramRun) -> Figure:
@@ -38,12 +41,16 @@ def draw(run: ProgramRun) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    line = run_timeline(run, max_lanes=_MAX_LANES, max_rows=_MAX_ROWS, max_bars=_MAX_BARS)
+    with_sessions = min(_MAX_LANES, len({session.pid for session in run.sessions}))
+    max_rows = max(_MIN_ROWS, _MAX_ROWS // max(1, with_sessions))
+    line = run_timeline(run, max_lanes=_MAX_LANES, max_rows=max_rows, max_bars=_MAX_BARS)
     rows = sum(lane.rows for lane in line.lanes)
     bars = rows * _ROW_INCHES + _GAP_INCHES if rows else 0.0
     answer = run_headline(run)
     lines = textwrap.wrap(answer.first, _MAX_LINE, max_lines=_MAX_LINES, placeholder=" …")
     title = _TITLE_INCHES + _LINE_INCHES * len(lines)
+    if len(line.lanes) > 1:
+        title += _LEGEND_INCHES * ceil(len(line.lanes) / _LEGEND_COLUMNS)
     height = title + _MEMORY_INCHES + bars + _AXIS_INCHES
     figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, facecolor=COLOR.surface)
     FigureCanvasAgg(figure)
@@ -68,8 +75,14 @@ def draw(run: ProgramRun) -> Figure:
         axes.set_xlim(0, max(line.end_s, 1e-6))
         for start_s, end_s in line.end_xrays:
             axes.axvspan(start_s, end_s, color=COLOR.band, lw=0, zorder=0)
-    _label_end_xrays(memory, line)
+    _label_end_xrays(memory, line, "X-ray" if run.is_watched else "waiting for X-ray")
     lowest.set_xlabel("seconds", fontsize=_SMALL, color=COLOR.muted, loc="left")
+    more = len(run.sessions) - sum(len(lane.bars) for lane in line.lanes)
+    if more:
+        figure.text(
+            _RIGHT, 0.1 / height, f"and {counted(more, 'more session')}", fontsize=_SMALL,
+            color=COLOR.muted, ha="right", va="bottom",
+        )  # fmt: skip
     lowest.tick_params(axis="x", labelsize=_SMALL, colors=COLOR.muted, length=4, color=COLOR.line)
     return figure
 
@@ -88,13 +101,12 @@ def _draw_title(figure: Figure, answer: Headline, lines: Sequence[str], height: 
         )  # fmt: skip
 
 
-def _label_end_xrays(axes: Axes, line: RunTimeline) -> None:
-    """Name the longest wait for X-rays where there is room below the top."""
+def _label_end_xrays(axes: Axes, line: RunTimeline, text: str) -> None:
+    """Write `text` into the longest time of X-rays if there is room."""
     if not line.end_xrays:
         return
     start_s, end_s = max(line.end_xrays, key=lambda each: each[1] - each[0])
     letters = _WIDTH * (_RIGHT - _LEFT) * _POINTS / (_SMALL * _LETTER)
-    text = "waiting for X-ray"
     if (end_s - start_s) / max(line.end_s, 1e-6) * letters > len(text):
         axes.text(
             (start_s + end_s) / 2, 0.04 * axes.get_ylim()[1], text, fontsize=_SMALL - 1.5,
@@ -158,6 +170,7 @@ def _sampled(lane: Lane, times: tuple[float, ...]) -> list[int]:
 
 
 def _draw_legend(axes: Axes, line: RunTimeline) -> None:
+    """Name the processes above `axes`, where no curve is."""
     from matplotlib.patches import Patch
 
     if len(line.lanes) < 2:
@@ -167,9 +180,9 @@ def _draw_legend(axes: Axes, line: RunTimeline) -> None:
         for index, lane in enumerate(line.lanes)
     ]
     legend = axes.legend(
-        handles=handles, loc="upper right", fontsize=_SMALL - 1.5, labelcolor=COLOR.ink,
-        handlelength=0.9, handleheight=0.9, facecolor=COLOR.surface, edgecolor=COLOR.line,
-        framealpha=0.8,
+        handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=_LEGEND_COLUMNS,
+        fontsize=_SMALL - 1.5, labelcolor=COLOR.ink, handlelength=0.9, handleheight=0.9,
+        columnspacing=1.2, borderaxespad=0.2, borderpad=0.2, frameon=False,
     )  # fmt: skip
     for text in legend.get_texts():
         text.set_parse_math(False)

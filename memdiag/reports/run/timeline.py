@@ -12,7 +12,13 @@ from memdiag.reports.run.names import (
     process_name,
     shapes_text,
 )
-from memdiag.reports.run.peaks import peak_phase, peak_text, rise_bytes
+from memdiag.reports.run.peaks import (
+    activities,
+    largest_session,
+    peak_phase,
+    peak_text,
+    rise_bytes,
+)
 from memdiag.reports.text import plain, shortened
 from memdiag.thinning import thin
 from memdiag.units import MIB, format_duration, format_size
@@ -130,6 +136,8 @@ def run_timeline(
         max_lanes: processes with a lane: those with sessions, and of these the largest, go first.
         max_rows: rows of bars below a lane.
         max_bars: bars below a lane; those of the longest lives go first.
+
+    The sessions at the peak of the program, and the one with the largest rise, go before all.
     """
     with_sessions = {session.pid for session in run.sessions}
     order = sorted(
@@ -137,6 +145,9 @@ def run_timeline(
     )
     drawn = order[:max_lanes]
     names = model_names(run)
+    named = [activity.session.number for activity in activities(run, run.peak_s)]
+    largest = largest_session(run)
+    named += [largest.number] if largest is not None else []
     kept = thin(run.samples.rss_bytes, max_points)
     ends = [run.duration_s, *run.samples.t_s[-1:]]
     return RunTimeline(
@@ -150,7 +161,7 @@ def run_timeline(
         end_s=max(ends),
         end_xrays=_end_xrays(run),
         lanes=tuple(
-            _lane(process, run, names, max_points, (max_rows, max_bars))
+            _lane(process, run, names, max_points, (max_rows, max_bars), named)
             for process in run.processes
             if any(process is each for each in drawn)
         ),
@@ -178,21 +189,36 @@ def _lane(
     names: Mapping[str, str],
     max_points: int,
     max_bars: tuple[int, int],
+    named: Sequence[int],
 ) -> Lane:
-    """Return the lane of `process`; `max_bars` are the rows, and the bars in all."""
+    """Return the lane of `process`.
+
+    Args:
+        process: the process.
+        run: its recording.
+        names: the names of the models.
+        max_points: about the number of samples.
+        max_bars: the rows, and the bars in all.
+        named: the numbers of the sessions whose bars go first.
+    """
     max_rows, max_count = max_bars
     samples = process.samples
     kept = thin(samples.rss_bytes, max_points)
     sessions = [session for session in run.sessions if session.pid == process.pid]
     end_s = run.duration_s if process.ended_s is None else process.ended_s
     lives = {each.number: (_start_s(each), _end_s(each, end_s)) for each in sessions}
-    longest = sorted(sessions, key=lambda each: lives[each.number][0] - lives[each.number][1])
+    longest = sorted(
+        sessions,
+        key=lambda each: (each.number not in named, lives[each.number][0] - lives[each.number][1]),
+    )
     drawn = sorted(longest[:max_count], key=lambda each: each.number)
     placed = pack([lives[session.number] for session in drawn])
+    first = [row for session, row in zip(drawn, placed, strict=True) if session.number in named]
+    kept_rows = sorted(list(dict.fromkeys((*first, *sorted(placed))))[:max_rows])
     bars = [
-        _bar(session, row, end_s, names)
+        _bar(session, kept_rows.index(row), end_s, names)
         for session, row in zip(drawn, placed, strict=True)
-        if row < max_rows
+        if row in kept_rows
     ]
     peaks = [peak for peak in run.peaks if peak.session in lives]
     kept_peaks = thin([peak.peak_rss_bytes for peak in peaks], _MAX_MARKS)

@@ -153,7 +153,7 @@
     const small = narrow();
     const made = {
       font: font(c), paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", barmode: "overlay", bargap: 0, annotations: [],
-      margin: { l: small ? 44 : 62, r: 10, t: TOP, b: BOTTOM }, hovermode: "closest", dragmode: coarse ? false : "zoom",
+      margin: { l: small ? 56 : 62, r: 10, t: TOP, b: BOTTOM }, hovermode: "closest", dragmode: coarse ? false : "zoom",
       modebar: { bgcolor: "rgba(0,0,0,0)", color: c.muted, activecolor: c.ink },
       hoverlabel: { bgcolor: c.surface, bordercolor: c.muted, font: font(c), align: "left" },
       legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", itemclick: false, itemdoubleclick: false, bgcolor: "rgba(0,0,0,0)" },
@@ -177,7 +177,7 @@
       const isTree = each.kind === "tree", unit = isTree ? treeUnit : laneUnit, top = isTree ? highest : highestLane;
       made[each.layout] = {
         domain: domain(each), range: [0, (1.1 * top) / unit.by], fixedrange: true, gridcolor: c.line, zeroline: false, nticks: 4, tickformat: ",",
-        title: { text: unit.name, standoff: 6 },
+        title: { text: unit.name, standoff: small ? 2 : 6 },
       };
       const peak = isTree ? ` · peak ${line.is_peak_sampled ? "~" : ""}${size(line.peak_bytes)}` : ` · peak ${size(each.lane.peak_bytes)}`;
       titled(each, `<b>${isTree ? "all processes" : clipped(each.lane.label, letters(peak))}</b>${peak}`);

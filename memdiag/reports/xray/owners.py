@@ -11,6 +11,7 @@ from memdiag.records.attribution import (
     ARENA_SLACK,
     MODEL_FILE,
     Attribution,
+    CopyKind,
     Owner,
     OwnerKind,
 )
@@ -100,8 +101,17 @@ def owner_rows(attribution: Attribution, *, trimmed_bytes: int = 0) -> tuple[Own
     return tuple(sorted(rows, key=lambda row: (row.kind == "unnamed", -row.size_bytes, row.id)))
 
 
-def owner_table(rows: tuple[OwnerRow, ...], *, heading: str = "owner") -> Table:
-    """Return the table of `rows`."""
+def owner_table(
+    rows: tuple[OwnerRow, ...], *, heading: str = "owner", weights_kind: CopyKind | None = None
+) -> Table:
+    """Return the table of `rows`.
+
+    Args:
+        rows: the owners.
+        heading: the heading of their column.
+        weights_kind: the kind of copy whose colour weights have; None where copies are coloured by
+            their kinds.
+    """
     largest = max((row.size_bytes for row in rows), default=0)
     decimals = decimals_for(sum(row.size_bytes for row in rows))
     return Table(
@@ -115,7 +125,7 @@ def owner_table(rows: tuple[OwnerRow, ...], *, heading: str = "owner") -> Table:
         ),
         rows=tuple(
             Row(
-                Cell(row.label, color=_color(row.kind)),
+                Cell(row.label, color=_color(row.kind, weights_kind)),
                 rounded_mebibytes(row.size_bytes, decimals),
                 Cell(format_size(row.size_bytes), title=f"{row.size_bytes:,} bytes"),
                 row.percent,
@@ -165,9 +175,10 @@ def rounded_mebibytes(size: int, decimals: int) -> str:
     return f"<{10**-decimals:.{decimals}f}" if size > 0 and not text.strip("0.") else text
 
 
-def _color(kind: OwnerKind) -> str:
-    """Return the CSS colour of an owner; none for weights: each kind of copy has its own."""
-    return "transparent" if kind == "weights" else f"var(--{kind.replace('_', '-')})"
+def _color(kind: OwnerKind, weights_kind: CopyKind | None) -> str:
+    """Return the CSS colour of an owner: that of `weights_kind` for weights."""
+    shown = weights_kind if kind == "weights" else kind
+    return "transparent" if shown is None else f"var(--{shown.replace('_', '-')})"
 
 
 def _parts_beside(row: OwnerRow) -> str:
