@@ -139,7 +139,12 @@ def _arenas(
     )
     owners = {arena: numbers[session] for session, arena in owned.items()}
     return tuple(
-        Arena(session=owners.get(index), used_bytes=arena.used_bytes, slack_bytes=arena.slack_bytes)
+        Arena(
+            session=owners.get(index),
+            used_bytes=arena.used_bytes,
+            slack_bytes=arena.slack_bytes,
+            resident_slack_bytes=space.resident_bytes_of(arena.slack),
+        )
         for index, arena in enumerate(objects)
     )
 

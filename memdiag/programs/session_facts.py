@@ -15,6 +15,12 @@ MIN_TOGETHER_S = 1.0
 """Seconds that two sessions must be alive together: a program that replaces a session has both for
 a moment."""
 
+SHRINKAGE_CODE = (
+    'ro = onnxruntime.RunOptions(); ro.add_run_config_entry("memory.enable_memory_arena_shrinkage",'
+    ' "cpu:0"); session.run(None, feeds, ro)'
+)
+"""A run at whose end the arena returns free regions to the system."""
+
 
 def created_sessions(run: ProgramRun) -> list[ProgramSession]:
     """Return the sessions whose creation succeeded, in the order of their creation."""
@@ -103,6 +109,24 @@ def private_weight_bytes(session: ProgramSession) -> int | None:
     return memory.weight_bytes - (memory.mapped_weight_bytes or 0)
 
 
+def slack_bytes(session: ProgramSession) -> int | None:
+    """Return the resident bytes of the session's arena that are free; None if they are unknown.
+
+    Records of older versions have only the reserved bytes.
+    """
+    memory = session.memory
+    if memory is None:
+        return None
+    resident = memory.resident_slack_bytes
+    return memory.arena_slack_bytes if resident is None else resident
+
+
+def reserved_text(reserved: int, resident: int) -> str:
+    """Return `` (2.01 GiB reserved)`` if that is more than the resident bytes; else nothing."""
+    text = format_size(reserved)
+    return f" ({text} reserved)" if reserved > resident and text != format_size(resident) else ""
+
+
 def session_bytes(session: ProgramSession) -> int | None:
     """Return the bytes that the process would not need without the session; None if unknown.
 
@@ -115,7 +139,7 @@ def session_bytes(session: ProgramSession) -> int | None:
         weights = session.model.weight_bytes
     if memory is None or memory.arena_used_bytes is None:
         return weights
-    return max(weights or 0, memory.arena_used_bytes) + (memory.arena_slack_bytes or 0)
+    return max(weights or 0, memory.arena_used_bytes) + (slack_bytes(session) or 0)
 
 
 def total_bytes(sessions: Iterable[ProgramSession]) -> int | None:

@@ -250,6 +250,7 @@ def session_memories(
             sharing=sharing[number],
             arena_used_bytes=arena.used_bytes if arena else None,
             arena_slack_bytes=arena.slack_bytes if arena else None,
+            resident_slack_bytes=arena.resident_slack_bytes if arena else None,
             mapped_weight_bytes=round(mapped[number]) if number in mapped else None,
         )
     return found

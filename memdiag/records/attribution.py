@@ -134,12 +134,15 @@ class Arena(Record, frozen=True, kw_only=True):
 
     Attributes:
         session: the number of the session to which it belongs; None if it is not known.
-        used_bytes, slack_bytes: the bytes of its chunks in use, and of free ones.
+        used_bytes, slack_bytes: the bytes of its chunks in use, and of free ones, resident or not.
+        resident_slack_bytes: the resident bytes of the free ones; None in records of older
+            versions.
     """
 
     session: int | None
     used_bytes: int
     slack_bytes: int
+    resident_slack_bytes: int | None = None
 
 
 class Unidentifiable(Record, frozen=True, kw_only=True):

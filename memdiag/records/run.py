@@ -70,7 +70,10 @@ class SessionMemory(Record, frozen=True, kw_only=True):
             included.
         mapped_weight_bytes: the part of `weight_bytes` that is mapped from files, which all
             processes share; None in records of older versions.
-        arena_used_bytes, arena_slack_bytes: its arena; None if the arena was not identified.
+        arena_used_bytes, arena_slack_bytes: the bytes of its arena that are in use, and free,
+            resident or not; None if the arena was not identified.
+        resident_slack_bytes: the resident part of `arena_slack_bytes`; None in records of older
+            versions too.
     """
 
     weight_bytes: int | None
@@ -78,6 +81,7 @@ class SessionMemory(Record, frozen=True, kw_only=True):
     arena_used_bytes: int | None
     arena_slack_bytes: int | None
     mapped_weight_bytes: int | None = None
+    resident_slack_bytes: int | None = None
 
 
 class PhaseTime(Record, frozen=True, kw_only=True):

@@ -409,10 +409,7 @@ def _finding(size: int | None, *sessions: int) -> ProgramFinding:
         *(
             (
                 [_finding(20, 1, 2), _finding(30, *others)],
-                (
-                    "The findings may concern the same memory, so that their sizes do not add up:"
-                    " the largest is 30 MiB.",
-                ),
+                ("Findings can overlap: do not add their sizes. The largest is 30 MiB.",),
             )
             for others in [(2, 3), ()]
         ),

@@ -30,6 +30,7 @@ Python with onnxruntime takes; sessions that never ran (see `unused-session`).
 from collections.abc import Iterator
 
 from memdiag.programs.session_facts import (
+    SHRINKAGE_CODE,
     created_sessions,
     end_s,
     grouped,
@@ -85,7 +86,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
             remedy=(
                 "Release the session after its last use: del session, and each object that has it."
                 " If the next request needs it, return its arena at least, by a run with a small"
-                " input and the run option memory.enable_memory_arena_shrinkage set to cpu:0."
+                f" input: {SHRINKAGE_CODE}."
             ),
         )
 

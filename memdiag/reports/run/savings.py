@@ -28,8 +28,8 @@ def _together(findings: Sequence[ProgramFinding]) -> Iterator[str]:
         yield f"Together the findings could save {format_size(sum(sizes))}."
     else:
         yield (
-            "The findings may concern the same memory, so that their sizes do not add up: the"
-            f" largest is {format_size(max(sizes))}."
+            "Findings can overlap: do not add their sizes. The largest is"
+            f" {format_size(max(sizes))}."
         )
 
 
