@@ -41,8 +41,9 @@ def grouped(
 
 def model_name(session: ProgramSession) -> str:
     """Return the file name of the model, or its size if it was created from bytes."""
-    if session.model.path is not None:
-        return PurePath(session.model.path).name
+    path = session.model.path or session.model.same_file
+    if path is not None:
+        return PurePath(path).name
     return f"a model of {format_size(session.model.bytes or 0)} from bytes"
 
 

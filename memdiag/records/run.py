@@ -35,12 +35,15 @@ class SessionModel(Record, frozen=True, kw_only=True):
         bytes: the size of the file, or of the bytes; None if the file could not be read.
         digest: a hash of evenly spaced blocks and the size, for a session from bytes.
         weight_bytes: the bytes of all constant tensors; None if the model could not be read.
+        same_file: for a session from bytes, the file of another session with the same content;
+            None if there is none.
     """
 
     path: str | None
     bytes: int | None
     digest: str | None
     weight_bytes: int | None
+    same_file: str | None = None
 
 
 class InputShapes(Record, frozen=True, kw_only=True):
@@ -161,8 +164,12 @@ class ProgramSession(Record, frozen=True, kw_only=True):
 
     @property
     def model_key(self) -> str:
-        """What is equal for sessions of the same model: the path, or a hash of the bytes."""
-        return self.model.path or self.model.digest or f"session {self.number}"
+        """What is equal for sessions of the same model: the path, or a hash of the bytes.
+
+        Bytes that are the content of another session's file have its path.
+        """
+        model = self.model
+        return model.path or model.same_file or model.digest or f"session {self.number}"
 
 
 class RunPeak(Record, frozen=True, kw_only=True):

@@ -539,21 +539,25 @@ def _model(source: Any) -> dict[str, Any]:
             "path": None,
             "bytes": len(source),
             "address": id(source) + _BYTES_HEADER,
-            "digest": _digest(source),
+            "digest": content_digest(len(source), memoryview(source).__getitem__),
         }
     return {"path": os.path.abspath(os.fspath(source)), "bytes": None}
 
 
-def _digest(content: bytes) -> str:
-    """Return a hash of evenly spaced blocks and the length: whole models take too long."""
+def content_digest(length: int, read: Callable[[slice], Any]) -> str:
+    """Return a hash of evenly spaced blocks and the length: whole models take too long.
+
+    Args:
+        length: the bytes of the model.
+        read: returns the bytes at a slice; the last slice may reach beyond the end.
+    """
     # Not from hashlib, which loads OpenSSL: 4 MB.
     from _blake2 import blake2b
 
-    digest = blake2b(str(len(content)).encode(), digest_size=16)
-    view = memoryview(content)
-    step = max(SAMPLED_BLOCK_BYTES, len(content) // SAMPLED_BLOCKS)
-    for start in range(0, len(content), step):
-        digest.update(view[start : start + SAMPLED_BLOCK_BYTES])
+    digest = blake2b(str(length).encode(), digest_size=16)
+    step = max(SAMPLED_BLOCK_BYTES, length // SAMPLED_BLOCKS)
+    for start in range(0, length, step):
+        digest.update(read(slice(start, start + SAMPLED_BLOCK_BYTES)))
     return digest.hexdigest()
 
 

@@ -102,7 +102,8 @@ def _finding(session: ProgramSession, peak: RunPeak, slack: int) -> ProgramFindi
             f"the arena of {model_name(session)} (session {session.number}, process {session.pid})"
             f" keeps {format_size(slack)}{reserved_text(reserved or 0, slack)} that are free, and"
             f" was enlarged most by a run with {_shapes_text(peak.shapes)}. Of {runs:,} runs"
-            f" {large_runs:,} had such inputs, and 95 % had at most 1/{int(ratio):,} of their elements."
+            f" {large_runs:,} had such inputs, and 95 % had at most 1/{int(ratio):,} of their"
+            " elements."
         ),
         remedy=(
             "Split or limit such inputs, or let the run after one of them return free memory at"

@@ -69,6 +69,17 @@ def test_bytes_are_a_model_too() -> None:
     assert detected(program(session(1, model=content), session(2, model=other))) == []
 
 
+def test_bytes_of_a_file_are_the_model_of_the_file() -> None:
+    by_path = model("/models/m.onnx")
+    content = model(None, digest="abc", same_file="/models/m.onnx")
+    (found,) = detected(program(session(1, model=content), session(2, model=by_path)))
+    assert "m.onnx is loaded 2 times in process 10" in found.message
+    assert "(1 by path, 1 from bytes of the same content)" in found.message
+    assert found.bytes == WEIGHTS + MIB
+    other = model(None, digest="abc")
+    assert detected(program(session(1, model=other), session(2, model=by_path))) == []
+
+
 @pytest.mark.parametrize(
     ("options", "providers", "size", "message", "remedy"),
     [
