@@ -38,6 +38,7 @@ class RecordedProcess:
         runtime: the onnxruntime that was found in it from outside; None if it was not looked for.
         models: names of models that were found from outside, and whether it is certain that the
             process uses them.
+        has_searched_models: whether an X-ray has searched for their weights.
         connections: the number of connections of its hook.
         executable: its Python interpreter; empty if it is not known.
         import_path: the folders from which its Python imports modules.
@@ -71,6 +72,7 @@ class RecordedProcess:
         self.cpus_allowed = cpus_allowed(info.pid)
         self.runtime: LoadedRuntime | None = None
         self.models: dict[str, bool] = {}
+        self.has_searched_models = False
         self.connections = 0
         self.has_said_exit = False
         self.exit_rss_bytes: int | None = None

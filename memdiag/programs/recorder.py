@@ -26,6 +26,7 @@ from memdiag.programs.process_files import guess_models, loaded_runtime, proven_
 from memdiag.programs.process_tree import descendants, process_info, proportional_memory
 from memdiag.programs.recorded import RecordedProcess, RecordedSession
 from memdiag.programs.xray import ProcessXrayTask, session_memories
+from memdiag.records.attribution import Attribution
 from memdiag.records.run import ProcessXray, RunPeak, XrayReason
 from memdiag.runner.child import RECORDING_ADDRESS, is_measurement
 from memdiag.runner.observer import ProcessGone, Reading
@@ -845,9 +846,8 @@ class Recorder:
                     duration_s=round(self.now_s() - started_s, 6),
                 )
             )
-            if process.unrecorded and self._models is None:
-                found = proven_models(attribution)
-                process.models |= {PurePath(name).name: True for name in found}
+            if process.unrecorded:
+                _add_xrayed_models(process, attribution)
             memories = session_memories(keys, attribution, task.sessions)
             for session in task.sessions:
                 if session.process is process and is_latest:
@@ -963,8 +963,11 @@ def _runtime_note(process: RecordedProcess) -> str:
     words = [f"process {process.pid} ({' '.join(process.info.command)[:MAX_COMMAND]}) uses"]
     words += filter(None, ["onnxruntime", version, build and f"({build})"])
     words += ["with", ", ".join(process.used_models)] if process.used_models else []
-    if process.uncertain_models:
-        words += ["and may use", ", ".join(process.uncertain_models)]
+    names = ", ".join(process.uncertain_models)
+    if names and process.has_searched_models:
+        words += ["and may use", names]
+    elif names:
+        words += ["and has in its memory, without a search for weights, the names", names]
     return " ".join(words)
 
 
@@ -973,6 +976,17 @@ def _add_models(process: RecordedProcess) -> None:
     with suppress(XrayError):  # it has ended
         for path, is_used in guess_models(process.pid):
             process.models[path.name] = is_used or process.models.get(path.name, False)
+
+
+def _add_xrayed_models(process: RecordedProcess, attribution: Attribution) -> None:
+    """Store the models whose weights are in `process`, and forget those that are only named."""
+    indices = {index for copy in attribution.copies for index in copy.models or (0,)}
+    found = {PurePath(attribution.models[index].name).name for index in indices}
+    process.models = {
+        name: is_used for name, is_used in process.models.items() if is_used or name in found
+    }
+    process.models |= {PurePath(name).name: True for name in proven_models(attribution)}
+    process.has_searched_models = True
 
 
 def _pass_on(pipes: Sequence[tuple[int, int | None]]) -> None:

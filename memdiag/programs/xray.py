@@ -18,7 +18,7 @@ from memdiag.attribution.search_target import SearchTarget, search_target
 from memdiag.errors import MemdiagError, ModelError, XrayError
 from memdiag.model.model_file import open_model
 from memdiag.programs.optimizing_jobs import optimizing_jobs
-from memdiag.programs.process_files import guess_models, with_guess_note
+from memdiag.programs.process_files import guess_models, named_models, with_guess_note
 from memdiag.programs.recorded import RecordedSession
 from memdiag.records.attribution import Attribution
 from memdiag.records.codec import decode, encode
@@ -161,7 +161,14 @@ def examine(
         }
         found = take_xray(pid, list(targets.values()), sessions=addresses)
         if not sessions and models is None:
-            found = with_guess_note(found, [are_used[key] for key in targets])
+            certain = [are_used[key] for key in targets]
+            named = named_models(found, certain)
+            found = with_guess_note(found, certain)
+            targets = {
+                key: target
+                for index, (key, target) in enumerate(targets.items())
+                if index not in named
+            }
         yield list(targets), found
         with suppress(MemdiagError, OSError):  # the process has ended; no space
             fused = _fused_search_targets(targets, found, sessions, lock, folder, stack)
