@@ -92,6 +92,8 @@ class Copy(Record, frozen=True, kw_only=True):
             ``prepack`` (a kernel, before the first run) or ``kernel`` (a kernel that ran).
         models: indices into the attribution's `models` of the models with this content; empty if
             only one model was searched.
+        private_bytes: the part of `resident_bytes` that no other process maps; None for copies in
+            mapped files, and in records of older versions.
     """
 
     weights: tuple[str, ...]
@@ -106,6 +108,7 @@ class Copy(Record, frozen=True, kw_only=True):
     in_use: bool | None
     made_by: str | None
     models: tuple[int, ...] = ()
+    private_bytes: int | None = None
 
 
 class AddressRange(Record, frozen=True, kw_only=True):

@@ -37,13 +37,10 @@ while the session was created, up to the weights of the model.
 Less than 16 MiB in all, a fraction of what Python with onnxruntime takes in each process;
 weights that are mapped; processes that did not run at the same time; sessions that a forked
 process inherited, whose memory the system shares. Of processes without recorded sessions
-(`memdiag watch --xray`), models are the same if file name and size of the weights are.
-Copies at the same address in several processes count only as far as the proportional sets
-prove that they are no pages of a fork.
+(`memdiag watch --xray`), models are the same if file name and size of the weights are, and
+only pages that no other process maps are counted: a fork shares the others with its parent.
 """
 
-import sys
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from memdiag.programs.session_facts import (
@@ -102,45 +99,22 @@ def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
         for key, copies in weight_copies(xray).items():
             by_model.setdefault(key, []).append((xray, list(filter(is_private, copies))))
     for key, holders in by_model.items():
-        sizes = [sum(copy.resident_bytes for copy in copies) for _, copies in holders]
-        extra = sum(sizes) - max(sizes, default=0)
-        # Copies that are at one address in several processes may be the pages of a fork.
-        unlike = _at_different_addresses([copies for _, copies in holders])
-        proven = max(unlike, extra - _shared_bytes(run))
-        if proven >= _MIN_BYTES:
-            more = " (more if pages that look shared are not)" if proven < extra else ""
+        # Pages that a fork shares with its parent are private to neither.
+        sizes = [sum(copy.private_bytes or 0 for copy in copies) for _, copies in holders]
+        size = sum(sizes) - max(sizes, default=0)
+        if size >= _MIN_BYTES:
             processes = listed_processes([xray for xray, _ in holders])
             yield ProgramFinding(
                 rule=RULE.name,
                 sessions=(),
-                bytes=proven,
+                bytes=size,
                 message=(
                     f"{len(holders)} processes have equal weights of {key.name} at the same time"
-                    f" ({processes}): sharing the weights would save at least"
-                    f" {format_size(proven)}{more}."
+                    f" ({processes}), {format_size(sum(sizes))} in private memory: sharing the"
+                    f" weights would save {format_size(size)}."
                 ),
                 remedy=_BY_PATH,
             )
-
-
-def _at_different_addresses(copies_of: Sequence[Sequence[Copy]]) -> int:
-    """Return the bytes of the copies of all processes but one, equal addresses counted once."""
-    seen: set[tuple[int, int]] = set()
-    sizes = []
-    for copies in copies_of:
-        own = [copy for copy in copies if (copy.address, copy.bytes) not in seen]
-        seen |= {(copy.address, copy.bytes) for copy in own}
-        sizes.append(sum(copy.resident_bytes for copy in own))
-    return sum(sizes) - max(sizes, default=0)
-
-
-def _shared_bytes(run: ProgramRun) -> int:
-    """Return how much the resident sets count more than once, at the last reading of both."""
-    samples = run.samples
-    if not samples.pss_bytes or not samples.t_s:
-        return sys.maxsize
-    index = max(0, bisect_right(samples.t_s, samples.proportional_t_s[-1]) - 1)
-    return max(0, samples.rss_bytes[index] - samples.pss_bytes[-1])
 
 
 def _alive_together(run: ProgramRun, xrays: list[ProcessXray]) -> list[ProcessXray]:

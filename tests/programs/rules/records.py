@@ -161,6 +161,7 @@ def copy(weight: str, address: int, *, size: int = 10 * MIB, **changes: Any) -> 
         "verified_bytes": size,
         "in_use": True,
         "made_by": None,
+        "private_bytes": size,
     }
     return Copy(**{**given, **changes})
 
