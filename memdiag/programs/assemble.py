@@ -158,6 +158,7 @@ def _process(process: RecordedProcess, root: int, exit_code: int | None) -> Prog
         samples=process.timeline.samples(),
         cpus_allowed=process.cpus_allowed,
         forked_from=process.forked_from,
+        telemetry=process.telemetry,
         inherited=tuple(
             InheritedSession(
                 session=each.session.number, run_count=each.run_count, is_running=each.is_running

@@ -240,6 +240,8 @@ class ProgramProcess(Record, frozen=True, kw_only=True):
             control groups, when it started or last created a session; None if it is not known.
         forked_from: the process that it is a fork of, if that had imported onnxruntime.
         inherited: the sessions that were alive in that process at the fork.
+        telemetry: whether its environment leaves onnxruntime's telemetry on, which 1.29 and newer
+            have; None if that is not known.
     """
 
     pid: int
@@ -259,6 +261,7 @@ class ProgramProcess(Record, frozen=True, kw_only=True):
     inherited: tuple[InheritedSession, ...] = ()
     peak_pss_s: float | None = None
     earlier_peak_rss_bytes: int | None = None
+    telemetry: bool | None = None
 
 
 class ProgramFinding(Record, frozen=True, kw_only=True):
