@@ -190,9 +190,11 @@ class Recorder:
         period_s: float = SAMPLE_S,
         models: Sequence[Path] | None = None,
         run_pause: RunPause | None = None,
+        earlier_sessions: int = 0,
     ) -> None:
         self._xray = xray
         self._run_pause = run_pause
+        self._earlier_sessions = earlier_sessions
         self._period_s = period_s
         self._models = models
         self.watches = False
@@ -848,7 +850,12 @@ class Recorder:
             )
             if process.unrecorded:
                 _add_xrayed_models(process, attribution)
-            memories = session_memories(keys, attribution, task.sessions)
+            memories = session_memories(
+                keys,
+                attribution,
+                task.sessions,
+                earlier_sessions=self._earlier_sessions if process is self.processes[0] else 0,
+            )
             for session in task.sessions:
                 if session.process is process and is_latest:
                     session.memory = memories[session.number]

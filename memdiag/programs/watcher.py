@@ -39,7 +39,8 @@ def main() -> None:
     is then written to FOLDER, unless that is empty.
     """
     version, pid, earlier_sessions, folder, *options = sys.argv[1:]
-    with closing(Recorder(xray="--no-xray" not in options)) as recorder:
+    earlier = int(earlier_sessions)
+    with closing(Recorder(xray="--no-xray" not in options, earlier_sessions=earlier)) as recorder:
         info = process_info(int(pid))
         origin_s = time.perf_counter() - recorder.now_s()
         parts = _Parts(recorder)
@@ -55,7 +56,7 @@ def main() -> None:
             command,
             None,
             memdiag_version=version,
-            earlier_sessions=int(earlier_sessions),
+            earlier_sessions=earlier,
         )
     record = encode(run)
     if parts.request:
