@@ -9,7 +9,8 @@ several threads at once.
 
 The bytes of a finding are the weights and arenas of all sessions but the largest, from the
 last X-ray of the process, without weights that are mapped from a file, which sessions
-share. Without an X-ray they are the bytes of the weights in the model.
+share. Without an X-ray they are an estimate: the private memory that the creations kept, or
+at least the bytes of the weights in the model.
 
 ## What to do
 
@@ -162,7 +163,8 @@ def _finding(processes: Sequence[Sequence[ProgramSession]], size: int | None) ->
     )
     cost = ""
     if size is not None:
-        cost = f" One session{'' if len(processes) == 1 else ' each'} would save {size_text(size)}."
+        each = "" if len(processes) == 1 else " each"
+        cost = f" One session{each} would save {size_text(size, sessions)}."
     if not differing:
         return ProgramFinding(
             rule=RULE.name,

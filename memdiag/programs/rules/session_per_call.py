@@ -109,7 +109,7 @@ def _finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramFinding:
     if kept:
         message += (
             f" {sum(map(len, kept))} of them were alive at the same time, which takes"
-            f" {size_text(size)} more than one{'' if len(kept) == 1 else ' in each process'}."
+            f" {size_text(size, sessions)} more than one{'' if len(kept) == 1 else ' in each process'}."
         )
     return ProgramFinding(
         rule=RULE.name,

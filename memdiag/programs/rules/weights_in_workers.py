@@ -13,8 +13,9 @@ MiB with external data and prepacking off, or with the saved packed weight. The 
 of each process still counts mapped pages: compare proportional sets.
 
 The bytes are the copies in private memory in the last X-ray of each process, except for
-those of one process. Without an X-ray they are taken from the growth of private memory
-while the session was created, up to the weights of the model.
+those of one process. Without an X-ray they are an estimate: the private memory that
+creating the sessions kept, which includes what malloc retains. At least the weights in the
+file are saved.
 
 ## What to do
 
@@ -47,6 +48,7 @@ from memdiag.programs.session_facts import (
     alive_together,
     created_sessions,
     grouped,
+    kept_bytes,
     model_name,
     numbers,
     private_weight_bytes,
@@ -71,7 +73,6 @@ RULE = Rule(
     needs_sessions=False,
 )
 _MIN_BYTES = 16 * MIB
-_AFTER_CREATION = ("first_run", "steady")
 _BY_PATH = (
     "Save the model once with its packed weights, which all processes then map from one file, or"
     " use external data with session.disable_prepacking: memdiag explain weights-in-workers shows"
@@ -85,10 +86,9 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     for same in grouped(created_sessions(run), lambda each: each.model_key):
         together = alive_together(same)
         processes = grouped(together, lambda each: each.pid)
-        private = [sum(map(_private_bytes, sessions)) for sessions in processes]
-        size = sum(private) - max(private, default=0)
+        size = _without_largest([sum(map(_private_bytes, sessions)) for sessions in processes])
         if len(processes) > 1 and size >= _MIN_BYTES:
-            yield _finding(together, len(processes), sum(private), size)
+            yield _finding(processes, size)
 
 
 def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
@@ -101,7 +101,7 @@ def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
     for key, holders in by_model.items():
         # Pages that a fork shares with its parent are private to neither.
         sizes = [sum(copy.private_bytes or 0 for copy in copies) for _, copies in holders]
-        size = sum(sizes) - max(sizes, default=0)
+        size = _without_largest(sizes)
         if size >= _MIN_BYTES:
             processes = listed_processes([xray for xray, _ in holders])
             yield ProgramFinding(
@@ -125,22 +125,30 @@ def _alive_together(run: ProgramRun, xrays: list[ProcessXray]) -> list[ProcessXr
 
 
 def _private_bytes(session: ProgramSession) -> int:
-    """Return the bytes of the private copies of the weights, 0 if they are not known."""
+    """Return the bytes of the private copies of the weights, 0 if they are not known.
+
+    Without an X-ray they are an estimate: the private memory that the creation kept.
+    """
+    measured = private_weight_bytes(session)
+    return measured if measured is not None else kept_bytes(session) or 0
+
+
+def _least_private_bytes(session: ProgramSession) -> int:
+    """Return the bytes that copies of the weights have at least."""
     measured = private_weight_bytes(session)
     if measured is not None:
         return measured
-    phases = [phase for phase in session.phases if phase.name not in _AFTER_CREATION]
-    if not phases or session.model.weight_bytes is None:
-        return 0
-    before, after = phases[0].start.anonymous_bytes, phases[-1].end.anonymous_bytes
-    if before is None or after is None:
-        return 0
-    return max(0, min(after - before, session.model.weight_bytes))
+    return min(kept_bytes(session) or 0, session.model.weight_bytes or 0)
 
 
-def _finding(
-    sessions: Sequence[ProgramSession], process_count: int, private: int, size: int
-) -> ProgramFinding:
+def _without_largest(sizes: Sequence[int]) -> int:
+    """Return the sum of `sizes` except for the largest: what one shared copy would save."""
+    return sum(sizes) - max(sizes, default=0)
+
+
+def _finding(processes: Sequence[Sequence[ProgramSession]], size: int) -> ProgramFinding:
+    """Return the finding for the sessions of each process, which would save `size` bytes."""
+    sessions = [session for same in processes for session in same]
     first = sessions[0]
     path = first.model.path
     if path is None:
@@ -155,10 +163,26 @@ def _finding(
         sessions=numbers(sessions),
         bytes=size,
         message=(
-            f"{model_name(first)} is loaded by {process_count} processes at the same time"
-            f" ({process_ids(sessions)}). Together they hold {format_size(private)} of weights."
-            f" One shared copy needs {format_size(private - size)}, so {format_size(size)} could be"
-            " saved."
+            f"{model_name(first)} is loaded by {len(processes)} processes at the same time"
+            f" ({process_ids(sessions)}). {_cost(processes, size)}"
         ),
         remedy=remedy,
+    )
+
+
+def _cost(processes: Sequence[Sequence[ProgramSession]], size: int) -> str:
+    """Return what the copies take, and whether that was measured."""
+    if all(private_weight_bytes(each) is not None for same in processes for each in same):
+        total = sum(_private_bytes(each) for same in processes for each in same)
+        return (
+            f"Together they hold {format_size(total)} of weights. One shared copy needs"
+            f" {format_size(total - size)}, so {format_size(size)} could be saved."
+        )
+    least = _without_largest([sum(map(_least_private_bytes, same)) for same in processes])
+    text = (
+        "No X-ray measured the copies: by the private memory that creating the sessions kept, one"
+        f" shared copy would save about {format_size(size)}"
+    )
+    return (
+        f"{text}{f', at least {format_size(least)} (weights in the file)' if least < size else ''}."
     )

@@ -37,6 +37,11 @@ def test_all_copies_but_one_could_be_shared() -> None:
 def test_without_an_xray_the_growth_of_private_memory_counts() -> None:
     (found,) = findings(RULE, program(*workers(memory=None, phases=creation_phases(45 * MIB))))
     assert found.bytes == 90 * MIB
+    assert "one shared copy would save about 90 MiB." in found.message
+    (found,) = findings(RULE, program(*workers(memory=None, phases=creation_phases(160 * MIB))))
+    assert found.bytes == 320 * MIB
+    assert "No X-ray measured the copies" in found.message
+    assert "about 320 MiB, at least 100 MiB (weights in the file)." in found.message
 
 
 def test_a_model_from_bytes_must_be_loaded_by_path() -> None:
