@@ -45,9 +45,13 @@ def _copies(run: ProgramRun) -> Iterator[str]:
     if not found:
         return
     copied, weights, path, session = max(found, key=lambda each: each[0] - each[1])
+    others = ""
+    is_alone = session.memory is not None and session.memory.sharing == 1
+    if run.earlier_sessions and is_alone and session.pid == run.processes[0].pid:
+        others = " (sessions from before the recording may have part of them)"
     yield (
         f"S{session_name(session, model_names(run))[1:]} has {format_size(copied)} of copies of"
-        f" {format_size(weights)} of weights: memdiag check {shlex.quote(plain(path))} explains"
+        f" {format_size(weights)} of weights{others}: memdiag check {shlex.quote(plain(path))} explains"
         " them."
     )
 
