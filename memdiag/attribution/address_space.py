@@ -96,6 +96,7 @@ class AddressSpace:
         regions: the regions, in the order of addresses.
         resident: resident byte ranges of all regions.
         anonymous: resident byte ranges that no file backs.
+        exclusive: resident byte ranges that no other process maps.
         partial: whether the process ended while it was read.
         drift_bytes: sum over regions of the difference between the resident pages and the kernel's
             count: the bytes that a running process changed meanwhile.
@@ -105,6 +106,7 @@ class AddressSpace:
     regions: tuple[Region, ...]
     resident: Ranges
     anonymous: Ranges
+    exclusive: Ranges
     partial: bool
     drift_bytes: int
 
@@ -258,6 +260,7 @@ def _ascending(regions: Iterable[Region]) -> Iterator[Region]:
 
 def _with_pages(pid: int, regions: tuple[Region, ...], pagemap: int) -> AddressSpace:
     resident, anonymous = [intervals.empty()], [intervals.empty()]
+    exclusive = [intervals.empty()]
     partial, drift = False, 0
     for region in regions:
         if not region.rss:
@@ -270,11 +273,13 @@ def _with_pages(pid: int, regions: tuple[Region, ...], pagemap: int) -> AddressS
         drift += abs(int(counted.sum()) * PAGE - region.rss)
         resident.append(_runs(counted, region.start))
         anonymous.append(_runs(counted & (flags & _FILE == 0), region.start))
+        exclusive.append(_runs(counted & (flags & _EXCLUSIVE != 0), region.start))
     return AddressSpace(
         pid=pid,
         regions=regions,
         resident=intervals.union(*resident),
         anonymous=intervals.union(*anonymous),
+        exclusive=intervals.union(*exclusive),
         partial=partial,
         drift_bytes=drift,
     )

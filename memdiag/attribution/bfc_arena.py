@@ -20,7 +20,7 @@ leaves such blocks out. Each region must end according to its size, and its chun
 doubly linked chain from its start to its end. If the heap cannot be walked, no arena is found.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -60,11 +60,13 @@ class ArenaObject(NamedTuple):
         address: address of the vector of regions in the arena's object.
         used_bytes: bytes of chunks in use.
         slack_bytes: bytes of free chunks.
+        slack: byte ranges of the free chunks, resident or not.
     """
 
     address: int
     used_bytes: int
     slack_bytes: int
+    slack: Ranges
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,14 +135,11 @@ def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Arena
     )
 
 
-def _object(address: int, chunks: Iterable["_Chunk"]) -> ArenaObject:
-    used = free = 0
-    for chunk in chunks:
-        if chunk.used:
-            used += chunk.end - chunk.start
-        else:
-            free += chunk.end - chunk.start
-    return ArenaObject(address, used, free)
+def _object(address: int, chunks: Sequence["_Chunk"]) -> ArenaObject:
+    used = sum(chunk.end - chunk.start for chunk in chunks if chunk.used)
+    free = [(chunk.start, chunk.end) for chunk in chunks if not chunk.used]
+    slack = intervals.normal(np.array(free, np.int64).reshape(-1, 2))
+    return ArenaObject(address, used, intervals.total(slack), slack)
 
 
 class _Chunk(NamedTuple):
@@ -316,7 +315,7 @@ def _chain(
     return chain if address == region.end and index == _NONE else None
 
 
-def _merged(arenas: Iterable[_Arena]) -> Arenas:
+def _merged(arenas: Sequence[_Arena]) -> Arenas:
     """Return all arenas as one; regions of two arenas with different chunks are inconsistent."""
     unique = list(dict.fromkeys(arenas))
     all_regions: Ranges = np.array(

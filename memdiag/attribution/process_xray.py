@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from memdiag.attribution import intervals
 from memdiag.attribution.address_ranges import address_ranges
 from memdiag.attribution.address_space import AddressSpace, read_address_space
 from memdiag.attribution.heap import Heap
@@ -139,7 +140,12 @@ def _arenas(
     )
     owners = {arena: numbers[session] for session, arena in owned.items()}
     return tuple(
-        Arena(session=owners.get(index), used_bytes=arena.used_bytes, slack_bytes=arena.slack_bytes)
+        Arena(
+            session=owners.get(index),
+            used_bytes=arena.used_bytes,
+            slack_bytes=arena.slack_bytes,
+            resident_slack_bytes=space.resident_bytes_of(arena.slack),
+        )
         for index, arena in enumerate(objects)
     )
 
@@ -161,6 +167,7 @@ def _copy(
         parameters=copy.parameters,
         bytes=copy.nbytes,
         resident_bytes=space.resident_bytes_of(extent),
+        private_bytes=intervals.total(intervals.intersect(space.exclusive, extent)),
         address=address,
         backing=Backing(kind="anonymous"),
         verified_bytes=found.verified_bytes,

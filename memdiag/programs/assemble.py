@@ -4,7 +4,7 @@ import os
 import re
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePath
@@ -16,6 +16,7 @@ from memdiag.model.model_file import open_model
 from memdiag.programs.recorded import RecordedProcess, RecordedSession
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.rules import program_findings
+from memdiag.programs.same_models import files_of_bytes
 from memdiag.records.codec import escaped
 from memdiag.records.profile import Samples
 from memdiag.records.run import (
@@ -79,6 +80,7 @@ def assemble_run(
     duration_s = recorder.now_s()
     if recorder.watched_s is not None:
         duration_s = recorder.watched_s + recorder.end_xrays_s
+    same_files = files_of_bytes(each.description["model"] for each in recorder.sessions)
     run = ProgramRun(
         schema=RUN_SCHEMA,
         command=tuple(command),
@@ -90,7 +92,7 @@ def assemble_run(
         peak_pss_bytes=max(pss, default=None),
         processes=processes,
         sessions=tuple(
-            _session(each, forked_run_counts[each.number]) for each in recorder.sessions
+            _session(each, forked_run_counts[each.number], same_files) for each in recorder.sessions
         ),
         peaks=tuple(recorder.peaks),
         samples=TreeSamples(
@@ -156,6 +158,7 @@ def _process(process: RecordedProcess, root: int, exit_code: int | None) -> Prog
         samples=process.timeline.samples(),
         cpus_allowed=process.cpus_allowed,
         forked_from=process.forked_from,
+        telemetry=process.telemetry,
         inherited=tuple(
             InheritedSession(
                 session=each.session.number, run_count=each.run_count, is_running=each.is_running
@@ -165,7 +168,9 @@ def _process(process: RecordedProcess, root: int, exit_code: int | None) -> Prog
     )
 
 
-def _session(session: RecordedSession, forked_run_count: int) -> ProgramSession:
+def _session(
+    session: RecordedSession, forked_run_count: int, same_files: Mapping[str, str]
+) -> ProgramSession:
     described = session.description
     callers = tuple(
         Caller(file=file, line=line, function=function)
@@ -175,7 +180,7 @@ def _session(session: RecordedSession, forked_run_count: int) -> ProgramSession:
     return ProgramSession(
         number=session.number,
         pid=session.process.pid,
-        model=_model(session),
+        model=_model(session, same_files),
         library=_library(callers[0].file) if callers else None,
         created_at=created_at(session),
         called_from=_called_from(callers),
@@ -202,15 +207,22 @@ def _session(session: RecordedSession, forked_run_count: int) -> ProgramSession:
     )
 
 
-def _model(session: RecordedSession) -> SessionModel:
+def _model(session: RecordedSession, same_files: Mapping[str, str]) -> SessionModel:
     described = session.description["model"]
     path = described["path"]
-    size, weights = described["bytes"], None
+    digest, size = described.get("digest"), described["bytes"]
     if path is not None:
         with suppress(OSError):
             size = os.stat(path).st_size
-        weights = _weight_bytes(path)
-    return SessionModel(path=path, bytes=size, digest=described.get("digest"), weight_bytes=weights)
+    same_file = same_files.get(digest)
+    file = path or same_file
+    return SessionModel(
+        path=path,
+        bytes=size,
+        digest=digest,
+        weight_bytes=None if file is None else _weight_bytes(file),
+        same_file=same_file,
+    )
 
 
 @cache

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from memdiag.attribution.process_memory import CHUNK_BYTES, ProcessMemory
 from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
 from memdiag.records.attribution import Attribution
+from memdiag.units import some_of
 
 MAX_GUESSES = 20
 """Models that are searched for if none is given."""
@@ -82,6 +83,8 @@ def guess_models(pid: int) -> tuple[GuessedModel, ...]:
 def with_guess_note(attribution: Attribution, are_used: Sequence[bool]) -> Attribution:
     """Return an X-ray with the models of `guess_models`, with a note of where they are from.
 
+    Models that are only named in the memory of the process are left out (see `named_models`).
+
     Args:
         attribution: the X-ray.
         are_used: which of its models the process uses, as far as its files tell.
@@ -89,15 +92,63 @@ def with_guess_note(attribution: Attribution, are_used: Sequence[bool]) -> Attri
     note = "no model was given, and none was found; name it with --model to identify its weights"
     if attribution.models:
         proven = set(proven_models(attribution))
-        by_use: dict[bool, list[str]] = {True: [], False: []}
+        named = named_models(attribution, are_used)
+        used: list[str] = []
+        maybe: list[str] = []
         for model, is_used in zip(attribution.models, are_used, strict=True):
-            by_use[is_used or model.name in proven].append(model.name)
-        used, maybe = (", ".join(by_use[is_used]) for is_used in (True, False))
-        texts = [f"the process uses {used}"] if used else []
+            (used if is_used or model.name in proven else maybe).append(model.name)
+        only_named = [attribution.models[index].name for index in sorted(named)]
+        maybe = [name for name in maybe if name not in only_named]
+        texts = [f"the process uses {', '.join(used)}"] if used else []
         if maybe:
-            texts.append(f"it may use {maybe}, by files or paths in its memory, not by weights")
+            names = ", ".join(maybe)
+            texts.append(f"it may use {names}, by files or paths in its memory, not by weights")
+        if only_named:
+            texts.append(
+                "only named in its memory, with no weights of their own found there:"
+                f" {some_of(only_named)}"
+            )
         note = f"models were searched for, as none was named: {'; '.join(texts)}"
+        attribution = _without_models(attribution, named)
     return msgspec.structs.replace(attribution, notes=(note, *attribution.notes))
+
+
+def named_models(attribution: Attribution, are_used: Sequence[bool]) -> frozenset[int]:
+    """Return the indices of the models that are only named in the memory of the process.
+
+    No file tells that the process uses them, and all of their weights there, if any, are weights
+    of a model that it uses: an optimized model in the folder of the original has some. Without a
+    model that it uses there are none.
+
+    Args:
+        attribution: the X-ray.
+        are_used: which of its models the process uses, as far as its files tell.
+    """
+    proven = set(proven_models(attribution))
+    models = enumerate(zip(attribution.models, are_used, strict=True))
+    used = {index for index, (model, is_used) in models if is_used or model.name in proven}
+    if not used:
+        return frozenset()
+    unexplained = {
+        index for copy in attribution.copies if not used & {*copy.models} for index in copy.models
+    }
+    return frozenset(range(len(are_used))) - used - unexplained
+
+
+def _without_models(attribution: Attribution, left_out: Set[int]) -> Attribution:
+    """Return `attribution` without models whose weights are those of others, too."""
+    kept = [index for index in range(len(attribution.models)) if index not in left_out]
+    numbers = {index: number for number, index in enumerate(kept)} if len(kept) > 1 else {}
+    return msgspec.structs.replace(
+        attribution,
+        models=tuple(attribution.models[index] for index in kept),
+        copies=tuple(
+            msgspec.structs.replace(
+                copy, models=tuple(numbers[index] for index in copy.models if index in numbers)
+            )
+            for copy in attribution.copies
+        ),
+    )
 
 
 def proven_models(attribution: Attribution) -> Iterator[str]:

@@ -38,7 +38,9 @@ class RecordedProcess:
         runtime: the onnxruntime that was found in it from outside; None if it was not looked for.
         models: names of models that were found from outside, and whether it is certain that the
             process uses them.
+        has_searched_models: whether an X-ray has searched for their weights.
         connections: the number of connections of its hook.
+        telemetry: whether its environment leaves onnxruntime's telemetry on; None if unknown.
         executable: its Python interpreter; empty if it is not known.
         import_path: the folders from which its Python imports modules.
         has_said_exit: whether its hook has sent the last counts of runs.
@@ -65,6 +67,7 @@ class RecordedProcess:
         self.onnxruntime: str | None = None
         self.build: str | None = None
         self.python: str | None = None
+        self.telemetry: bool | None = None
         self.executable = ""
         self.import_path: tuple[str, ...] = ()
         self.forked_from: int | None = None
@@ -73,6 +76,7 @@ class RecordedProcess:
         self.cpus_allowed = cpus_allowed(info.pid)
         self.runtime: LoadedRuntime | None = None
         self.models: dict[str, bool] = {}
+        self.has_searched_models = False
         self.connections = 0
         self.has_said_exit = False
         self.exit_rss_bytes: int | None = None
@@ -129,6 +133,7 @@ class RecordedProcess:
         self.info = process_info(self.pid) or self.info
         self.onnxruntime, self.build = fields["onnxruntime"], fields["build"]
         self.python, self.forked_from = fields["python"], fields["forked_from"]
+        self.telemetry = fields["telemetry"]
         self.executable, self.import_path = fields["executable"], tuple(fields["import_path"])
         if parent is not None:
             earlier = {local: each.session for local, each in parent.inherited.items()}

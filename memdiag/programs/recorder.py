@@ -40,6 +40,7 @@ from memdiag.units import counted, format_duration, format_size, some_of
 
 if TYPE_CHECKING:
     from memdiag.programs.xray import ProcessXrayTask
+    from memdiag.records.attribution import Attribution
 
 HOOK_FOLDER: Final = Path(__file__).parent / "hook"
 
@@ -197,9 +198,11 @@ class Recorder:
         period_s: float = SAMPLE_S,
         models: Sequence[Path] | None = None,
         run_pause: RunPause | None = None,
+        earlier_sessions: int = 0,
     ) -> None:
         self._xray = xray
         self._run_pause = run_pause
+        self._earlier_sessions = earlier_sessions
         self._period_s = period_s
         self._models = models
         self.watches = False
@@ -839,7 +842,6 @@ class Recorder:
         when_done: Callable[[], None],
     ) -> None:
         """Store the result of an X-ray that has ended."""
-        from memdiag.programs.process_files import proven_models
         from memdiag.programs.xray import session_memories
 
         self._selector.unregister(task.reading)
@@ -861,10 +863,14 @@ class Recorder:
                     duration_s=round(self.now_s() - started_s, 6),
                 )
             )
-            if process.unrecorded and self._models is None:
-                found = proven_models(attribution)
-                process.models |= {PurePath(name).name: True for name in found}
-            memories = session_memories(keys, attribution, task.sessions)
+            if process.unrecorded:
+                _add_xrayed_models(process, attribution)
+            memories = session_memories(
+                keys,
+                attribution,
+                task.sessions,
+                earlier_sessions=self._earlier_sessions if process is self.processes[0] else 0,
+            )
             for session in task.sessions:
                 if session.process is process and is_latest:
                     session.memory = memories[session.number]
@@ -979,8 +985,11 @@ def _runtime_note(process: RecordedProcess) -> str:
     words = [f"process {process.pid} ({' '.join(process.info.command)[:MAX_COMMAND]}) uses"]
     words += filter(None, ["onnxruntime", version, build and f"({build})"])
     words += ["with", ", ".join(process.used_models)] if process.used_models else []
-    if process.uncertain_models:
-        words += ["and may use", ", ".join(process.uncertain_models)]
+    names = ", ".join(process.uncertain_models)
+    if names and process.has_searched_models:
+        words += ["and may use", names]
+    elif names:
+        words += ["and has in its memory, without a search for weights, the names", names]
     return " ".join(words)
 
 
@@ -991,6 +1000,19 @@ def _add_models(process: RecordedProcess) -> None:
     with suppress(XrayError):  # it has ended
         for path, is_used in guess_models(process.pid):
             process.models[path.name] = is_used or process.models.get(path.name, False)
+
+
+def _add_xrayed_models(process: RecordedProcess, attribution: Attribution) -> None:
+    """Store the models whose weights are in `process`, and forget those that are only named."""
+    from memdiag.programs.process_files import proven_models
+
+    indices = {index for copy in attribution.copies for index in copy.models or (0,)}
+    found = {PurePath(attribution.models[index].name).name for index in indices}
+    process.models = {
+        name: is_used for name, is_used in process.models.items() if is_used or name in found
+    }
+    process.models |= {PurePath(name).name: True for name in proven_models(attribution)}
+    process.has_searched_models = True
 
 
 def _pass_on(pipes: Sequence[tuple[int, int | None]]) -> None:

@@ -15,6 +15,14 @@ MIN_TOGETHER_S = 1.0
 """Seconds that two sessions must be alive together: a program that replaces a session has both for
 a moment."""
 
+_AFTER_CREATION = ("first_run", "steady")
+
+SHRINKAGE_CODE = (
+    'ro = onnxruntime.RunOptions(); ro.add_run_config_entry("memory.enable_memory_arena_shrinkage",'
+    ' "cpu:0"); session.run(None, feeds, ro)'
+)
+"""A run at whose end the arena returns free regions to the system."""
+
 
 def created_sessions(run: ProgramRun) -> list[ProgramSession]:
     """Return the sessions whose creation succeeded, in the order of their creation."""
@@ -35,8 +43,9 @@ def grouped(
 
 def model_name(session: ProgramSession) -> str:
     """Return the file name of the model, or its size if it was created from bytes."""
-    if session.model.path is not None:
-        return PurePath(session.model.path).name
+    path = session.model.path or session.model.same_file
+    if path is not None:
+        return PurePath(path).name
     return f"a model of {format_size(session.model.bytes or 0)} from bytes"
 
 
@@ -103,19 +112,51 @@ def private_weight_bytes(session: ProgramSession) -> int | None:
     return memory.weight_bytes - (memory.mapped_weight_bytes or 0)
 
 
+def slack_bytes(session: ProgramSession) -> int | None:
+    """Return the resident bytes of the session's arena that are free; None if they are unknown.
+
+    Records of older versions have only the reserved bytes.
+    """
+    memory = session.memory
+    if memory is None:
+        return None
+    resident = memory.resident_slack_bytes
+    return memory.arena_slack_bytes if resident is None else resident
+
+
+def reserved_text(reserved: int, resident: int) -> str:
+    """Return `` (2.01 GiB reserved)`` if that is more than the resident bytes; else nothing."""
+    text = format_size(reserved)
+    return f" ({text} reserved)" if reserved > resident and text != format_size(resident) else ""
+
+
+def kept_bytes(session: ProgramSession) -> int | None:
+    """Return the growth of private memory during the creation; None if unknown.
+
+    It is unknown too if other sessions were created or ran meanwhile.
+    """
+    phases = [phase for phase in session.phases if phase.name not in _AFTER_CREATION]
+    if not phases or session.shared_with:
+        return None
+    before, after = phases[0].start.anonymous_bytes, phases[-1].end.anonymous_bytes
+    return None if before is None or after is None else max(0, after - before)
+
+
 def session_bytes(session: ProgramSession) -> int | None:
     """Return the bytes that the process would not need without the session; None if unknown.
 
-    Without an X-ray they are the bytes of the model's weights. Weights can be in the arena, so that
-    the larger of both is counted.
+    Weights can be in the arena, so that the larger of both is counted. Without an X-ray they are an
+    estimate (see `size_text`): the private memory that the creation kept, or the bytes of the
+    model's weights if these are more.
     """
     memory = session.memory
     weights = private_weight_bytes(session)
     if weights is None:
-        weights = session.model.weight_bytes
+        sizes = [kept_bytes(session), session.model.weight_bytes]
+        weights = max((size for size in sizes if size is not None), default=None)
     if memory is None or memory.arena_used_bytes is None:
         return weights
-    return max(weights or 0, memory.arena_used_bytes) + (memory.arena_slack_bytes or 0)
+    return max(weights or 0, memory.arena_used_bytes) + (slack_bytes(session) or 0)
 
 
 def total_bytes(sessions: Iterable[ProgramSession]) -> int | None:
@@ -137,9 +178,19 @@ def redundant_bytes(sessions: Sequence[ProgramSession]) -> int | None:
     return total - max((session_bytes(session) or 0 for session in sessions), default=0)
 
 
-def size_text(size: int | None) -> str:
-    """Return a size in words."""
-    return "an unknown amount of memory" if size is None else format_size(size)
+def size_text(size: int | None, sessions: Iterable[ProgramSession]) -> str:
+    """Return the size of `sessions`, and what it is if no X-ray measured one of them."""
+    if size is None:
+        return "an unknown amount of memory"
+    text, every = format_size(size), list(sessions)
+    estimated = [session for session in every if private_weight_bytes(session) is None]
+    if not estimated:
+        return text
+    if len(estimated) < len(every):
+        return f"about {text} (no X-ray measured all of them)"
+    if any((kept_bytes(each) or 0) < (each.model.weight_bytes or 0) for each in estimated):
+        return f"at least {text} (weights in the file; no X-ray measured the copies)"
+    return f"about {text} (private memory that the creation kept; no X-ray measured it)"
 
 
 def inherited_run_counts(run: ProgramRun) -> Counter[int]:

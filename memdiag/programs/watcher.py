@@ -46,8 +46,9 @@ def main() -> None:
     written to FOLDER, unless that is empty.
     """
     version, pid, earlier_sessions, folder, *options = sys.argv[1:]
+    earlier = int(earlier_sessions)
     xray = "--no-xray" not in options
-    with closing(Recorder(xray=xray)) as recorder:
+    with closing(Recorder(xray=xray, earlier_sessions=earlier)) as recorder:
         info = process_info(int(pid))
         origin_s = time.perf_counter() - recorder.now_s()
         parts = _Parts(recorder)
@@ -73,7 +74,7 @@ def main() -> None:
             command,
             None,
             memdiag_version=version,
-            earlier_sessions=int(earlier_sessions),
+            earlier_sessions=earlier,
         )
     record = encode(run)
     if not parts.request:

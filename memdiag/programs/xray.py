@@ -18,8 +18,9 @@ from memdiag.attribution.search_target import SearchTarget, search_target
 from memdiag.errors import MemdiagError, ModelError, XrayError
 from memdiag.model.model_file import open_model
 from memdiag.programs.optimizing_jobs import optimizing_jobs
-from memdiag.programs.process_files import guess_models, with_guess_note
+from memdiag.programs.process_files import guess_models, named_models, with_guess_note
 from memdiag.programs.recorded import RecordedSession
+from memdiag.programs.xray_facts import is_private, same_form
 from memdiag.records.attribution import Attribution
 from memdiag.records.codec import decode, encode
 from memdiag.records.run import SessionMemory
@@ -161,7 +162,14 @@ def examine(
         }
         found = take_xray(pid, list(targets.values()), sessions=addresses)
         if not sessions and models is None:
-            found = with_guess_note(found, [are_used[key] for key in targets])
+            certain = [are_used[key] for key in targets]
+            named = named_models(found, certain)
+            found = with_guess_note(found, certain)
+            targets = {
+                key: target
+                for index, (key, target) in enumerate(targets.items())
+                if index not in named
+            }
         yield list(targets), found
         with suppress(MemdiagError, OSError):  # the process has ended; no space
             fused = _fused_search_targets(targets, found, sessions, lock, folder, stack)
@@ -214,7 +222,11 @@ def model_files(pid: int, sessions: Sequence[RecordedSession], folder: Path) -> 
 
 
 def session_memories(
-    keys: Sequence[str], attribution: Attribution, sessions: Sequence[RecordedSession]
+    keys: Sequence[str],
+    attribution: Attribution,
+    sessions: Sequence[RecordedSession],
+    *,
+    earlier_sessions: int = 0,
 ) -> dict[int, SessionMemory]:
     """Return the memory of each of `sessions`, by number, in an X-ray of their process.
 
@@ -222,6 +234,7 @@ def session_memories(
         keys: the keys of the models of the X-ray, in order.
         attribution: the X-ray.
         sessions: the sessions that were alive.
+        earlier_sessions: the number of sessions of unknown models that the process may have too.
     """
     users: dict[str, list[int]] = {key: [] for key in keys}
     for session in sessions:
@@ -229,17 +242,22 @@ def session_memories(
     weights: dict[int, float] = {number: 0.0 for key in keys for number in users[key]}
     mapped = dict.fromkeys(weights, 0.0)
     sharing = {session.number: len(users[session.model_key]) for session in sessions}
+    others = {
+        key: min(earlier_sessions, max(0, _times_in_memory(attribution, index) - len(users[key])))
+        for index, key in enumerate(keys)
+    }
     for copy in attribution.copies:
         if copy.in_use is False:  # in a freed block, which malloc keeps
             continue
         # No model is named if there is only one.
         models = [keys[model] for model in copy.models] or keys
         numbers = [number for key in models for number in users[key]]
+        count = len(numbers) + max((others[key] for key in models), default=0)
         for number in numbers:
-            weights[number] += copy.resident_bytes / len(numbers)
+            weights[number] += copy.resident_bytes / count
             if copy.backing.kind == "file":
-                mapped[number] += copy.resident_bytes / len(numbers)
-            sharing[number] = max(sharing[number], len(numbers))
+                mapped[number] += copy.resident_bytes / count
+            sharing[number] = max(sharing[number], count)
     arenas = {arena.session: arena for arena in attribution.arenas}
     found = {}
     for session in sessions:
@@ -250,6 +268,26 @@ def session_memories(
             sharing=sharing[number],
             arena_used_bytes=arena.used_bytes if arena else None,
             arena_slack_bytes=arena.slack_bytes if arena else None,
+            resident_slack_bytes=arena.resident_slack_bytes if arena else None,
             mapped_weight_bytes=round(mapped[number]) if number in mapped else None,
         )
     return found
+
+
+def _times_in_memory(attribution: Attribution, model: int) -> int:
+    """Return how many copies in the same layout most bytes of the weights of a model have.
+
+    Each session has one. A weight that several nodes use may have more in a single session.
+    """
+    copies = [
+        copy
+        for copy in attribution.copies
+        if copy.in_use is not False and is_private(copy) and model in (copy.models or (0,))
+    ]
+    counts = sorted((len(same), same[0].bytes) for same in same_form(copies))
+    half = sum(size for _, size in counts) / 2
+    for count, size in counts:
+        half -= size
+        if half <= 0:
+            return count
+    return 0

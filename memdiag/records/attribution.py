@@ -92,6 +92,8 @@ class Copy(Record, frozen=True, kw_only=True):
             ``prepack`` (a kernel, before the first run) or ``kernel`` (a kernel that ran).
         models: indices into the attribution's `models` of the models with this content; empty if
             only one model was searched.
+        private_bytes: the part of `resident_bytes` that no other process maps; None for copies in
+            mapped files, and in records of older versions.
     """
 
     weights: tuple[str, ...]
@@ -106,6 +108,7 @@ class Copy(Record, frozen=True, kw_only=True):
     in_use: bool | None
     made_by: str | None
     models: tuple[int, ...] = ()
+    private_bytes: int | None = None
 
 
 class AddressRange(Record, frozen=True, kw_only=True):
@@ -134,12 +137,15 @@ class Arena(Record, frozen=True, kw_only=True):
 
     Attributes:
         session: the number of the session to which it belongs; None if it is not known.
-        used_bytes, slack_bytes: the bytes of its chunks in use, and of free ones.
+        used_bytes, slack_bytes: the bytes of its chunks in use, and of free ones, resident or not.
+        resident_slack_bytes: the resident bytes of the free ones; None in records of older
+            versions.
     """
 
     session: int | None
     used_bytes: int
     slack_bytes: int
+    resident_slack_bytes: int | None = None
 
 
 class Unidentifiable(Record, frozen=True, kw_only=True):

@@ -35,12 +35,15 @@ class SessionModel(Record, frozen=True, kw_only=True):
         bytes: the size of the file, or of the bytes; None if the file could not be read.
         digest: a hash of evenly spaced blocks and the size, for a session from bytes.
         weight_bytes: the bytes of all constant tensors; None if the model could not be read.
+        same_file: for a session from bytes, the file of another session with the same content;
+            None if there is none.
     """
 
     path: str | None
     bytes: int | None
     digest: str | None
     weight_bytes: int | None
+    same_file: str | None = None
 
 
 class InputShapes(Record, frozen=True, kw_only=True):
@@ -70,7 +73,10 @@ class SessionMemory(Record, frozen=True, kw_only=True):
             included.
         mapped_weight_bytes: the part of `weight_bytes` that is mapped from files, which all
             processes share; None in records of older versions.
-        arena_used_bytes, arena_slack_bytes: its arena; None if the arena was not identified.
+        arena_used_bytes, arena_slack_bytes: the bytes of its arena that are in use, and free,
+            resident or not; None if the arena was not identified.
+        resident_slack_bytes: the resident part of `arena_slack_bytes`; None in records of older
+            versions too.
     """
 
     weight_bytes: int | None
@@ -78,6 +84,7 @@ class SessionMemory(Record, frozen=True, kw_only=True):
     arena_used_bytes: int | None
     arena_slack_bytes: int | None
     mapped_weight_bytes: int | None = None
+    resident_slack_bytes: int | None = None
 
 
 class PhaseTime(Record, frozen=True, kw_only=True):
@@ -157,8 +164,12 @@ class ProgramSession(Record, frozen=True, kw_only=True):
 
     @property
     def model_key(self) -> str:
-        """What is equal for sessions of the same model: the path, or a hash of the bytes."""
-        return self.model.path or self.model.digest or f"session {self.number}"
+        """What is equal for sessions of the same model: the path, or a hash of the bytes.
+
+        Bytes that are the content of another session's file have its path.
+        """
+        model = self.model
+        return model.path or model.same_file or model.digest or f"session {self.number}"
 
 
 class RunPeak(Record, frozen=True, kw_only=True):
@@ -229,6 +240,8 @@ class ProgramProcess(Record, frozen=True, kw_only=True):
             control groups, when it started or last created a session; None if it is not known.
         forked_from: the process that it is a fork of, if that had imported onnxruntime.
         inherited: the sessions that were alive in that process at the fork.
+        telemetry: whether its environment leaves onnxruntime's telemetry on, which 1.29 and newer
+            have; None if that is not known.
     """
 
     pid: int
@@ -248,6 +261,7 @@ class ProgramProcess(Record, frozen=True, kw_only=True):
     inherited: tuple[InheritedSession, ...] = ()
     peak_pss_s: float | None = None
     earlier_peak_rss_bytes: int | None = None
+    telemetry: bool | None = None
 
 
 class ProgramFinding(Record, frozen=True, kw_only=True):

@@ -109,9 +109,13 @@ out["at"] = address_of(area)
 if not os.fork():
     sys.stdin.read()
     os._exit(0)
+for page in range(3):
+    area[page * {PAGE}] = 2
 """)
     space = read_address_space(child.pid)
     assert within(space, child.out["at"], 32 * PAGE) == 8 * PAGE
+    area = np.array([[child.out["at"], child.out["at"] + 32 * PAGE]])
+    assert intervals.total(intervals.intersect(space.exclusive, area)) == 3 * PAGE
     # The kernel counts pages that the child touches between the two readings.
     assert abs(space.resident_bytes - sum(region.rss for region in space.regions)) <= 16 * PAGE
 

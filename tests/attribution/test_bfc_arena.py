@@ -44,6 +44,7 @@ def space_of(resident: intervals.Ranges) -> AddressSpace:
         regions=(),
         resident=resident,
         anonymous=resident,
+        exclusive=resident,
         partial=False,
         drift_bytes=0,
     )

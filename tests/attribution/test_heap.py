@@ -283,7 +283,13 @@ def mapped(*names: str) -> AddressSpace:
     ]
     none = intervals.empty()
     return AddressSpace(
-        pid=1, regions=tuple(regions), resident=none, anonymous=none, partial=False, drift_bytes=0
+        pid=1,
+        regions=tuple(regions),
+        resident=none,
+        anonymous=none,
+        exclusive=none,
+        partial=False,
+        drift_bytes=0,
     )
 
 

@@ -65,6 +65,7 @@ def space_of(
         regions=regions,
         resident=resident,
         anonymous=anonymous,
+        exclusive=anonymous,
         partial=False,
         drift_bytes=0,
     )

@@ -250,7 +250,7 @@ def test_a_model_that_was_read_and_closed_is_found_by_its_path(
     assert any(note.endswith("the process uses a.onnx") for note in notes) == is_found
 
 
-def test_a_model_whose_path_is_in_memory_may_be_used(tmp_path: Path) -> None:
+def test_a_model_that_is_only_named_in_memory_is_not_used(tmp_path: Path) -> None:
     two_products(tmp_path / "a.onnx", seed=1)
     two_products(tmp_path / "unrelated.onnx", seed=2)
     program = (
@@ -260,10 +260,13 @@ def test_a_model_whose_path_is_in_memory_may_be_used(tmp_path: Path) -> None:
     with running(program) as pid:
         watched = watch(pid, duration_s=0.2).notes
         xrayed = watch(pid, duration_s=0.2, xray=True).notes
+        given = watch(pid, duration_s=0.2, xray=True, models=[tmp_path / "a.onnx"]).notes
         (note, *_) = package.xray(pid).notes
-    assert any(text.endswith(" and may use a.onnx, unrelated.onnx") for text in watched)
-    assert any(text.endswith(" with a.onnx and may use unrelated.onnx") for text in xrayed)
-    assert "the process uses a.onnx; it may use unrelated.onnx" in note
+    assert any(text.endswith(" the names a.onnx, unrelated.onnx") for text in watched)
+    assert any(text.endswith(" with a.onnx") for text in xrayed)
+    assert any(text.endswith(" with a.onnx") for text in given)
+    assert "the process uses a.onnx; only named in its memory, with no weights" in note
+    assert note.endswith(" unrelated.onnx")
 
 
 def test_a_file_that_is_no_model_is_no_error_where_it_was_guessed(tmp_path: Path) -> None:

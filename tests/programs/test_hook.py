@@ -160,3 +160,24 @@ def test_the_first_runs_are_sent_at_once(
     # The fourth is the first whose time to be sent has not come.
     assert channel.runs == {"{'x': [1]}": 3}
     assert counts(session, channel) == {"{'x': [1]}": 8}
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_on"),
+    [
+        ({}, True),
+        ({"ORT_DISABLE_TELEMETRY": "0"}, True),  # tried with 1.32.0, like the others
+        ({"ORT_DISABLE_TELEMETRY": ""}, True),
+        ({"ORT_DISABLE_TELEMETRY": "1"}, False),
+        ({"ORT_DISABLE_TELEMETRY": "true"}, False),
+        ({"CI": "true"}, False),
+    ],
+)
+def test_the_environment_turns_telemetry_off(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], is_on: bool
+) -> None:
+    for name in ("ORT_DISABLE_TELEMETRY", *record_sessions.TELEMETRY_OFF_IF_SET):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert record_sessions._telemetry_is_on() == is_on

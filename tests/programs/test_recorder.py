@@ -31,6 +31,7 @@ class Hook:
             "python": "",
             "executable": "",
             "import_path": [],
+            "telemetry": False,
         }
         self.ask("hello", **{"secret": secret, "pid": os.getpid(), **known, **hello})
 

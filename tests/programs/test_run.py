@@ -237,6 +237,8 @@ def test_weights_and_arenas_are_found_at_the_end(sessions: tuple[ProgramSession,
     assert memories[0] is not None
     assert memories[0].sharing == 4
     assert memories[0].arena_slack_bytes
+    assert memories[0].resident_slack_bytes is not None
+    assert 0 < memories[0].resident_slack_bytes <= memories[0].arena_slack_bytes
     assert memories[1] is not None
     assert memories[1].arena_slack_bytes is None  # it has no arena
 

@@ -410,10 +410,7 @@ def _finding(size: int | None, *sessions: int) -> ProgramFinding:
         *(
             (
                 [_finding(20, 1, 2), _finding(30, *others)],
-                (
-                    "The findings may concern the same memory, so that their sizes do not add up:"
-                    " the largest is 30 MiB.",
-                ),
+                ("Findings can overlap: do not add their sizes. The largest is 30 MiB.",),
             )
             for others in [(2, 3), ()]
         ),
@@ -439,6 +436,9 @@ def test_many_copies_of_weights_name_the_command_that_explains_them() -> None:
     assert "has 31 MiB of copies of 20 MiB of weights" in REPORT.render(run, "markdown").decode()
     assert "has 31 MiB of copies of 20 MiB of weights" in REPORT.render(run, "html").decode()
     assert after_findings(runs.run(sessions[0])) == ()
+    older = runs.run(*sessions, earlier_sessions=1)
+    (sentence,) = after_findings(older)
+    assert "of weights (sessions from before the recording may have part of them): me" in sentence
 
 
 def test_equal_sessions_and_workers_are_one_line_each() -> None:

@@ -43,6 +43,20 @@ MIN_GROWTH_BYTES = 1 << 20  # of the high-water mark, for a run to be recorded a
 SAMPLED_BLOCKS = 64
 SAMPLED_BLOCK_BYTES = 16 << 10
 ANSWER_S = 120
+TELEMETRY_OFF_IF_SET = (
+    "CI",
+    "TF_BUILD",
+    "GITHUB_ACTIONS",
+    "GITLAB_CI",
+    "CIRCLECI",
+    "TRAVIS",
+    "JENKINS_URL",
+    "CODEBUILD_BUILD_ID",
+    "BUILDKITE",
+    "TEAMCITY_VERSION",
+    "APPVEYOR",
+    "BITBUCKET_BUILD_NUMBER",
+)  # variables of build servers with which onnxruntime turns its telemetry off
 PAUSE_PERIOD = "MEMDIAG_RUN_BETWEEN_RUNS"
 SEVERITY_INFO = 1
 SEVERITY_WARNING = 2
@@ -290,6 +304,7 @@ class _Sessions:
             python=sys.version.split()[0],
             executable=sys.executable or "",
             import_path=_import_path(),
+            telemetry=_telemetry_is_on(),
         )
 
     def flush(self) -> None:
@@ -539,22 +554,32 @@ def _model(source: Any) -> dict[str, Any]:
             "path": None,
             "bytes": len(source),
             "address": id(source) + _BYTES_HEADER,
-            "digest": _digest(source),
+            "digest": content_digest(len(source), memoryview(source).__getitem__),
         }
     return {"path": os.path.abspath(os.fspath(source)), "bytes": None}
 
 
-def _digest(content: bytes) -> str:
-    """Return a hash of evenly spaced blocks and the length: whole models take too long."""
+def content_digest(length: int, read: Callable[[slice], Any]) -> str:
+    """Return a hash of evenly spaced blocks and the length: whole models take too long.
+
+    Args:
+        length: the bytes of the model.
+        read: returns the bytes at a slice; the last slice may reach beyond the end.
+    """
     # Not from hashlib, which loads OpenSSL: 4 MB.
     from _blake2 import blake2b
 
-    digest = blake2b(str(len(content)).encode(), digest_size=16)
-    view = memoryview(content)
-    step = max(SAMPLED_BLOCK_BYTES, len(content) // SAMPLED_BLOCKS)
-    for start in range(0, len(content), step):
-        digest.update(view[start : start + SAMPLED_BLOCK_BYTES])
+    digest = blake2b(str(length).encode(), digest_size=16)
+    step = max(SAMPLED_BLOCK_BYTES, length // SAMPLED_BLOCKS)
+    for start in range(0, length, step):
+        digest.update(read(slice(start, start + SAMPLED_BLOCK_BYTES)))
     return digest.hexdigest()
+
+
+def _telemetry_is_on() -> bool:
+    """Return whether the environment leaves the telemetry of onnxruntime 1.29 and newer on."""
+    off = os.environ.get("ORT_DISABLE_TELEMETRY", "") not in ("", "0", "false")
+    return not off and not any(map(os.environ.get, TELEMETRY_OFF_IF_SET))
 
 
 def _import_path() -> list[str]:

@@ -30,7 +30,13 @@ Less than 16 MiB, or less than a tenth of the process's memory; slack of a rare 
 from collections.abc import Iterator
 
 from memdiag.programs.rules import rare_large_input
-from memdiag.programs.session_facts import model_name, numbers
+from memdiag.programs.session_facts import (
+    SHRINKAGE_CODE,
+    model_name,
+    numbers,
+    reserved_text,
+    slack_bytes,
+)
 from memdiag.programs.xray_facts import last_xrays, listed_processes, owned_bytes, sessions_in
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
@@ -61,16 +67,18 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         return
     xrays, sizes = zip(*found, strict=True)
     sessions = sorted((s for s in sessions_in(run, xrays) if _slack(s)), key=_slack, reverse=True)
+    reserved = sum(arena.slack_bytes for xray in xrays for arena in xray.attribution.arenas)
     yield ProgramFinding(
         rule=RULE.name,
         sessions=numbers(sessions),
         bytes=sum(sizes),
         message=(
-            f"{format_size(sum(sizes))} in {listed_processes(xrays)} are free space in"
-            f" onnxruntime's arenas, kept for later runs{_largest(sessions)}."
+            f"{format_size(sum(sizes))}{reserved_text(reserved, sum(sizes))} in"
+            f" {listed_processes(xrays)} are free space in onnxruntime's arenas, kept for later"
+            f" runs{_largest(sessions)}."
         ),
         remedy=(
-            "Set the run option memory.enable_memory_arena_shrinkage=cpu:0, or"
+            f"Let runs return free memory at their end: {SHRINKAGE_CODE}. Or set"
             " enable_cpu_mem_arena=False with MALLOC_MMAP_THRESHOLD_=131072 in the environment:"
             " otherwise malloc retains what the arena frees. memdiag tune MODEL --only"
             " arena-shrinkage,arena-off measures both."
@@ -79,7 +87,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
 
 
 def _slack(session: ProgramSession) -> int:
-    return (session.memory.arena_slack_bytes or 0) if session.memory else 0
+    return slack_bytes(session) or 0
 
 
 def _largest(sessions: list[ProgramSession]) -> str:
@@ -89,4 +97,4 @@ def _largest(sessions: list[ProgramSession]) -> str:
         f"session {session.number} ({model_name(session)}) {format_size(_slack(session))}"
         for session in sessions
     ]
-    return f" (reserved: {some_of(listed)})"
+    return f": {some_of(listed)}"

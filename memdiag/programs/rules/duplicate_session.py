@@ -9,7 +9,8 @@ several threads at once.
 
 The bytes of a finding are the weights and arenas of all sessions but the largest, from the
 last X-ray of the process, without weights that are mapped from a file, which sessions
-share. Without an X-ray they are the bytes of the weights in the model.
+share. Without an X-ray they are an estimate: the private memory that the creations kept, or
+at least the bytes of the weights in the model.
 
 ## What to do
 
@@ -27,8 +28,10 @@ Sessions that are alive together for less than a second, as when a program repla
 session; less than 1 MiB, little beside Python with onnxruntime; sessions that are made for
 each call (see `session-per-call`); the same model in several processes (see
 `weights-in-workers`). Models are the same if their path is, or the bytes they were created
-from. Of processes without recorded sessions (`memdiag watch --xray`) a finding needs further
-copies of four fifths of the weights, in the same layout, and more arenas than models.
+from; a model from bytes is also compared with files of the same length that were loaded by
+path (a digest of 64 blocks; without external data). Of processes without recorded sessions
+(`memdiag watch --xray`) a finding needs further copies of four fifths of the weights, in
+the same layout, and more arenas than models.
 """
 
 from collections import defaultdict
@@ -156,11 +159,12 @@ def _finding(processes: Sequence[Sequence[ProgramSession]], size: int | None) ->
     first = sessions[0]
     text = (
         f"{model_name(first)} is loaded {len(sessions)} times in {process_ids(sessions)}, created"
-        f" at {places(sessions)}"
+        f" at {places(sessions)}{_from_bytes(sessions)}"
     )
     cost = ""
     if size is not None:
-        cost = f" One session{'' if len(processes) == 1 else ' each'} would save {size_text(size)}."
+        each = "" if len(processes) == 1 else " each"
+        cost = f" One session{each} would save {size_text(size, sessions)}."
     if not differing:
         return ProgramFinding(
             rule=RULE.name,
@@ -188,6 +192,14 @@ def _finding(processes: Sequence[Sequence[ProgramSession]], size: int | None) ->
         message=f"{text}. The sessions differ in {listed}.{cost}",
         remedy=remedy,
     )
+
+
+def _from_bytes(sessions: Sequence[ProgramSession]) -> str:
+    """Return that some sessions are from the path and some from bytes; nothing if all are alike."""
+    from_bytes = sum(session.model.path is None for session in sessions)
+    if from_bytes in (0, len(sessions)):
+        return ""
+    return f" ({len(sessions) - from_bytes} by path, {from_bytes} from bytes of the same content)"
 
 
 def _options(session: ProgramSession) -> dict[str, str]:

@@ -36,12 +36,17 @@ Microsoft's thread about it is onnxruntime#9800.
 ## Not reported
 
 Forks that neither run an inherited session nor create one, such as those of a program that
-only starts others; forks whose inherited sessions have no threads; sessions that were
-released before the fork.
+only starts others; sessions that were released before the fork; sessions without threads,
+unless onnxruntime is 1.29 or newer and the environment of their process left its telemetry
+on (`ORT_DISABLE_TELEMETRY`, or the variable of a build server such as `CI`, turns it off).
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
+from memdiag.errors import UsageError
+from memdiag.ort.releases import TELEMETRY_SINCE
+from memdiag.ort.runtime import Runtime
 from memdiag.programs.session_facts import created_sessions, model_name
 from memdiag.records.run import ProgramFinding, ProgramProcess, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
@@ -57,19 +62,28 @@ RULE = Rule(
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each process whose forks use onnxruntime after it created sessions."""
-    threaded = {
-        session.number: session for session in created_sessions(run) if _has_threads(session)
-    }
+    created = {session.number: session for session in created_sessions(run)}
     creators = {session.pid for session in run.sessions}
+    by_pid = {process.pid: process for process in run.processes}
     forks: dict[tuple[int, tuple[int, ...]], list[ProgramProcess]] = {}
     for process in run.processes:
-        inherited = [each for each in process.inherited if each.session in threaded]
+        parent = by_pid.get(process.forked_from or 0)
+        if parent is None:
+            continue
+        inherited = [
+            each
+            for each in process.inherited
+            if each.session in created
+            and (_has_threads(created[each.session]) or _may_have_telemetry(parent))
+        ]
         runs = any(each.run_count or each.is_running for each in inherited)
-        if process.forked_from is not None and inherited and (runs or process.pid in creators):
-            key = process.forked_from, tuple(each.session for each in inherited)
+        if inherited and (runs or process.pid in creators):
+            key = parent.pid, tuple(each.session for each in inherited)
             forks.setdefault(key, []).append(process)
-    for (parent, inherited_numbers), processes in forks.items():
-        yield _finding(parent, [threaded[number] for number in inherited_numbers], processes)
+    for (pid, inherited_numbers), processes in forks.items():
+        sessions = [created[number] for number in inherited_numbers]
+        threaded = list(filter(_has_threads, sessions))
+        yield _finding(by_pid[pid], threaded or sessions, processes)
 
 
 def _has_threads(session: ProgramSession) -> bool:
@@ -79,8 +93,17 @@ def _has_threads(session: ProgramSession) -> bool:
     return session.intra_op_threads != 1
 
 
+def _may_have_telemetry(process: ProgramProcess) -> bool:
+    """Return whether onnxruntime's telemetry may have a thread in the process."""
+    with suppress(UsageError):
+        return process.telemetry is not False and (
+            Runtime.parse(process.onnxruntime or "") >= TELEMETRY_SINCE
+        )
+    return False
+
+
 def _finding(
-    parent: int, sessions: Sequence[ProgramSession], processes: Sequence[ProgramProcess]
+    parent: ProgramProcess, sessions: Sequence[ProgramSession], processes: Sequence[ProgramProcess]
 ) -> ProgramFinding:
     wanted = {session.number for session in sessions}
     inherited = [each for process in processes for each in process.inherited]
@@ -91,12 +114,24 @@ def _finding(
     count = "process" if len(processes) == 1 else "processes"
     verb = "is a fork" if len(processes) == 1 else "are forks"
     message = (
-        f"{count} {pids} {verb} of process {parent}, made after it had created"
-        f" {counted(len(sessions), 'session')} ({names}). The threads of a session do not exist in"
-        " a fork:"
+        f"{count} {pids} {verb} of process {parent.pid}, made after it had created"
+        f" {counted(len(sessions), 'session')} ({names})."
     )
+    if any(map(_has_threads, sessions)):
+        message += " The threads of a session do not exist in a fork:"
+    else:
+        condition = "" if parent.telemetry else ", unless ORT_DISABLE_TELEMETRY=1 was set"
+        message += (
+            " The sessions have no threads, but onnxruntime's telemetry has one, which does not"
+            f" exist in a fork{condition}:"
+        )
     if hanging:
         message += f" {counted(hanging, 'run')} there started and did not end."
+    elif not any(map(_has_threads, sessions)):
+        message += (
+            " a fork that ends as Python usually does, such as a worker of gunicorn, can hang there"
+            " until it is killed."
+        )
     elif runs:
         message += f" at least {counted(runs, 'run')} there had one thread each."
     else:
@@ -111,7 +146,7 @@ def _finding(
         remedy=(
             "Create sessions after the fork (gunicorn without --preload, the initializer of a"
             ' pool), or start workers with multiprocessing.get_context("spawn"). If workers hang'
-            " when they are stopped, ORT_DISABLE_TELEMETRY=1 helps only together with"
-            " intra_op_num_threads = 1."
+            " when stopped: import onnxruntime and create sessions after the fork, or set both"
+            " ORT_DISABLE_TELEMETRY=1 and intra_op_num_threads = 1."
         ),
     )

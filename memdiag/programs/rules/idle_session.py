@@ -8,8 +8,8 @@ pipeline whose stages follow each other, keeps the models of earlier stages besi
 the later ones.
 
 The bytes are the weights and arenas of the sessions in the last X-ray of their process,
-without weights that are mapped from a file; without an X-ray they are the bytes of the
-weights in the model.
+without weights that are mapped from a file; without an X-ray they are an estimate: the
+private memory that the creations kept, or at least the bytes of the weights in the model.
 
 ## What to do
 
@@ -30,6 +30,7 @@ Python with onnxruntime takes; sessions that never ran (see `unused-session`).
 from collections.abc import Iterator
 
 from memdiag.programs.session_facts import (
+    SHRINKAGE_CODE,
     created_sessions,
     end_s,
     grouped,
@@ -80,12 +81,12 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
                 f"{counted(len(sessions), 'session')} of {model_name(first)}, created at"
                 f" {place(first)} in {process_ids(sessions)}, stayed for"
                 f" {format_duration(idle_s)} after the last of {counted(runs, 'run')}, and took"
-                f" {size_text(size)}."
+                f" {size_text(size, sessions)}."
             ),
             remedy=(
                 "Release the session after its last use: del session, and each object that has it."
                 " If the next request needs it, return its arena at least, by a run with a small"
-                " input and the run option memory.enable_memory_arena_shrinkage set to cpu:0."
+                f" input: {SHRINKAGE_CODE}."
             ),
         )
 

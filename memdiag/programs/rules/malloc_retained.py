@@ -79,8 +79,8 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         remedy=(
             "Start the program with MALLOC_MMAP_THRESHOLD_=131072 in its environment, so that"
             " malloc returns freed blocks from 128 KiB on at once; that can make runs slower, so"
-            " measure their latency. malloc_trim(0) after all sessions were created and have run"
-            " (in Python: ctypes.CDLL(None).malloc_trim(0)) returns what is free then, until the"
-            " next run."
+            " measure their latency. Or call malloc_trim(0) once after all sessions have run (in"
+            " Python: ctypes.CDLL(None).malloc_trim(0)). Freed memory returns to the system; later"
+            " runs may take some of it again."
         ),
     )

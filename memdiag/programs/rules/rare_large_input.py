@@ -7,8 +7,10 @@ largest input and releases nothing until the session ends, so that one long text
 image sets the resident memory of a server. The free part is *slack*.
 
 The finding names the shapes of the run that raised the high-water mark of the process, how
-many runs had them, and what most runs have. Its bytes are the slack of the arena in the
+many runs had them, and what most runs have. Its bytes are the resident slack of the arena in the
 last X-ray of the process, an upper bound: the usual inputs need some of it for a moment.
+The arena reserves more: it doubles its regions, and pages that no run has written are not
+resident.
 
 ## What to do
 
@@ -35,7 +37,13 @@ reasons too; runs with an IOBinding, whose shapes are not recorded.
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from memdiag.programs.session_facts import created_sessions, model_name
+from memdiag.programs.session_facts import (
+    SHRINKAGE_CODE,
+    created_sessions,
+    model_name,
+    reserved_text,
+    slack_bytes,
+)
 from memdiag.records.run import InputShapes, ProgramFinding, ProgramRun, ProgramSession, RunPeak
 from memdiag.rules.rule import Rule
 from memdiag.units import MIB, format_size
@@ -56,7 +64,7 @@ _Shapes = dict[str, tuple[int, ...]]
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each session whose arena is as large as a rare input made it."""
     for session in created_sessions(run):
-        slack = session.memory.arena_slack_bytes if session.memory else None
+        slack = slack_bytes(session)
         peak = _largest_step(run, session)
         if slack is None or slack < _MIN_SLACK_BYTES or peak is None:
             continue
@@ -85,20 +93,21 @@ def _finding(session: ProgramSession, peak: RunPeak, slack: int) -> ProgramFindi
     ratio = _element_count(peak.shapes) / max(usual, 1)
     if ratio < _MIN_RATIO or large_runs > _MAX_RARE_SHARE * runs:
         return None
+    reserved = session.memory.arena_slack_bytes if session.memory else None
     return ProgramFinding(
         rule=RULE.name,
         sessions=(session.number,),
         bytes=slack,
         message=(
             f"the arena of {model_name(session)} (session {session.number}, process {session.pid})"
-            f" keeps {format_size(slack)} that are free, and was enlarged most by a run with"
-            f" {_shapes_text(peak.shapes)}. Of {runs:,} runs {large_runs:,} had such inputs, and"
-            f" 95 % had at most 1/{int(ratio):,} of their elements."
+            f" keeps {format_size(slack)}{reserved_text(reserved or 0, slack)} that are free, and"
+            f" was enlarged most by a run with {_shapes_text(peak.shapes)}. Of {runs:,} runs"
+            f" {large_runs:,} had such inputs, and 95 % had at most 1/{int(ratio):,} of their"
+            " elements."
         ),
         remedy=(
-            "Split or limit such inputs, or give the run after one of them RunOptions with the"
-            " config entry memory.enable_memory_arena_shrinkage set to cpu:0, which returns free"
-            " memory at its end."
+            "Split or limit such inputs, or let the run after one of them return free memory at"
+            f" its end: {SHRINKAGE_CODE}."
         ),
     )
 

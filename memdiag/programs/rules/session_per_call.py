@@ -107,9 +107,11 @@ def _finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramFinding:
         f" {format_duration(creation_s)}, running them {format_duration(run_s)}."
     )
     if kept:
+        alive = [session for together in kept for session in together]
+        where = "" if len(kept) == 1 else " in each process"
         message += (
-            f" {sum(map(len, kept))} of them were alive at the same time, which takes"
-            f" {size_text(size)} more than one{'' if len(kept) == 1 else ' in each process'}."
+            f" {len(alive)} of them were alive at the same time, which takes"
+            f" {size_text(size, alive)} more than one{where}."
         )
     return ProgramFinding(
         rule=RULE.name,

@@ -8,8 +8,8 @@ and uses one of them, a fallback that is loaded in advance, and a library that l
 model of a package.
 
 The bytes are the weights and arenas of the sessions in the last X-ray of their process,
-without weights that are mapped from a file; without an X-ray they are the bytes of the
-weights in the model.
+without weights that are mapped from a file; without an X-ray they are an estimate: the
+private memory that the creations kept, or at least the bytes of the weights in the model.
 
 ## What to do
 
@@ -80,7 +80,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
             message=(
                 f"{counted(len(sessions), 'session')} of {model_name(first)}, created at"
                 f" {place(first)} in {process_ids(sessions)}, never ran in the"
-                f" {format_duration(waited_s)} until the end, and took {size_text(size)}."
+                f" {format_duration(waited_s)} until the end, and took {size_text(size, sessions)}."
             ),
             remedy=(
                 "Create the session when it is first needed, for example in a function with"

@@ -13,8 +13,9 @@ MiB with external data and prepacking off, or with the saved packed weight. The 
 of each process still counts mapped pages: compare proportional sets.
 
 The bytes are the copies in private memory in the last X-ray of each process, except for
-those of one process. Without an X-ray they are taken from the growth of private memory
-while the session was created, up to the weights of the model.
+those of one process. Without an X-ray they are an estimate: the private memory that
+creating the sessions kept, which includes what malloc retains. At least the weights in the
+file are saved.
 
 ## What to do
 
@@ -37,19 +38,17 @@ while the session was created, up to the weights of the model.
 Less than 16 MiB in all, a fraction of what Python with onnxruntime takes in each process;
 weights that are mapped; processes that did not run at the same time; sessions that a forked
 process inherited, whose memory the system shares. Of processes without recorded sessions
-(`memdiag watch --xray`), models are the same if file name and size of the weights are.
-Copies at the same address in several processes count only as far as the proportional sets
-prove that they are no pages of a fork.
+(`memdiag watch --xray`), models are the same if file name and size of the weights are, and
+only pages that no other process maps are counted: a fork shares the others with its parent.
 """
 
-import sys
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from memdiag.programs.session_facts import (
     alive_together,
     created_sessions,
     grouped,
+    kept_bytes,
     model_name,
     numbers,
     private_weight_bytes,
@@ -74,7 +73,6 @@ RULE = Rule(
     needs_sessions=False,
 )
 _MIN_BYTES = 16 * MIB
-_AFTER_CREATION = ("first_run", "steady")
 _BY_PATH = (
     "Save the model once with its packed weights, which all processes then map from one file, or"
     " use external data with session.disable_prepacking: memdiag explain weights-in-workers shows"
@@ -88,10 +86,9 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     for same in grouped(created_sessions(run), lambda each: each.model_key):
         together = alive_together(same)
         processes = grouped(together, lambda each: each.pid)
-        private = [sum(map(_private_bytes, sessions)) for sessions in processes]
-        size = sum(private) - max(private, default=0)
+        size = _without_largest([sum(map(_private_bytes, sessions)) for sessions in processes])
         if len(processes) > 1 and size >= _MIN_BYTES:
-            yield _finding(together, len(processes), sum(private), size)
+            yield _finding(processes, size)
 
 
 def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
@@ -102,45 +99,22 @@ def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
         for key, copies in weight_copies(xray).items():
             by_model.setdefault(key, []).append((xray, list(filter(is_private, copies))))
     for key, holders in by_model.items():
-        sizes = [sum(copy.resident_bytes for copy in copies) for _, copies in holders]
-        extra = sum(sizes) - max(sizes, default=0)
-        # Copies that are at one address in several processes may be the pages of a fork.
-        unlike = _at_different_addresses([copies for _, copies in holders])
-        proven = max(unlike, extra - _shared_bytes(run))
-        if proven >= _MIN_BYTES:
-            more = " (more if pages that look shared are not)" if proven < extra else ""
+        # Pages that a fork shares with its parent are private to neither.
+        sizes = [sum(copy.private_bytes or 0 for copy in copies) for _, copies in holders]
+        size = _without_largest(sizes)
+        if size >= _MIN_BYTES:
             processes = listed_processes([xray for xray, _ in holders])
             yield ProgramFinding(
                 rule=RULE.name,
                 sessions=(),
-                bytes=proven,
+                bytes=size,
                 message=(
                     f"{len(holders)} processes have equal weights of {key.name} at the same time"
-                    f" ({processes}): sharing the weights would save at least"
-                    f" {format_size(proven)}{more}."
+                    f" ({processes}), {format_size(sum(sizes))} in private memory: sharing the"
+                    f" weights would save {format_size(size)}."
                 ),
                 remedy=_BY_PATH,
             )
-
-
-def _at_different_addresses(copies_of: Sequence[Sequence[Copy]]) -> int:
-    """Return the bytes of the copies of all processes but one, equal addresses counted once."""
-    seen: set[tuple[int, int]] = set()
-    sizes = []
-    for copies in copies_of:
-        own = [copy for copy in copies if (copy.address, copy.bytes) not in seen]
-        seen |= {(copy.address, copy.bytes) for copy in own}
-        sizes.append(sum(copy.resident_bytes for copy in own))
-    return sum(sizes) - max(sizes, default=0)
-
-
-def _shared_bytes(run: ProgramRun) -> int:
-    """Return how much the resident sets count more than once, at the last reading of both."""
-    samples = run.samples
-    if not samples.pss_bytes or not samples.t_s:
-        return sys.maxsize
-    index = max(0, bisect_right(samples.t_s, samples.proportional_t_s[-1]) - 1)
-    return max(0, samples.rss_bytes[index] - samples.pss_bytes[-1])
 
 
 def _alive_together(run: ProgramRun, xrays: list[ProcessXray]) -> list[ProcessXray]:
@@ -151,22 +125,30 @@ def _alive_together(run: ProgramRun, xrays: list[ProcessXray]) -> list[ProcessXr
 
 
 def _private_bytes(session: ProgramSession) -> int:
-    """Return the bytes of the private copies of the weights, 0 if they are not known."""
+    """Return the bytes of the private copies of the weights, 0 if they are not known.
+
+    Without an X-ray they are an estimate: the private memory that the creation kept.
+    """
+    measured = private_weight_bytes(session)
+    return measured if measured is not None else kept_bytes(session) or 0
+
+
+def _least_private_bytes(session: ProgramSession) -> int:
+    """Return the bytes that copies of the weights have at least."""
     measured = private_weight_bytes(session)
     if measured is not None:
         return measured
-    phases = [phase for phase in session.phases if phase.name not in _AFTER_CREATION]
-    if not phases or session.model.weight_bytes is None:
-        return 0
-    before, after = phases[0].start.anonymous_bytes, phases[-1].end.anonymous_bytes
-    if before is None or after is None:
-        return 0
-    return max(0, min(after - before, session.model.weight_bytes))
+    return min(kept_bytes(session) or 0, session.model.weight_bytes or 0)
 
 
-def _finding(
-    sessions: Sequence[ProgramSession], process_count: int, private: int, size: int
-) -> ProgramFinding:
+def _without_largest(sizes: Sequence[int]) -> int:
+    """Return the sum of `sizes` except for the largest: what one shared copy would save."""
+    return sum(sizes) - max(sizes, default=0)
+
+
+def _finding(processes: Sequence[Sequence[ProgramSession]], size: int) -> ProgramFinding:
+    """Return the finding for the sessions of each process, which would save `size` bytes."""
+    sessions = [session for same in processes for session in same]
     first = sessions[0]
     path = first.model.path
     if path is None:
@@ -181,10 +163,26 @@ def _finding(
         sessions=numbers(sessions),
         bytes=size,
         message=(
-            f"{model_name(first)} is loaded by {process_count} processes at the same time"
-            f" ({process_ids(sessions)}). Together they hold {format_size(private)} of weights."
-            f" One shared copy needs {format_size(private - size)}, so {format_size(size)} could be"
-            " saved."
+            f"{model_name(first)} is loaded by {len(processes)} processes at the same time"
+            f" ({process_ids(sessions)}). {_cost(processes, size)}"
         ),
         remedy=remedy,
+    )
+
+
+def _cost(processes: Sequence[Sequence[ProgramSession]], size: int) -> str:
+    """Return what the copies take, and whether that was measured."""
+    if all(private_weight_bytes(each) is not None for same in processes for each in same):
+        total = sum(_private_bytes(each) for same in processes for each in same)
+        return (
+            f"Together they hold {format_size(total)} of weights. One shared copy needs"
+            f" {format_size(total - size)}, so {format_size(size)} could be saved."
+        )
+    least = _without_largest([sum(map(_least_private_bytes, same)) for same in processes])
+    text = (
+        "No X-ray measured the copies: by the private memory that creating the sessions kept, one"
+        f" shared copy would save about {format_size(size)}"
+    )
+    return (
+        f"{text}{f', at least {format_size(least)} (weights in the file)' if least < size else ''}."
     )

@@ -28,8 +28,8 @@ def _together(findings: Sequence[ProgramFinding]) -> Iterator[str]:
         yield f"Together the findings could save {format_size(sum(sizes))}."
     else:
         yield (
-            "The findings may concern the same memory, so that their sizes do not add up: the"
-            f" largest is {format_size(max(sizes))}."
+            "Findings can overlap: do not add their sizes. The largest is"
+            f" {format_size(max(sizes))}."
         )
 
 
@@ -45,10 +45,14 @@ def _copies(run: ProgramRun) -> Iterator[str]:
     if not found:
         return
     copied, weights, path, session = max(found, key=lambda each: each[0] - each[1])
+    others = ""
+    is_alone = session.memory is not None and session.memory.sharing == 1
+    if run.earlier_sessions and is_alone and session.pid == run.processes[0].pid:
+        others = " (sessions from before the recording may have part of them)"
     yield (
         f"S{session_name(session, model_names(run))[1:]} has {format_size(copied)} of copies of"
-        f" {format_size(weights)} of weights: memdiag check {shlex.quote(plain(path))} explains"
-        " them."
+        f" {format_size(weights)} of weights{others}: memdiag check {shlex.quote(plain(path))}"
+        " explains them."
     )
 
 

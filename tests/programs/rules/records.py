@@ -42,14 +42,17 @@ def model(path: str | None = "/models/m.onnx", **changes: Any) -> SessionModel:
     return SessionModel(**{**given, **changes})
 
 
-def memory(weights: int | None = WEIGHTS, *, mapped: int = 0, slack: int = MIB) -> SessionMemory:
-    """The memory of a session whose weights are not in the arena."""
+def memory(
+    weights: int | None = WEIGHTS, *, mapped: int = 0, slack: int = MIB, reserved: int | None = None
+) -> SessionMemory:
+    """The memory of a session whose weights are not in the arena; `slack` of it is resident."""
     return SessionMemory(
         weight_bytes=weights,
         sharing=1,
         mapped_weight_bytes=mapped,
         arena_used_bytes=0,
-        arena_slack_bytes=slack,
+        arena_slack_bytes=slack if reserved is None else reserved,
+        resident_slack_bytes=slack,
     )
 
 
@@ -158,12 +161,19 @@ def copy(weight: str, address: int, *, size: int = 10 * MIB, **changes: Any) -> 
         "verified_bytes": size,
         "in_use": True,
         "made_by": None,
+        "private_bytes": size,
     }
     return Copy(**{**given, **changes})
 
 
 def xray(
-    pid: int, *copies: Copy, slack: int = 0, retained: int = 0, arenas: int = 1, t_s: float = 99.0
+    pid: int,
+    *copies: Copy,
+    slack: int = 0,
+    reserved: int | None = None,
+    retained: int = 0,
+    arenas: int = 1,
+    t_s: float = 99.0,
 ) -> ProcessXray:
     """An X-ray of a process of 200 MiB, which searched for the weights of m.onnx."""
     owned: tuple[tuple[OwnerKind, str, int], ...] = (
@@ -191,7 +201,15 @@ def xray(
                 total_s=0.1, scan_s=0.1, verify_s=0.0, scanned_bytes=1, verified_bytes=1
             ),
             models=(SearchedModel(name="m.onnx", weight_bytes=WEIGHTS),),
-            arenas=(Arena(session=None, used_bytes=0, slack_bytes=slack),) * arenas,
+            arenas=(
+                Arena(
+                    session=None,
+                    used_bytes=0,
+                    slack_bytes=slack if reserved is None else reserved,
+                    resident_slack_bytes=slack,
+                ),
+            )
+            * arenas,
         ),
     )
 

@@ -9,6 +9,7 @@ from tests.programs.rules.records import (
     PID,
     WEIGHTS,
     copy,
+    creation_phases,
     findings,
     memory,
     model,
@@ -69,6 +70,17 @@ def test_bytes_are_a_model_too() -> None:
     assert detected(program(session(1, model=content), session(2, model=other))) == []
 
 
+def test_bytes_of_a_file_are_the_model_of_the_file() -> None:
+    by_path = model("/models/m.onnx")
+    content = model(None, digest="abc", same_file="/models/m.onnx")
+    (found,) = detected(program(session(1, model=content), session(2, model=by_path)))
+    assert "m.onnx is loaded 2 times in process 10" in found.message
+    assert "(1 by path, 1 from bytes of the same content)" in found.message
+    assert found.bytes == WEIGHTS + MIB
+    other = model(None, digest="abc")
+    assert detected(program(session(1, model=other), session(2, model=by_path))) == []
+
+
 @pytest.mark.parametrize(
     ("options", "providers", "size", "message", "remedy"),
     [
@@ -107,9 +119,50 @@ def test_sessions_of_a_library_need_one_of_its_objects() -> None:
     assert found.remedy.startswith("Keep one object of ocr")
 
 
-def test_without_an_xray_the_weights_of_the_model_count() -> None:
-    (found,) = detected(program(session(1, memory=None), session(2, memory=None)))
-    assert found.bytes == WEIGHTS
+@pytest.mark.parametrize(
+    ("changes", "size", "text"),
+    [
+        pytest.param(
+            {},
+            WEIGHTS,
+            "would save at least 50 MiB (weights in the file; no X-ray measured the copies).",
+            id="nothing was measured",
+        ),
+        pytest.param(
+            {"phases": creation_phases(120 * MIB)},
+            120 * MIB,
+            "would save about 120 MiB (private memory that the creation kept; no X-ray measured"
+            " it).",
+            id="the creation kept more",
+        ),
+        pytest.param(
+            {"phases": creation_phases(20 * MIB)},
+            WEIGHTS,
+            "would save at least 50 MiB (weights",
+            id="the creation used memory that was there",
+        ),
+        pytest.param(
+            {"phases": creation_phases(120 * MIB), "shared_with": (3,)},
+            WEIGHTS,
+            "would save at least 50 MiB (weights",
+            id="another session was created meanwhile",
+        ),
+    ],
+)
+def test_without_an_xray_sizes_are_estimates(changes: dict[str, Any], size: int, text: str) -> None:
+    unmeasured = {"memory": None, **changes}
+    (found,) = detected(program(session(1, **unmeasured), session(2, **unmeasured)))
+    assert found.bytes == size
+    assert text in found.message
+
+
+def test_what_an_xray_measured_is_no_estimate() -> None:
+    phases = creation_phases(120 * MIB)
+    (found,) = detected(program(session(1, phases=phases), session(2, phases=phases)))
+    assert found.message.endswith("One session would save 51 MiB.")
+    (found,) = detected(program(session(1, phases=phases, memory=None), session(2)))
+    assert found.bytes == WEIGHTS + MIB  # the smaller one
+    assert found.message.endswith("would save about 51 MiB (no X-ray measured all of them).")
 
 
 def test_workers_with_the_same_duplicates_have_one_finding() -> None:

@@ -40,6 +40,27 @@ def test_a_fork_that_uses_onnxruntime(run: ProgramRun, message: str) -> None:
     assert "gunicorn without --preload" in found.remedy
 
 
+@pytest.mark.parametrize(
+    ("telemetry", "message"),
+    [
+        (True, "which does not exist in a fork: a fork that ends"),
+        (None, "does not exist in a fork, unless ORT_DISABLE_TELEMETRY=1 was set: a fork"),
+    ],
+)
+def test_telemetry_has_a_thread_even_if_sessions_have_none(
+    telemetry: bool | None, message: str
+) -> None:
+    parent = process(onnxruntime="1.29.0", telemetry=telemetry)
+    (found,) = findings(
+        RULE, program(session(started_threads=0), processes=(parent, fork(run_count=5)))
+    )
+    assert found.sessions == (1,)
+    assert message in found.message
+    assert found.remedy.endswith(
+        "or set both ORT_DISABLE_TELEMETRY=1 and intra_op_num_threads = 1."
+    )
+
+
 def test_workers_have_one_finding() -> None:
     forks = [fork(pid, run_count=2) for pid in (11, 12)]
     (found,) = findings(RULE, program(session(), processes=(process(), *forks)))
@@ -54,8 +75,28 @@ def test_workers_have_one_finding() -> None:
             program(session(), processes=(process(), fork())), id="does not use onnxruntime"
         ),
         pytest.param(
-            program(session(started_threads=0), processes=(process(), fork(run_count=5))),
-            id="the session has no threads",
+            program(
+                session(started_threads=0),
+                processes=(process(telemetry=False), fork(run_count=5)),
+            ),
+            id="the session has no threads, and telemetry is off",
+        ),
+        pytest.param(
+            program(
+                session(started_threads=0),
+                processes=(process(onnxruntime="1.28.1"), fork(run_count=5)),
+            ),
+            id="the session has no threads, and the release no telemetry",
+        ),
+        pytest.param(
+            program(
+                session(started_threads=0), processes=(process(onnxruntime=None), fork(run_count=5))
+            ),
+            id="the session has no threads, and the release is not known",
+        ),
+        pytest.param(
+            program(session(started_threads=0), processes=(process(), fork())),
+            id="telemetry is on, but the fork does not use onnxruntime",
         ),
         pytest.param(
             program(session(), session(2, pid=11), processes=(process(), process(11, parent=10))),

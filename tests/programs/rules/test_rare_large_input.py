@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from memdiag.records.run import InputShapes, RunPeak
@@ -15,15 +16,26 @@ def peak(
 
 
 def test_one_large_input_sets_the_size_of_the_arena() -> None:
-    large = session(shapes=[USUAL, runs(4, LARGE)], memory=memory(slack=600 * MIB))
+    slack = memory(slack=600 * MIB, reserved=2000 * MIB)
+    large = session(shapes=[USUAL, runs(4, LARGE)], memory=slack)
     peaks = (peak((1, 128), t_s=3.0, mib=300), peak(), peak((1, 128), t_s=60.0, mib=902))
     (found,) = findings(RULE, program(large, peaks=peaks))
     assert found.sessions == (1,)
     assert found.bytes == 600 * MIB
-    assert "keeps 600 MiB that are free" in found.message
+    assert "keeps 600 MiB (1.95 GiB reserved) that are free" in found.message
     assert "a run with x: 64×512. Of 103 runs 4 had such inputs" in found.message
     assert "95 % had at most 1/256 of their elements" in found.message
-    assert "memory.enable_memory_arena_shrinkage" in found.remedy
+    assert 'add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")' in found.remedy
+
+
+def test_only_resident_slack_counts() -> None:
+    reserved = memory(slack=60 * MIB, reserved=600 * MIB)
+    large = session(shapes=[USUAL, runs(1, LARGE)], memory=reserved)
+    assert findings(RULE, program(large, peaks=(peak(),))) == []
+    old = msgspec.structs.replace(reserved, resident_slack_bytes=None)
+    large = session(shapes=[USUAL, runs(1, LARGE)], memory=old)
+    (found,) = findings(RULE, program(large, peaks=(peak(),)))
+    assert found.bytes == 600 * MIB
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is rea
 
 MIB = 1 << 20
 WIDTH = 512  # a weight of 1 MiB
+MAX_KEPT = 4
+"""Times the weights of 1 MiB that the creation of a session may keep: without an X-ray this is the
+estimate."""
 
 PRELUDE = """
 import os, signal, subprocess, sys, time
@@ -90,7 +93,9 @@ def test_duplicate_and_unused_sessions(record: Record, small_model: Path) -> Non
     recorded = record(body, small_model)
     (duplicate,) = of_rule("duplicate-session", recorded)
     assert duplicate.sessions == (1, 2, 3)
-    assert duplicate.bytes == 2 * MIB  # two of three weights
+    assert duplicate.bytes is not None
+    assert 2 * MIB <= duplicate.bytes <= 2 * MAX_KEPT * MIB  # two of three weights
+    assert "no X-ray measured" in duplicate.message
     assert "inter_op_num_threads (default; 2)" in duplicate.message
     (unused,) = of_rule("unused-session", recorded)
     assert unused.sessions == (2,)
@@ -108,7 +113,11 @@ def test_a_session_for_each_call(kept: bool, record: Record, small_model: Path) 
     """
     (found,) = of_rule("session-per-call", record(body, small_model))
     assert found.sessions == (1, 2, 3, 4, 5, 6)
-    assert found.bytes == (5 * MIB if kept else None)
+    if not kept:
+        assert found.bytes is None
+        return
+    assert found.bytes is not None
+    assert 5 * MIB <= found.bytes <= 5 * MAX_KEPT * MIB
 
 
 def test_a_pool_of_sessions_is_no_session_for_each_call(record: Record, small_model: Path) -> None:
@@ -175,7 +184,8 @@ def test_weights_of_several_workers(
         return
     (finding,) = found
     assert finding.sessions == (1, 2)
-    assert finding.bytes == pytest.approx(size, rel=0.05)
+    assert finding.bytes == pytest.approx(size, rel=0.05 if xray else 0.25)
+    assert ("No X-ray measured the copies" in finding.message) == (not xray)
 
 
 @pytest.mark.parametrize("shrinks", [False, True])

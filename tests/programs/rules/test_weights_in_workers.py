@@ -3,7 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from memdiag.records.run import ProgramRun, ProgramSession, TreeSamples
+from memdiag.records.run import ProgramRun, ProgramSession
 from tests.programs.rules.records import (
     MIB,
     WEIGHTS,
@@ -37,6 +37,11 @@ def test_all_copies_but_one_could_be_shared() -> None:
 def test_without_an_xray_the_growth_of_private_memory_counts() -> None:
     (found,) = findings(RULE, program(*workers(memory=None, phases=creation_phases(45 * MIB))))
     assert found.bytes == 90 * MIB
+    assert "one shared copy would save about 90 MiB." in found.message
+    (found,) = findings(RULE, program(*workers(memory=None, phases=creation_phases(160 * MIB))))
+    assert found.bytes == 320 * MIB
+    assert "No X-ray measured the copies" in found.message
+    assert "about 320 MiB, at least 100 MiB (weights in the file)." in found.message
 
 
 def test_a_model_from_bytes_must_be_loaded_by_path() -> None:
@@ -63,37 +68,31 @@ def test_nothing_to_share(sessions: list[ProgramSession]) -> None:
     assert findings(RULE, program(*sessions)) == []
 
 
-def watched(*addresses: int, pss: int | None = None) -> ProgramRun:
-    """Return the record of a process for each of `addresses`, with a copy of 40 MiB there."""
-    samples = TreeSamples(
-        t_s=(1.0,),
-        rss_bytes=(400 * MIB,),
-        proportional_t_s=(1.0,) if pss else (),
-        pss_bytes=(pss,) if pss else (),
-        swap_bytes=(0,) if pss else (),
-    )
+def watched(*private_mib: int) -> ProgramRun:
+    """Return the record of processes with a copy of 40 MiB each, of which so much is private."""
     xrays = [
-        xray(pid, copy("w", address, size=40 * MIB)) for pid, address in enumerate(addresses, 1)
+        xray(pid, copy("w", 7, size=40 * MIB, private_bytes=size * MIB))
+        for pid, size in enumerate(private_mib, 1)
     ]
-    processes = tuple(process(xray.pid) for xray in xrays)
-    return program(processes=processes, xrays=tuple(xrays), samples=samples)
+    return program(processes=tuple(process(xray.pid) for xray in xrays), xrays=tuple(xrays))
 
 
 def test_xrays_prove_equal_weights_of_processes_that_are_watched() -> None:
-    (found,) = findings(RULE, watched(1, 2, 3))
+    (found,) = findings(RULE, watched(40, 40, 40))
     assert found.bytes == 80 * MIB
     assert "3 processes have equal weights of m.onnx" in found.message
+    assert "120 MiB in private memory: sharing the weights would save 80 MiB." in found.message
 
 
-def test_copies_at_one_address_may_be_those_of_a_fork() -> None:
-    assert findings(RULE, watched(7, 7)) == []
-    assert findings(RULE, watched(7, 7, pss=350 * MIB)) == []  # 50 MiB are shared
-    (found,) = findings(RULE, watched(7, 7, pss=390 * MIB))
-    assert found.bytes == 30 * MIB  # 10 MiB may be shared
+def test_pages_that_a_fork_shares_with_its_parent_are_not_counted() -> None:
+    assert findings(RULE, watched(0, 0)) == []
+    assert findings(RULE, watched(0, 40)) == []  # the parent of others, and a process of its own
+    (found,) = findings(RULE, watched(30, 30))  # 10 MiB are shared
+    assert found.bytes == 30 * MIB
 
 
 def test_processes_that_ended_before_count_no_more() -> None:
-    run = watched(1, 2)
+    run = watched(40, 40)
     first, second = run.processes
     ended = (msgspec.structs.replace(first, ended_s=50.0), second)
     assert findings(RULE, msgspec.structs.replace(run, processes=ended)) == []

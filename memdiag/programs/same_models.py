@@ -1,0 +1,50 @@
+"""Which models from bytes are files that the program has loaded by their path as well."""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from memdiag.errors import ModelError
+from memdiag.model.model_file import open_model
+
+
+def files_of_bytes(models: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """Return the path of the file with the same content by the digest of models from bytes.
+
+    Only files with the length of a model from bytes are read. Models with external data are left
+    out: the same bytes may refer to other data in another folder.
+
+    Args:
+        models: what the hook tells of the models: the path, or the length and the digest.
+    """
+    described = list(models)
+    digests = {model["digest"] for model in described if model["path"] is None}
+    lengths = {model["bytes"] for model in described if model["path"] is None}
+    found = {}
+    for path in dict.fromkeys(model["path"] for model in described if model["path"] is not None):
+        with suppress(OSError, ModelError):
+            digest = _digest(path) if os.stat(path).st_size in lengths else None
+            if digest is not None and digest in digests:
+                found[digest] = path
+    return found
+
+
+def _digest(path: str) -> str | None:
+    """Return the digest that the hook has of a model from these bytes; None with external data.
+
+    Raises:
+        ModelError, OSError: the file cannot be read.
+    """
+    from memdiag.programs.hook.record_sessions import content_digest  # not on Windows
+
+    with open_model(Path(path)) as model:
+        if len(model.files) > 1:
+            return None
+    with open(path, "rb") as file:
+
+        def read(part: slice) -> bytes:
+            return os.pread(file.fileno(), part.stop - part.start, part.start)
+
+        return content_digest(os.fstat(file.fileno()).st_size, read)
