@@ -51,8 +51,8 @@ def _copies(run: ProgramRun) -> Iterator[str]:
         others = " (sessions from before the recording may have part of them)"
     yield (
         f"S{session_name(session, model_names(run))[1:]} has {format_size(copied)} of copies of"
-        f" {format_size(weights)} of weights{others}: memdiag check {shlex.quote(plain(path))} explains"
-        " them."
+        f" {format_size(weights)} of weights{others}: memdiag check"
+        f" {shlex.quote(plain(path))} explains them."
     )
 
 
