@@ -94,7 +94,8 @@ def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespa
         options = parse(parser, words[:end])
         options.program = words[end + 1 :]
         return options
-    if "--" in words:
+    # Without -- too, all words from the first one that is no option are the program's.
+    if "--" in words or parser.get_default("command") is not None:
         return parser.parse_args(words)
     if "-h" in words or "--help" in words:
         raise SystemExit(print_help(parser))

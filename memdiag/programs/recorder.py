@@ -989,7 +989,8 @@ def _runtime_note(process: RecordedProcess) -> str:
     if names and process.has_searched_models:
         words += ["and may use", names]
     elif names:
-        words += ["and has in its memory, without a search for weights, the names", names]
+        words[-1] += "; only named in its memory (--xray searches for their weights):"
+        words.append(names)
     return " ".join(words)
 
 

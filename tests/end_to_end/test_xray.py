@@ -262,7 +262,7 @@ def test_a_model_that_is_only_named_in_memory_is_not_used(tmp_path: Path) -> Non
         xrayed = watch(pid, duration_s=0.2, xray=True).notes
         given = watch(pid, duration_s=0.2, xray=True, models=[tmp_path / "a.onnx"]).notes
         (note, *_) = package.xray(pid).notes
-    assert any(text.endswith(" the names a.onnx, unrelated.onnx") for text in watched)
+    assert any(text.endswith(" weights): a.onnx, unrelated.onnx") for text in watched)
     assert any(text.endswith(" with a.onnx") for text in xrayed)
     assert any(text.endswith(" with a.onnx") for text in given)
     assert "the process uses a.onnx; only named in its memory, with no weights" in note

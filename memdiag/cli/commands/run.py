@@ -26,6 +26,7 @@ def configure(parser: ArgumentParser) -> None:
         "command",
         metavar="COMMAND",
         nargs=argparse.REMAINDER,
+        default=(),
         help="The program and its arguments, such as python app.py, or gunicorn app:app.",
     )
     add_switch(
