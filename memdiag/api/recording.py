@@ -204,6 +204,7 @@ class Recording:
 
     def _arguments(self, earlier_sessions: int) -> list[str]:
         options = [] if self._xray else ["--no-xray"]
+        options += [str(each._watcher.pid) for each in _writing if each._watcher is not None]
         folder = "" if self.folder is None else str(self.folder.absolute())
         return [memdiag.__version__, str(os.getpid()), str(earlier_sessions), folder, *options]
 

@@ -16,7 +16,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -176,6 +176,7 @@ class Recorder:
         period_s: seconds between samples while no session is created or run for the first time.
         models: the models of processes without the hook; None to find them by their files.
         run_pause: reads the memory of a process while it waits between two runs.
+        ignored: the ids of processes of memdiag itself below the program, which are not recorded.
 
     Attributes:
         processes: all processes, in the order in which they were seen.
@@ -199,8 +200,10 @@ class Recorder:
         models: Sequence[Path] | None = None,
         run_pause: RunPause | None = None,
         earlier_sessions: int = 0,
+        ignored: Collection[int] = (),
     ) -> None:
         self._xray = xray
+        self._ignored = frozenset(ignored)
         self._run_pause = run_pause
         self._earlier_sessions = earlier_sessions
         self._period_s = period_s
@@ -496,9 +499,14 @@ class Recorder:
         return bool(ready)
 
     def _watch(self, pid: int) -> RecordedProcess | None:
-        """Return process `pid`, from now on among those that are recorded; None if it ended."""
+        """Return process `pid`, from now on among those that are recorded.
+
+        None if it has ended or is ignored.
+        """
         if pid in self._live:
             return self._live[pid]
+        if pid in self._ignored:
+            return None
         try:
             info = process_info(pid)
             if info is None:

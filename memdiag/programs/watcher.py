@@ -34,9 +34,9 @@ def main() -> None:
     """Record process PID until it sends `END`, and write the record to standard output.
 
     The arguments are the version of memdiag, PID, the number of sessions that PID has already,
-    FOLDER and, if wanted, ``--no-xray``. The address of the recording is printed on standard
-    output, and the reading of `time.perf_counter` at its start. Each line of standard input is
-    answered with the part of the recording since the last answer.
+    FOLDER and, if wanted, ``--no-xray`` and the ids of processes to ignore. The address of the
+    recording is printed on standard output, and the reading of `time.perf_counter` at its start.
+    Each line of standard input is answered with the part of the recording since the last answer.
 
     The answer to `END` is a line with the length of the record, and the record. At
     `END_WITH_REPORTS` the record is first written to FOLDER, and after the answer the reports: here
@@ -48,7 +48,8 @@ def main() -> None:
     version, pid, earlier_sessions, folder, *options = sys.argv[1:]
     earlier = int(earlier_sessions)
     xray = "--no-xray" not in options
-    with closing(Recorder(xray=xray, earlier_sessions=earlier)) as recorder:
+    ignored = [int(option) for option in options if option.isdecimal()]
+    with closing(Recorder(xray=xray, earlier_sessions=earlier, ignored=ignored)) as recorder:
         info = process_info(int(pid))
         origin_s = time.perf_counter() - recorder.now_s()
         parts = _Parts(recorder)

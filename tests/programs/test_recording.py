@@ -101,7 +101,7 @@ def test_the_watcher_does_what_takes_memory(tmp_path: Path) -> None:
 
 
 REPORTS = """
-import json, os, shutil, sys
+import json, os, sys, time
 from pathlib import Path
 import memdiag
 
@@ -113,6 +113,9 @@ with memdiag.recording(first, xray=False) as recording:
     pass
 json.loads((first / "run.json").read_bytes())
 print(sorted(reports(first)))
+with memdiag.recording(xray=False) as other:
+    time.sleep(0.4)
+print(len(other.run.processes))
 child = os.fork()
 if not child:  # whose end does not wait for a child of its parent
     sys.exit(0)
@@ -141,7 +144,7 @@ def test_the_program_goes_on_while_reports_are_written(tmp_path: Path) -> None:
         [sys.executable, "-c", REPORTS, str(tmp_path)], capture_output=True, text=True
     )
     written = ["report.html", "report.md", "timeline.png", "trace.json"]
-    assert done.stdout == f"[]\n0\n{written}\nReportError True\nsecond\n", done.stderr
+    assert done.stdout == f"[]\n1\n0\n{written}\nReportError True\nsecond\n", done.stderr
     # An error for which nobody has waited is a warning, and the end of the program waits.
     assert done.stderr.count("RuntimeWarning") == 1, done.stderr
     assert {path.name for path in (tmp_path / "second").iterdir()} == {*written, "run.json"}

@@ -652,6 +652,21 @@ def test_the_session_at_the_peak_has_a_bar(peak_s: float, expected: list[int]) -
     assert lane.left_out == 4
 
 
+@pytest.mark.parametrize(("peak_s", "expected"), [(4.0, [101, 102]), (9.0, [101, 103])])
+def test_the_process_of_the_session_at_the_peak_has_a_lane(
+    peak_s: float, expected: list[int]
+) -> None:
+    parse = PhaseTime(phase="parse", start_s=3.0, end_s=5.0)
+    run = runs.run(
+        runs.session(1, pid=101, created_s=1.0, phase_times=()),  # the only one with a rise
+        runs.session(2, pid=102, created_s=3.0, phases=(), phase_times=(parse,)),
+        runs.session(3, pid=103, created_s=3.0, phases=(), phase_times=()),
+        processes=(runs.process(101, 60), runs.process(102, 50), runs.process(103, 300)),
+        peak_s=peak_s,
+    )
+    assert [lane.pid for lane in run_timeline(run, max_lanes=2).lanes] == expected
+
+
 @pytest.mark.parametrize(("count", "text"), [(24, ""), (30, "and 6 more sessions")])
 def test_a_picture_names_the_number_of_sessions_that_it_does_not_draw(
     count: int, text: str

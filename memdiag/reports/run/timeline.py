@@ -137,17 +137,25 @@ def run_timeline(
         max_rows: rows of bars below a lane.
         max_bars: bars below a lane; those of the longest lives go first.
 
-    The sessions at the peak of the program, and the one with the largest rise, go before all.
+    The sessions at the peak of the program, the one with the largest rise, and their processes go
+    before all.
     """
     with_sessions = {session.pid for session in run.sessions}
+    first = [activity.session for activity in activities(run, run.peak_s)]
+    largest = largest_session(run)
+    first += [largest] if largest is not None else []
+    named = [session.number for session in first]
+    first_pids = {session.pid for session in first}
     order = sorted(
-        run.processes, key=lambda each: (each.pid not in with_sessions, -each.peak_rss_bytes)
+        run.processes,
+        key=lambda each: (
+            each.pid not in first_pids,
+            each.pid not in with_sessions,
+            -each.peak_rss_bytes,
+        ),
     )
     drawn = order[:max_lanes]
     names = model_names(run)
-    named = [activity.session.number for activity in activities(run, run.peak_s)]
-    largest = largest_session(run)
-    named += [largest.number] if largest is not None else []
     kept = thin(run.samples.rss_bytes, max_points)
     ends = [run.duration_s, *run.samples.t_s[-1:]]
     return RunTimeline(
