@@ -77,11 +77,15 @@ def ready_s(session: ProgramSession) -> float:
 
 
 def end_s(run: ProgramRun, session: ProgramSession) -> float:
-    """Return the release of the session, or the end of its process or of the recording."""
+    """Return the release of the session, or the end of its process or of the recording.
+
+    A process that waits at its end for its X-ray has ended before.
+    """
     if session.released_s is not None:
         return session.released_s
-    ends = (each.ended_s for each in run.processes if each.pid == session.pid)
-    return next((ended_s for ended_s in ends if ended_s is not None), run.duration_s)
+    ends = [each.ended_s for each in run.processes if each.pid == session.pid]
+    ends += [each.t_s for each in run.xrays if each.pid == session.pid and each.reason == "end"]
+    return min((ended_s for ended_s in ends if ended_s is not None), default=run.duration_s)
 
 
 def alive_together(sessions: Sequence[ProgramSession]) -> list[ProgramSession]:

@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 from collections import defaultdict
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import NamedTuple
 
@@ -214,3 +215,23 @@ def test_options_may_stand_between_arguments(
     found = parse(parser_of("check"), words)
     assert [str(path) for path in found.models] == models
     assert found.quiet is quiet
+
+
+@pytest.mark.parametrize(
+    ("words", "out", "command"),
+    [
+        ("python app.py", None, "python app.py"),
+        ("-- python app.py", None, "python app.py"),
+        ("--out o python -c 1 --out p -h", "o", "python -c 1 --out p -h"),
+        ("--quiet --out o -- python --help", "o", "python --help"),
+        ("", None, ""),
+        ("--", None, ""),
+    ],
+)
+def test_a_program_begins_at_the_first_word_that_is_no_option(
+    words: str, out: str | None, command: str
+) -> None:
+    options = parse(command_parser("run", command_module("run")), words.split())
+    assert options.out == (out and Path(out))
+    found = [*options.command]
+    assert " ".join(found[1:] if found[:1] == ["--"] else found) == command

@@ -46,12 +46,12 @@ def session(number: int, **changes: Any) -> ProgramSession:
         at_s += share
     times.append(PhaseTime(phase="first_run", start_s=at_s + 0.1, end_s=at_s + 0.2))
     phases = [
-        _phase("parse", start, start + 30),
-        _phase("optimize", start + 30, start + 30),
-        _phase("constant_fold", start + 30, peak),
-        _phase("initialize", start + 30, start + 30),
-        _phase("prepack", start + 30, start + 50),
-        _phase("first_run", start + 50, start + 50),
+        phase("parse", start, start + 30),
+        phase("optimize", start + 30, start + 30),
+        phase("constant_fold", start + 30, peak),
+        phase("initialize", start + 30, start + 30),
+        phase("prepack", start + 30, start + 50),
+        phase("first_run", start + 50, start + 50),
     ]
     run_count = changes.get("run_count", 6)
     if not run_count:
@@ -98,7 +98,7 @@ def failed(number: int, **changes: Any) -> ProgramSession:
     )
 
 
-def _phase(name: PhaseName, start: int, peak: int) -> Phase:
+def phase(name: PhaseName, start: int, peak: int) -> Phase:
     return Phase(
         name=name,
         duration_s=0.2,

@@ -24,7 +24,7 @@ from memdiag.reports.run import REPORT
 from memdiag.reports.run.headline import remarks, run_headline
 from memdiag.reports.run.names import command_text, model_names, numbers, shapes_text
 from memdiag.reports.run.owners import process_owners, tiles
-from memdiag.reports.run.peaks import largest_session, moment
+from memdiag.reports.run.peaks import largest_session, moment, peak_phase, peak_text, rise_text
 from memdiag.reports.run.picture import draw
 from memdiag.reports.run.savings import after_findings
 from memdiag.reports.run.sessions import (
@@ -109,9 +109,9 @@ def _with_one_shape(number: int, **changes: int) -> ProgramSession:
             " peak is 310 MiB, in prepack of session 9 (a.onnx). ",
         ),
         (
-            runs.run(runs.session(1), runs.session(2), runs.session(3)),
-            "Session 1 (a.onnx) and 2 more sessions take most: +60 MiB each in creation and first"
-            " run; ",
+            runs.run(runs.session(1, peak=161), runs.session(2), runs.session(3)),
+            "Session 1 (a.onnx) and 2 more sessions take most: about +61 MiB each in their creation"
+            " and first run; ",
         ),
         (
             runs.run(runs.session(1), runs.session(2, peak=310, shared_with=(1, 3))),
@@ -178,6 +178,33 @@ def test_what_happened_at_the_peak_is_named() -> None:
     assert moment(run, 5.5) == "a run of session 1 (a.onnx) with x: 1×3×640×640"
     assert moment(run, 5.0) == ""  # before the run, which lasted 0.9 s
     assert moment(run, 9.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("first_run", "rise", "peak", "phase"),
+    [
+        pytest.param((150, 155), "+60 MiB", "160 MiB", "constant_fold", id="run at once"),
+        pytest.param((350, 355), "+60 MiB", "160 MiB", "constant_fold", id="run after others"),
+        pytest.param((350, 450), "+150 MiB", "450 MiB", "first_run", id="its run takes more"),
+    ],
+)
+def test_memory_that_others_took_before_the_first_run_is_not_the_sessions(
+    first_run: tuple[int, int], rise: str, peak: str, phase: str
+) -> None:
+    session = runs.session(1, peak_phase="first_run")
+    start, highest = first_run
+    phases = (*session.phases[:-1], runs.phase("first_run", start, highest))
+    session = msgspec.structs.replace(session, phases=phases)
+    assert (rise_text(session), peak_text(session), peak_phase(session)) == (rise, peak, phase)
+
+
+def test_a_run_that_took_more_than_any_creation_is_the_answer() -> None:
+    run = runs.server()
+    (first, *_) = run.peaks
+    large = msgspec.structs.replace(first, t_s=8.0, peak_rss_bytes=900 * MIB)
+    answer = run_headline(msgspec.structs.replace(run, peaks=(*run.peaks, large))).first
+    assert answer.startswith("A run of session 1 (a.onnx) with x: 1×3×640×640 takes most: +6")
+    assert " in process 100. The processes took" in answer
 
 
 def test_a_proportional_set_that_was_read_far_from_the_peak_is_left_out() -> None:
@@ -267,7 +294,7 @@ def test_runs_in_forks_are_runs() -> None:
     assert "Session 3 never ran (b.onnx)." in text
     assert " 20 in forks" in text
     assert " 6 + 3 in forks" in text
-    assert "when its forks ran it is not" in peak_sentences(runs.run(both, peak_s=9.0))[0]
+    assert "forked workers may have run theirs" in peak_sentences(runs.run(both, peak_s=9.0))[0]
     assert "+60 MiB in its creation; " in run_headline(runs.run(forked)).first
 
 

@@ -88,8 +88,8 @@ def configure(parser: ArgumentParser) -> None:
         dest="period_s",
         metavar="TIME",
         type=duration,
-        help="Time between two readings of a process or program at the start (default: 0.25s, or"
-        " a 25th of --for if that is less). It grows during long recordings: 64 readings are kept.",
+        help="Time between samples of a process or program at the start (default: 0.25s, or"
+        " a 25th of --for if that is less). It grows during long recordings: 64 samples are kept.",
     )
     group.add_argument(
         "--pause",

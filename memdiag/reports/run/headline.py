@@ -17,6 +17,7 @@ from memdiag.reports.run.names import (
 from memdiag.reports.run.peaks import (
     activities,
     after_last,
+    largest_run_rise,
     largest_session,
     moment,
     rise_bytes,
@@ -50,6 +51,9 @@ class Headline:
     facts: str
     is_success: bool
 
+
+MIN_ALIKE = 0.95
+"""Sessions take about as much as the largest one if they add this share of what it adds."""
 
 MIN_END_XRAYS_S = 0.1
 """Seconds of X-rays that are stated."""
@@ -132,24 +136,32 @@ def _watched_moment(run: ProgramRun) -> str:
 
 
 def _most(run: ProgramRun) -> str:
-    """Return ``Session 2 (m.onnx) takes most: +60 MiB in its creation and first run``."""
+    """Return ``Session 2 (m.onnx) takes most: +60 MiB in its creation and first run``.
+
+    A later run that raised the memory by more comes first.
+    """
     session = largest_session(run)
-    if session is None or not rise_bytes(session):
+    rise = rise_bytes(session) if session is not None else 0
+    largest = largest_run_rise(run)
+    if largest is not None and largest.bytes > rise:
+        name, shapes = session_name(largest.session, model_names(run)), largest.shapes
+        size = format_size(largest.bytes, signed=True)
+        return f"A run of {name} with {shapes} takes most: {size} in process {largest.session.pid}"
+    if session is None or not rise:
         return ""
     name = f"S{session_name(session, model_names(run))[1:]}"
-    rise = rise_text(session)
-    equal = sum(rise_text(other) == rise for other in run.sessions) - 1
+    alike = sum(rise_bytes(other) >= MIN_ALIKE * rise for other in run.sessions) - 1
     when = "creation and first run" if _has_run_itself(session) else "creation"
-    if equal:
-        others = counted(equal, "more session")
-        return f"{name} and {others} take most: {rise} each in creation and first run"
+    if alike:
+        others = counted(alike, "more session")
+        return f"{name} and {others} take most: about {rise_text(session)} each in their {when}"
     if session.error is not None:
         when += ", which failed"
     if session.shared_with:
         plural = "s" if len(session.shared_with) > 1 else ""
         when += f" (together with session{plural} {numbers(session.shared_with)})"
     verb = "takes most:" if len(run.sessions) > 1 else "takes"
-    return f"{name} {verb} {rise} in its {when}"
+    return f"{name} {verb} {rise_text(session)} in its {when}"
 
 
 def _at_peak(run: ProgramRun) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from memdiag.records.phases import PhaseName
+from memdiag.records.profile import Phase
 from memdiag.records.run import ProgramRun, ProgramSession, RunPeak
 from memdiag.reports.phase_table import SAMPLED_MARK
 from memdiag.reports.run.names import model_names, numbers, session_name, shapes_text
@@ -33,8 +34,26 @@ class Activity:
 
 
 def peak_bytes(session: ProgramSession) -> int:
-    """Return the largest resident set during creation and first run; 0 if it is not known."""
-    return max((phase.peak_rss_bytes for phase in session.phases), default=0)
+    """Return the resident set where creation and first run took most; 0 if it is not known."""
+    phase = _highest(session)
+    return phase.peak_rss_bytes if phase is not None else 0
+
+
+def _highest(session: ProgramSession) -> Phase | None:
+    """Return the phase in which the session itself had taken most memory."""
+    return max(session.phases, key=lambda phase: _own_bytes(session, phase), default=None)
+
+
+def _own_bytes(session: ProgramSession, phase: Phase) -> int:
+    """Return how far `phase` rose above the start of the creation.
+
+    What others took between the creation and the first run is left out: programs often load all
+    models before they run one.
+    """
+    own_bytes = phase.peak_rss_bytes - session.phases[0].start.rss_bytes
+    if phase.name == "first_run" and len(session.phases) > 1:
+        own_bytes -= phase.start.rss_bytes - session.phases[-2].end.rss_bytes
+    return own_bytes
 
 
 def peak_mark(session: ProgramSession) -> str:
@@ -50,10 +69,9 @@ def peak_text(session: ProgramSession) -> str:
 
 
 def rise_bytes(session: ProgramSession) -> int:
-    """Return how far the resident set rose above that at the start of the creation."""
-    if not session.phases:
-        return 0
-    return max(0, peak_bytes(session) - session.phases[0].start.rss_bytes)
+    """Return how much memory the creation and the first run of a session added at most."""
+    phase = _highest(session)
+    return max(0, _own_bytes(session, phase)) if phase is not None else 0
 
 
 def rise_text(session: ProgramSession) -> str:
@@ -68,9 +86,10 @@ def largest_session(run: ProgramRun) -> ProgramSession | None:
 
 def peak_phase(session: ProgramSession) -> PhaseName | None:
     """Return the phase with the peak of the creation and first run; None without phases."""
-    highest = peak_bytes(session)
-    reached = (phase.name for phase in session.phases if phase.peak_rss_bytes == highest)
-    return session.peak_phase or next(reached, None)
+    highest = _highest(session)
+    if session.peak_phase == "first_run" and highest is not None:
+        return highest.name
+    return session.peak_phase or (highest.name if highest is not None else None)
 
 
 def activities(run: ProgramRun, t_s: float) -> tuple[Activity, ...]:
@@ -178,8 +197,8 @@ def _nothing(run: ProgramRun, t_s: float) -> str:
     if not in_use:
         if any(session.forked_run_count for session in run.sessions):
             return (
-                "during no creation of a session, and no run in the process that created it (when"
-                " its forks ran it is not recorded)"
+                "while no session was created or run by the process that created it: forked workers"
+                " may have run theirs, whose times are not recorded"
             )
         return after_last(run, t_s) or "during no creation and no run of a session"
     plural = "s" if len(in_use) > 1 else ""
@@ -216,17 +235,41 @@ def _by_process(run: ProgramRun) -> str:
     return f" Then resident: {listed}."
 
 
-def run_rise_sentence(run: ProgramRun) -> str:
-    """Return which run after the first raised its process's memory most; empty for none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRise:
+    """A run after the first one that raised the high-water mark of its process.
+
+    Attributes:
+        bytes: by how much.
+        peak: the mark, and when it was reached.
+        shapes: those of the inputs, in words.
+    """
+
+    session: ProgramSession
+    bytes: int
+    peak: RunPeak
+    shapes: str
+
+
+def largest_run_rise(run: ProgramRun) -> RunRise | None:
+    """Return the run after the first that raised the mark of its process most; None for none."""
     largest = max(_run_rises(run), key=lambda each: each[0], default=None)
     if largest is None:
-        return ""
+        return None
     size, peak, session = largest
-    name = session_name(session, model_names(run))
+    return RunRise(session=session, bytes=size, peak=peak, shapes=shapes_text(peak.shapes))
+
+
+def run_rise_sentence(run: ProgramRun) -> str:
+    """Return which run after the first raised its process's memory most; empty for none."""
+    largest = largest_run_rise(run)
+    if largest is None:
+        return ""
+    name = session_name(largest.session, model_names(run))
     return (
-        f"Largest rise in a run after the first: {name} with {shapes_text(peak.shapes)} in process"
-        f" {session.pid}, {format_size(size, signed=True)} to {format_size(peak.peak_rss_bytes)} at"
-        f" {format_duration(peak.t_s)}."
+        f"Largest rise in a run after the first: {name} with {largest.shapes} in process"
+        f" {largest.session.pid}, {format_size(largest.bytes, signed=True)} to"
+        f" {format_size(largest.peak.peak_rss_bytes)} at {format_duration(largest.peak.t_s)}."
     )
 
 

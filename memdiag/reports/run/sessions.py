@@ -1,5 +1,6 @@
 """The tables of a recorded program: processes with their sessions, phases, and input shapes."""
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -40,11 +41,17 @@ _NAME_WIDTH = 30
 _COMMAND_WIDTH = 50
 _MAX_NUMBERS = 11
 _MIN_WHOLE_BYTES = 10 * MIB
+
+MIN_SHARE = 0.1
+ALIKE = 1.1
+"""Processes without sessions are one line if all have less than this share of the largest peak, or
+if their peaks differ by about this ratio at most."""
+
 _SAMPLED = f"{SAMPLED_MARK} by the largest sample seen, the true peak may be higher"
 _LEGENDS = {
     "weights": " Weights: resident copies.",
     "in model": " In model: the weights of one model.",
-    "arena": " Arena: in use / free, but kept for later runs.",
+    "arena": " Arena: in use / free, reserved for later runs. Only used pages are resident.",
 }
 """What is said of columns below the summary's table."""
 
@@ -80,7 +87,7 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
     headings = {column.heading for column in table.columns}
     caption = (
         f"{more}MiB. Peak: largest resident set of the process; in the line of a session, during"
-        f" its creation and first run{sampled}. Rise: how much these raised it."
+        f" its creation and first run{sampled}. Rise: memory that these two added."
     )
     caption += "".join(text for heading, text in _LEGENDS.items() if heading in headings)
     return replace(table, caption=caption)
@@ -89,19 +96,19 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
 def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterator[Row]:
     models = model_names(run)
     is_grouped = len(run.sessions) > MAX_SINGLE_SESSIONS
-    alike: dict[Hashable, list[tuple[ProgramProcess, list[_Equal]]]] = {}
+    alike: dict[tuple[bool, Hashable], list[tuple[ProgramProcess, list[_Equal]]]] = {}
     first_sessions: dict[int, int] = {}
     for session in run.sessions:
         first_sessions.setdefault(session.pid, session.number)
     for process in sorted(run.processes, key=lambda each: first_sessions.get(each.pid, 0)):
         groups = equal_sessions(process, run) if is_grouped else single_sessions(process, run)
-        # Workers of a pool are one line, and processes without sessions are another.
+        # Workers of a pool are one line, and processes without sessions are others.
         key: Hashable = (process.parent, tuple(group.key for group in groups))
         if not is_grouped and groups:
             key = process.pid, process.started_s
-        alike.setdefault(key if groups else None, []).append((process, groups))
-    ordered = sorted(alike.items(), key=lambda item: item[0] is None)
-    for _, found in ordered:
+        key = (True, key) if groups else (False, _size_class(process, run))
+        alike.setdefault(key, []).append((process, groups))
+    for _, found in sorted(alike.items(), key=lambda item: not item[0][0]):
         processes = [process for process, _ in found]
         more = f" and {len(processes) - 1} more" if len(processes) > 1 else ""
         largest = max(process.peak_rss_bytes for process in processes)
@@ -117,6 +124,14 @@ def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterato
         for alike_groups in zip(*(groups for _, groups in found), strict=True):
             together = tuple(one for group in alike_groups for one in group.sessions)
             yield _line(_Equal(together), models, created)
+
+
+def _size_class(process: ProgramProcess, run: ProgramRun) -> int:
+    """Return a number that is equal for processes of about the same peak; 0 for small ones."""
+    largest = max(each.peak_rss_bytes for each in run.processes)
+    if process.peak_rss_bytes < MIN_SHARE * largest:
+        return 0
+    return round(math.log(max(1, process.peak_rss_bytes), ALIKE))
 
 
 def _beginning(command: str, length: int) -> str:
