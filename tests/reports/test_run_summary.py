@@ -12,6 +12,7 @@ from rich.console import Console
 from memdiag.records import codec
 from memdiag.records.attribution import SearchedModel
 from memdiag.records.run import (
+    InheritedSession,
     PhaseTime,
     ProcessXray,
     ProgramFinding,
@@ -205,6 +206,25 @@ def test_a_run_that_took_more_than_any_creation_is_the_answer() -> None:
     answer = run_headline(msgspec.structs.replace(run, peaks=(*run.peaks, large))).first
     assert answer.startswith("A run of session 1 (a.onnx) with x: 1×3×640×640 takes most: +6")
     assert " in process 100. The processes took" in answer
+
+
+@pytest.mark.parametrize(
+    ("peak", "text"),
+    [
+        pytest.param(
+            900, "Process 101, a fork of 100, takes most: 900 MiB at its peak.", id="large"
+        ),
+        pytest.param(210, "Session 1 (a.onnx) takes +60 MiB in its creation", id="as its parent"),
+    ],
+)
+def test_a_fork_that_is_much_larger_than_its_parent_is_the_answer(peak: int, text: str) -> None:
+    inherited = (InheritedSession(session=1, run_count=20, is_running=False),)
+    processes = (
+        runs.process(100, 100, 210),
+        runs.process(101, 100, peak, parent=100, forked_from=100, inherited=inherited),
+    )
+    run = runs.run(runs.session(1, run_count=0, forked_run_count=20), processes=processes)
+    assert run_headline(run).first.startswith(text)
 
 
 def test_a_proportional_set_that_was_read_far_from_the_peak_is_left_out() -> None:
@@ -613,7 +633,9 @@ def test_shapes_in_words() -> None:
     assert shapes_text(None) == "other shapes"
     assert shapes_text({}) == "IOBinding"
     assert shapes_text({"x": (1, 3), "s": ()}) == "x: 1×3, s: scalar"
-    assert shapes_text(dict.fromkeys("abcde", (1,))) == "a: 1, b: 1, c: 1 and 2 more"
+    shapes = {name: (size,) for size, name in enumerate("abcde")}
+    assert shapes_text(shapes) == "a: 0, b: 1, c: 2 and 2 more"
+    assert shapes_text({"ids": (64, 256), "mask": (64, 256)}) == "2 inputs of 64×256"
 
 
 def test_tiles_sum_up_to_the_resident_sets() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
+from memdiag.records.run import ProgramFinding, ProgramProcess, ProgramRun, ProgramSession
 from memdiag.reports.run.names import (
     command_text,
     model_names,
@@ -138,10 +138,15 @@ def _watched_moment(run: ProgramRun) -> str:
 def _most(run: ProgramRun) -> str:
     """Return ``Session 2 (m.onnx) takes most: +60 MiB in its creation and first run``.
 
-    A later run that raised the memory by more comes first.
+    A later run that raised the memory by more comes first, and before it a fork that runs the
+    sessions of its parent and is much larger than each process with sessions of its own.
     """
     session = largest_session(run)
     rise = rise_bytes(session) if session is not None else 0
+    fork = _largest_fork(run)
+    if fork is not None:
+        size = format_size(fork.peak_rss_bytes)
+        return f"Process {fork.pid}, a fork of {fork.forked_from}, takes most: {size} at its peak"
     largest = largest_run_rise(run)
     if largest is not None and largest.bytes > rise:
         name, shapes = session_name(largest.session, model_names(run)), largest.shapes
@@ -162,6 +167,17 @@ def _most(run: ProgramRun) -> str:
         when += f" (together with session{plural} {numbers(session.shared_with)})"
     verb = "takes most:" if len(run.sessions) > 1 else "takes"
     return f"{name} {verb} {rise_text(session)} in its {when}"
+
+
+def _largest_fork(run: ProgramRun) -> ProgramProcess | None:
+    """Return the fork that is much larger than any process with sessions; None for none."""
+    owners = {session.pid for session in run.sessions}
+    owned = max((each.peak_rss_bytes for each in run.processes if each.pid in owners), default=0)
+    forks = [each for each in run.processes if each.inherited and each.pid not in owners]
+    largest = max(forks, key=lambda each: each.peak_rss_bytes, default=None)
+    if largest is None or MIN_ALIKE * largest.peak_rss_bytes <= owned:
+        return None
+    return largest
 
 
 def _at_peak(run: ProgramRun) -> str:

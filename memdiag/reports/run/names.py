@@ -110,14 +110,17 @@ def _without_interpreter(command: Sequence[str]) -> Sequence[str]:
 
 
 def shapes_text(shapes: Mapping[str, tuple[int, ...]] | None) -> str:
-    """Return ``x: 1×3×640×640, mask: 1×640``."""
+    """Return ``x: 1×3×640×640, mask: 1×640``, or ``3 inputs of 64×256``."""
     if shapes is None:
         return "other shapes"
     if not shapes:
         return "IOBinding"
+    sizes = ["×".join(map(str, shape)) or "scalar" for shape in shapes.values()]
+    if len(sizes) > 1 and len(set(sizes)) == 1:
+        return f"{len(sizes)} inputs of {sizes[0]}"
     texts = [
-        f"{shortened(plain(name), _MAX_WORD)}: {'×'.join(map(str, shape)) or 'scalar'}"
-        for name, shape in shapes.items()
+        f"{shortened(plain(name), _MAX_WORD)}: {size}"
+        for name, size in zip(shapes, sizes, strict=True)
     ]
     more = len(texts) - _MAX_INPUTS
     return ", ".join(texts[:_MAX_INPUTS]) + (f" and {more} more" if more > 0 else "")
