@@ -14,10 +14,11 @@ the allocation id -1, and -1 is also the missing neighbour at the ends of a chai
 chunks have grown over the versions: their size is the size for which all chains are consistent.
 
 Everything is validated. The object, both vectors, the handles and the regions must be in blocks in
-use by malloc (so that an arena that was freed is not found). A region may also be a block that
-malloc mapped alone between other mappings, such as those of Python's heap: the walk of the heap
-leaves such blocks out. Each region must end according to its size, and its chunks must form a
-doubly linked chain from its start to its end. If the heap cannot be walked, no arena is found.
+use by malloc (so that an arena that was freed is not found). A region, its handles and the chunks
+of an arena with many values may also be blocks that malloc mapped alone between other mappings,
+such as those of Python's heap: the walk of the heap leaves such blocks out. Each region must end
+according to its size, and its chunks must form a doubly linked chain from its start to its end. If
+the heap cannot be walked, no arena is found.
 """
 
 from collections.abc import Iterator, Sequence
@@ -247,14 +248,21 @@ def _read_regions(head: Words, memory: ProcessMemory, heap: Heap) -> list[_Regio
         whole = start + size == end and size > 0 and size % _UNIT == 0 and start >= previous_end
         if not whole:
             return None
-        known = heap.is_in_use(start, size)
-        if not (_is_mapped_alone(memory, start, size) if known is None else known):
+        if not _is_in_use(memory, heap, start, size):
             return None
-        if not heap.is_in_use(handles, size // _UNIT * _WORD):
+        if not _is_in_use(memory, heap, handles, size // _UNIT * _WORD):
             return None
         regions.append(_Region(start, end, handles))
         previous_end = end
     return regions
+
+
+def _is_in_use(
+    memory: ProcessMemory, heap: Heap, start: int, size: int, allocated: int | None = None
+) -> bool:
+    """Return whether `size` bytes from `start`, of `allocated` ones or as many, are in use."""
+    known = heap.is_in_use(start, size)
+    return _is_mapped_alone(memory, start, allocated or size) if known is None else known
 
 
 def _is_mapped_alone(memory: ProcessMemory, start: int, size: int) -> bool:
@@ -273,8 +281,10 @@ def _read_chunks(
     head: Words, regions: list[_Region], memory: ProcessMemory, heap: Heap
 ) -> tuple[_Chunk, ...] | None:
     """Return the chunks of all `regions`; None if they do not fill the regions without gaps."""
-    first, last, _, _, following = head[3:].tolist()
-    words = _read_block(memory, heap, first, last - first)
+    first, last, capacity, _, following = head[3:].tolist()
+    if not _is_in_use(memory, heap, first, last - first, capacity - first):
+        return None
+    words = _read(memory, first, last - first)
     handles = [_read(memory, region.handles, _WORD) for region in regions]
     if words is None or any(handle is None for handle in handles):
         return None

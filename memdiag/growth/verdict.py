@@ -153,11 +153,12 @@ def judge(observation: Observation) -> GrowthJudgement:
     observation = observation.with_heap()
     moments = observation.moments
     steady = _steady_growth(observation)
-    if steady is not None:
-        owner, slope = steady
+    if steady:
+        owner, slope = max(steady, key=lambda each: each[1].bytes_per_unit)
         if any(_rises(observation, figure) for figure in _SESSIONS):
             owner = "sessions"
-        return GrowthJudgement(_of_memory_in_use(owner, observation), owner, slope)
+        owners = {owner, *(each for each, _ in steady)}
+        return GrowthJudgement(_of_memory_in_use(owners, observation), owner, slope)
     if len(observation.moments_after_warm_up) < MIN_MOMENTS:
         return GrowthJudgement("undecided")
     if grown_bytes(moments) < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * moments[0].resident_bytes):
@@ -220,15 +221,20 @@ def kept_values(alive: Mapping[str, tuple[int, int]], blocks: Sequence[GrowingBl
     return f"copies of {copied}" if copied else ""
 
 
-def _of_memory_in_use(owner: GrowingOwner, observation: Observation) -> Verdict:
+def _of_memory_in_use(owners: set[GrowingOwner], observation: Observation) -> Verdict:
+    """Return the verdict if memory in use of `owners` grows steadily.
+
+    Values in arenas are outputs, or inputs that onnxruntime copied: only the caller keeps them, and
+    with them other blocks, such as those of a binding.
+    """
     if observation.caller_keeps_nothing:
         return "leak"
-    is_kept = owner in ("arena", "sessions") or observation.kept_values != ""
+    is_kept = not owners.isdisjoint(("arena", "sessions")) or observation.kept_values != ""
     return "kept" if is_kept else "leak"
 
 
-def _steady_growth(observation: Observation) -> tuple[GrowingOwner, Slope] | None:
-    """Return the owner in use that grows steadily by the most bytes a run; None if none does."""
+def _steady_growth(observation: Observation) -> list[tuple[GrowingOwner, Slope]]:
+    """Return the owners in use that grow steadily, with their slopes."""
     found: list[tuple[GrowingOwner, Slope]] = []
     for in_use in IN_USE:
         lasting = observation.lasting_bytes
@@ -237,7 +243,7 @@ def _steady_growth(observation: Observation) -> tuple[GrowingOwner, Slope] | Non
         slope = _slope(observation, in_use.bytes_of, in_use.min_bytes)
         if slope is not None:
             found.append((in_use.owner, slope))
-    return max(found, key=lambda each: each[1].bytes_per_unit, default=None)
+    return found
 
 
 def _rises(observation: Observation, figure: Callable[[Moment], int | None]) -> bool:
