@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import pytest
 from onnx import numpy_helper
 
 import memdiag
@@ -34,7 +33,6 @@ onnxruntime.InferenceSession = keep_a_weight
 """
 
 
-@pytest.mark.measures
 def test_a_weight_that_each_reload_leaves_is_named(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     weights = {
