@@ -11,10 +11,11 @@ memory of the arena. Fusions remove more values, or add some (layouts, padded
 channels).
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import nlargest
-from itertools import chain
+from itertools import chain, count
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from memdiag.model.graph_index import FunctionKey, GraphIndex, Node, Scope
 from memdiag.model.model_file import ModelFile
 from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
+from memdiag.ort.arena import Request
 from memdiag.ort.buffer_plan import Buffer, BufferPlan, Reads
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.fusions import ActivationFusions
@@ -168,6 +170,24 @@ def activation_peak(
     return simulation.peak_of(graphs.main, 0)
 
 
+def run_requests(
+    graphs: GraphIndex,
+    shapes: Shapes,
+    folds: Folds,
+    *,
+    declared: Shapes | None = None,
+    sizes: Collection[int] = (),
+) -> list[Request]:
+    """Return the requests of one run to the arena, in order; the arguments are `activation_peak`'s.
+
+    A subgraph runs once. Its values, and the outputs of the model, have no place in the block that
+    later runs take.
+    """
+    declared = declared or shapes.as_declared
+    simulation = _Simulation(graphs, shapes, declared, folds, sizes)
+    return list(simulation.requests_of(graphs.main, 0))
+
+
 class _Simulation:
     """One simulated run of a model. The body of a function is simulated once."""
 
@@ -189,6 +209,7 @@ class _Simulation:
             if scope.is_function and scope.owner is not None
         }
         self._peaks: dict[Scope, ActivationPeak] = {}
+        self._keys = count()
         self._captured: dict[Scope, tuple[str, ...]] = {}
 
     def peak_of(self, scope: Scope, depth: int) -> ActivationPeak:
@@ -253,8 +274,29 @@ class _Simulation:
         kind = self._shapes.of(scope, name)
         return None if kind is None else kind.nbytes
 
-    def _simulate(self, scope: Scope, depth: int) -> ActivationPeak:
-        """Execute the nodes of `scope` one by one, and return the peak."""
+    def requests_of(self, scope: Scope, depth: int) -> Iterator[Request]:
+        """Yield the requests of one run of `scope`, with those of all that is inside its nodes."""
+        nodes, plan = self._plan(scope)
+        taken: dict[int, list[Buffer]] = defaultdict(list)
+        freed: dict[int, list[Buffer]] = defaultdict(list)
+        for buffer in plan.buffers:
+            taken[buffer.first].append(buffer)
+            freed[buffer.last].append(buffer)
+        keys = {id(buffer): next(self._keys) for buffer in plan.buffers}
+        is_planned = {id(each): not depth and each.last < len(nodes) for each in plan.buffers}
+        for step, node in enumerate(nodes):
+            for each in taken[step]:
+                yield Request(keys[id(each)], each.nbytes, is_planned[id(each)])
+            for inner in self._inner_scopes(scope, node) if depth < MAX_DEPTH else ():
+                yield from self.requests_of(inner, depth + 1)
+            for each in freed[step]:
+                yield Request(keys[id(each)], 0, is_planned[id(each)])
+        for each in freed[len(nodes)]:
+            yield Request(keys[id(each)], 0, is_planned[id(each)])
+
+    def _plan(self, scope: Scope) -> tuple[list[Node], BufferPlan]:
+        """Return the nodes of `scope` in the order in which they run, and the buffers of their
+        values."""
         reads = partial(self._names_read, scope)
         is_computed = self._is_computed(scope)
         fusions = ActivationFusions(scope, is_computed, partial(self._nbytes, scope))
@@ -280,6 +322,11 @@ class _Simulation:
             self._is_plannable,
             fusions,
         )
+        return nodes, plan
+
+    def _simulate(self, scope: Scope, depth: int) -> ActivationPeak:
+        """Execute the nodes of `scope` one by one, and return the peak."""
+        nodes, plan = self._plan(scope)
         allocated = _RunningTotal(plan.buffers, attrgetter("first"))
         freed = _RunningTotal(sorted(plan.buffers, key=attrgetter("last")), attrgetter("last"))
         largest = max(

@@ -114,12 +114,17 @@ class AnalysisContext:
         sizes = Counter(weight.nbytes for weight in self.model.weights)
         return [qualified_name(weight) for weight in skipped if sizes[weight.nbytes] > 1]
 
+    def shapes_at(self, sizes: Mapping[str, int]) -> Shapes:
+        """Return the types of all values at `sizes` of the free dimensions."""
+        if all(self.sizes.get(name) == size for name, size in sizes.items()):
+            return self.shapes
+        return infer_shapes(self.model, self.graphs, sizes, [])
+
     def activations(self, sizes: Mapping[str, int]) -> ActivationPeak:
         """Return the most memory that activations take at `sizes` of the free dimensions."""
         key = frozenset(sizes.items())
         if key not in self._activations:
-            is_given = all(self.sizes.get(name) == size for name, size in key)
-            shapes = self.shapes if is_given else infer_shapes(self.model, self.graphs, sizes, [])
+            shapes = self.shapes_at(sizes)
             self._activations[key] = activation_peak(
                 self.graphs,
                 shapes,

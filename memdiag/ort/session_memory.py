@@ -73,10 +73,16 @@ class FoldingMemory(NamedTuple):
     Attributes:
         peak_bytes: the maximum at any time.
         kept_bytes: the results that stay when everything is evaluated.
+        results_bytes: the results that are there at the maximum.
+        all_bytes: all results together, before those that nothing reads are dropped.
+        at: what is evaluated then; None if nothing is.
     """
 
     peak_bytes: int
     kept_bytes: int
+    results_bytes: int = 0
+    all_bytes: int = 0
+    at: Fold | None = None
 
 
 class PredictedSession:
@@ -102,7 +108,7 @@ class PredictedSession:
         self._model = model
         self._graphs = graphs
         self._shapes = shapes
-        self._folds = folds
+        self.folds = folds
         self._readers = readers
         self._weights: dict[Weight, LoadedWeight] = {}
         self._results: dict[tuple[Scope, str], FoldedResult] = {}
@@ -118,7 +124,7 @@ class PredictedSession:
         return [
             reader
             for reader in direct_readers(self._readers(weight))
-            if not self._folds.is_folded(reader.scope, reader.node)
+            if not self.folds.is_folded(reader.scope, reader.node)
         ]
 
     def result(self, fold: Fold) -> FoldedResult:
@@ -126,7 +132,7 @@ class PredictedSession:
         key = fold.scope, fold.output
         if key not in self._results:
             # The runtime merges duplicates of one graph: only the first result remains.
-            duplicates = [fold, *self._folds.duplicates(fold)]
+            duplicates = [fold, *self.folds.duplicates(fold)]
             self._results[key] = FoldedResult(
                 fold=fold,
                 uses=tuple(use for each in duplicates for use in self._uses(each)),
@@ -182,10 +188,10 @@ class PredictedSession:
         seen: set[Node] = set()
         for reader in self._readers(weight):
             steps = [step for step in reader.path if step.node.op_type != "Identity"]
-            if not steps or reader.node.op_type == "Identity" or reader.node in self._folds.nodes:
+            if not steps or reader.node.op_type == "Identity" or reader.node in self.folds.nodes:
                 continue
             scope = steps[-1].scope
-            fold = self._folds.of_node(steps[-1].node)
+            fold = self.folds.of_node(steps[-1].node)
             if fold is None or fold.node in seen or len(fold.weights) != 1:
                 continue
             is_packed = self._packed_use(reader.use, fold.dtype, fold.shape).buffer is not None
@@ -232,8 +238,9 @@ class PredictedSession:
         The originals of weights are not counted.
         """
         is_lean = self.runtime >= FOLDING_WITHOUT_PROTOBUF_SINCE
-        results_bytes = peak_bytes = kept_bytes = 0
-        for fold in self._with_operands(folds) if folds is not None else self._folds:
+        results_bytes = kept_bytes = 0
+        peak = FoldingMemory(0, 0)
+        for fold in self._with_operands(folds) if folds is not None else self.folds:
             if fold.merged_into is not None:
                 continue
             # A Shape does not read the elements of its input: nothing is copied.
@@ -241,10 +248,10 @@ class PredictedSession:
             copies = sum(self._operand_bytes(fold, name) for name in names)
             results_bytes += fold.nbytes
             kept_bytes += fold.nbytes if fold.stays else 0
-            peak_bytes = max(
-                peak_bytes, results_bytes + copies + (0 if is_lean else 2 * fold.nbytes)
-            )
-        return FoldingMemory(peak_bytes, kept_bytes)
+            here = results_bytes + copies + (0 if is_lean else 2 * fold.nbytes)
+            if here > peak.peak_bytes:
+                peak = FoldingMemory(here, 0, results_bytes, 0, fold)
+        return peak._replace(kept_bytes=kept_bytes, all_bytes=results_bytes)
 
     def memory(self, weights: Sequence[LoadedWeight]) -> "PredictedMemory":
         """Return the memory of `weights`, as if the model had no others."""
@@ -296,7 +303,7 @@ class PredictedSession:
             ),
             results=tuple(
                 replace(self.result(fold), content_key=(weight, fold.dtype, fold.shape))
-                for fold in self._folds.of_weight(weight)
+                for fold in self.folds.of_weight(weight)
                 if fold.stays
             ),
         )
@@ -326,7 +333,7 @@ class PredictedSession:
                     if following not in seen:
                         seen.add(following)
                         pending.append(following)
-                elif not self._folds.is_folded(use.scope, use.node):
+                elif not self.folds.is_folded(use.scope, use.node):
                     yield self._packed_use(use, fold.dtype, fold.shape)
 
     def _packed_use(self, use: Use, dtype: str, shape: tuple[int, ...]) -> PackedUse:
@@ -355,7 +362,7 @@ class PredictedSession:
             if weight.graph
             for scope in self._graphs.scopes(weight)
         ]
-        constants += [(fold.scope, fold.output) for fold in self._folds if fold.stays]
+        constants += [(fold.scope, fold.output) for fold in self.folds if fold.stays]
         for scope, name in constants:
             last[name] = max(self._scope_order.get(scope, 0), last.get(name, 0))
         return last
@@ -367,17 +374,17 @@ class PredictedSession:
         while pending:
             fold: Fold | None = pending.pop()
             if fold is not None and fold.merged_into is not None:
-                fold = self._folds.of_value(*fold.merged_into)
-            index = self._folds.index_of(fold.scope, fold.output) if fold is not None else None
+                fold = self.folds.of_value(*fold.merged_into)
+            index = self.folds.index_of(fold.scope, fold.output) if fold is not None else None
             if fold is None or index is None or index in needed:
                 continue
             needed.add(index)
-            operands = (self._folds.of_value(fold.scope, name) for name in fold.node.input)
+            operands = (self.folds.of_value(fold.scope, name) for name in fold.node.input)
             pending += [operand for operand in operands if operand is not None]
-        return (self._folds[index] for index in sorted(needed))
+        return (self.folds[index] for index in sorted(needed))
 
     def _operand_bytes(self, fold: Fold, name: str) -> int:
-        operand = self._folds.of_value(fold.scope, name)
+        operand = self.folds.of_value(fold.scope, name)
         if operand is not None:
             return operand.nbytes
         kind = self._shapes.of(fold.scope, name) if name else None

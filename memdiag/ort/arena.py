@@ -1,0 +1,192 @@
+"""The arena of onnxruntime's CPU provider: which bytes of it a sequence of requests makes resident.
+
+The runtime's BFC arena takes regions from the system, the first of 1 MiB and later ones of twice
+the size, up to 1 GiB, and divides them into chunks. A request takes the smallest free chunk that is
+large enough; the rest becomes a chunk of its own if the chunk is at least twice as large as the
+request, or the rest has 128 MiB or more. Free neighbours are merged. Regions are never returned, but
+only the pages that were written are resident: `Arena.resident_bytes`.
+
+The first run of an input shape takes a chunk for each value. Later runs take one block for all
+values whose sizes are known, in which the values have the places that a best-fit planner gave them:
+`planned_block`. See onnxruntime/core/framework, bfc_arena.cc and mem_pattern_planner.h; the sizes of
+regions are those that the runtime's log states (tests/ort/test_arena.py).
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from memdiag.units import GIB, MIB
+
+CHUNK_ALIGNMENT = 256
+FIRST_REGION = MIB
+LARGEST_REGION = GIB
+"""Regions grow to this size; a larger request gets a region of the next power of two."""
+
+MAX_UNUSED = 128 * MIB
+"""A chunk that is smaller than twice the request is split all the same if so much is left."""
+
+PAGE = 4096
+
+VALUE_ALIGNMENT = 64
+"""Alignment of the values in a planned block."""
+
+
+class Request(NamedTuple):
+    """A request for memory, or its end.
+
+    Attributes:
+        key: which value it is for.
+        nbytes: the size; 0 frees the value.
+        is_planned: whether later runs have a place for it in the planned block.
+    """
+
+    key: int
+    nbytes: int
+    is_planned: bool = True
+
+
+class _Chunk:
+    """A part of a region: `start` to `end`, with its neighbours."""
+
+    __slots__ = ("after", "before", "end", "is_free", "region", "start")
+
+    def __init__(self, region: int, start: int, end: int) -> None:
+        self.region, self.start, self.end = region, start, end
+        self.before: _Chunk | None = None
+        self.after: _Chunk | None = None
+        self.is_free = True
+
+    @property
+    def nbytes(self) -> int:
+        return self.end - self.start
+
+
+class Arena:
+    """An arena of the CPU provider.
+
+    Attributes:
+        held_bytes: the sizes of all regions, in bytes.
+    """
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self._next_region = FIRST_REGION
+        self._regions = 0
+        self._free: list[tuple[int, int, int]] = []  # size, region, start
+        self._chunks: dict[tuple[int, int], _Chunk] = {}
+        self._used: dict[int, _Chunk] = {}
+        self._written: list[list[tuple[int, int]]] = []
+
+    def take(self, key: int, nbytes: int) -> None:
+        """Give `nbytes` to the value `key`, which writes all of them."""
+        size = -(-max(nbytes, 1) // CHUNK_ALIGNMENT) * CHUNK_ALIGNMENT
+        index = bisect_left(self._free, (size, -1, -1))
+        if index == len(self._free):
+            self._extend(size)
+            index = bisect_left(self._free, (size, -1, -1))
+        _, region, start = self._free.pop(index)
+        chunk = self._chunks[region, start]
+        if chunk.nbytes >= 2 * size or chunk.nbytes - size >= MAX_UNUSED:
+            rest = _Chunk(region, start + size, chunk.end)
+            rest.before, rest.after = chunk, chunk.after
+            if chunk.after is not None:
+                chunk.after.before = rest
+            chunk.after, chunk.end = rest, start + size
+            self._add(rest)
+        chunk.is_free = False
+        self._used[key] = chunk
+        self._write(region, start, start + nbytes)
+
+    def free(self, key: int) -> None:
+        """Take the chunk of the value `key` back."""
+        chunk = self._used.pop(key)
+        for side in (chunk.before, chunk.after):
+            if side is not None and side.is_free:
+                self._remove(side)
+                chunk = _merged(*sorted((chunk, side), key=lambda each: each.start))
+        self._chunks[chunk.region, chunk.start] = chunk
+        self._add(chunk)
+
+    def serve(self, requests: Iterable[Request]) -> None:
+        """Take and free chunks in the order of `requests`."""
+        for request in requests:
+            if request.nbytes:
+                self.take(request.key, request.nbytes)
+            else:
+                self.free(request.key)
+
+    @property
+    def resident_bytes(self) -> int:
+        """The bytes of all pages that were written."""
+        return sum(
+            (-(-end // PAGE) - start // PAGE) * PAGE
+            for region in self._written
+            for start, end in region
+        )
+
+    def _extend(self, size: int) -> None:
+        is_larger = size > self._next_region
+        while size > self._next_region:
+            self._next_region *= 2
+        nbytes = self._next_region
+        if not is_larger:
+            self._next_region = max(min(nbytes * 2, LARGEST_REGION), nbytes)
+        self.held_bytes += nbytes
+        self._written.append([])
+        self._add(_Chunk(self._regions, 0, nbytes))
+        self._regions += 1
+
+    def _add(self, chunk: _Chunk) -> None:
+        chunk.is_free = True
+        self._chunks[chunk.region, chunk.start] = chunk
+        insort(self._free, (chunk.nbytes, chunk.region, chunk.start))
+
+    def _remove(self, chunk: _Chunk) -> None:
+        del self._free[bisect_left(self._free, (chunk.nbytes, chunk.region, chunk.start))]
+
+    def _write(self, region: int, start: int, end: int) -> None:
+        """Note that a region was written from `start` to `end`."""
+        found = self._written[region]
+        kept = [each for each in found if each[1] < start or each[0] > end]
+        for first, last in found:
+            if last >= start and first <= end:
+                start, end = min(first, start), max(last, end)
+        insort(kept, (start, end))
+        self._written[region] = kept
+
+
+def _merged(left: _Chunk, right: _Chunk) -> _Chunk:
+    left.end, left.after = right.end, right.after
+    if right.after is not None:
+        right.after.before = left
+    return left
+
+
+def planned_block(requests: Iterable[Request]) -> int:
+    """Return the bytes of the block in which all planned values of `requests` have a place."""
+    blocks: list[tuple[int, int, int]] = []  # start, end, key, by start
+    largest = 0
+    for request in requests:
+        if not request.is_planned:
+            continue
+        if not request.nbytes:
+            index = next(i for i, each in enumerate(blocks) if each[2] == request.key)
+            del blocks[index]
+            continue
+        size = -(-request.nbytes // VALUE_ALIGNMENT) * VALUE_ALIGNMENT
+        start = _best_fit(blocks, size, largest)
+        largest = max(largest, start + size)
+        insort(blocks, (start, start + size, request.key))
+    return largest
+
+
+def _best_fit(blocks: list[tuple[int, int, int]], size: int, largest: int) -> int:
+    """Return the start of the smallest gap between `blocks` that is large enough, or their end."""
+    end, best, best_rest = 0, None, -1
+    for first, last in [*((each[0], each[1]) for each in blocks), (largest, largest)]:
+        rest = first - end - size
+        if rest >= 0 and (best is None or rest < best_rest):
+            best, best_rest = end, rest
+        end = max(end, last) if last != first else end
+    return end if best is None else best

@@ -1,0 +1,249 @@
+"""The memory of a session by phase, before it is created, from the model alone.
+
+`SessionEstimate` puts together what the other modules of this package predict: the constants over
+time (`loading`), the requests of a run (`activations`) to the arena (`arena`), and what a session
+takes beside them (`overheads`). Nothing is run and no weight is read.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp
+from typing import Literal
+
+from memdiag.defaults import DEFAULT_RUNS
+from memdiag.model.graph_index import Scope
+from memdiag.model.shapes import Shapes
+from memdiag.ort.activations import ActivationPeak, run_requests
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.arena import Arena, Request, planned_block
+from memdiag.ort.loading import Loading, Timeline
+from memdiag.ort.operators import GATHERING
+from memdiag.ort.overheads import overhead
+from memdiag.records.estimate import (
+    EstimatedPhase,
+    EstimatedPoint,
+    EstimatedTerm,
+    LiveTensor,
+    TermName,
+)
+from memdiag.records.phases import PHASES
+
+FAULT_BYTES = 64 << 10
+"""Pages that the kernel maps at once around a page of a file that is read: 16 of 4 KiB."""
+
+INTERVAL = 0.05
+"""Half the width of the interval, as a share of the estimate."""
+
+LEAST_INTERVAL = 2 << 20
+"""Half the width of the interval at least, in bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateOptions:
+    """What of a session's configuration changes its memory.
+
+    Attributes:
+        prepacks: False with ``session.disable_prepacking``.
+        folds: False without the optimizer ConstantFolding.
+        level: the level of graph optimizations.
+        has_arena: ``enable_cpu_mem_arena``.
+        has_pattern: ``enable_mem_pattern``.
+        load_from: from the file's path, or from its bytes.
+        runs: how often the session runs after the first time, with other contents each time.
+    """
+
+    prepacks: bool = True
+    folds: bool = True
+    level: Literal["disable_all", "basic", "extended", "layout", "all"] = "all"
+    has_arena: bool = True
+    has_pattern: bool = True
+    load_from: Literal["path", "bytes"] = "path"
+    runs: int = DEFAULT_RUNS
+
+
+class SessionEstimate:
+    """The estimates of one model under one release.
+
+    Args:
+        ctx: the model and the release.
+        options: the configuration of the session.
+    """
+
+    def __init__(self, ctx: AnalysisContext, options: EstimateOptions) -> None:
+        self._ctx, self._options = ctx, options
+
+    def at(self, sizes: Mapping[str, int]) -> EstimatedPoint:
+        """Return the estimate at `sizes` of the free dimensions, by name."""
+        ctx, options = self._ctx, self._options
+        timeline = self._load()
+        shapes = ctx.shapes_at(sizes)
+        activations = ctx.activations(sizes)
+        requests = run_requests(
+            ctx.graphs, shapes, ctx.folds, declared=ctx.shapes.as_declared, sizes=sizes.values()
+        )
+        loading = self._loading
+        arena = loading.arena if options.has_arena else Arena()
+        before = arena.resident_bytes
+        arena.serve(requests)
+        reads = self._mapped_reads(shapes, runs=1)
+        grown = arena.resident_bytes - before
+        timeline.now["mapped weights"] += sum(reads.values())
+        run = _run_terms(activations.peak_bytes, grown)
+        at_peak = self._cause(activations)
+        if options.has_arena:
+            timeline.now += run
+            timeline.note("first_run", cause=at_peak)
+            self._run_again(timeline, arena, requests)
+        else:
+            timeline.note("first_run", run, at_peak)
+            timeline.note("first_run")
+        more = self._mapped_reads(shapes, runs=1 + options.runs)
+        timeline.now["mapped weights"] += sum(more.values()) - sum(reads.values())
+        timeline.note("steady", {} if options.has_arena else run, at_peak)
+        timeline.note("steady")
+        return self._point(sizes, timeline, activations, shapes)
+
+    @cached_property
+    def _loading(self) -> Loading:
+        options = self._options
+        optimizes = options.level != "disable_all"
+        return Loading(
+            self._ctx.model,
+            self._ctx.graphs,
+            self._ctx.session,
+            prepacks=options.prepacks,
+            folds=options.folds and optimizes,
+            fuses=optimizes,
+            reorders=options.level in ("all", "layout"),
+            from_bytes=options.load_from == "bytes",
+        )
+
+    def _load(self) -> Timeline:
+        self.__dict__.pop("_loading", None)  # the timeline of each point goes on from the loading
+        return self._loading.run()
+
+    def _run_again(self, timeline: Timeline, arena: Arena, requests: list[Request]) -> None:
+        """Let the second run take the block that was planned in the first one."""
+        if not self._options.has_pattern:
+            return
+        block = planned_block(requests)
+        before = arena.resident_bytes
+        if block:
+            arena.take(-1, block)
+        arena.serve(request for request in requests if not request.is_planned)
+        timeline.now["planned block"] += arena.resident_bytes - before
+
+    def _mapped_reads(self, shapes: Shapes, *, runs: int) -> dict[str, int]:
+        """Return the bytes of each mapped weight that `runs` runs read.
+
+        A Gather reads rows, and the kernel maps the pages around each of them.
+        """
+        found: dict[str, int] = {}
+        for each in self._loading.mapped:
+            uses = [use for use in each.constant.uses if use.buffer is None]
+            nbytes = each.mapped_bytes
+            if uses and all(
+                use.node.op_type in GATHERING and use.input_index == 0 for use in uses
+            ):
+                rows = sum(_count(shapes, use.scope, use.node.input[1]) for use in uses)
+                parts = max(1.0, nbytes / FAULT_BYTES)
+                nbytes = round(nbytes * (1 - exp(-rows * runs / parts)))
+            found[each.name] = nbytes
+        return found
+
+    def _cause(self, activations: ActivationPeak) -> str:
+        if activations.scope is None or activations.node is None:
+            return ""
+        return self._ctx.graphs.qualified(activations.scope, activations.node)
+
+    def _point(
+        self,
+        sizes: Mapping[str, int],
+        timeline: Timeline,
+        activations: ActivationPeak,
+        shapes: Shapes,
+    ) -> EstimatedPoint:
+        nodes = self._ctx.model.node_count
+        phases = []
+        for name in PHASES:
+            if name not in timeline.phases():
+                continue
+            extra = overhead(self._ctx.runtime, name)
+            beside: dict[TermName, int] = {"runtime": extra.session, "graph": extra.node * nodes}
+            moment = timeline.peak(name)
+            end = timeline.end(name)
+            phases.append(
+                EstimatedPhase(
+                    name=name,
+                    peak_bytes=moment.nbytes + sum(beside.values()),
+                    kept_bytes=sum(end.values()) + sum(beside.values()),
+                    cause=moment.cause,
+                    peak_terms=_terms(beside, moment.terms, timeline),
+                    kept_terms=_terms(beside, end, timeline),
+                )
+            )
+        largest = max(phases, key=lambda phase: phase.peak_bytes)
+        half = max(LEAST_INTERVAL, round(INTERVAL * largest.peak_bytes))
+        return EstimatedPoint(
+            dims=dict(sizes),
+            peak_bytes=largest.peak_bytes,
+            peak_phase=largest.name,
+            steady_bytes=phases[-1].kept_bytes,
+            low_bytes=max(0, largest.peak_bytes - half),
+            high_bytes=largest.peak_bytes + half,
+            phases=tuple(phases),
+            live=tuple(self._live_tensors(activations, shapes)),
+        )
+
+    def _live_tensors(self, activations: ActivationPeak, shapes: Shapes) -> list[LiveTensor]:
+        found = []
+        for value in activations.live:
+            kind = shapes.of(value.scope, value.name)
+            producer = value.scope.producers.get(value.name)
+            uses = [use.node for use in value.scope.uses(value.name)]
+            last = max(uses, key=lambda node: node.index, default=None)
+            graphs = self._ctx.graphs
+            found.append(
+                LiveTensor(
+                    name=value.name,
+                    dtype="" if kind is None else kind.dtype,
+                    shape=() if kind is None or kind.shape is None else _known(kind.shape),
+                    bytes=value.nbytes,
+                    producer="" if producer is None else graphs.qualified(value.scope, producer),
+                    last_use="" if last is None else graphs.qualified(value.scope, last),
+                )
+            )
+        return found
+
+
+def _terms(
+    beside: Mapping[TermName, int], terms: Mapping[TermName, int], timeline: Timeline
+) -> tuple[EstimatedTerm, ...]:
+    listed = {**beside, **terms}
+    return tuple(
+        EstimatedTerm(name=name, bytes=nbytes, largest=timeline.largest.get(name, ""))
+        for name, nbytes in listed.items()
+        if nbytes
+    )
+
+
+def _run_terms(activations: int, resident: int) -> Counter[TermName]:
+    in_use = min(activations, resident)
+    return Counter({"activations": in_use, "unused arena": resident - in_use})
+
+
+def _count(shapes: Shapes, scope: Scope, name: str) -> int:
+    """Return the number of elements of a value; 1 if it is unknown."""
+    kind = shapes.of(scope, name)
+    if kind is None or kind.shape is None:
+        return 1
+    count = 1
+    for size in kind.shape:
+        count *= size or 1
+    return count
+
+
+def _known(shape: tuple[int | None, ...]) -> tuple[int, ...]:
+    return tuple(size or 0 for size in shape)

@@ -1,0 +1,223 @@
+"""The estimate: the memory of a session before it runs (schema ``memdiag.estimate/1``)."""
+
+from typing import Final, Literal
+
+from memdiag.records.base import PlottableRecord, Record
+from memdiag.records.dimension import Dimension
+from memdiag.records.phases import PhaseName
+
+ESTIMATE_SCHEMA: Final = "memdiag.estimate/1"
+
+TermName = Literal[
+    "runtime",
+    "graph",
+    "model file",
+    "weights",
+    "mapped weights",
+    "stale weights",
+    "weight being converted",
+    "folded constants",
+    "operands of folding",
+    "fused weights",
+    "reordered filters",
+    "packed weights",
+    "activations",
+    "planned block",
+    "unused arena",
+    "kernel scratch",
+    "freed heap",
+]
+"""What memory is for:
+
+- ``runtime``: pages of the library, threads, and what a session of any model takes;
+- ``graph``: nodes, their kernels and plans;
+- ``model file``: the parsed file, with the weights embedded in it;
+- ``weights``: constants of the model in private memory;
+- ``mapped weights``: pages of files with external data;
+- ``stale weights``: weights of subgraphs in the nodes that contain the subgraphs;
+- ``weight being converted``: the copy from the file's format;
+- ``folded constants``: results of constant folding;
+- ``operands of folding``: copies of inputs, and of results, while a node is evaluated;
+- ``fused weights``: results of merging nodes, such as Conv and BatchNormalization;
+- ``reordered filters``: filters of convolutions in blocks of channels;
+- ``packed weights``: buffers of kernels;
+- ``activations``: values of the first run, in chunks of the arena;
+- ``planned block``: the block that later runs take in addition;
+- ``unused arena``: parts of chunks, and gaps between values, that were written before;
+- ``kernel scratch``: working memory of kernels;
+- ``freed heap``: freed blocks that malloc keeps, because they are small.
+"""
+
+
+class EstimatedTerm(Record, frozen=True, kw_only=True):
+    """A part of the memory.
+
+    Attributes:
+        name: what it is for.
+        bytes: its size.
+        largest: the weight, node or value that takes most of it; empty if none does.
+    """
+
+    name: TermName
+    bytes: int
+    largest: str = ""
+
+
+class EstimatedPhase(Record, frozen=True, kw_only=True):
+    """The memory of one phase, above the process before the session.
+
+    Attributes:
+        name: the phase.
+        peak_bytes: the maximum within it.
+        kept_bytes: at its end.
+        cause: the weight or node at which the peak is; empty if none stands out.
+        peak_terms, kept_terms: the parts of both; their bytes add up to them.
+    """
+
+    name: PhaseName
+    peak_bytes: int
+    kept_bytes: int
+    cause: str = ""
+    peak_terms: tuple[EstimatedTerm, ...]
+    kept_terms: tuple[EstimatedTerm, ...]
+
+
+class LiveTensor(Record, frozen=True, kw_only=True):
+    """A value that is in memory at the peak of a run.
+
+    Attributes:
+        name: the value.
+        dtype, shape: its type.
+        bytes: its size.
+        producer, last_use: the nodes that compute it and read it last.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    producer: str
+    last_use: str
+
+
+class EstimatedPoint(Record, frozen=True, kw_only=True):
+    """The memory at one size of the free dimensions, above the process before the session.
+
+    Attributes:
+        dims: the sizes by name.
+        peak_bytes, peak_phase: the maximum, and the phase that has it.
+        steady_bytes: when runs no longer change it.
+        low_bytes, high_bytes: between these the peak is expected.
+        phases: the phases in order.
+        live: the values in memory at the peak of a run, the largest first.
+    """
+
+    dims: dict[str, int]
+    peak_bytes: int
+    peak_phase: PhaseName
+    steady_bytes: int
+    low_bytes: int
+    high_bytes: int
+    phases: tuple[EstimatedPhase, ...]
+    live: tuple[LiveTensor, ...] = ()
+
+
+class Fit(Record, frozen=True, kw_only=True):
+    """The largest size of one free dimension with which the session stays below a limit.
+
+    Attributes:
+        dim: the dimension.
+        dims: the sizes of all free dimensions.
+        peak_bytes: the peak at these, the process before the session included.
+        limit_bytes: the limit.
+        options: the session options with which it fits; empty for the default ones.
+        is_largest: False if the search ended at its upper bound.
+    """
+
+    dim: str
+    dims: dict[str, int]
+    peak_bytes: int
+    limit_bytes: int
+    options: tuple[str, ...] = ()
+    is_largest: bool = True
+
+
+class FormulaTerm(Record, frozen=True, kw_only=True):
+    """A term of the formula: `coefficient` times the powers of the free dimensions.
+
+    Attributes:
+        coefficient: bytes.
+        powers: the exponent of each dimension by name; empty for the constant term.
+    """
+
+    coefficient: float
+    powers: dict[str, int]
+
+
+class Formula(Record, frozen=True, kw_only=True):
+    """The peak as a sum of terms in the free dimensions.
+
+    Attributes:
+        terms: the terms, the constant one first.
+        largest_error_bytes: how far the formula is from the points at most.
+    """
+
+    terms: tuple[FormulaTerm, ...]
+    largest_error_bytes: int
+
+
+class Calibration(Record, frozen=True, kw_only=True):
+    """A measured point beside its estimate.
+
+    Attributes:
+        dims: the sizes.
+        estimated_bytes, measured_bytes: the peak above the process before the session.
+        is_held_out: whether the point was not used for the correction.
+    """
+
+    dims: dict[str, int]
+    estimated_bytes: int
+    measured_bytes: int
+    is_held_out: bool
+
+
+class Estimate(PlottableRecord, frozen=True, kw_only=True):
+    """The memory of a session before it runs.
+
+    Attributes:
+        model: the path of the model.
+        onnxruntime: the release that it is for.
+        processor: ``avx512`` or ``avx2``.
+        options: session options by name, as given.
+        load_from: ``path`` or ``bytes``.
+        baseline_bytes: the process before the session: interpreter, numpy and onnxruntime.
+        is_upper: whether the points are upper bounds rather than the most probable values.
+        dimensions: the free dimensions, with the sizes of the first point.
+        points: the points, the first of them at the default or given sizes.
+        formula: the peak over the free dimensions; None with one point.
+        fits: the largest sizes that fit into the limit.
+        calibration: measured points; empty unless asked for.
+        notes: limits of the estimate, and what was assumed.
+        duration_s: the time it took.
+    """
+
+    schema: Literal["memdiag.estimate/1"] = ESTIMATE_SCHEMA
+    model: str
+    onnxruntime: str
+    processor: str
+    options: dict[str, str]
+    load_from: Literal["path", "bytes"]
+    baseline_bytes: int
+    is_upper: bool = False
+    dimensions: tuple[Dimension, ...] = ()
+    points: tuple[EstimatedPoint, ...]
+    formula: Formula | None = None
+    fits: tuple[Fit, ...] = ()
+    calibration: tuple[Calibration, ...] = ()
+    notes: tuple[str, ...] = ()
+    duration_s: float
+
+    @property
+    def point(self) -> EstimatedPoint:
+        """The point at the default or given sizes."""
+        return self.points[0]
