@@ -27,10 +27,12 @@ from memdiag.model.model_file import ModelFile
 from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
 from memdiag.ort.arena import Request
-from memdiag.ort.buffer_plan import Buffer, BufferPlan, Reads
+from memdiag.ort.buffer_plan import Buffer, BufferPlan
 from memdiag.ort.constant_folding import Folds, fold_constants
+from memdiag.ort.executed_graph import ExecutedGraph, ExecutedNode
 from memdiag.ort.fusions import ActivationFusions
 from memdiag.ort.releases import NEWEST_MEASURED
+from memdiag.ort.runtime import Runtime
 
 MAX_LISTED = 20
 """Maximum number of values in `ActivationPeak.live`."""
@@ -155,6 +157,7 @@ def activation_peak(
     *,
     declared: Shapes | None = None,
     sizes: Collection[int] = (),
+    runtime: Runtime = NEWEST_MEASURED,
 ) -> ActivationPeak:
     """Return the most memory that the activations of a model take at once.
 
@@ -166,7 +169,7 @@ def activation_peak(
         sizes: the sizes of the free dimensions.
     """
     declared = declared or shapes.as_declared
-    simulation = _Simulation(graphs, shapes, declared, folds, sizes)
+    simulation = _Simulation(graphs, shapes, declared, folds, sizes, runtime)
     return simulation.peak_of(graphs.main, 0)
 
 
@@ -177,6 +180,7 @@ def run_requests(
     *,
     declared: Shapes | None = None,
     sizes: Collection[int] = (),
+    runtime: Runtime = NEWEST_MEASURED,
 ) -> list[Request]:
     """Return the requests of one run to the arena, in order; the arguments are `activation_peak`'s.
 
@@ -184,7 +188,7 @@ def run_requests(
     later runs take.
     """
     declared = declared or shapes.as_declared
-    simulation = _Simulation(graphs, shapes, declared, folds, sizes)
+    simulation = _Simulation(graphs, shapes, declared, folds, sizes, runtime)
     return list(simulation.requests_of(graphs.main, 0))
 
 
@@ -198,7 +202,9 @@ class _Simulation:
         declared: Shapes,
         folds: Folds,
         sizes: Collection[int],
+        runtime: Runtime,
     ) -> None:
+        self._graphs, self._runtime = graphs, runtime
         self._shapes, self._declared = shapes, declared
         self._sizes = frozenset(sizes)
         self._folds = folds
@@ -229,8 +235,10 @@ class _Simulation:
             for node in scope.nodes
         )
 
-    def _inner_scopes(self, scope: Scope, node: Node) -> Sequence[Scope]:
+    def _inner_scopes(self, scope: Scope, node: Node | None) -> Sequence[Scope]:
         """Return the graphs inside `node`: its subgraphs, or the function that it calls."""
+        if node is None:
+            return ()
         if not node.subgraphs and not self._functions:
             return ()
         inner = scope.subgraphs.get(node, ())
@@ -270,9 +278,8 @@ class _Simulation:
             fixed is not None or size in self._sizes for size, fixed in pairs
         )
 
-    def _nbytes(self, scope: Scope, name: str) -> int | None:
-        kind = self._shapes.of(scope, name)
-        return None if kind is None else kind.nbytes
+    def _type(self, scope: Scope, name: str) -> TensorType | None:
+        return self._shapes.of(scope, name)
 
     def requests_of(self, scope: Scope, depth: int) -> Iterator[Request]:
         """Yield the requests of one run of `scope`, with those of all that is inside its nodes."""
@@ -287,38 +294,40 @@ class _Simulation:
         for step, node in enumerate(nodes):
             for each in taken[step]:
                 yield Request(keys[id(each)], each.nbytes, is_planned[id(each)])
-            for inner in self._inner_scopes(scope, node) if depth < MAX_DEPTH else ():
+            for inner in self._inner_scopes(scope, node.source if node.is_of_model else None) if depth < MAX_DEPTH else ():
                 yield from self.requests_of(inner, depth + 1)
             for each in freed[step]:
                 yield Request(keys[id(each)], 0, is_planned[id(each)])
         for each in freed[len(nodes)]:
             yield Request(keys[id(each)], 0, is_planned[id(each)])
 
-    def _plan(self, scope: Scope) -> tuple[list[Node], BufferPlan]:
+    def _plan(self, scope: Scope) -> tuple[list[ExecutedNode], BufferPlan]:
         """Return the nodes of `scope` in the order in which they run, and the buffers of their
         values."""
         reads = partial(self._names_read, scope)
         is_computed = self._is_computed(scope)
-        fusions = ActivationFusions(scope, is_computed, partial(self._nbytes, scope))
+        fusions = ActivationFusions(scope, is_computed, partial(self._type, scope))
+        graph = ExecutedGraph(
+            self._graphs,
+            self._runtime,
+            scope,
+            is_computed,
+            reads,
+            self._shapes.of_scope(scope),
+            self._declared.of_scope(scope),
+        )
 
-        def reads_in_order(node: Node) -> tuple[str, ...]:
-            if node.op_type != "Conv" or not node.output:
-                return reads(node)
-            summand = fusions.summand(node)
-            return reads(node) if summand is None else (*reads(node), summand)
+        def reads_when_fused(node: ExecutedNode) -> tuple[str, ...]:
+            extra = fusions.extra_input(node.source) if node.is_of_model else None
+            return node.input if extra is None or extra in node.input else (*node.input, extra)
 
-        def reads_when_fused(node: Node) -> tuple[str, ...]:
-            extra = fusions.extra_input(node)
-            names = reads(node)
-            return names if extra is None or extra in names else (*names, extra)
-
-        nodes = _execution_order(scope, is_computed, reads_in_order)
+        nodes = _execution_order(graph)
         plan = BufferPlan(
             scope,
             nodes,
             reads_when_fused,
-            self._shapes.of_scope(scope),
-            self._declared.of_scope(scope),
+            graph.types,
+            graph.declared,
             self._is_plannable,
             fusions,
         )
@@ -338,7 +347,7 @@ class _Simulation:
         at_peak: tuple[int, ActivationPeak] | None = None
         for step, node in enumerate(nodes):
             inner = _NOTHING
-            for inner_scope in self._inner_scopes(scope, node):
+            for inner_scope in self._inner_scopes(scope, node.source if node.is_of_model else None):
                 found = self.peak_of(inner_scope, depth + 1)
                 unknown += found.unknown
                 largest = max(filter(None, (largest, found.largest)), key=_nbytes, default=None)
@@ -358,7 +367,7 @@ class _Simulation:
             if buffer.first <= step <= buffer.last and (buffer.first < step or not inner.live)
         )
         live = nlargest(MAX_LISTED, chain(live_here, inner.live), key=_nbytes)
-        return ActivationPeak(peak_bytes, scope, nodes[step], tuple(live), largest, unknown)
+        return ActivationPeak(peak_bytes, scope, nodes[step].source, tuple(live), largest, unknown)
 
 
 class _RunningTotal:
@@ -378,38 +387,26 @@ class _RunningTotal:
         return total
 
 
-def _execution_order(scope: Scope, is_computed: bytearray, reads: Reads) -> list[Node]:
+def _execution_order(graph: ExecutedGraph) -> list[ExecutedNode]:
     """Return the executed nodes in the runtime's order. Nodes in cycles are left out."""
-    producers_of: list[list[int]] = []
-    is_read = bytearray(len(is_computed))
-    producers = scope.producers
-    for node in scope.nodes:
-        producer_indices: list[int] = []
-        if is_computed[node.index]:
-            for name in reads(node):
-                producer = producers.get(name)
-                if producer is not None and producer is not node and is_computed[producer.index]:
-                    is_read[producer.index] = 1
-                    producer_indices.append(producer.index)
-            if len(producer_indices) > 1:
-                producer_indices = sorted(set(producer_indices))
-        producers_of.append(producer_indices)
+    producers_of: dict[int, list[int]] = {}
+    by_index = {node.index: node for node in graph.nodes}
+    producers = {name: node for node in graph.nodes for name in node.output if name}
+    read: set[int] = set()
+    for node in graph.nodes:
+        found = {producers[name].index for name in node.input if name in producers} - {node.index}
+        read |= found
+        producers_of[node.index] = sorted(found)
     # Depth first: an index below 0 is the complement of a node whose producers are all in order.
-    pending = list(_unread(is_computed, is_read))
-    seen = bytearray(len(is_computed))
-    order: list[Node] = []
+    pending = sorted(by_index.keys() - read)
+    seen: set[int] = set()
+    order: list[ExecutedNode] = []
     while pending:
         index = pending.pop()
         if index < 0:
-            order.append(scope.nodes[~index])
-        elif not seen[index]:
-            seen[index] = 1
+            order.append(by_index[~index])
+        elif index not in seen:
+            seen.add(index)
             pending.append(~index)
-            pending.extend(each for each in producers_of[index] if not seen[each])
+            pending.extend(each for each in producers_of[index] if each not in seen)
     return order
-
-
-def _unread(is_computed: bytearray, is_read: bytearray) -> Iterator[int]:
-    """Yield the indices of the executed nodes whose outputs nothing reads."""
-    pairs = enumerate(zip(is_computed, is_read, strict=True))
-    return (index for index, (computed, read) in pairs if computed and not read)

@@ -131,6 +131,7 @@ class AnalysisContext:
                 self.folds,
                 declared=self.shapes.as_declared,
                 sizes=sizes.values(),
+                runtime=self.runtime,
             )
         return self._activations[key]
 

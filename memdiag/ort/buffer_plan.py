@@ -6,8 +6,8 @@ Softmax) need no buffer of their own. Any other value reuses the buffer of a dea
 shape and element size, whenever that died: a buffer is therefore allocated until the last of its
 values is dead, including the times between two values. Outputs of the graph have a buffer each.
 
-BatchNormalization, sums and scales are fused into the Conv before them. See
-`fusions.ActivationFusions` for the other fusions.
+The nodes are those of `executed_graph`. Values that `fusions.ActivationFusions` removes take
+nothing.
 """
 
 from collections import Counter, defaultdict
@@ -16,12 +16,13 @@ from itertools import chain
 
 import msgspec
 
-from memdiag.model.graph_index import Node, Scope
+from memdiag.model.graph_index import Scope
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, TensorType
+from memdiag.ort.executed_graph import ExecutedNode
 from memdiag.ort.fusions import ActivationFusions
-from memdiag.ort.operators import IN_PLACE, PASS_THROUGH, SUMS
+from memdiag.ort.operators import IN_PLACE, PASS_THROUGH
 
-Reads = Callable[[Node], Sequence[str]]
+Reads = Callable[[ExecutedNode], Sequence[str]]
 """Returns the names that a node reads, also in its subgraphs, each once."""
 
 IsPlannable = Callable[[TensorType, TensorType | None], bool]
@@ -75,7 +76,7 @@ class BufferPlan:
     def __init__(
         self,
         scope: Scope,
-        nodes: Sequence[Node],
+        nodes: Sequence[ExecutedNode],
         reads: Reads,
         types: Mapping[str, TensorType],
         declared_types: Mapping[str, TensorType],
@@ -93,9 +94,6 @@ class BufferPlan:
         # Most values have one of a few types; the key is the identity of both type objects.
         self._sizes: dict[tuple[int, int], tuple[_Kind | None, int | None]] = {}
         self._kinds: dict[_Kind, _Kind] = {}
-        # The values that a Conv computes, with what is fused into it, and those it sums in place.
-        self._convolved: set[str] = set()
-        self._summed: set[str] = set()
         self._reads_left = Counter(chain(scope.outputs, chain.from_iterable(map(reads, nodes))))
         for step, node in enumerate(nodes):
             for output_index, name in enumerate(node.output):
@@ -106,11 +104,11 @@ class BufferPlan:
             if buffer.reads_left > 0:
                 buffer.last = len(nodes)
 
-    def _assign(self, node: Node, output_index: int, name: str, step: int) -> None:
+    def _assign(self, node: ExecutedNode, output_index: int, name: str, step: int) -> None:
         """Assign a buffer to an output of `node`: of an input, of a dead value, or a new one."""
         is_first = output_index == 0
         kind, nbytes = self._size(name)
-        if is_first and self._fusions.removes(node):
+        if is_first and node.is_of_model and self._fusions.removes(node.source):
             kind, nbytes = None, 0
         buffer, passes_on = None, False
         if name not in self._outputs:
@@ -127,11 +125,6 @@ class BufferPlan:
             buffer = Buffer(name, 0 if passes_on or not nbytes else nbytes, kind, step, step)
             if buffer.nbytes:
                 self.buffers.append(buffer)
-        if node.op_type == "Conv" or (self._convolved and self._is_fused_into_conv(node)):
-            self._convolved.add(name)
-            is_sum = node.op_type == "Conv" and buffer.reads_left > 0
-            if is_sum or (node.op_type not in SUMS and not self._summed.isdisjoint(node.input)):
-                self._summed.add(name)
         buffer.reads_left += self._reads_left[name]
         self._by_name[name] = buffer
 
@@ -158,45 +151,26 @@ class BufferPlan:
         kind = (ELEMENT_TYPES_BY_NAME[actual.dtype].bits, actual.shape)
         return self._kinds.setdefault(kind, kind), nbytes
 
-    def _overwritten(self, node: Node, nbytes: int | None) -> Buffer | None:
+    def _overwritten(self, node: ExecutedNode, nbytes: int | None) -> Buffer | None:
         """Return the input's buffer that the first output of `node` overwrites; None without."""
-        if self._summed:
-            for name in node.input[:2]:
-                if name in self._summed:  # the Conv adds its result to the buffer's content
-                    return self._by_name[name]
         for name in self._overwritable(node):
             buffer = self._by_name.get(name)
             if buffer is not None and buffer.reads_left == 1 and buffer.nbytes == nbytes:
                 return buffer
         return None
 
-    def _passes_input_on(self, node: Node) -> bool:
-        return node.op_type in PASS_THROUGH or self._fusions.passes_input_on(node)
+    def _passes_input_on(self, node: ExecutedNode) -> bool:
+        if node.op_type in PASS_THROUGH:
+            return True
+        return node.is_of_model and self._fusions.passes_input_on(node.source)
 
-    def _overwritable(self, node: Node) -> Sequence[str]:
+    def _overwritable(self, node: ExecutedNode) -> Sequence[str]:
         """Return the inputs over which `node` may write."""
-        if node.op_type in IN_PLACE:
-            return node.input[:1]
-        if node.op_type == "Conv":
-            summand = self._fusions.summand(node)
-            return () if summand is None else (summand,)
-        if not self._convolved or not self._is_fused_into_conv(node):
-            return ()
-        names = node.input[:2]
-        return [name for name in names if name in self._convolved or node.op_type in SUMS]
+        if node.overwrites:
+            return (node.overwrites,)
+        return node.input[:1] if node.op_type in IN_PLACE else ()
 
-    def _is_fused_into_conv(self, node: Node) -> bool:
-        """Return whether the runtime makes `node` a part of the Conv before it."""
-        convolved = [name for name in node.input[:2] if name in self._convolved]
-        if node.op_type == "Mul":
-            # Only a product by a constant is: not by a computed value or an input.
-            others = [name for name in node.input if name not in convolved]
-            return bool(convolved) and not any(
-                name in self._by_name or name in self._inputs for name in others
-            )
-        return bool(convolved) and (node.op_type == "BatchNormalization" or node.op_type in SUMS)
-
-    def _release(self, node: Node, names: Iterable[str], step: int) -> None:
+    def _release(self, node: ExecutedNode, names: Iterable[str], step: int) -> None:
         """Free the buffers whose values nothing reads after `node`, which reads `names`."""
         by_name, reads_left = self._by_name, self._reads_left
         touched = {id(by_name[name]): by_name[name] for name in node.output if name}
@@ -220,5 +194,3 @@ class BufferPlan:
     def _forget(self, name: str) -> None:
         """Drop a value that nothing reads any more: most are short-lived."""
         self._by_name.pop(name, None)
-        self._convolved.discard(name)
-        self._summed.discard(name)

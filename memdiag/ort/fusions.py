@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer
 from memdiag.model.shapes import Shapes
+from memdiag.model.tensor_types import TensorType
 from memdiag.ort.operators import ARITHMETIC, CURVES, FUSION_CENTERS, INTEGER_PRODUCTS
 
-SizeOf = Callable[[str], int | None]
-"""Returns the bytes of a value by its name; None where they are not known."""
+TypeOf = Callable[[str], TensorType | None]
+"""Returns the type of a value by its name; None where it is not known."""
 
 MAX_CHAIN_NODES = 24
 """Nodes of one chain that is fused. The longest real one is LayerNormalization's, of about 10."""
@@ -103,13 +104,13 @@ class ActivationFusions:
     Args:
         scope: the graph.
         is_computed: for each node by its index, whether it is executed in each run.
-        size_of: the bytes of a value.
+        type_of: the type of a value.
     """
 
-    def __init__(self, scope: Scope, is_computed: bytearray, size_of: SizeOf) -> None:
+    def __init__(self, scope: Scope, is_computed: bytearray, type_of: TypeOf) -> None:
         self._scope = scope
         self._is_computed = is_computed
-        self._size_of = size_of
+        self._type_of = type_of
         self._outputs = frozenset(scope.outputs)
         self._removed = bytearray(len(is_computed))
         self._extra_inputs: dict[int, str] = {}
@@ -136,19 +137,6 @@ class ActivationFusions:
             reader is not None and reader.op_type == "MatMul" for reader in self._readers(node)
         )
 
-    def summand(self, conv: Node) -> str | None:
-        """Return the value to which a Conv adds its result in place; None if there is none."""
-        name, node = conv.output[0], self._only_reader(conv)
-        while node is not None and node.op_type in _SCALES and node.output:
-            name, node = node.output[0], self._only_reader(node)
-        if node is None or node.op_type not in ("Add", "Sum") or len(node.input) != 2:
-            return None
-        left, right = node.input
-        added = right if left == name else left
-        producer = self._scope.producers.get(added)
-        # Of two convolutions the later one adds.
-        return added if producer is not None and producer.index < conv.index else None
-
     def _computes_floats(self, reader: Node | None) -> bool:
         """Return whether the runtime certainly computes `reader` in floating point."""
         if reader is None:
@@ -156,6 +144,10 @@ class ActivationFusions:
         following = self._only_reader(reader)
         is_quantized = following is not None and following.op_type == "QuantizeLinear"
         return reader.op_type in _OF_FLOATS and not is_quantized
+
+    def _size_of(self, name: str) -> int | None:
+        kind = self._type_of(name)
+        return None if kind is None else kind.nbytes
 
     def _is_fused_into_reader(self, node: Node) -> bool:
         """Return whether the only reader of `node` may compute `node` as well."""

@@ -16,8 +16,10 @@ from memdiag.ort.releases import FLOAT16_CAST_ONCE_SINCE, TWO_BITS_PACKED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind
 
-_NCHWC = 16
-_NCHWC_ALIGNMENT = 4
+NCHWC = 16
+"""Channels of a block: of convolutions with AVX-512."""
+
+CHANNEL_ALIGNMENT = 4
 """Inputs of at least a block of channels are reordered if they have a multiple of this. Measured
 with 1.20.1, 1.22.1, 1.24.4 and 1.32.0 (tests/ort/test_prepacking has the newest)."""
 
@@ -213,14 +215,14 @@ def _filter(operand: _ConstantInput) -> PackedBuffer | None:
         return None
     if groups > 1:
         is_depthwise = inputs == 1 and outputs == groups
-        fits = inputs % _NCHWC == 0 and (outputs // groups) % _NCHWC == 0
-        if outputs % _NCHWC or outputs % groups or not (is_depthwise or fits):
+        fits = inputs % NCHWC == 0 and (outputs // groups) % NCHWC == 0
+        if outputs % CHANNEL_ALIGNMENT or outputs % groups or not (is_depthwise or fits):
             return None
-    elif inputs >= _NCHWC:
-        if inputs % _NCHWC_ALIGNMENT:
+    elif inputs >= NCHWC:
+        if inputs % CHANNEL_ALIGNMENT:
             return None
-        inputs = round_up(inputs, _NCHWC)
-    return PackedBuffer("reordered", round_up(outputs, _NCHWC) * inputs * prod(kernel) * 4)
+        inputs = round_up(inputs, NCHWC)
+    return PackedBuffer("reordered", round_up(outputs, NCHWC) * inputs * prod(kernel) * 4)
 
 
 def _integer_filter(operand: _ConstantInput) -> PackedBuffer | None:

@@ -128,6 +128,9 @@ FOLDING_WITHOUT_PROTOBUF_SINCE = Runtime(1, 24)
 """Folded results go straight to memory. Older releases make a protobuf of each, which is two more
 copies for a moment. Measured (tests/rules/test_peaks_measured)."""
 
+HARD_SWISH_FUSED_SINCE = Runtime(1, 31)
+"""A HardSwish is merged into the Conv before it. Tried: 1.31.1 and 1.32.0 do, 1.28.0 does not."""
+
 TRANSPOSE_21_FUSED_SINCE = Runtime(1, 28)
 """A Transpose of opset 21 is fused into Gemm. Tried: not in 1.24.4, but in 1.28.0; the releases
 between were not tried."""

@@ -81,7 +81,12 @@ class SessionEstimate:
         shapes = ctx.shapes_at(sizes)
         activations = ctx.activations(sizes)
         requests = run_requests(
-            ctx.graphs, shapes, ctx.folds, declared=ctx.shapes.as_declared, sizes=sizes.values()
+            ctx.graphs,
+            shapes,
+            ctx.folds,
+            declared=ctx.shapes.as_declared,
+            sizes=sizes.values(),
+            runtime=ctx.runtime,
         )
         loading = self._loading
         arena = loading.arena if options.has_arena else Arena()

@@ -1,0 +1,475 @@
+"""The nodes that onnxruntime executes for one graph, after its optimizers have rewritten it.
+
+Only what changes the memory of values is followed, at the optimization level ALL:
+
+- A BatchNormalization behind a Conv, a product or sum with a constant, and an activation are merged
+  into the Conv.
+- Gathers and Slices that together cover an axis of a value become one Split.
+- Convolutions of 4-D values compute blocks of channels (the domain com.microsoft.nchwc). A
+  ReorderInput brings a value into blocks, a ReorderOutput back; pooling, sums, products, activations
+  and concatenations between such convolutions work on blocks as well. Channels are padded to whole
+  blocks. A sum is merged into the Conv that computes a summand, which writes over the other one.
+
+Read from onnxruntime 1.20 to 1.32 (core/optimizer/nchwc_transformer.cc and others), and compared
+with the graphs that these releases save (tests/ort/test_executed_graph.py).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
+from memdiag.model.index_ranges import small_constant
+from memdiag.model.tensor_types import TensorType
+from memdiag.ort.prepacking import NCHWC, packed_buffer
+from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE
+from memdiag.ort.runtime import Runtime
+
+_CONVOLUTIONS = ("Conv", "FusedConv")
+_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid")
+_IN_BLOCKS = ("Relu", "Sigmoid", "Tanh")
+_POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
+_TO_NHWC = (0, 2, 3, 1)
+_IMAGE_RANK = 4
+
+ReadNames = Callable[[Node], Sequence[str]]
+
+
+@dataclass(eq=False, slots=True)
+class ExecutedNode:
+    """A node of the optimized graph.
+
+    Attributes:
+        op_type: its operator.
+        input: the names that it reads, also in its subgraphs, each once.
+        output: the names of its outputs.
+        source: the node of the model that it comes from.
+        index: its position among the nodes; new nodes come after those of the model.
+        overwrites: the input over which it writes its first output whatever its operator, if
+            nothing else reads it; empty without one.
+        is_fused: whether an activation is merged into it.
+    """
+
+    op_type: str
+    input: tuple[str, ...]
+    output: tuple[str, ...]
+    source: Node
+    index: int
+    overwrites: str = ""
+    is_fused: bool = False
+
+    @property
+    def is_of_model(self) -> bool:
+        """Whether it is `source` as the model has it, apart from what is merged into it."""
+        return self.index == self.source.index
+
+
+class ExecutedGraph:
+    """The optimized nodes of one scope.
+
+    Args:
+        graphs, runtime: the model and the release.
+        scope: the graph.
+        is_computed: for each node of the scope, by its index, whether it is executed in each run.
+        reads: returns the names that a node reads, also in its subgraphs.
+        types, declared: the types of the values at the given sizes, and without given sizes.
+        has_blocks: whether convolutions compute blocks of channels.
+
+    Attributes:
+        nodes: the nodes, by index.
+        types, declared: the types with those of new values.
+    """
+
+    def __init__(
+        self,
+        graphs: GraphIndex,
+        runtime: Runtime,
+        scope: Scope,
+        is_computed: bytearray,
+        reads: ReadNames,
+        types: Mapping[str, TensorType],
+        declared: Mapping[str, TensorType],
+        *,
+        has_blocks: bool = True,
+    ) -> None:
+        self._graphs, self._runtime, self._scope = graphs, runtime, scope
+        self.types: dict[str, TensorType] = dict(types)
+        self.declared: dict[str, TensorType] = dict(declared)
+        self.nodes = [
+            ExecutedNode(node.op_type, tuple(reads(node)), tuple(node.output), node, node.index)
+            for node in scope.nodes
+            if is_computed[node.index]
+        ]
+        self._next_index = len(scope.nodes)
+        self._outputs = frozenset(scope.outputs)
+        computed = (name for node in self.nodes for name in node.output)
+        self._variables = frozenset((*computed, *scope.inputs))
+        self._index()
+        if any(node.op_type in _CONVOLUTIONS for node in self.nodes):
+            self._merge_into_convolutions()
+            if has_blocks:
+                _Blocks(self).rewrite()
+                self._index()
+        self._split()
+
+    def _index(self) -> None:
+        self._producers = {name: node for node in self.nodes for name in node.output if name}
+        self._readers: dict[str, list[ExecutedNode]] = {}
+        for node in self.nodes:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+
+    def only_reader(self, name: str) -> ExecutedNode | None:
+        """Return the node that alone reads a value, which no caller gets; None without one."""
+        readers = self._readers.get(name, ())
+        return readers[0] if len(readers) == 1 and name not in self._outputs else None
+
+    def is_constant(self, name: str) -> bool:
+        """Return whether a value is a weight or a result of constant folding of this graph."""
+        return bool(name) and name not in self._variables
+
+    def type_of(self, name: str) -> TensorType | None:
+        """Return the type of a value."""
+        return self.types.get(name) or self.declared.get(name)
+
+    def take_index(self) -> int:
+        """Return the index of a new node."""
+        self._next_index += 1
+        return self._next_index - 1
+
+    def _merge_into_convolutions(self) -> None:
+        """Merge what follows a Conv into it, as long as it alone reads the result."""
+        removed: set[int] = set()
+        for conv in self.nodes:
+            if conv.op_type not in _CONVOLUTIONS or not conv.output:
+                continue
+            while not conv.is_fused:
+                node = self.only_reader(conv.output[0])
+                if node is None or len(node.output) != 1 or node.source.subgraphs:
+                    break
+                others = [name for name in node.input if name and name != conv.output[0]]
+                is_scale = node.op_type in ("BatchNormalization", "Mul", "Add") and all(
+                    self.is_constant(name) for name in others
+                )
+                if node.op_type in ("Mul", "Add") and len(others) != 1:
+                    break
+                conv.is_fused = node.op_type in _ACTIVATIONS and all(map(self.is_constant, others))
+                if not (is_scale or conv.is_fused):
+                    break
+                conv.output = node.output
+                self._producers[node.output[0]] = conv
+                removed.add(id(node))
+        self.nodes = [node for node in self.nodes if id(node) not in removed]
+        self._index()
+
+    def _split(self) -> None:
+        """Make one Split of the Gathers and Slices that together cover an axis of a value."""
+        removed: set[int] = set()
+        added: list[ExecutedNode] = []
+        for name, readers in self._readers.items():
+            kind = self.types.get(name)
+            if len(readers) < 2 or kind is None or kind.shape is None or name in self._outputs:
+                continue
+            parts = [self._part(node, name, kind.shape) for node in readers]
+            if any(part is None for part in parts):
+                continue
+            found = sorted(part for part in parts if part is not None)
+            axes = {axis for axis, _, _ in found}
+            size = kind.shape[min(axes)]
+            starts = [0, *(end for _, _, end in found)]
+            if len(axes) > 1 or size is None or starts[-1] != size:
+                continue
+            if any(start != begin for start, (_, begin, _) in zip(starts, found, strict=False)):
+                continue
+            added.append(self._split_node(name, kind, readers, parts))
+            removed.update(map(id, readers))
+        if added:
+            squeezes = [node for split in added for node in self._squeezes(split)]
+            self.nodes = [node for node in self.nodes if id(node) not in removed]
+            self.nodes += added + squeezes
+            self._index()
+
+    def _part(
+        self, node: ExecutedNode, name: str, shape: tuple[int | None, ...]
+    ) -> tuple[int, int, int] | None:
+        """Return axis, start and end of the part of `name` that a Gather or Slice reads."""
+        source = node.source
+        if not source.input or source.input[0] != name or source.subgraphs:
+            return None
+        if node.op_type == "Gather":
+            axis = integer(source, "axis", 0) % len(shape)
+            index = self._integers(source.input[1])
+            if index is None or len(index) != 1 or self._rank(source.input[1]):
+                return None
+            size = shape[axis] or 0
+            return axis, index[0] % size if size else 0, (index[0] % size if size else 0) + 1
+        if node.op_type == "Slice" and len(source.input) >= 4:
+            values = [self._integers(each) for each in source.input[1:] if each]
+            if any(each is None or len(each) != 1 for each in values):
+                return None
+            start, end, axis, *step = (each[0] for each in values if each is not None)
+            axis %= len(shape)
+            size = shape[axis]
+            if size is None or step not in ([], [1]):
+                return None
+            return axis, *slice(start, end).indices(size)[:2]
+        return None
+
+    def _split_node(
+        self,
+        name: str,
+        kind: TensorType,
+        readers: Sequence[ExecutedNode],
+        parts: Sequence[tuple[int, int, int] | None],
+    ) -> ExecutedNode:
+        outputs = []
+        for node, part in zip(readers, parts, strict=True):
+            assert part is not None
+            axis, start, end = part
+            if node.op_type == "Slice":
+                outputs.append(node.output[0])
+                continue
+            new = f"{node.output[0]}\0split"
+            for table in (self.types, self.declared):
+                known = table.get(name)
+                if known is not None and known.shape is not None:
+                    shape = (*known.shape[:axis], end - start, *known.shape[axis + 1 :])
+                    table[new] = known._replace(shape=shape)
+            outputs.append(new)
+        return ExecutedNode("Split", (name,), tuple(outputs), readers[0].source, self.take_index())
+
+    def _squeezes(self, split: ExecutedNode) -> Iterable[ExecutedNode]:
+        for name in split.output:
+            if name.endswith("\0split"):
+                original = name.removesuffix("\0split")
+                yield ExecutedNode(
+                    "Squeeze", (name,), (original,), split.source, self.take_index()
+                )
+
+    def _integers(self, name: str) -> list[int] | None:
+        values = small_constant(self._scope, name)
+        return None if values is None else [int(each) for each in np.ravel(values)]
+
+    def _rank(self, name: str) -> int:
+        kind = self.type_of(name)
+        weight = self._graphs.weight(self._scope, name)
+        if weight is not None:
+            return len(weight.shape)
+        return len(kind.shape or ()) if kind is not None else 0
+
+
+@dataclass(eq=False, slots=True)
+class _Blocked:
+    """A value in blocks of channels.
+
+    Attributes:
+        name: the name of the blocked value.
+        node: the node that computes it.
+        channels: the channels, without padding.
+        uses: how many inputs read the value in the model.
+        left: how many of them still need it without blocks.
+    """
+
+    name: str
+    node: ExecutedNode
+    channels: int
+    uses: int
+    left: int
+
+
+class _Blocks:
+    """The rewrite to blocks of channels."""
+
+    def __init__(self, graph: ExecutedGraph) -> None:
+        self._graph = graph
+        self._blocked: dict[str, _Blocked] = {}
+        self._reordered: dict[str, str] = {}
+        self._nodes: list[ExecutedNode] = []
+        self._uses = Counter(name for node in graph.nodes for name in node.input)
+        self._uses.update(graph._outputs)
+
+    def rewrite(self) -> None:
+        """Rewrite the graph."""
+        graph = self._graph
+        for node in sorted(graph.nodes, key=lambda each: each.index):
+            if not self._rewritten(node):
+                self._nodes.append(node)
+        for name, value in self._blocked.items():
+            if value.left > 0:
+                self._add("ReorderOutput", (value.name,), (name,), value.node.source)
+        graph.nodes = self._nodes
+
+    def _rewritten(self, node: ExecutedNode) -> bool:
+        if node.op_type in _CONVOLUTIONS:
+            return self._convolution(node)
+        if node.op_type in _POOLS:
+            return self._pool(node)
+        blocked = [self._blocked[name] for name in node.input if name in self._blocked]
+        if not blocked:
+            return False
+        if node.op_type in ("Add", "Sum", "Mul"):
+            return self._binary(node)
+        if node.op_type in _ACTIVATIONS or node.op_type == "HardSwish":
+            return self._activation(node, blocked[0])
+        if node.op_type == "Concat":
+            return self._concat(node)
+        if node.op_type == "Transpose" and integers(node.source, "perm") == _TO_NHWC:
+            return self._transpose(node, blocked[0])
+        if node.op_type == "Resize":
+            return self._as_blocks(node, blocked[:1])
+        return False
+
+    def _convolution(self, node: ExecutedNode) -> bool:
+        graph = self._graph
+        source, scope = node.source, graph._scope
+        kind = graph.type_of(node.output[0])
+        weight = graph.type_of(source.input[1])
+        if kind is None or kind.shape is None or len(kind.shape) != _IMAGE_RANK:
+            return False
+        if weight is None or weight.shape is None or not graph.is_constant(source.input[1]):
+            return False
+        dtype, shape = weight.dtype, _known(weight.shape)
+        use = next((use for use in Scope.uses(scope, source.input[1]) if use.node is source), None)
+        if use is None:
+            return False
+        buffer = packed_buffer(graph._graphs, graph._runtime, use, dtype, shape)
+        if buffer is None or buffer.kind != "reordered":
+            return False
+        name = source.input[0]
+        groups = integer(source, "group", 1)
+        has_plain_input = groups == 1 and shape[1] < NCHWC
+        if name in self._blocked:
+            given = self._blocked[name].name if not has_plain_input else name
+            self._blocked[name].left -= not has_plain_input
+        elif has_plain_input:
+            given = name
+        else:
+            given = self._reorder_input(name)
+        rest = tuple(each for each in node.input if each != name)
+        self._add_blocked(node, "Conv", (given, *rest), shape[0], is_fused=node.is_fused)
+        return True
+
+    def _reorder_input(self, name: str) -> str:
+        """Return the name of the blocked form of a value that is computed without blocks."""
+        if name not in self._reordered:
+            new = self._reordered[name] = f"{name}\0blocks"
+            self._set_type(new, name)
+            producer = self._graph._producers.get(name)
+            source = producer.source if producer is not None else self._graph.nodes[0].source
+            self._add("ReorderInput", (name,), (new,), source)
+        return self._reordered[name]
+
+    def _pool(self, node: ExecutedNode) -> bool:
+        name = node.input[0]
+        if name in self._blocked:
+            if self._blocked[name].channels % NCHWC:
+                return False
+            return self._as_blocks(node, [self._blocked[name]])
+        return False
+
+    def _binary(self, node: ExecutedNode) -> bool:
+        names = node.input if len(node.input) == 2 else ()
+        if len(names) != 2 or any(name not in self._blocked for name in names):
+            return False
+        graph = self._graph
+        kinds = [graph.type_of(name) for name in names]
+        if kinds[0] is None or kinds[1] is None or kinds[0].shape != kinds[1].shape:
+            return False
+        both = [self._blocked[name] for name in names]
+        if node.op_type != "Mul":
+            # Of two convolutions the later one adds.
+            for one, other in sorted(
+                zip(both, reversed(both), strict=True), key=lambda pair: -pair[0].node.index
+            ):
+                conv = one.node
+                is_free = conv.op_type == "Conv" and not conv.is_fused and not conv.overwrites
+                if is_free and one.uses == 1:
+                    conv.input = (*conv.input, other.name)
+                    conv.overwrites = other.name
+                    other.left -= 1
+                    one.left -= 1
+                    self._rename(one, node)
+                    return True
+        return self._as_blocks(node, both)
+
+    def _activation(self, node: ExecutedNode, value: _Blocked) -> bool:
+        fuses = node.op_type != "HardSwish" or self._graph._runtime >= HARD_SWISH_FUSED_SINCE
+        conv = value.node
+        if fuses and conv.op_type == "Conv" and not conv.is_fused and value.uses == 1:
+            conv.is_fused = True
+            value.left -= 1
+            self._rename(value, node)
+            return True
+        return node.op_type in _IN_BLOCKS and self._as_blocks(node, [value])
+
+    def _concat(self, node: ExecutedNode) -> bool:
+        if integer(node.source, "axis", 0) != 1:
+            return False
+        if any(name not in self._blocked for name in node.source.input):
+            return False
+        values = [self._blocked[name] for name in node.source.input]
+        if any(value.channels % NCHWC for value in values):
+            return False
+        return self._as_blocks(node, values)
+
+    def _transpose(self, node: ExecutedNode, value: _Blocked) -> bool:
+        value.left -= 1
+        self._add("ReorderOutput", (value.name,), node.output, node.source)
+        return True
+
+    def _as_blocks(self, node: ExecutedNode, values: Sequence[_Blocked]) -> bool:
+        """Let `node` work on blocks."""
+        names = {name: value.name for name, value in self._blocked.items() if value in values}
+        given = tuple(names.get(name, name) for name in node.input)
+        for value in values:
+            value.left -= 1
+        kind = self._graph.type_of(node.output[0])
+        channels = kind.shape[1] if kind is not None and kind.shape and len(kind.shape) > 1 else None
+        self._add_blocked(node, node.op_type, given, channels or values[0].channels)
+        return True
+
+    def _add_blocked(
+        self,
+        node: ExecutedNode,
+        op_type: str,
+        given: tuple[str, ...],
+        channels: int,
+        *,
+        is_fused: bool = False,
+    ) -> None:
+        name = node.output[0]
+        new = f"{name}\0blocks"
+        self._set_type(new, name)
+        added = self._add(op_type, given, (new, *node.output[1:]), node.source)
+        added.is_fused = is_fused
+        uses = self._uses[name]
+        self._blocked[name] = _Blocked(new, added, channels, uses, uses)
+
+    def _rename(self, value: _Blocked, node: ExecutedNode) -> None:
+        """Let the node of `value` compute the output of `node`, which is merged into it."""
+        name = node.output[0]
+        uses = self._uses[name]
+        self._blocked[name] = _Blocked(value.name, value.node, value.channels, uses, uses)
+
+    def _add(
+        self, op_type: str, given: tuple[str, ...], output: tuple[str, ...], source: Node
+    ) -> ExecutedNode:
+        node = ExecutedNode(op_type, given, output, source, self._graph.take_index())
+        self._nodes.append(node)
+        return node
+
+    def _set_type(self, new: str, name: str) -> None:
+        """Set the type of the blocked form of `name`: the channels are padded."""
+        for table in (self._graph.types, self._graph.declared):
+            kind = table.get(name)
+            if kind is None or kind.shape is None or len(kind.shape) != _IMAGE_RANK:
+                continue
+            batch, channels, *sides = kind.shape
+            padded = None if channels is None else -(-channels // NCHWC) * NCHWC
+            table[new] = kind._replace(shape=(batch, padded, *sides))
+
+
+def _known(shape: tuple[int | None, ...]) -> tuple[int, ...]:
+    return tuple(size or 0 for size in shape)
