@@ -94,6 +94,29 @@ class Shapes:
         shape = tuple(sizes.get(symbol) if size is None else size for size, symbol in pairs)
         return kind._replace(shape=shape).nbytes
 
+    def axes_of_scope(self, scope: Scope) -> dict[str, tuple[int | str | None, ...]]:
+        """Return for each value of `scope` with known axes their sizes, or their symbols.
+
+        An axis whose size has no symbol either is None.
+        """
+        known: dict[int, tuple[int | str | None, ...] | None] = {}  # most have one of a few types
+        found: dict[str, tuple[int | str | None, ...]] = {}
+        for name, kind in self.of_scope(scope).items():
+            if id(kind) not in known:
+                _, symbols = self._symbols.get(id(kind), (kind, ()))
+                axes = kind.shape
+                if axes is not None and symbols:
+                    pairs = zip(axes, symbols, strict=True)
+                    known[id(kind)] = tuple(
+                        (symbol or None) if size is None else size for size, symbol in pairs
+                    )
+                else:
+                    known[id(kind)] = axes
+            axes = known[id(kind)]
+            if axes is not None:
+                found[name] = axes
+        return found
+
     @cached_property
     def as_declared(self) -> "Shapes":
         """The shapes with free dimensions, as the runtime infers them, without sizes from the user.
@@ -130,14 +153,20 @@ class Shapes:
 
 
 def infer_shapes(
-    model: ModelFile, graphs: GraphIndex, sizes: Mapping[str, int], notes: list[str]
+    model: ModelFile,
+    graphs: GraphIndex,
+    sizes: Mapping[str, int],
+    notes: list[str],
+    *,
+    carry_values: bool = True,
 ) -> Shapes:
     """Return the types of the values of `model` at `sizes` of free dimensions, by name.
 
     Values whose type could not be inferred are missing. Sentences on the reasons are appended to
-    `notes`, except where the only reason is a free dimension.
+    `notes`, except where the only reason is a free dimension. Without `carry_values` a shape that
+    nodes compute is unknown, as it is for onnxruntime when it plans.
     """
-    inference = _ShapeInference(model, graphs, sizes)
+    inference = _ShapeInference(model, graphs, sizes, carry_values)
     notes.extend(inference.notes)
     return Shapes(
         inference.types,
@@ -146,7 +175,9 @@ def infer_shapes(
         ),
         has_calls=bool(inference.functions),
         symbols=inference.symbols,
-        declared=(lambda: infer_shapes(model, graphs, {}, [])) if sizes else None,
+        declared=(lambda: infer_shapes(model, graphs, {}, [], carry_values=False))
+        if sizes
+        else None,
     )
 
 
@@ -160,13 +191,17 @@ class _ShapeInference:
         functions: the functions whose calls are followed: all, or none if calls do not end.
     """
 
-    def __init__(self, model: ModelFile, graphs: GraphIndex, sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, model: ModelFile, graphs: GraphIndex, sizes: Mapping[str, int], carry_values: bool
+    ) -> None:
+        self._carry_values = carry_values
         self.types: Types = defaultdict(dict)
         self.symbols: Symbols = {}
         self.notes: list[str] = []
         self._model = model
         self._graphs = graphs
         self._known_types: dict[bytes, TensorType | None] = {}
+        self._own_symbols = frozenset(_symbols(model.proto.graph))
         self._function_nodes = 0
         self.functions = self._followed()
         unknown, problem = self._infer_main(sizes)
@@ -208,7 +243,7 @@ class _ShapeInference:
             del copy.functions[:]
         prepared = InferenceInput(copy, sizes)
         del copy
-        inferred, problem = _infer(prepared)
+        inferred, problem = _infer(prepared, carry_values=self._carry_values)
         self._add_graph(self._graphs.main, inferred.graph)
         return sum(prepared.unknown_in_functions.values(), prepared.unknown), problem
 
@@ -267,10 +302,23 @@ class _ShapeInference:
                 kind = self._known_types[key] = TensorType.read(value.type)
                 if kind is not None and kind.shape is not None and None in kind.shape:
                     sizes = value.type.tensor_type.shape.dim
-                    self.symbols[id(kind)] = kind, tuple(size.dim_param for size in sizes)
+                    names = (size.dim_param for size in sizes)
+                    # The inference makes up symbols of its own for sizes that it does not know.
+                    own = tuple(name if name in self._own_symbols else "" for name in names)
+                    self.symbols[id(kind)] = kind, own
             kind = self._known_types[key]
             if kind is not None:
                 yield value.name, kind
+
+
+def _symbols(graph: GraphProto) -> Iterable[str]:
+    """Yield the symbols of sizes in a graph and its subgraphs."""
+    for values in (graph.input, graph.value_info, graph.output):
+        for value in values:
+            yield from (size.dim_param for size in value.type.tensor_type.shape.dim)
+    for node in graph.node:
+        for _, inner in subgraphs(node):
+            yield from _symbols(inner)
 
 
 def _infer(prepared: InferenceInput, *, carry_values: bool = True) -> tuple[ModelProto, str]:

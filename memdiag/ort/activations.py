@@ -30,9 +30,10 @@ from memdiag.ort.arena import Request
 from memdiag.ort.buffer_plan import Buffer, BufferPlan
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.executed_graph import ExecutedGraph, ExecutedNode
-from memdiag.ort.fusions import ActivationFusions
+from memdiag.ort.fusions import ActivationFusions, becomes_gemm
 from memdiag.ort.releases import NEWEST_MEASURED
 from memdiag.ort.runtime import Runtime
+from memdiag.ort.scratch import scratch_bytes
 
 MAX_LISTED = 20
 """Maximum number of values in `ActivationPeak.live`."""
@@ -265,25 +266,12 @@ class _Simulation:
             self._captured[subgraph] = tuple(dict.fromkeys(outer))
         return self._captured[subgraph]
 
-    def _is_plannable(self, actual: TensorType, declared: TensorType | None) -> bool:
-        """Return whether the runtime can compare the shape of a value with others when it plans.
-
-        It knows a free dimension by its name alone; a dimension that is computed from it, as by a
-        stride, has no name. A dimension that is as large as a free one is taken for it.
-        """
-        if actual.shape is None or declared is None or declared.shape is None:
-            return False
-        pairs = zip(actual.shape, declared.shape, strict=False)
-        return len(actual.shape) == len(declared.shape) and all(
-            fixed is not None or size in self._sizes for size, fixed in pairs
-        )
-
     def _type(self, scope: Scope, name: str) -> TensorType | None:
         return self._shapes.of(scope, name)
 
     def requests_of(self, scope: Scope, depth: int) -> Iterator[Request]:
         """Yield the requests of one run of `scope`, with those of all that is inside its nodes."""
-        nodes, plan = self._plan(scope)
+        nodes, plan, types = self._plan(scope)
         taken: dict[int, list[Buffer]] = defaultdict(list)
         freed: dict[int, list[Buffer]] = defaultdict(list)
         for buffer in plan.buffers:
@@ -296,17 +284,29 @@ class _Simulation:
                 yield Request(keys[id(each)], each.nbytes, is_planned[id(each)])
             for inner in self._inner_scopes(scope, node.source if node.is_of_model else None) if depth < MAX_DEPTH else ():
                 yield from self.requests_of(inner, depth + 1)
+            scratch = [(next(self._keys), size) for size in scratch_bytes(node, types)]
+            for key, size in scratch:
+                yield Request(key, size, is_planned=False)
+            for key, _ in scratch:
+                yield Request(key, 0, is_planned=False)
             for each in freed[step]:
                 yield Request(keys[id(each)], 0, is_planned[id(each)])
         for each in freed[len(nodes)]:
             yield Request(keys[id(each)], 0, is_planned[id(each)])
 
-    def _plan(self, scope: Scope) -> tuple[list[ExecutedNode], BufferPlan]:
-        """Return the nodes of `scope` in the order in which they run, and the buffers of their
-        values."""
+    def _plan(
+        self, scope: Scope
+    ) -> tuple[list[ExecutedNode], BufferPlan, Mapping[str, TensorType]]:
+        """Return the nodes of `scope` in the order in which they run, the buffers of their values,
+        and the types of these."""
         reads = partial(self._names_read, scope)
         is_computed = self._is_computed(scope)
-        fusions = ActivationFusions(scope, is_computed, partial(self._type, scope))
+        fusions = ActivationFusions(
+            scope,
+            is_computed,
+            partial(self._type, scope),
+            partial(becomes_gemm, self._graphs, self._declared, scope),
+        )
         graph = ExecutedGraph(
             self._graphs,
             self._runtime,
@@ -314,28 +314,22 @@ class _Simulation:
             is_computed,
             reads,
             self._shapes.of_scope(scope),
-            self._declared.of_scope(scope),
+            self._declared.axes_of_scope(scope),
+            fusions.removes,
         )
-
-        def reads_when_fused(node: ExecutedNode) -> tuple[str, ...]:
-            extra = fusions.extra_input(node.source) if node.is_of_model else None
-            return node.input if extra is None or extra in node.input else (*node.input, extra)
-
         nodes = _execution_order(graph)
         plan = BufferPlan(
             scope,
             nodes,
-            reads_when_fused,
             graph.types,
-            graph.declared,
-            self._is_plannable,
+            graph.axes,
             fusions,
         )
-        return nodes, plan
+        return nodes, plan, graph.types
 
     def _simulate(self, scope: Scope, depth: int) -> ActivationPeak:
         """Execute the nodes of `scope` one by one, and return the peak."""
-        nodes, plan = self._plan(scope)
+        nodes, plan, _ = self._plan(scope)
         allocated = _RunningTotal(plan.buffers, attrgetter("first"))
         freed = _RunningTotal(sorted(plan.buffers, key=attrgetter("last")), attrgetter("last"))
         largest = max(

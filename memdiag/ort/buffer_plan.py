@@ -11,28 +11,21 @@ nothing.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 import msgspec
 
 from memdiag.model.graph_index import Scope
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, TensorType
-from memdiag.ort.executed_graph import ExecutedNode
+from memdiag.ort.executed_graph import Axes, ExecutedNode
 from memdiag.ort.fusions import ActivationFusions
 from memdiag.ort.operators import IN_PLACE, PASS_THROUGH
-
-Reads = Callable[[ExecutedNode], Sequence[str]]
-"""Returns the names that a node reads, also in its subgraphs, each once."""
-
-IsPlannable = Callable[[TensorType, TensorType | None], bool]
-"""Returns whether the planner knows the whole shape of a value, if only by symbols, from the type
-at the given sizes and the type as declared."""
 
 MAX_VALUE_BYTES = 1 << 50
 """A larger value comes from a damaged shape. It counts as unknown."""
 
-_Kind = tuple[int, tuple[int | None, ...]]
+_Kind = tuple[int, Axes]
 
 
 class Buffer(msgspec.Struct, eq=False, gc=False):
@@ -62,10 +55,8 @@ class BufferPlan:
     Args:
         scope: the graph.
         nodes: its nodes in the order in which they run.
-        reads: see `Reads`.
         types: the types of its values at the given sizes.
-        declared_types: the types of its values without given sizes.
-        is_plannable: see `IsPlannable`.
+        axes: their axes as the planner knows them: sizes, or symbols.
         fusions: the values that fusions may remove.
 
     Attributes:
@@ -77,29 +68,23 @@ class BufferPlan:
         self,
         scope: Scope,
         nodes: Sequence[ExecutedNode],
-        reads: Reads,
         types: Mapping[str, TensorType],
-        declared_types: Mapping[str, TensorType],
-        is_plannable: IsPlannable,
+        axes: Mapping[str, Axes],
         fusions: ActivationFusions,
     ) -> None:
         self.buffers: list[Buffer] = []
         self.unknown = 0
         self._inputs, self._outputs = frozenset(scope.inputs), frozenset(scope.outputs)
-        self._types, self._declared_types = types, declared_types
-        self._is_plannable = is_plannable
+        self._types, self._axes = types, axes
         self._fusions = fusions
         self._by_name: dict[str, Buffer] = {}
         self._free: dict[_Kind, list[Buffer]] = defaultdict(list)
-        # Most values have one of a few types; the key is the identity of both type objects.
-        self._sizes: dict[tuple[int, int], tuple[_Kind | None, int | None]] = {}
-        self._kinds: dict[_Kind, _Kind] = {}
-        self._reads_left = Counter(chain(scope.outputs, chain.from_iterable(map(reads, nodes))))
+        self._reads_left = Counter(chain(scope.outputs, chain.from_iterable(node.input for node in nodes)))
         for step, node in enumerate(nodes):
             for output_index, name in enumerate(node.output):
                 if name:
                     self._assign(node, output_index, name, step)
-            self._release(node, reads(node), step)
+            self._release(node, node.input, step)
         for buffer in self.buffers:
             if buffer.reads_left > 0:
                 buffer.last = len(nodes)
@@ -108,8 +93,6 @@ class BufferPlan:
         """Assign a buffer to an output of `node`: of an input, of a dead value, or a new one."""
         is_first = output_index == 0
         kind, nbytes = self._size(name)
-        if is_first and node.is_of_model and self._fusions.removes(node.source):
-            kind, nbytes = None, 0
         buffer, passes_on = None, False
         if name not in self._outputs:
             passes_on = self._passes_input_on(node)
@@ -117,7 +100,7 @@ class BufferPlan:
                 # Without a buffer the input comes from outside of this graph.
                 buffer = self._by_name.get(node.input[0]) if node.input else None
             elif is_first:
-                buffer = self._overwritten(node, nbytes)
+                buffer = self._overwritten(node, kind)
             if buffer is None and kind is not None and not passes_on and self._free.get(kind):
                 buffer = self._free[kind].pop()
         if buffer is None:
@@ -131,32 +114,21 @@ class BufferPlan:
     def _size(self, name: str) -> tuple[_Kind | None, int | None]:
         """Return the kind of a value and its bytes, as far as they are known."""
         actual = self._types.get(name)
-        if actual is None:
+        nbytes = None if actual is None or actual.shape is None else actual.nbytes
+        if actual is None or nbytes is None or nbytes > MAX_VALUE_BYTES:
             return None, None
-        declared = self._declared_types.get(name)
-        key = id(actual), id(declared)
-        size = self._sizes.get(key)
-        if size is None:
-            size = self._sizes[key] = self._size_of(actual, declared)
-        return size
-
-    def _size_of(
-        self, actual: TensorType, declared: TensorType | None
-    ) -> tuple[_Kind | None, int | None]:
-        nbytes = actual.nbytes
-        if actual.shape is None or nbytes is None or nbytes > MAX_VALUE_BYTES:
-            return None, None
-        if not self._is_plannable(actual, declared):
+        axes = self._axes.get(name)
+        if axes is None or None in axes:
             return None, nbytes
-        kind = (ELEMENT_TYPES_BY_NAME[actual.dtype].bits, actual.shape)
-        return self._kinds.setdefault(kind, kind), nbytes
+        return (ELEMENT_TYPES_BY_NAME[actual.dtype].bits, axes), nbytes
 
-    def _overwritten(self, node: ExecutedNode, nbytes: int | None) -> Buffer | None:
+    def _overwritten(self, node: ExecutedNode, kind: _Kind | None) -> Buffer | None:
         """Return the input's buffer that the first output of `node` overwrites; None without."""
         for name in self._overwritable(node):
             buffer = self._by_name.get(name)
-            if buffer is not None and buffer.reads_left == 1 and buffer.nbytes == nbytes:
-                return buffer
+            if buffer is not None and buffer.reads_left == 1 and kind in (buffer.kind, None):
+                if kind is not None or node.overwrites:
+                    return buffer
         return None
 
     def _passes_input_on(self, node: ExecutedNode) -> bool:

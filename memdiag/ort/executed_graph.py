@@ -36,6 +36,9 @@ _IMAGE_RANK = 4
 
 ReadNames = Callable[[Node], Sequence[str]]
 
+Axes = tuple[int | str | None, ...]
+"""For each axis of a value its size, the symbol of its size, or None where it has neither."""
+
 
 @dataclass(eq=False, slots=True)
 class ExecutedNode:
@@ -74,12 +77,14 @@ class ExecutedGraph:
         scope: the graph.
         is_computed: for each node of the scope, by its index, whether it is executed in each run.
         reads: returns the names that a node reads, also in its subgraphs.
-        types, declared: the types of the values at the given sizes, and without given sizes.
+        types: the types of the values at the given sizes.
+        axes: their axes without given sizes.
+        removes: returns whether a node becomes a part of the node that reads its output.
         has_blocks: whether convolutions compute blocks of channels.
 
     Attributes:
         nodes: the nodes, by index.
-        types, declared: the types with those of new values.
+        types, axes: the types and axes with those of new values.
     """
 
     def __init__(
@@ -90,13 +95,14 @@ class ExecutedGraph:
         is_computed: bytearray,
         reads: ReadNames,
         types: Mapping[str, TensorType],
-        declared: Mapping[str, TensorType],
+        axes: Mapping[str, Axes],
+        removes: Callable[[Node], bool],
         *,
         has_blocks: bool = True,
     ) -> None:
         self._graphs, self._runtime, self._scope = graphs, runtime, scope
         self.types: dict[str, TensorType] = dict(types)
-        self.declared: dict[str, TensorType] = dict(declared)
+        self.axes: dict[str, Axes] = dict(axes)
         self.nodes = [
             ExecutedNode(node.op_type, tuple(reads(node)), tuple(node.output), node, node.index)
             for node in scope.nodes
@@ -107,6 +113,7 @@ class ExecutedGraph:
         computed = (name for node in self.nodes for name in node.output)
         self._variables = frozenset((*computed, *scope.inputs))
         self._index()
+        self._remove(removes)
         if any(node.op_type in _CONVOLUTIONS for node in self.nodes):
             self._merge_into_convolutions()
             if has_blocks:
@@ -132,12 +139,36 @@ class ExecutedGraph:
 
     def type_of(self, name: str) -> TensorType | None:
         """Return the type of a value."""
-        return self.types.get(name) or self.declared.get(name)
+        return self.types.get(name)
 
     def take_index(self) -> int:
         """Return the index of a new node."""
         self._next_index += 1
         return self._next_index - 1
+
+    def _remove(self, removes: Callable[[Node], bool]) -> None:
+        """Merge nodes into their readers, which read what the merged nodes read."""
+        removed = {
+            node.output[0]: node for node in self.nodes if node.output and removes(node.source)
+        }
+        if not removed:
+            return
+        self.nodes = [node for node in self.nodes if removed.get(node.output[0]) is not node]
+        for node in self.nodes:
+            if any(name in removed for name in node.input):
+                names: dict[str, None] = {}
+                merged: set[str] = set()
+                pending = list(reversed(node.input))
+                while pending:
+                    name = pending.pop()
+                    if name in removed:
+                        merged.add(removed[name].op_type)
+                        pending += reversed(removed[name].input)
+                    else:
+                        names[name] = None
+                node.input = tuple(names)
+                node.op_type = _fused_operator(node.op_type, merged)
+        self._index()
 
     def _merge_into_convolutions(self) -> None:
         """Merge what follows a Conv into it, as long as it alone reads the result."""
@@ -232,11 +263,12 @@ class ExecutedGraph:
                 outputs.append(node.output[0])
                 continue
             new = f"{node.output[0]}\0split"
-            for table in (self.types, self.declared):
-                known = table.get(name)
-                if known is not None and known.shape is not None:
-                    shape = (*known.shape[:axis], end - start, *known.shape[axis + 1 :])
-                    table[new] = known._replace(shape=shape)
+            size = end - start
+            shape = kind.shape or ()
+            self.types[new] = kind._replace(shape=(*shape[:axis], size, *shape[axis + 1 :]))
+            if name in self.axes:
+                axes = self.axes[name]
+                self.axes[new] = (*axes[:axis], size, *axes[axis + 1 :])
             outputs.append(new)
         return ExecutedNode("Split", (name,), tuple(outputs), readers[0].source, self.take_index())
 
@@ -379,10 +411,7 @@ class _Blocks:
             return False
         both = [self._blocked[name] for name in names]
         if node.op_type != "Mul":
-            # Of two convolutions the later one adds.
-            for one, other in sorted(
-                zip(both, reversed(both), strict=True), key=lambda pair: -pair[0].node.index
-            ):
+            for one, other in zip(both, reversed(both), strict=True):
                 conv = one.node
                 is_free = conv.op_type == "Conv" and not conv.is_fused and not conv.overwrites
                 if is_free and one.uses == 1:
@@ -462,13 +491,23 @@ class _Blocks:
 
     def _set_type(self, new: str, name: str) -> None:
         """Set the type of the blocked form of `name`: the channels are padded."""
-        for table in (self._graph.types, self._graph.declared):
-            kind = table.get(name)
-            if kind is None or kind.shape is None or len(kind.shape) != _IMAGE_RANK:
-                continue
+        graph = self._graph
+        kind, axes = graph.types.get(name), graph.axes.get(name)
+        if kind is not None and kind.shape is not None and len(kind.shape) == _IMAGE_RANK:
             batch, channels, *sides = kind.shape
             padded = None if channels is None else -(-channels // NCHWC) * NCHWC
-            table[new] = kind._replace(shape=(batch, padded, *sides))
+            graph.types[new] = kind._replace(shape=(batch, padded, *sides))
+            if axes is not None:
+                graph.axes[new] = (axes[0], padded, *axes[2:])
+
+
+def _fused_operator(op_type: str, merged: set[str]) -> str:
+    """Return the operator of a node into which nodes with the operators `merged` are merged."""
+    if "Erf" in merged or (op_type == "Gelu" and "Add" in merged):
+        return "BiasGelu"
+    if "DynamicQuantizeLinear" in merged and op_type in ("MatMulInteger", "Cast", "Mul", "Add"):
+        return "DynamicQuantizeMatMul"
+    return op_type
 
 
 def _known(shape: tuple[int | None, ...]) -> tuple[int, ...]:

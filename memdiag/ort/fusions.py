@@ -21,9 +21,8 @@ MAX_CHAIN_NODES = 24
 """Nodes of one chain that is fused. The longest real one is LayerNormalization's, of about 10."""
 
 _AROUND_ARITHMETIC = ARITHMETIC | CURVES
-_IN_ATTENTION = ARITHMETIC | {"Softmax"}
 _OF_FLOATS = ARITHMETIC | FUSION_CENTERS
-_SCALES = ("BatchNormalization", "Mul")
+_SKIPPED_RANK = 3
 
 
 class Kernel(NamedTuple):
@@ -105,18 +104,28 @@ class ActivationFusions:
         scope: the graph.
         is_computed: for each node by its index, whether it is executed in each run.
         type_of: the type of a value.
+        becomes_gemm: whether a MatMul and the Add behind it become a Gemm.
     """
 
-    def __init__(self, scope: Scope, is_computed: bytearray, type_of: TypeOf) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        is_computed: bytearray,
+        type_of: TypeOf,
+        becomes_gemm: Callable[[Node], bool],
+    ) -> None:
+        self._becomes_gemm = becomes_gemm
         self._scope = scope
         self._is_computed = is_computed
         self._type_of = type_of
         self._outputs = frozenset(scope.outputs)
         self._removed = bytearray(len(is_computed))
-        self._extra_inputs: dict[int, str] = {}
         for node in scope.nodes:
             if node.op_type in FUSION_CENTERS and is_computed[node.index]:
-                self._fuse_chain(node)
+                if node.op_type == "LayerNormalization":
+                    self._skip(node)
+                else:
+                    self._fuse_chain(node)
         for node in scope.nodes:
             if node.output and is_computed[node.index] and self._is_fused_into_reader(node):
                 self._removed[node.index] = 1
@@ -124,10 +133,6 @@ class ActivationFusions:
     def removes(self, node: Node) -> bool:
         """Return whether the first output of `node` may take no memory."""
         return bool(self._removed[node.index])
-
-    def extra_input(self, node: Node) -> str | None:
-        """Return the value that `node` reads only in its fused form; None if there is none."""
-        return self._extra_inputs.get(node.index)
 
     def passes_input_on(self, node: Node) -> bool:
         """Return whether the readers of `node` may read its input instead of its output."""
@@ -144,6 +149,27 @@ class ActivationFusions:
         following = self._only_reader(reader)
         is_quantized = following is not None and following.op_type == "QuantizeLinear"
         return reader.op_type in _OF_FLOATS and not is_quantized
+
+    def _skip(self, node: Node) -> None:
+        """Remove the sum before a LayerNormalization, and the sum with a bias before that one."""
+        added = self._scope.producers.get(node.input[0])
+        if added is None or added.op_type != "Add" or self._only_reader(added) != node:
+            return
+        kinds = [self._type_of(name) for name in added.input]
+        shapes = {kind.shape for kind in kinds if kind is not None}
+        shape = next(iter(shapes), None)
+        if len(shapes) != 1 or shape is None or len(shape) != _SKIPPED_RANK:
+            return
+        if not self._is_computed[added.index] or not all(map(self._is_variable, added.input)):
+            return
+        self._removed[added.index] = 1
+        for name in added.input:
+            bias = self._scope.producers.get(name)
+            if bias is None or bias.op_type != "Add" or self._only_reader(bias) != added:
+                continue
+            if any(not self._is_variable(each) for each in bias.input):
+                self._removed[bias.index] = 1
+                return
 
     def _size_of(self, name: str) -> int | None:
         kind = self._type_of(name)
@@ -163,22 +189,23 @@ class ActivationFusions:
         if node.op_type == "Cast":
             producer = self._scope.producers.get(node.input[0]) if node.input else None
             return producer is not None and producer.op_type in INTEGER_PRODUCTS
-        if node.op_type != "MatMul":
-            return False
-        if reader.op_type == "Add" and not self._removed[reader.index]:
-            return any(not self._is_variable(name) for name in reader.input)
-        return self._computes_scores(reader)
-
-    def _computes_scores(self, reader: Node | None) -> bool:
-        """Return whether a Softmax and a MatMul follow: a product read by `reader` is attention."""
-        for _ in range(MAX_CHAIN_NODES):
-            if reader is None or reader.op_type not in _IN_ATTENTION:
-                return False
-            if reader.op_type == "Softmax":
-                following = self._only_reader(reader)
-                return following is not None and following.op_type == "MatMul"
-            reader = self._only_reader(reader)
+        if node.op_type == "MatMul":
+            if reader.op_type in ("Mul", "Div"):
+                return self._is_scale(reader, node.output[0])
+            return reader.op_type == "Add" and self._becomes_gemm(node)
+        if reader.op_type == "MatMul":
+            return node.op_type in ("Mul", "Div") and self._is_scale(node, "")
+        if node.op_type == "Add" and reader.op_type == "Gelu":
+            return any(not self._is_variable(name) for name in node.input)
         return False
+
+    def _is_scale(self, node: Node, product: str) -> bool:
+        """Return whether `node` multiplies `product`, or any value, by a constant number."""
+        if len(node.input) != 2:
+            return False
+        factor = node.input[1] if product in ("", node.input[0]) else node.input[0]
+        kind = self._type_of(factor)
+        return not self._is_variable(factor) and kind is not None and kind.nbytes in (2, 4, 8)
 
     def _is_variable(self, name: str) -> bool:
         """Return whether a value of this graph is an input or computed in each run."""
@@ -226,7 +253,6 @@ class ActivationFusions:
         for index in chain:
             if index != last.index:
                 self._removed[index] = 1
-        self._keep_operand(last, chain)
 
     def _last_of_chain(self, center: Node) -> Node:
         """Return the last node that reads every output of the nodes from `center` to it."""
@@ -245,20 +271,6 @@ class ActivationFusions:
             if len(ahead) == 1:
                 last = first
         return last
-
-    def _keep_operand(self, last: Node, chain: dict[int, Node]) -> None:
-        """Let `last` read an operand of its own size, if the chain has two such values anyway."""
-        nbytes = self._size_of(last.output[0]) if last.output else None
-        inside = [node for index, node in chain.items() if index != last.index]
-        if not nbytes or all(self._size_of(node.output[0]) != nbytes for node in inside):
-            return
-        for name in (name for node in inside for name in node.input if name):
-            producer = self._scope.producers.get(name)
-            if (producer is not None and producer.index in chain) or not self._is_variable(name):
-                continue
-            if self._size_of(name) == nbytes:
-                self._extra_inputs[last.index] = name
-                return
 
 
 def _may_be_merged(scope: Scope, node: Node, other: Node) -> bool:

@@ -74,7 +74,7 @@ CURVES = frozenset({"Erf", "Sigmoid", "Tanh"})
 """Around which arithmetic is fused to Gelu and similar activations."""
 
 FUSION_CENTERS = CURVES | {
-    *("LayerNormalization", "ReduceMean", "SimplifiedLayerNormalization", "Softmax"),
+    *("LayerNormalization", "ReduceMean", "SimplifiedLayerNormalization"),
 }
 """Around which arithmetic is fused."""
 

@@ -1,0 +1,104 @@
+"""Working memory that kernels of the CPU provider take from the arena while they run.
+
+Read from onnxruntime 1.20 to 1.32 (core/providers/cpu and contrib_ops/cpu) and compared with the
+arena's own figures after each node (tests/ort/test_scratch.py). Kernels that are not listed take
+none, or so little that it does not show.
+"""
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+from memdiag.model.graph_index import integer
+from memdiag.model.tensor_types import TensorType
+from memdiag.ort.executed_graph import ExecutedNode
+
+Types = Mapping[str, TensorType]
+
+_FLOAT = 4
+
+
+def scratch_bytes(node: ExecutedNode, types: Types) -> list[int]:
+    """Return the sizes of the buffers that the kernel of `node` takes, in bytes."""
+    found = _BUFFERS.get(node.op_type)
+    return [] if found is None else [size for size in found(node, types) if size > 0]
+
+
+def _shape(types: Types, name: str) -> tuple[int, ...]:
+    kind = types.get(name)
+    if kind is None or kind.shape is None or None in kind.shape:
+        return ()
+    return tuple(size or 0 for size in kind.shape)
+
+
+def _output_bytes(node: ExecutedNode, types: Types) -> int:
+    kind = types.get(node.output[0])
+    return 0 if kind is None else kind.nbytes or 0
+
+
+def _where(node: ExecutedNode, types: Types) -> list[int]:
+    """Both choices in the shape of the output."""
+    return [_output_bytes(node, types)] * 2
+
+
+def _one_output(node: ExecutedNode, types: Types) -> list[int]:
+    return [_output_bytes(node, types)]
+
+
+def _quantized_input(node: ExecutedNode, types: Types) -> list[int]:
+    """The left operand in 8 bits."""
+    return [prod(_shape(types, node.input[0]))]
+
+
+def _recurrent(gates: int) -> Callable[[ExecutedNode, Types], list[int]]:
+    def buffers(node: ExecutedNode, types: Types) -> list[int]:
+        """For each direction the gates of all steps; for the reverse one its input and output."""
+        shape = _shape(types, node.source.input[0])
+        if len(shape) != 3:
+            return []
+        steps, batch, width = shape
+        hidden = integer(node.source, "hidden_size", 0)
+        if integer(node.source, "layout", 0):
+            steps, batch = batch, steps
+        direction = _direction(node)
+        one = [steps * batch * hidden * gates * _FLOAT]
+        reverse = [steps * batch * width * _FLOAT, steps * batch * hidden * _FLOAT]
+        if direction == "bidirectional":
+            return [*one, *one, *reverse]
+        return [*one, *(reverse if direction == "reverse" else [])]
+
+    return buffers
+
+
+def _direction(node: ExecutedNode) -> str:
+    for attribute in node.source.attribute:
+        if attribute.name == "direction":
+            return bytes(attribute.s).decode(errors="replace")
+    return "forward"
+
+
+def _unfolded(node: ExecutedNode, types: Types) -> list[int]:
+    """The unfolded input of one image and one group, unless the filter is a point."""
+    weight, output = _shape(types, node.source.input[1]), _shape(types, node.output[0])
+    if len(weight) < 3 or len(output) != len(weight) or prod(weight[2:]) == 1:
+        return []
+    return [prod(weight[1:]) * prod(output[2:]) * _FLOAT]
+
+
+def _columns(node: ExecutedNode, types: Types) -> list[int]:
+    """The columns of one image of a ConvTranspose."""
+    weight, given = _shape(types, node.source.input[1]), _shape(types, node.source.input[0])
+    if len(weight) < 3 or len(given) != len(weight):
+        return []
+    return [prod(weight[1:]) * prod(given[2:]) * _FLOAT]
+
+
+_BUFFERS: dict[str, Callable[[ExecutedNode, Types], list[int]]] = {
+    "Where": _where,
+    "BiasGelu": _one_output,
+    "DynamicQuantizeMatMul": _quantized_input,
+    "DynamicQuantizeLSTM": _recurrent(4),
+    "LSTM": _recurrent(4),
+    "GRU": _recurrent(3),
+    "RNN": _recurrent(1),
+    "ConvTranspose": _columns,
+}
