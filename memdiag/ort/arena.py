@@ -19,6 +19,9 @@ from typing import NamedTuple
 from memdiag.units import GIB, MIB
 
 CHUNK_ALIGNMENT = 256
+HANDLE_BYTES = 8
+"""A region has an entry of so many bytes for each `CHUNK_ALIGNMENT` of its size, all written."""
+
 FIRST_REGION = MIB
 LARGEST_REGION = GIB
 """Regions grow to this size; a larger request gets a region of the next power of two."""
@@ -72,19 +75,20 @@ class Arena:
     def __init__(self) -> None:
         self.held_bytes = 0
         self._next_region = FIRST_REGION
-        self._regions = 0
-        self._free: list[tuple[int, int, int]] = []  # size, region, start
+        # Size, region and start. Of equal chunks the one at the lower address is taken: later regions
+        # are below earlier ones, so regions have numbers from 0 down.
+        self._free: list[tuple[int, int, int]] = []
         self._chunks: dict[tuple[int, int], _Chunk] = {}
         self._used: dict[int, _Chunk] = {}
-        self._written: list[list[tuple[int, int]]] = []
+        self._written: dict[int, list[tuple[int, int]]] = {}
 
     def take(self, key: int, nbytes: int) -> None:
         """Give `nbytes` to the value `key`, which writes all of them."""
         size = -(-max(nbytes, 1) // CHUNK_ALIGNMENT) * CHUNK_ALIGNMENT
-        index = bisect_left(self._free, (size, -1, -1))
+        index = bisect_left(self._free, (size,))
         if index == len(self._free):
             self._extend(size)
-            index = bisect_left(self._free, (size, -1, -1))
+            index = bisect_left(self._free, (size,))
         _, region, start = self._free.pop(index)
         chunk = self._chunks[region, start]
         if chunk.nbytes >= 2 * size or chunk.nbytes - size >= MAX_UNUSED:
@@ -118,12 +122,13 @@ class Arena:
 
     @property
     def resident_bytes(self) -> int:
-        """The bytes of all pages that were written."""
-        return sum(
+        """The bytes of all pages that were written, and of the table of chunks of each region."""
+        written = sum(
             (-(-end // PAGE) - start // PAGE) * PAGE
-            for region in self._written
+            for region in self._written.values()
             for start, end in region
         )
+        return written + self.held_bytes // CHUNK_ALIGNMENT * HANDLE_BYTES
 
     def _extend(self, size: int) -> None:
         is_larger = size > self._next_region
@@ -133,9 +138,9 @@ class Arena:
         if not is_larger:
             self._next_region = max(min(nbytes * 2, LARGEST_REGION), nbytes)
         self.held_bytes += nbytes
-        self._written.append([])
-        self._add(_Chunk(self._regions, 0, nbytes))
-        self._regions += 1
+        region = -len(self._written)
+        self._written[region] = []
+        self._add(_Chunk(region, 0, nbytes))
 
     def _add(self, chunk: _Chunk) -> None:
         chunk.is_free = True
