@@ -24,12 +24,14 @@ from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
 from memdiag.model.index_ranges import small_constant
 from memdiag.model.tensor_types import TensorType
 from memdiag.ort.prepacking import NCHWC, packed_buffer
-from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE
+from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE, MORE_BLOCKS_SINCE
 from memdiag.ort.runtime import Runtime
 
 _CONVOLUTIONS = ("Conv", "FusedConv")
 _ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid")
 _IN_BLOCKS = ("Relu", "Sigmoid", "Tanh")
+_IN_BLOCKS_LATER = ("HardSigmoid", "Gelu", "QuickGelu", "Clip", "LeakyRelu")
+_WITHOUT_EFFECT = ("Identity", "Dropout")
 _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 _TO_NHWC = (0, 2, 3, 1)
 _IMAGE_RANK = 4
@@ -113,7 +115,10 @@ class ExecutedGraph:
         computed = (name for node in self.nodes for name in node.output)
         self._variables = frozenset((*computed, *scope.inputs))
         self._index()
+        self._rename()
         self._remove(removes)
+        if runtime < HARD_SWISH_FUSED_SINCE:
+            self._expand_hard_swish()
         if any(node.op_type in _CONVOLUTIONS for node in self.nodes):
             self._merge_into_convolutions()
             if has_blocks:
@@ -146,6 +151,40 @@ class ExecutedGraph:
         self._next_index += 1
         return self._next_index - 1
 
+    def _rename(self) -> None:
+        """Drop nodes that pass their input on unchanged, unless the caller gets their output."""
+        names = {
+            node.output[0]: node.input[0]
+            for node in self.nodes
+            if node.op_type in _WITHOUT_EFFECT
+            and node.output
+            and node.output[0] not in self._outputs
+            and node.input[0] not in self._scope.inputs
+        }
+        if not names:
+            return
+        for name in names:
+            while names[name] in names:
+                names[name] = names[names[name]]
+        self.nodes = [node for node in self.nodes if node.output[0] not in names]
+        for node in self.nodes:
+            node.input = tuple(dict.fromkeys(names.get(name, name) for name in node.input))
+        self.renamed = names
+        self._index()
+
+    def _expand_hard_swish(self) -> None:
+        """Replace each HardSwish by a HardSigmoid and a product, as its definition does."""
+        for node in [node for node in self.nodes if node.op_type == "HardSwish"]:
+            new = f"{node.output[0]}\0sigmoid"
+            for table in (self.types, self.axes):
+                if node.output[0] in table:
+                    table[new] = table[node.output[0]]  # type: ignore[index, assignment]
+            (given,) = node.input
+            index = self.take_index()
+            self.nodes.append(ExecutedNode("HardSigmoid", (given,), (new,), node.source, index))
+            node.op_type, node.input, node.index = "Mul", (given, new), self.take_index()
+        self._index()
+
     def _remove(self, removes: Callable[[Node], bool]) -> None:
         """Merge nodes into their readers, which read what the merged nodes read."""
         removed = {
@@ -157,18 +196,37 @@ class ExecutedGraph:
         for node in self.nodes:
             if any(name in removed for name in node.input):
                 names: dict[str, None] = {}
-                merged: set[str] = set()
+                merged: list[ExecutedNode] = []
                 pending = list(reversed(node.input))
                 while pending:
                     name = pending.pop()
                     if name in removed:
-                        merged.add(removed[name].op_type)
+                        merged.append(removed[name])
                         pending += reversed(removed[name].input)
                     else:
                         names[name] = None
                 node.input = tuple(names)
-                node.op_type = _fused_operator(node.op_type, merged)
+                node.op_type = self._fused_operator(node.op_type, merged)
         self._index()
+
+    def _fused_operator(self, op_type: str, merged: Sequence[ExecutedNode]) -> str:
+        """Return the operator of a node into which others are merged."""
+        names = {node.op_type for node in merged}
+        if "Erf" in names or op_type == "Gelu":
+            has_bias = any(map(self._adds_vector, merged))
+            return "BiasGelu" if has_bias else "Gelu"
+        if "Sigmoid" in names and op_type == "Mul":
+            return "QuickGelu"
+        if "DynamicQuantizeLinear" in names and op_type in ("MatMulInteger", "Cast", "Mul", "Add"):
+            return "DynamicQuantizeMatMul"
+        return op_type
+
+    def _adds_vector(self, node: ExecutedNode) -> bool:
+        """Return whether a node adds a constant of several numbers."""
+        kinds = (self.type_of(name) for name in node.input if self.is_constant(name))
+        return node.op_type == "Add" and any(
+            kind is not None and kind.shape not in (None, (), (1,)) for kind in kinds
+        )
 
     def _merge_into_convolutions(self) -> None:
         """Merge what follows a Conv into it, as long as it alone reads the result."""
@@ -343,7 +401,7 @@ class _Blocks:
             return False
         if node.op_type in ("Add", "Sum", "Mul"):
             return self._binary(node)
-        if node.op_type in _ACTIVATIONS or node.op_type == "HardSwish":
+        if node.op_type in (*_ACTIVATIONS, *_IN_BLOCKS_LATER, "HardSwish"):
             return self._activation(node, blocked[0])
         if node.op_type == "Concat":
             return self._concat(node)
@@ -395,14 +453,24 @@ class _Blocks:
 
     def _pool(self, node: ExecutedNode) -> bool:
         name = node.input[0]
+        kind = self._graph.type_of(name)
+        if kind is None or kind.shape is None or len(kind.shape) != _IMAGE_RANK:
+            return False
+        channels = kind.shape[1]
+        if not channels or channels % NCHWC:
+            return False
         if name in self._blocked:
-            if self._blocked[name].channels % NCHWC:
-                return False
             return self._as_blocks(node, [self._blocked[name]])
-        return False
+        self._add_blocked(node, node.op_type, (self._reorder_input(name),), channels)
+        return True
 
     def _binary(self, node: ExecutedNode) -> bool:
         names = node.input if len(node.input) == 2 else ()
+        if node.op_type == "Mul" and self._graph._runtime >= MORE_BLOCKS_SINCE:
+            scaled = [name for name in names if name in self._blocked]
+            others = [name for name in names if name not in self._blocked]
+            if len(scaled) == 1 and all(map(self._is_scale, others)):
+                return self._scale(node, self._blocked[scaled[0]])
         if len(names) != 2 or any(name not in self._blocked for name in names):
             return False
         graph = self._graph
@@ -423,15 +491,30 @@ class _Blocks:
                     return True
         return self._as_blocks(node, both)
 
+    def _is_scale(self, name: str) -> bool:
+        """Return whether a constant has a number for each channel."""
+        kind = self._graph.type_of(name)
+        if not self._graph.is_constant(name) or kind is None or kind.shape is None:
+            return False
+        return len(kind.shape) >= 3 and kind.shape[-2:] == (1, 1)
+
+    def _scale(self, node: ExecutedNode, value: _Blocked) -> bool:
+        """Make a product with a number for each channel a Conv, into which more can be merged."""
+        value.left -= 1
+        self._add_blocked(node, "Conv", (value.name,), value.channels)
+        return True
+
     def _activation(self, node: ExecutedNode, value: _Blocked) -> bool:
-        fuses = node.op_type != "HardSwish" or self._graph._runtime >= HARD_SWISH_FUSED_SINCE
+        fuses = node.op_type in (*_ACTIVATIONS, "HardSwish")
         conv = value.node
         if fuses and conv.op_type == "Conv" and not conv.is_fused and value.uses == 1:
             conv.is_fused = True
             value.left -= 1
             self._rename(value, node)
             return True
-        return node.op_type in _IN_BLOCKS and self._as_blocks(node, [value])
+        later = self._graph._runtime >= MORE_BLOCKS_SINCE
+        in_blocks = (*_IN_BLOCKS, *_IN_BLOCKS_LATER) if later else _IN_BLOCKS
+        return node.op_type in in_blocks and self._as_blocks(node, [value])
 
     def _concat(self, node: ExecutedNode) -> bool:
         if integer(node.source, "axis", 0) != 1:
@@ -499,15 +582,6 @@ class _Blocks:
             graph.types[new] = kind._replace(shape=(batch, padded, *sides))
             if axes is not None:
                 graph.axes[new] = (axes[0], padded, *axes[2:])
-
-
-def _fused_operator(op_type: str, merged: set[str]) -> str:
-    """Return the operator of a node into which nodes with the operators `merged` are merged."""
-    if "Erf" in merged or (op_type == "Gelu" and "Add" in merged):
-        return "BiasGelu"
-    if "DynamicQuantizeLinear" in merged and op_type in ("MatMulInteger", "Cast", "Mul", "Add"):
-        return "DynamicQuantizeMatMul"
-    return op_type
 
 
 def _known(shape: tuple[int | None, ...]) -> tuple[int, ...]:

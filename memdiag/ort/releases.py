@@ -128,6 +128,10 @@ FOLDING_WITHOUT_PROTOBUF_SINCE = Runtime(1, 24)
 """Folded results go straight to memory. Older releases make a protobuf of each, which is two more
 copies for a moment. Measured (tests/rules/test_peaks_measured)."""
 
+MORE_BLOCKS_SINCE = Runtime(1, 28)
+"""HardSigmoid, Gelu, and products with a number for each channel work on blocks of channels between
+convolutions. Tried: 1.24.4 does not, 1.28.0 does."""
+
 HARD_SWISH_FUSED_SINCE = Runtime(1, 31)
 """A HardSwish is merged into the Conv before it. Tried: 1.31.1 and 1.32.0 do, 1.28.0 does not."""
 
