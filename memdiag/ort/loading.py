@@ -95,6 +95,7 @@ class LiveConstant:
         constant: its uses.
         term: what its private bytes count to.
         private_bytes, mapped_bytes: its size.
+        filter_bytes: the size of the reordered filter made from it.
     """
 
     name: str
@@ -102,6 +103,7 @@ class LiveConstant:
     term: TermName
     private_bytes: int
     mapped_bytes: int
+    filter_bytes: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -273,7 +275,7 @@ class Loading:
         timeline = self.timeline
         done = sorted((each for each in live if each.reordered_bytes), key=_first_use)
         for each in done:
-            nbytes = each.reordered_bytes
+            nbytes = each.filter_bytes = each.reordered_bytes
             self._take("reordered filters", nbytes)
             copies = COPIES_WHILE_REORDERED * nbytes
             timeline.note("optimize", {"reordered filters": copies}, each.name)
@@ -300,8 +302,9 @@ class Loading:
                 )
         if runtime < ARENA_FREED_SINCE:
             for index, each in enumerate(live):
-                if each.private_bytes:
-                    self.arena.take(~index, each.private_bytes)
+                if each.private_bytes + each.filter_bytes:
+                    self.arena.take(~index, each.private_bytes + each.filter_bytes)
+            now["unused arena"] += self.arena.table_bytes
         timeline.note("initialize")
 
     def _pack(self, live: Sequence[LiveConstant]) -> None:
@@ -327,6 +330,8 @@ class Loading:
             is_freed = is_packed and constant.is_packed_only and not constant.is_kept
             if is_freed and runtime < ARENA_FREED_SINCE and each.private_bytes:
                 self.arena.free(~index)  # its pages stay, for activations
+                self.timeline.now[each.term] -= each.private_bytes
+                self.timeline.now["unused arena"] += each.private_bytes
             elif is_freed:
                 self._drop(each.term, each.private_bytes)
             elif each.mapped_bytes and not is_freed:
