@@ -2,37 +2,55 @@
 
 Real models and exported public architectures are loaded and run under six releases of onnxruntime,
 with embedded and with external weights, at up to three sizes, and each measurement is compared with
-`memdiag.estimate`. A third of the models, chosen at random before the estimates were built, was
-never looked at while they were built (`HELD_OUT`); it is reported apart, as is the release that was
-published after most of it was built.
+the estimate. A third of the models, chosen at random before the estimates were built, was not
+looked at while they were built (`held_out`); it is reported apart.
 
 Measurements are kept in ``.cache/estimates``, or below the folder in ``MEMDIAG_CACHE``, so that a
-second run makes the missing ones only. ``--measure`` makes them and compares nothing.
+second run makes the missing ones only. ``--measure`` makes them and compares nothing; ``--fit``
+prints the tables of ``memdiag/ort/overheads.py``, from the models that may be looked at. Otherwise
+the tables of ``docs/estimates.md`` are written.
 """
 
 import argparse
 import json
 import os
 import random
+import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
 
 import memdiag
 from benchmarks.exported_models import exported_models
+from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.runtimes import runtime
 from memdiag.errors import MemdiagError
 from memdiag.model.axis_roles import axis_roles
 from memdiag.model.model_file import open_model
 from memdiag.ort.activations import choose_dimensions
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.runtime import Runtime
+from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
+from memdiag.records.estimate import EstimatedPoint
+from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Profile
+from memdiag.units import MIB
 
 _DEFAULT_CACHE = Path(__file__).parents[1] / ".cache"
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "estimates.md"
+
+SMALLEST_ERROR = MIB
+"""A smaller error counts as none."""
+
+BESIDE = ("runtime", "graph")
+"""The terms that are fitted."""
 
 VERSIONS = ("1.20.1", "1.22.1", "1.24.4", "1.28.0", "1.31.1", "1.32.0")
 PINNED = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
@@ -192,20 +210,210 @@ def _folder() -> Path:
     return Path(os.environ.get("MEMDIAG_CACHE") or _DEFAULT_CACHE) / "estimates"
 
 
+class Comparison(NamedTuple):
+    """A case with its measured figures and its estimate.
+
+    Attributes:
+        case: the case.
+        measured: the figures of the measurement.
+        estimate: the estimate at the same sizes.
+        node_count: the nodes of the model.
+    """
+
+    case: Case
+    measured: dict[str, Any]
+    estimate: EstimatedPoint
+    node_count: int
+
+    @property
+    def peak(self) -> int:
+        """The measured peak above the process before the session, in bytes."""
+        return int(self.measured["peak"] - self.measured["baseline"])
+
+    @property
+    def error(self) -> float:
+        """The error of the peak of the process; 0 up to `SMALLEST_ERROR`."""
+        return self.relative(self.estimate.peak_bytes - self.peak, self.measured["peak"])
+
+    @property
+    def names_phase(self) -> bool:
+        """Whether the phase that was named has the peak, or as much but for `SMALLEST_ERROR`."""
+        phase = self.measured["phases"].get(self.estimate.peak_phase, {"peak": 0})
+        return bool(phase["peak"] >= self.measured["peak"] - SMALLEST_ERROR)
+
+    def phase_errors(self) -> Iterator[float]:
+        """Yield the error of the peak of each phase."""
+        base = self.measured["baseline"]
+        for phase in self.estimate.phases:
+            measured = self.measured["phases"].get(phase.name)
+            if measured is not None:
+                yield self.relative(phase.peak_bytes + base - measured["peak"], measured["peak"])
+
+    @staticmethod
+    def relative(difference: int, measured: int) -> float:
+        """Return a difference as a share; 0 up to `SMALLEST_ERROR`."""
+        return 0.0 if abs(difference) <= SMALLEST_ERROR else abs(difference) / measured
+
+
+def compare(chosen: Sequence[Case]) -> Iterator[Comparison]:
+    """Yield the cases that were measured, with their estimates."""
+    for case in chosen:
+        measured = measure(case)
+        if "error" in measured:
+            continue
+        with open_model(case.path) as model:
+            sizes = choose_dimensions(model, case.sizes).of
+            runtime = Runtime.parse(case.onnxruntime)
+            ctx = AnalysisContext(model, runtime, sizes=sizes, reads_weights=False)
+            estimate = SessionEstimate(ctx, EstimateOptions(runs=RUNS)).at(sizes)
+            yield Comparison(case, measured, estimate, model.node_count)
+
+
+def fit(found: Sequence[Comparison]) -> str:
+    """Return the tables of `memdiag.ort.overheads` as Python, fitted to the comparisons.
+
+    For each phase the rest that no other term explains is a constant and a share for each node:
+    the line with the smallest sum of absolute errors, by iteratively reweighted least squares.
+    """
+    lines = ["OVERHEADS: dict[Runtime, dict[PhaseName, Overhead]] = {"]
+    baselines = []
+    for version in sorted({each.case.onnxruntime for each in found}, key=Runtime.parse):
+        runtime = Runtime.parse(version)
+        rows = [
+            each
+            for each in found
+            if each.case.onnxruntime == version
+            and each.case.sizes_name == "default"
+            and each.case.is_pinned
+        ]
+        release = f"Runtime({runtime.major}, {runtime.minor})"
+        baseline = statistics.median(each.measured["baseline"] for each in rows)
+        baselines.append(f"    {release}: {round(baseline):_},")
+        lines.append(f"    {release}: {{")
+        for name in PHASES[1:]:
+            line = _line(runtime, name, rows)
+            if line is not None:
+                lines.append(f'        "{name}": Overhead({line[0]:_}, {line[1]:_}),')
+        lines.append("    },")
+    return "\n".join([*lines, "}", "", "BASELINES: dict[Runtime, int] = {", *baselines, "}"])
+
+
+def _line(
+    runtime: Runtime, name: PhaseName, rows: Sequence[Comparison]
+) -> tuple[int, int] | None:
+    counts, rests = [], []
+    for each in rows:
+        # Architectures whose weights are all equal are not typical.
+        if name not in each.measured["phases"] or each.case.model.startswith("light_"):
+            continue
+        for phase in each.estimate.phases:
+            if phase.name == name:
+                known = sum(term.bytes for term in phase.kept_terms if term.name not in BESIDE)
+                kept = each.measured["phases"][name]["end"] - each.measured["baseline"]
+                counts.append(each.node_count)
+                rests.append(kept - known)
+    if not rests:
+        return None
+    nodes, rest = np.array(counts, float), np.array(rests, float)
+    columns = np.column_stack([np.ones_like(nodes), nodes])
+    weights = np.ones_like(nodes)
+    for _ in range(60):
+        solution = np.linalg.lstsq(columns * weights[:, None], rest * weights, rcond=None)[0]
+        errors = np.abs(rest - columns @ solution)
+        weights = 1 / np.sqrt(np.maximum(errors, 0.1 * MIB))
+    return round(solution[0]), max(0, round(solution[1]))
+
+
+def tables(found: Sequence[Comparison], apart: frozenset[str]) -> str:
+    """Return the tables of ``docs/estimates.md``."""
+    pinned = [each for each in found if each.case.is_pinned]
+    headings = [
+        *("models", "onnxruntime", "cases", "median", "90 % within", "worst", "each phase, 90 %"),
+        *("phase named", "inside the interval"),
+    ]
+    rows = []
+    for title, is_apart in (("held out", True), ("others", False)):
+        part = [each for each in pinned if (each.case.model in apart) == is_apart]
+        for version in [*VERSIONS, "all"]:
+            chosen = [each for each in part if version in (each.case.onnxruntime, "all")]
+            if chosen:
+                rows.append([title, version, *_summary(chosen)])
+    parts = [table(headings, rows)]
+    loose = [each for each in found if not each.case.is_pinned]
+    if loose:
+        below = statistics.mean(each.peak <= each.estimate.upper_bytes for each in loose)
+        inside = statistics.mean(
+            each.estimate.low_bytes <= each.peak <= each.estimate.high_bytes for each in loose
+        )
+        above = statistics.median(each.peak / each.estimate.peak_bytes - 1 for each in loose)
+        parts.append(
+            f"With malloc as glibc comes, {inside:.0%} of {len(loose)} peaks are inside the interval"
+            f" and {below:.0%} below the upper bound; the median is {above:+.1%} above the estimate."
+        )
+    misses = sorted((each for each in pinned if each.error > 0.05), key=lambda each: -each.error)
+    by_model: dict[str, list[Comparison]] = {}
+    for each in misses:
+        by_model.setdefault(each.case.model, []).append(each)
+    parts.append(f"{len(misses)} of {len(pinned)} peaks are more than 5 % off:")
+    parts.append(
+        table(
+            ["model", "held out", "cases", "worst", "estimated − measured, MiB", "of which"],
+            [
+                [
+                    f"`{model}`",
+                    "yes" if model in apart else "",
+                    str(len(each)),
+                    f"{each[0].error:.0%}",
+                    f"{(each[0].estimate.peak_bytes - each[0].peak) / MIB:+.1f}",
+                    f"{each[0].case.onnxruntime}, {each[0].case.storage}, {each[0].case.sizes_name}",
+                ]
+                for model, each in by_model.items()
+            ],
+        )
+    )
+    return "\n\n".join(parts)
+
+
+def _summary(found: Sequence[Comparison]) -> list[str]:
+    errors = [each.error for each in found]
+    phases = [error for each in found for error in each.phase_errors()]
+    inside = [each.estimate.low_bytes <= each.peak <= each.estimate.high_bytes for each in found]
+    return [
+        str(len(found)),
+        f"{statistics.median(errors):.1%}",
+        f"{np.quantile(errors, 0.9):.1%}",
+        f"{max(errors):.0%}",
+        f"{np.quantile(phases, 0.9):.1%}",
+        f"{statistics.mean(each.names_phase for each in found):.0%}",
+        f"{statistics.mean(inside):.0%}",
+    ]
+
+
 def main() -> int:
     """Measure what is missing and compare; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", help="names of models; all by default")
     parser.add_argument("--measure", action="store_true", help="only measure")
+    parser.add_argument("--fit", action="store_true", help="print memdiag/ort/overheads.py")
     parser.add_argument("--releases", default=",".join(VERSIONS))
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
+    apart = held_out(list(models()))
     chosen = list(cases(options.releases.split(","), options.models))
     with ThreadPoolExecutor(options.jobs) as pool:
         for count, (case, found) in enumerate(zip(chosen, pool.map(measure, chosen), strict=True)):
-            if "error" in found:
+            if "error" in found and options.measure:
                 print(f"{case.onnxruntime} {case.key}: {found['error']}", file=sys.stderr)
             print(f"\r{count + 1} of {len(chosen)}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    if options.measure:
+        return 0
+    if options.fit:
+        print(fit(list(compare([each for each in chosen if each.model not in apart]))))
+        return 0
+    text = tables(list(compare(chosen)), apart)
+    replace_part("accuracy", text, DOCUMENT)
+    print(text)
     return 0
 
 

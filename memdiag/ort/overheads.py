@@ -25,11 +25,71 @@ class Overhead(NamedTuple):
 
 
 OVERHEADS: dict[Runtime, dict[PhaseName, Overhead]] = {
-    Runtime(1, 32): {},
+    Runtime(1, 20): {
+        "parse": Overhead(2_034_240, 5_414),
+        "optimize": Overhead(6_939_490, 6_665),
+        "constant_fold": Overhead(6_888_213, 6_360),
+        "initialize": Overhead(6_885_231, 10_812),
+        "prepack": Overhead(7_102_343, 9_215),
+        "first_run": Overhead(7_782_516, 8_414),
+        "steady": Overhead(7_911_879, 8_408),
+    },
+    Runtime(1, 22): {
+        "parse": Overhead(2_348_588, 5_472),
+        "optimize": Overhead(8_524_447, 5_808),
+        "constant_fold": Overhead(8_193_204, 6_594),
+        "initialize": Overhead(8_655_586, 9_617),
+        "prepack": Overhead(8_529_579, 9_504),
+        "first_run": Overhead(9_029_981, 9_105),
+        "steady": Overhead(9_178_721, 8_154),
+    },
+    Runtime(1, 24): {
+        "parse": Overhead(1_905_738, 5_703),
+        "optimize": Overhead(8_531_692, 9_225),
+        "constant_fold": Overhead(8_340_598, 8_416),
+        "initialize": Overhead(8_718_895, 9_327),
+        "prepack": Overhead(8_612_461, 10_304),
+        "first_run": Overhead(9_485_295, 10_058),
+        "steady": Overhead(9_571_787, 9_886),
+    },
+    Runtime(1, 28): {
+        "parse": Overhead(2_085_798, 2_455),
+        "optimize": Overhead(7_612_585, 8_404),
+        "constant_fold": Overhead(7_302_266, 8_176),
+        "initialize": Overhead(7_790_272, 9_094),
+        "prepack": Overhead(7_861_088, 9_297),
+        "first_run": Overhead(8_780_780, 9_097),
+        "steady": Overhead(9_022_871, 7_067),
+    },
+    Runtime(1, 31): {
+        "parse": Overhead(1_907_182, 5_954),
+        "optimize": Overhead(9_721_232, 9_023),
+        "constant_fold": Overhead(9_280_874, 8_257),
+        "initialize": Overhead(9_943_410, 8_990),
+        "prepack": Overhead(9_927_892, 9_314),
+        "first_run": Overhead(11_093_422, 8_680),
+        "steady": Overhead(11_370_923, 6_358),
+    },
+    Runtime(1, 32): {
+        "parse": Overhead(2_006_614, 6_443),
+        "optimize": Overhead(10_597_736, 10_029),
+        "constant_fold": Overhead(10_279_802, 8_752),
+        "initialize": Overhead(10_802_151, 9_848),
+        "prepack": Overhead(10_827_882, 10_115),
+        "first_run": Overhead(11_892_154, 9_350),
+        "steady": Overhead(11_957_592, 9_103),
+    },
 }
 """By release, the oldest first. A release without figures has those of the last one before it."""
 
-BASELINES: dict[Runtime, int] = {}
+BASELINES: dict[Runtime, int] = {
+    Runtime(1, 20): 38_273_024,
+    Runtime(1, 22): 40_550_400,
+    Runtime(1, 24): 42_393_600,
+    Runtime(1, 28): 45_404_160,
+    Runtime(1, 31): 44_767_232,
+    Runtime(1, 32): 45_760_512,
+}
 """The process before a session: Python 3.11, numpy and onnxruntime, without telemetry."""
 
 

@@ -29,15 +29,21 @@ from memdiag.records.estimate import (
     TermName,
 )
 from memdiag.records.phases import PHASES
+from memdiag.units import MIB
 
 FAULT_BYTES = 64 << 10
 """Pages that the kernel maps at once around a page of a file that is read: 16 of 4 KiB."""
 
-INTERVAL = 0.05
-"""Half the width of the interval, as a share of the estimate."""
+LOW, HIGH = 0.08, 0.09
+"""How far the interval goes below and above the estimate, as shares: with malloc pinned, nineteen in
+twenty measured peaks are inside (docs/estimates.md)."""
 
-LEAST_INTERVAL = 2 << 20
-"""Half the width of the interval at least, in bytes."""
+UPPER = 0.5
+"""How far the upper bound is above the estimate, as a share: what malloc keeps as glibc comes is
+below it (docs/estimates.md)."""
+
+LEAST_MARGIN = 4 * MIB
+"""The smallest distance from the estimate to the ends of the interval, in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,14 +196,15 @@ class SessionEstimate:
                 )
             )
         largest = max(phases, key=lambda phase: phase.peak_bytes)
-        half = max(LEAST_INTERVAL, round(INTERVAL * largest.peak_bytes))
+        peak = largest.peak_bytes
         return EstimatedPoint(
             dims=dict(sizes),
-            peak_bytes=largest.peak_bytes,
+            peak_bytes=peak,
             peak_phase=largest.name,
             steady_bytes=phases[-1].kept_bytes,
-            low_bytes=max(0, largest.peak_bytes - half),
-            high_bytes=largest.peak_bytes + half,
+            low_bytes=max(0, peak - max(LEAST_MARGIN, round(LOW * peak))),
+            high_bytes=peak + max(LEAST_MARGIN, round(HIGH * peak)),
+            upper_bytes=peak + max(LEAST_MARGIN, round(UPPER * peak)),
             phases=tuple(phases),
             live=tuple(self._live_tensors(activations, shapes)),
         )
