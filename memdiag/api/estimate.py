@@ -1,7 +1,7 @@
 """The use case of ``memdiag estimate``: the memory of a session before it runs."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from memdiag.api.arguments import OnProgress, check_choice, check_names, ignore_progress, model_path
-from memdiag.api.estimating.calibration import calibrate
+from memdiag.api.estimating.calibration import UNCHANGED, calibrate, corrected
 from memdiag.api.estimating.fit import FitSearch, PeakAt
 from memdiag.api.estimating.formula import fit_formula
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
@@ -28,6 +28,9 @@ from memdiag.units import counted, format_size, plural, some_of
 
 MEASURED_RUNS = 3
 """Runs after the first one, where a point is measured."""
+
+MAX_ERROR = 0.03
+"""A formula with a larger error, as a share of the largest peak, gets a note."""
 
 _FOLDING = "ConstantFolding"
 _WORDS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
@@ -119,13 +122,7 @@ def estimate(
             *grid.notes,
             *_notes(ctx, points[0], given, disabled_optimizers),
         ]
-        if upper:
-            points = tuple(map(_upper, points))
-        fits: tuple[Fit, ...] = ()
-        if fit_bytes is not None:
-            on_progress("sizes that fit")
-            baseline = _baseline(runtime) or 0
-            fits = tuple(_search(ctx, grid, options, fit_bytes, baseline, upper=upper).all())
+        line = UNCHANGED
         calibration: tuple[Calibration, ...] = ()
         if measure:
 
@@ -134,7 +131,24 @@ def estimate(
                 return _measured(path, sizes, given, disabled_optimizers, load_from)
 
             _check_memory(file, points)
-            points, calibration = calibrate(points, measured)
+            line, calibration = calibrate(points, measured)
+
+        def final(point: EstimatedPoint) -> EstimatedPoint:
+            point = corrected(point, line)
+            return _upper(point) if upper else point
+
+        points = tuple(map(final, points))
+        fits: tuple[Fit, ...] = ()
+        if fit_bytes is not None:
+            on_progress("sizes that fit")
+            baseline = _baseline(runtime) or 0
+            fits = tuple(_search(ctx, grid, options, fit_bytes, baseline, final).all())
+        formula = fit_formula(points, [n for n, sizes in grid.steps.items() if len(sizes) > 1])
+        if formula and formula.largest_error_bytes > MAX_ERROR * max(p.peak_bytes for p in points):
+            notes.append(
+                "the peak jumps where the arena takes a larger region; the formula misses these"
+                " jumps, the points do not"
+            )
         file.release()  # an error where the file became shorter
         return Estimate(
             model=path_text(path),
@@ -147,7 +161,7 @@ def estimate(
             is_upper=upper,
             dimensions=grid.dimensions,
             points=points,
-            formula=fit_formula(points, [n for n, sizes in grid.steps.items() if len(sizes) > 1]),
+            formula=formula,
             fits=fits,
             calibration=calibration,
             notes=tuple(dict.fromkeys(notes)),
@@ -230,9 +244,9 @@ def _search(
     options: EstimateOptions,
     fit_bytes: int,
     baseline: int,
-    *,
-    upper: bool,
+    final: Callable[[EstimatedPoint], EstimatedPoint],
 ) -> FitSearch:
+    """Return the search; `final` corrects a point."""
     known = ctx.activations(grid.at({})).unknown
 
     def peaks(with_options: EstimateOptions) -> PeakAt:
@@ -242,7 +256,7 @@ def _search(
             point = session.at(sizes)
             if ctx.activations(sizes).unknown > known:
                 return None
-            return baseline + (point.high_bytes if upper else point.peak_bytes)
+            return baseline + final(point).peak_bytes
 
         return peak_at
 

@@ -26,10 +26,13 @@ class Line(NamedTuple):
         return max(0, round(self.slope * size + self.offset))
 
 
+UNCHANGED = Line(1.0, 0.0)
+
+
 def calibrate(
     points: Sequence[EstimatedPoint], measure: Measure
-) -> tuple[tuple[EstimatedPoint, ...], tuple[Calibration, ...]]:
-    """Return the corrected points, and the measured points beside their estimates.
+) -> tuple[Line, tuple[Calibration, ...]]:
+    """Return the correction of the peak, and the measured points beside their estimates.
 
     The points with the smallest and the largest peak are measured, and one between them, which is
     held out: the correction is the line through the two others.
@@ -50,7 +53,7 @@ def calibrate(
         )
         for each in (*outer, *held_out)
     )
-    return tuple(_corrected(point, line) for point in points), found
+    return line, found
 
 
 def _line(pairs: Sequence[tuple[int, int]]) -> Line:
@@ -65,7 +68,10 @@ def _line(pairs: Sequence[tuple[int, int]]) -> Line:
     return Line(slope, first_measured - slope * first)
 
 
-def _corrected(point: EstimatedPoint, line: Line) -> EstimatedPoint:
+def corrected(point: EstimatedPoint, line: Line) -> EstimatedPoint:
+    """Return `point` with its peak corrected, and the other figures in proportion."""
+    if line == UNCHANGED:
+        return point
     peak = line.corrected(point.peak_bytes)
     ratio = peak / max(1, point.peak_bytes)
     return msgspec.structs.replace(

@@ -13,6 +13,10 @@ PeakAt = Callable[[Mapping[str, int]], int | None]
 """A function that returns the peak at sizes; None where the shapes of the model are not known."""
 
 
+CHECKED_SIZES = 16
+"""Sizes below the largest one of which it is checked that they fit, too."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FitSearch:
     """The search for the largest sizes that fit into a limit.
@@ -64,18 +68,22 @@ class FitSearch:
             peak = peaks[size]
             return peak is not None and peak <= self.limit_bytes
 
+        if not fits(start):
+            return self._fit(name, self.grid.at({name: start}), peaks[start] or 0, options)
         low, step = start, 1
-        if fits(low):
-            while low + step <= MAX_SIZE and fits(low + step):
-                low, step = low + step, 2 * step
-            high = min(low + step, MAX_SIZE + 1)
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (middle, high) if fits(middle) else (low, middle)
-            # Not the limit of memory, but of the search or of the model's shapes.
-            ended = high > MAX_SIZE or peaks[high] is None
-        else:
-            ended = False
+        while low + step <= MAX_SIZE and fits(low + step):
+            low, step = low + step, 2 * step
+        low = _last(fits, low, min(low + step, MAX_SIZE + 1))
+        # An arena takes regions of powers of two: a size may need more than a larger one. What
+        # needs more is less than twice as small.
+        below = start
+        for size in _spread(max(start, low // 2), low):
+            if not fits(size):
+                low = _last(fits, below, size)
+                break
+            below = size
+        # The end may be that of the search, or of the model's shapes.
+        ended = low == MAX_SIZE or peaks[low + 1] is None
         return self._fit(name, self.grid.at({name: low}), peaks[low] or 0, options, not ended)
 
     def _fit(
@@ -95,3 +103,18 @@ class FitSearch:
             fits=peak <= self.limit_bytes,
             is_largest=is_largest,
         )
+
+
+def _last(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """Return a size from `low`, which fits, to `high` that fits and whose successor does not."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _spread(low: int, high: int) -> Iterator[int]:
+    """Yield at most `CHECKED_SIZES` sizes from `low` to `high`, evenly spread."""
+    yield from sorted(
+        {low + (high - low) * step // (CHECKED_SIZES - 1) for step in range(CHECKED_SIZES)}
+    )

@@ -17,6 +17,7 @@ from memdiag.reports.estimate.sentences import (
 )
 from memdiag.reports.estimate.tables import (
     MAX_LIVE,
+    OPTIONAL_POINT_COLUMNS,
     live_table,
     phase_table,
     point_grid,
@@ -43,7 +44,7 @@ def show(
         return
     line(console, answer.second)
     line(console, answer.facts, "dim")
-    for title, table in _tables(estimate):
+    for title, table in _tables(estimate, console.width):
         if table.rows:
             console.print()
             line(console, title)
@@ -55,11 +56,15 @@ def show(
     files(console, written)
 
 
-def _tables(estimate: Estimate) -> list[tuple[str, Table]]:
+def _tables(estimate: Estimate, width: int) -> list[tuple[str, Table]]:
     """Return the tables of the summary with their titles."""
     at_first = " (first point)" if len(estimate.points) > 1 else ""
+    at_first += ", before the correction" if estimate.calibration else ""
     return [
-        ("", point_grid(estimate) or point_table(estimate)),
+        (
+            "",
+            point_grid(estimate) or point_table(estimate).fitted(width, OPTIONAL_POINT_COLUMNS),
+        ),
         (f"Above the process before the session{at_first}:", phase_table(estimate)),
         (
             f"For the peak ({estimate.point.peak_phase}) and the memory after the runs:",

@@ -37,6 +37,9 @@ MAX_COLUMNS = 6
 
 MAX_NAME = 40
 
+OPTIONAL_POINT_COLUMNS = ("in phase", "after runs", "interval")
+"""Columns that points of many dimensions do without on a terminal, the first one first."""
+
 
 def phase_table(estimate: Estimate) -> Table:
     """Return peak and kept memory of each phase, with the whole process if it is known."""
@@ -59,7 +62,7 @@ def phase_table(estimate: Estimate) -> Table:
         columns=(
             Column("phase"),
             *(Column(name, "right", css="strong") for name in ("peak", "kept", *totals)),
-            Column("peak at", max_width=MAX_NAME, css="name"),
+            Column("peak at", wraps=True, max_width=MAX_NAME, css="name"),
         ),
         rows=tuple(rows),
     )
@@ -90,7 +93,7 @@ def term_table(estimate: Estimate) -> Table:
             Column("memory for"),
             Column("at peak", "right"),
             Column("after runs", "right"),
-            Column("largest part", max_width=32, css="name"),
+            Column("largest part", wraps=True, max_width=MAX_NAME, css="name"),
         ),
         rows=tuple(rows),
     )
@@ -110,11 +113,11 @@ def live_table(estimate: Estimate, *, most: int | None = None) -> Table:
     ]
     return Table(
         columns=(
-            Column("tensor", css="name", max_width=20),
-            Column("type", max_width=18),
+            Column("tensor", wraps=True, css="name", max_width=MAX_NAME),
+            Column("type", max_width=24),
             Column("size", "right"),
-            Column("computed by", css="name", max_width=16),
-            Column("last read by", css="name", max_width=16),
+            Column("computed by", wraps=True, css="name", max_width=MAX_NAME),
+            Column("last read by", wraps=True, css="name", max_width=MAX_NAME),
         ),
         rows=tuple(rows),
     )
@@ -130,7 +133,7 @@ def point_table(estimate: Estimate) -> Table:
         columns=(
             *(Column(shortened(plain(name), 16), "right") for name in names),
             Column("peak", "right", css="strong"),
-            Column("from – to", "right"),
+            Column("interval", "right"),
             Column("in phase"),
             Column("after runs", "right"),
             *((Column("fits"),) if limit is not None else ()),
