@@ -34,19 +34,23 @@ class FitSearch:
     remedies: Mapping[str, PeakAt] = field(default_factory=dict)
 
     def all(self) -> Iterator[Fit]:
-        """Yield the largest size of each dimension, and larger ones with other options."""
+        """Yield the largest size of each dimension, and larger ones with other options.
+
+        An option is listed if more fits with it than with those before it.
+        """
         if not self.grid.free:
             yield from self._without_dimensions()
         for dimension in self.grid.free:
             usual = self._largest(dimension.name, self.peak_at, 1)
             yield usual
             start = usual.dims[dimension.name] + 1 if usual.fits else 1
-            if not usual.is_largest:
+            if start > MAX_SIZE or not usual.is_largest:
                 continue
             for option, peak_at in self.remedies.items():
                 found = self._largest(dimension.name, peak_at, start, (option,))
                 if found.fits:
                     yield found
+                    start = found.dims[dimension.name] + 1
 
     def _without_dimensions(self) -> Iterator[Fit]:
         usual = self._fit("", {}, self.peak_at({}) or 0)
