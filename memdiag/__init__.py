@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memdiag.api.check import check
     from memdiag.api.compare import compare
+    from memdiag.api.estimate import estimate
     from memdiag.api.fix import fix
     from memdiag.api.inspect import inspect
     from memdiag.api.leak import leak
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from memdiag.api.xray import xray
     from memdiag.errors import MemdiagError
     from memdiag.records.comparison import Comparison
+    from memdiag.records.estimate import Estimate
     from memdiag.records.finding import Finding, Findings
     from memdiag.records.fix import Fix
     from memdiag.records.growth import Growth
@@ -34,6 +36,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Comparison",
+    "Estimate",
     "Finding",
     "Findings",
     "Fix",
@@ -44,6 +47,7 @@ __all__ = [
     "Tuning",
     "check",
     "compare",
+    "estimate",
     "fix",
     "inspect",
     "leak",
@@ -61,6 +65,7 @@ _MODULES = {
     "Profile": "memdiag.records.profile",
     "ProgramRun": "memdiag.records.run",
     "Comparison": "memdiag.records.comparison",
+    "Estimate": "memdiag.records.estimate",
     "Finding": "memdiag.records.finding",
     "Findings": "memdiag.records.finding",
     "Fix": "memdiag.records.fix",
@@ -68,6 +73,7 @@ _MODULES = {
     "Tuning": "memdiag.records.tuning",
     "check": "memdiag.api.check",
     "compare": "memdiag.api.compare",
+    "estimate": "memdiag.api.estimate",
     "fix": "memdiag.api.fix",
     "inspect": "memdiag.api.inspect",
     "leak": "memdiag.api.leak",

@@ -19,8 +19,8 @@ def load(path: str | Path) -> Record:
 
     Its type depends on the schema in the file.
 
-    It is a profile, comparison, fix, tuning, X-ray, recorded program, growth, check, inventory,
-    baseline or history.
+    It is a profile, comparison, fix, tuning, X-ray, recorded program, growth, estimate, check,
+    inventory, baseline or history.
 
     Raises:
         RecordError: the file cannot be read, or is not such a record.

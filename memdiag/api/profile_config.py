@@ -88,7 +88,7 @@ def profile_config(
     check_choice("xray", xray, ("steady", "phases", "none"))
     check_choice("verify", verify, ("full", "sampled"))
     _check_environment(environment or {})
-    options = _session_options(session_options or {}, optimization_level, threads)
+    options = check_session_options(session_options or {}, optimization_level, threads)
     if python is None:
         require_runtime("name an interpreter that has it (--python; in pytest --memdiag-python)")
     return ProfileConfig(
@@ -127,10 +127,16 @@ def _check_environment(environment: Mapping[str, str]) -> None:
             )
 
 
-def _session_options(
-    session_options: Mapping[str, str], optimization_level: str | None, threads: int | None
+def check_session_options(
+    session_options: Mapping[str, str],
+    optimization_level: str | None,
+    threads: int | None = None,
 ) -> dict[str, str]:
-    """Return the SessionOptions attributes and config entries by name."""
+    """Return the SessionOptions attributes and config entries by name.
+
+    Raises:
+        UsageError: an option cannot be set, there is no such level, or a value is no text.
+    """
     options = dict(session_options)
     for name in _LOG_OPTIONS:
         if name in options:

@@ -34,9 +34,10 @@ def add_model(parser: Group) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help="The ONNX model.")
 
 
-def add_dims(group: Group, *, ranges: bool = False) -> None:
-    """Add ``--dim``; with `ranges`, its help names ranges of sizes."""
+def add_dims(group: Group, *, ranges: bool = False, lists: bool = False) -> None:
+    """Add ``--dim``; with `ranges` and `lists`, its help names ranges and lists of sizes."""
     end = ", or a range of sizes such as batch=1..8" if ranges else ""
+    end += ", or a list such as batch=1,4,16" if lists else ""
     add_list(
         group,
         "--dim",
@@ -74,22 +75,26 @@ def add_runs(group: Group) -> None:
     )
 
 
-def add_session_options(group: Group) -> None:
-    """Add ``--session-option`` and ``--threads``."""
+def add_session_option(group: Group) -> None:
+    """Add ``--session-option``."""
     add_list(
         group,
         "--session-option",
         metavar="KEY=VALUE",
         help="A SessionOptions attribute or config entry; can be repeated.",
     )
+
+
+def add_session_options(group: Group) -> None:
+    """Add ``--session-option`` and ``--threads``."""
+    add_session_option(group)
     group.add_argument(
         "--threads", metavar="N", type=whole_number(0), help="Number of intra-op threads."
     )
 
 
-def add_session(group: Group) -> None:
-    """Add all options for how a child creates and runs its session."""
-    add_session_options(group)
+def add_optimizations(group: Group) -> None:
+    """Add ``--optimization-level`` and ``--disable-optimizer``."""
     group.add_argument(
         "--optimization-level",
         metavar="LEVEL",
@@ -101,6 +106,12 @@ def add_session(group: Group) -> None:
         metavar="NAME",
         help="A graph transformer to disable; can be repeated.",
     )
+
+
+def add_session(group: Group) -> None:
+    """Add all options for how a child creates and runs its session."""
+    add_session_options(group)
+    add_optimizations(group)
     add_list(
         group,
         "--provider",
@@ -249,8 +260,8 @@ def add_format(
     choices: Sequence[str] = ("console", "json"),
     help: str = "What to print: a summary, or the JSON record.",
 ) -> None:
-    """Add ``--format``."""
-    group.add_argument("--format", choices=choices, default="console", help=help)
+    """Add ``--format``; the first choice is the default."""
+    group.add_argument("--format", choices=choices, default=choices[0], help=help)
 
 
 def add_output_record(group: Group) -> None:
@@ -371,10 +382,46 @@ def read_dim_ranges(values: Sequence[str]) -> dict[str, int | tuple[int, int]]:
     return sizes
 
 
+def read_dim_sizes(values: Sequence[str]) -> dict[str, int | tuple[int, int] | list[int]]:
+    """Return the sizes, ranges (low, high) and lists of sizes given to ``--dim`` by name.
+
+    Raises:
+        UsageError: as in `pairs`, or a value is no whole number, range or list of whole numbers.
+    """
+    sizes: dict[str, int | tuple[int, int] | list[int]] = {}
+    for name, value in pairs("--dim", _joined_lists(_dim_texts(values))).items():
+        numbers = value.split(",")
+        match = _RANGE.fullmatch(value)
+        if match is not None:
+            sizes[name] = int(value) if match[2] is None else (int(match[1]), int(match[2]))
+        elif all(_WHOLE_NUMBER.fullmatch(number) for number in numbers):
+            sizes[name] = [int(number) for number in numbers]
+        else:
+            raise UsageError(
+                f"--dim {name}: {value!r} is neither a whole number nor a range or list. Use"
+                " NAME=N, NAME=LOW..HIGH or NAME=N,N."
+            )
+    return sizes
+
+
+def _joined_lists(texts: Sequence[str]) -> list[str]:
+    """Return `texts` with each number that has no name of its own in the text before it."""
+    joined: list[str] = []
+    for text in texts:
+        if joined and _WHOLE_NUMBER.fullmatch(text):
+            joined[-1] += f",{text}"
+        else:
+            joined.append(text)
+    return joined
+
+
 def _dim_pairs(values: Sequence[str]) -> dict[str, str]:
+    return pairs("--dim", _dim_texts(values))
+
+
+def _dim_texts(values: Sequence[str]) -> list[str]:
     # A name may contain commas itself, so a comma separates only after a number.
-    texts = [part.strip() for text in values for part in re.split(r"(?<=\d),", text.rstrip(","))]
-    return pairs("--dim", texts)
+    return [part.strip() for text in values for part in re.split(r"(?<=\d),", text.rstrip(","))]
 
 
 def read_inputs(options: Namespace) -> dict[str, ArrayOrFile]:

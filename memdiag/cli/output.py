@@ -10,6 +10,7 @@ import memdiag
 from memdiag.errors import ReportError, UsageError
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
+from memdiag.records.estimate import Estimate
 from memdiag.records.files import save_bytes as save_bytes
 from memdiag.records.finding import Check
 from memdiag.records.history import History
@@ -216,6 +217,21 @@ def print_check(check: Check, format: str, *, quiet: bool = False) -> None:
         from memdiag.reports.check import show as show_check
 
         show_check(check, Console(highlight=False), quiet=quiet)
+
+
+def print_estimate(
+    estimate: Estimate, written: Sequence[Path], format: str, *, quiet: bool = False
+) -> None:
+    """Print `estimate` on standard output: for people, or in one of the formats for machines."""
+    if format == "text":
+        show(estimate, written, quiet=quiet)
+    elif format in ("csv", "k8s"):
+        from memdiag.reports.estimate.machine_formats import csv, resources
+
+        text = csv(estimate) if format == "csv" else resources(estimate)
+        sys.stdout.buffer.write(text.encode())
+    else:
+        sys.stdout.buffer.write(report_of(estimate).render(estimate, format))
 
 
 def print_markdown(text: str) -> None:

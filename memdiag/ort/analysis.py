@@ -50,6 +50,7 @@ class AnalysisContext:
         self.notes: list[str] = []
         self._readers: dict[Weight, tuple[Reader, ...]] = {}
         self._activations: dict[frozenset[tuple[str, int]], ActivationPeak] = {}
+        self._last_shapes: tuple[dict[str, int], Shapes] | None = None
 
     @cached_property
     def graphs(self) -> GraphIndex:
@@ -118,7 +119,10 @@ class AnalysisContext:
         """Return the types of all values at `sizes` of the free dimensions."""
         if all(self.sizes.get(name) == size for name, size in sizes.items()):
             return self.shapes
-        return infer_shapes(self.model, self.graphs, sizes, [])
+        # An estimate asks for the shapes at one choice of sizes several times in a row.
+        if self._last_shapes is None or self._last_shapes[0] != sizes:
+            self._last_shapes = dict(sizes), infer_shapes(self.model, self.graphs, sizes, [])
+        return self._last_shapes[1]
 
     def activations(self, sizes: Mapping[str, int]) -> ActivationPeak:
         """Return the most memory that activations take at `sizes` of the free dimensions."""

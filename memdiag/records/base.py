@@ -41,7 +41,8 @@ class NotebookRecord(Record, frozen=True):
     def to_dataframe(self) -> Any:
         """Return a pandas data frame.
 
-        Rows are phases, columns, remedies, points, copies, owners, sessions or moments.
+        Rows are phases, columns, remedies, points of a tuning or an estimate, copies, owners,
+        sessions or moments.
 
         Raises:
             UsageError: pandas is not installed, or the record has no rows.

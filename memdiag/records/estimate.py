@@ -124,17 +124,23 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
     phases: tuple[EstimatedPhase, ...]
     live: tuple[LiveTensor, ...] = ()
 
+    @property
+    def peak(self) -> EstimatedPhase:
+        """The phase that has the peak."""
+        return next(phase for phase in self.phases if phase.name == self.peak_phase)
+
 
 class Fit(Record, frozen=True, kw_only=True):
     """The largest size of one free dimension with which the session stays below a limit.
 
     Attributes:
-        dim: the dimension.
+        dim: the dimension; empty if the model has no free dimension.
         dims: the sizes of all free dimensions.
-        peak_bytes: the peak at these, the process before the session included.
+        peak_bytes: the peak at these, the process before the session included if it is known.
         limit_bytes: the limit.
-        options: the session options with which it fits; empty for the default ones.
-        is_largest: False if the search ended at its upper bound.
+        options: the session options with which it fits; empty for those of the estimate.
+        fits: whether it fits at these sizes; if not, they are the smallest ones.
+        is_largest: False if the search ended before a size that does not fit.
     """
 
     dim: str
@@ -142,6 +148,7 @@ class Fit(Record, frozen=True, kw_only=True):
     peak_bytes: int
     limit_bytes: int
     options: tuple[str, ...] = ()
+    fits: bool = True
     is_largest: bool = True
 
 
@@ -158,28 +165,33 @@ class FormulaTerm(Record, frozen=True, kw_only=True):
 
 
 class Formula(Record, frozen=True, kw_only=True):
-    """The peak as a sum of terms in the free dimensions.
+    """The peak over the free dimensions: a sum of terms, but at least the peak of loading.
 
     Attributes:
         terms: the terms, the constant one first.
+        at_least_bytes: the peak of the phases before the runs, which no dimension changes.
         largest_error_bytes: how far the formula is from the points at most.
     """
 
     terms: tuple[FormulaTerm, ...]
+    at_least_bytes: int
     largest_error_bytes: int
 
 
 class Calibration(Record, frozen=True, kw_only=True):
-    """A measured point beside its estimate.
+    """A measured point beside its estimate; all above the process before the session.
 
     Attributes:
         dims: the sizes.
-        estimated_bytes, measured_bytes: the peak above the process before the session.
+        estimated_bytes: the peak as estimated.
+        corrected_bytes: the estimate after the correction.
+        measured_bytes: the peak as measured.
         is_held_out: whether the point was not used for the correction.
     """
 
     dims: dict[str, int]
     estimated_bytes: int
+    corrected_bytes: int
     measured_bytes: int
     is_held_out: bool
 
@@ -190,13 +202,16 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     Attributes:
         model: the path of the model.
         onnxruntime: the release that it is for.
-        processor: ``avx512`` or ``avx2``.
         options: session options by name, as given.
+        disabled_optimizers: graph transformers that are left out.
         load_from: ``path`` or ``bytes``.
-        baseline_bytes: the process before the session: interpreter, numpy and onnxruntime.
-        is_upper: whether the points are upper bounds rather than the most probable values.
+        runs: the number of runs after the first one.
+        baseline_bytes: the process before the session: interpreter, numpy and onnxruntime; None if
+            it is not known for the release.
+        is_upper: whether the points are the upper ends of the interval rather than the most
+            probable values. Phases, terms and tensors are the most probable ones in any case.
         dimensions: the free dimensions, with the sizes of the first point.
-        points: the points, the first of them at the default or given sizes.
+        points: the points, the first of them at the default or first given sizes.
         formula: the peak over the free dimensions; None with one point.
         fits: the largest sizes that fit into the limit.
         calibration: measured points; empty unless asked for.
@@ -207,10 +222,11 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     schema: Literal["memdiag.estimate/1"] = ESTIMATE_SCHEMA
     model: str
     onnxruntime: str
-    processor: str
     options: dict[str, str]
+    disabled_optimizers: tuple[str, ...] = ()
     load_from: Literal["path", "bytes"]
-    baseline_bytes: int
+    runs: int
+    baseline_bytes: int | None
     is_upper: bool = False
     dimensions: tuple[Dimension, ...] = ()
     points: tuple[EstimatedPoint, ...]
@@ -220,7 +236,26 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     duration_s: float
 
+    def __post_init__(self) -> None:
+        """Refuse a record without a point, and points without the phase of their peak."""
+        if not self.points:
+            raise ValueError("an estimate has no point")
+        for point in self.points:
+            if point.peak_phase not in {phase.name for phase in point.phases}:
+                raise ValueError("a point lacks the phase of its peak")
+
     @property
     def point(self) -> EstimatedPoint:
-        """The point at the default or given sizes."""
+        """The point at the default or first given sizes."""
         return self.points[0]
+
+    @property
+    def largest(self) -> EstimatedPoint:
+        """The point that needs most memory."""
+        return max(self.points, key=lambda point: point.high_bytes)
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The dimensions of which the points have several sizes."""
+        names = [dimension.name for dimension in self.dimensions]
+        return tuple(n for n in names if len({point.dims.get(n) for point in self.points}) > 1)

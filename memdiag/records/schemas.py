@@ -10,6 +10,7 @@ from memdiag.records.base import Record
 from memdiag.records.baseline import Baseline
 from memdiag.records.codec import json_schema
 from memdiag.records.comparison import Comparison
+from memdiag.records.estimate import Estimate
 from memdiag.records.finding import Check
 from memdiag.records.fix import Fix
 from memdiag.records.growth import Growth
@@ -24,6 +25,7 @@ RECORDS: dict[str, type[Record]] = {
     "memdiag.baseline-1": Baseline,
     "memdiag.check-1": Check,
     "memdiag.comparison-1": Comparison,
+    "memdiag.estimate-1": Estimate,
     "memdiag.fix-1": Fix,
     "memdiag.growth-1": Growth,
     "memdiag.history-1": History,
@@ -34,7 +36,7 @@ RECORDS: dict[str, type[Record]] = {
 }
 
 
-Reported = Profile | Comparison | Fix | Tuning | Attribution | ProgramRun | Growth
+Reported = Profile | Comparison | Fix | Tuning | Attribution | ProgramRun | Growth | Estimate
 """The records that have reports."""
 
 

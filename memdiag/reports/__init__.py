@@ -8,6 +8,7 @@ from typing import Any
 
 from memdiag.records.attribution import Attribution
 from memdiag.records.comparison import Comparison
+from memdiag.records.estimate import Estimate
 from memdiag.records.fix import Fix
 from memdiag.records.growth import Growth
 from memdiag.records.profile import Profile
@@ -24,6 +25,7 @@ MODULES: dict[type[Reported], str] = {
     Attribution: "memdiag.reports.xray",
     ProgramRun: "memdiag.reports.run",
     Growth: "memdiag.reports.growth",
+    Estimate: "memdiag.reports.estimate",
 }
 """The module of each kind of record; it has a `REPORT`."""
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 _WORKFLOW_COMMANDS = ("::", "##[")
 _LABEL_WIDTH = 10
-_ASCII = str.maketrans({"×": "x", "·": "|", "…": "...", "µ": "u", "→": "->", "←": "<-", "≥": ">="})
+_ASCII = str.maketrans(
+    {"×": "x", "·": "|", "…": "...", "µ": "u", "→": "->", "←": "<-", "≥": ">=", "✗": "x", "²": "^2"}
+)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import msgspec
 from memdiag.errors import UsageError
 from memdiag.records.attribution import Attribution
 from memdiag.records.comparison import Comparison, ComparisonColumn
+from memdiag.records.estimate import Estimate, EstimatedPoint
 from memdiag.records.finding import Check, Finding
 from memdiag.records.fix import Fix
 from memdiag.records.growth import Growth, Moment
@@ -97,10 +98,11 @@ def html_of_findings(findings: Sequence[Finding]) -> str:
 def data_frame(rows: Sequence[Any] | Any) -> Any:
     """Return a pandas data frame with the rows of a record.
 
-    A profile has a row for each phase and each part of a phase, as its summary has; `part_of` is
-    None for phases, whose sum is the run's. A comparison has a row for each column, a fix
-    for each remedy, a tuning for each measured point, a recorded program for each session, a
-    growth for each moment, and an X-ray for each copy, or for each owner if there are no copies.
+    An estimate has a row for each point. A profile has a row for each phase and each part of a
+    phase, as its summary has; `part_of` is None for phases, whose sum is the run's. A comparison
+    has a row for each column, a fix for each remedy, a tuning for each measured point, a recorded
+    program for each session, a growth for each moment, and an X-ray for each copy, or for each
+    owner if there are no copies.
 
     Raises:
         UsageError: pandas is not installed, or there are no rows to make of such a record.
@@ -138,7 +140,7 @@ def figure(record: Any) -> Figure:
         UsageError: there is no picture of such a record.
         ReportError: the record cannot be drawn.
     """
-    if not isinstance(record, Profile | Comparison | Fix | Tuning | ProgramRun | Growth):
+    if not isinstance(record, Profile | Comparison | Fix | Tuning | ProgramRun | Growth | Estimate):
         raise UsageError(
             f"plot: there is no picture of a {_kind(record)}. Use a profile of the model."
         )
@@ -216,6 +218,8 @@ def _rows(record: Any) -> Iterator[dict[str, Any]]:
         yield from map(_of_session, record.sessions)
     elif isinstance(record, Growth):
         yield from map(_of_moment, record.moments)
+    elif isinstance(record, Estimate):
+        yield from map(_of_point, record.points)
     elif isinstance(record, Comparison):
         yield from map(_of_column, record.columns)
     elif isinstance(record, Fix):
@@ -267,6 +271,13 @@ def _of_moment(moment: Moment) -> dict[str, Any]:
     fields = msgspec.structs.asdict(moment)
     owners = fields.pop("owners")
     return fields | {f"{owner.kind}_bytes": owner.bytes for owner in owners}
+
+
+def _of_point(point: EstimatedPoint) -> dict[str, Any]:
+    """Return the figures of an estimated point, with a column for each dimension."""
+    fields = _plain(point)
+    omitted = ("dims", "phases", "live")
+    return point.dims | {name: value for name, value in fields.items() if name not in omitted}
 
 
 def _of_column(column: ComparisonColumn) -> dict[str, Any]:

@@ -36,6 +36,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--every": ("TIME", "Time between samples"),
     "--figure": ("FIGURE", "figure"),
     "--file": ("FILE", "history"),
+    "--fit": ("SIZE", "largest size of each free dimension"),
     "--fix": ("FILE", "fix.json"),
     "--for": ("TIME", "Length of the recording"),
     "--for-onnxruntime": ("VERSION", "Release"),
@@ -47,6 +48,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--live": ("flag", "on the terminal while"),
     "--load-from": ("choice", "path, or from its bytes"),
     "--max-slowdown": ("RATIO", "latency"),
+    "--measure": ("flag", "Run the model"),
     "--memory-limit": ("SIZE", "Stop a child process"),
     "--merge-trace": ("FILE", "Profiles that onnxruntime wrote"),
     "--min-bytes": ("SIZE", "Skip findings"),
@@ -82,6 +84,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--unsafe": ("flag", "change values"),
     "--unverified": ("flag", "cannot be run"),
     "--update-baseline": ("flag", "Write the baseline"),
+    "--upper": ("flag", "upper ends of the intervals"),
     "--vary": ("KIND,…", "variation from run to run"),
     "--verify": ("choice", "Compare every byte"),
     # A profile has several moments for X-rays, a recording has none or all.

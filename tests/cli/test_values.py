@@ -3,7 +3,14 @@ import sys
 import pytest
 
 from memdiag.cli.commands.profile import read_budget
-from memdiag.cli.options import command_line, pairs, read_dims, read_sizes, sizes_by_name
+from memdiag.cli.options import (
+    command_line,
+    pairs,
+    read_dim_sizes,
+    read_dims,
+    read_sizes,
+    sizes_by_name,
+)
 from memdiag.errors import UsageError
 
 
@@ -43,6 +50,27 @@ def test_what_is_no_size_of_a_dimension_is_refused(value: str) -> None:
 )
 def test_dimension_sizes_are_read(values: list[str], expected: dict[str, int]) -> None:
     assert read_dims(values) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["batch=1..256", "seq=16"], {"batch": (1, 256), "seq": 16}),
+        (["batch=1,4,16,seq=3"], {"batch": [1, 4, 16], "seq": 3}),
+        (["max(a,b)=3, 4", "c=5,6"], {"max(a,b)": [3, 4], "c": [5, 6]}),
+        (["a=1..2,b=3..4"], {"a": (1, 2), "b": (3, 4)}),
+        (["a=1", "b=2"], {"a": 1, "b": 2}),
+        ([], {}),
+    ],
+)
+def test_ranges_and_lists_of_sizes_are_read(values: list[str], expected: dict[str, object]) -> None:
+    assert read_dim_sizes(values) == expected
+
+
+@pytest.mark.parametrize("value", ["1..", "..4", "1..2,3", "x,1", "-1", ""])
+def test_what_is_no_list_of_sizes_is_refused(value: str) -> None:
+    with pytest.raises(UsageError, match="neither a whole number nor a range or list"):
+        read_dim_sizes([f"batch={value}"])
 
 
 def test_sizes_are_sorted() -> None:

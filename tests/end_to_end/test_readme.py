@@ -48,7 +48,7 @@ def test_its_options_exist(
 
 
 @pytest.mark.parametrize(
-    "words", re.findall(r"^memdiag ((?:check|explain|inspect).*)$", README, re.M)
+    "words", re.findall(r"^memdiag ((?:check|explain|inspect|estimate).*)$", README, re.M)
 )
 def test_its_commands_that_run_nothing_work(
     memdiag: Callable[..., "subprocess.CompletedProcess[str]"],

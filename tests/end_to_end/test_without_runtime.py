@@ -53,10 +53,10 @@ def folder(tmp_path: Path, sample_model: Callable[..., Path]) -> Path:
 
 
 def test_a_command_that_needs_it_says_so_in_one_sentence(folder: Path) -> None:
-    commands = [["profile", "model.onnx"], ["check", "model.onnx"]]
+    commands = [["profile", "model.onnx"], ["check", "model.onnx"], ["estimate", "model.onnx"]]
     done = run_each(folder, commands)
     for (code, output, errors), otherwise in zip(
-        done, ("--python", "--for-onnxruntime"), strict=True
+        done, ("--python", "--for-onnxruntime", "--for-onnxruntime"), strict=True
     ):
         assert code == 2
         assert output == ""
@@ -69,6 +69,7 @@ def test_a_command_that_needs_it_says_so_in_one_sentence(folder: Path) -> None:
 def test_a_command_that_does_not_need_it_works(folder: Path) -> None:
     commands = [
         ["check", "model.onnx", "--for-onnxruntime", "1.24.4"],
+        ["estimate", "model.onnx", "--for-onnxruntime", "1.24.4", "--fit", "1GB"],
         ["inspect", "model.onnx"],
         ["report", "profile.json", "--out", "again"],
         ["profile", "model.onnx", "--python", sys.executable, *ONCE],
@@ -87,6 +88,7 @@ def test_functions_that_need_it_say_so(folder: Path, monkeypatch: pytest.MonkeyP
     calls: list[Callable[[], object]] = [
         lambda: memdiag.profile(model),
         lambda: memdiag.check(model),
+        lambda: memdiag.estimate(model),
         lambda: memdiag.fix(model),
         lambda: memdiag.fix(model, dry_run=True),
         lambda: memdiag.tune(model),

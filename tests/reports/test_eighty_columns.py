@@ -12,7 +12,7 @@ from rich.console import Console
 from memdiag.records.comparison import Comparison
 from memdiag.records.schemas import Reported
 from memdiag.reports import report_of
-from tests.reports import comparisons, fix_records, growths, runs, tuning_records
+from tests.reports import comparisons, estimates, fix_records, growths, runs, tuning_records
 from tests.reports.fix_records import EVIL, hostile
 
 WRITTEN = (Path("some folder") / f"x{'y' * 200}" / "a.json",)
@@ -69,7 +69,11 @@ def growth() -> Reported:
     )
 
 
-BUILDERS = (fix, tuning, nearest, comparison, run, growth)
+def estimate() -> Reported:
+    return estimates.hostile(EVIL)
+
+
+BUILDERS = (fix, tuning, nearest, comparison, run, growth, estimate)
 
 
 def printed(record: Reported, console: Console) -> list[str]:

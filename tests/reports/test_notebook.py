@@ -15,6 +15,7 @@ from memdiag.records.base import NotebookRecord
 from memdiag.records.finding import CHECK_SCHEMA, Check, Findings
 from tests.reports import (
     comparisons,
+    estimates,
     findings,
     fix_records,
     growths,
@@ -37,9 +38,10 @@ RECORDS: dict[str, Callable[[], NotebookRecord]] = {
     "Finding": lambda: FOUND,
     "ProgramRun": runs.server,
     "Growth": growths.leak,
+    "Estimate": estimates.grid,
     "Attribution": lambda: tied_xray.with_xrays().attribution or pytest.fail("no X-ray"),
 }
-DRAWN = ("Profile", "Comparison", "Fix", "Tuning", "ProgramRun", "Growth")
+DRAWN = ("Profile", "Comparison", "Fix", "Tuning", "ProgramRun", "Growth", "Estimate")
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -169,6 +171,13 @@ def test_growth_has_a_row_for_each_moment_with_the_bytes_of_owners() -> None:
     assert frame["run"][:2] == [1, 100]
     assert frame["heap_bytes"][-1] - frame["heap_bytes"][1] == 900 * 25 * 1024
     assert frame["python_bytes"] == [19 << 20] * 13
+
+
+@pytest.mark.usefixtures("pandas")
+def test_an_estimate_has_a_row_for_each_point() -> None:
+    frame = estimates.grid().to_dataframe()
+    assert frame["tokens"] == [128, 256, 512] * 2
+    assert frame["peak_bytes"][-1] == 662 << 20
 
 
 def test_without_pandas_a_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

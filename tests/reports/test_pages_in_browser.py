@@ -8,13 +8,14 @@ import pytest
 
 from memdiag.records import codec
 from memdiag.records.comparison import Comparison
+from memdiag.records.estimate import Estimate
 from memdiag.records.fix import Fix
 from memdiag.records.growth import Growth
 from memdiag.records.schemas import Reported
 from memdiag.records.tuning import Tuning
 from memdiag.reports import report_of
 from memdiag.reports.page import PLOTLY_FILE, Plotly
-from tests.reports import comparisons, fix_records, growths, tied_xray, tuning_records
+from tests.reports import comparisons, estimates, fix_records, growths, tied_xray, tuning_records
 from tests.reports.browsing import (
     DRAWN,
     assert_fits,
@@ -139,6 +140,42 @@ def test_growth_draws_its_owners_on_a_dark_phone(opened: Callable[..., Any]) -> 
         ink = "return document.querySelector('#growth-chart .xtick text').style.fill"
         wait_for(lambda: page.execute_script(ink) == "rgb(23, 32, 42)")
     assert saved(page, Growth, "growth.json") == leak
+    assert_quiet(page)
+
+
+def test_an_estimate_draws_its_parts_and_its_sizes_on_a_dark_phone(
+    opened: Callable[..., Any],
+) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    record = estimates.hostile(name)
+    page = opened(record, dark=True, width=390)
+    cells = (
+        "return [...document.querySelectorAll('#size-chart .annotation')].map((e) => e.textContent)"
+    )
+    wait_for(lambda: len(page.execute_script(cells)) == 6)
+    assert page.execute_script(cells)[0] == "✗ 200 MiB"
+    assert_fits(page, 390)
+    bars = "return document.querySelectorAll('#phase-chart .bars .point').length"
+    assert page.execute_script(bars) == 15  # five parts in three phases
+    page.execute_script("Plotly.Fx.hover('size-chart', { xval: 0, yval: 0 })")
+    hover = "return document.querySelector('#size-chart .hoverlayer').textContent"
+    label = wait_for(lambda: page.execute_script(hover))
+    assert name[:10] in label
+    assert "209,715,200 bytes" in label
+    assert_requests_only(page, "report.html")
+    with emulate_print(page):
+        page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+        ink = "return document.querySelector('#phase-chart .xtick text').style.fill"
+        wait_for(lambda: page.execute_script(ink) == "rgb(23, 32, 42)")
+    assert saved(page, Estimate, "estimate.json") == record
+    assert_quiet(page)
+
+
+def test_an_estimate_over_one_dimension_draws_a_line(opened: Callable[..., Any]) -> None:
+    page = opened(estimates.line())
+    points = "return document.querySelectorAll('#size-chart .scatterlayer .point').length"
+    wait_for(lambda: page.execute_script(points) == 6)  # peak and memory after the runs
+    assert_fits(page, 1280, tables=True)
     assert_quiet(page)
 
 

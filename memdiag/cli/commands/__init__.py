@@ -10,6 +10,7 @@ in one. The docstring of `run` is the help. What is costly to import is imported
 COMMANDS = (
     "check",
     "compare",
+    "estimate",
     "explain",
     "fix",
     "history",

@@ -1,0 +1,322 @@
+"""The use case of ``memdiag estimate``: the memory of a session before it runs."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from memdiag.api.arguments import OnProgress, check_choice, check_names, ignore_progress, model_path
+from memdiag.api.estimating.calibration import UNCHANGED, calibrate, corrected
+from memdiag.api.estimating.fit import FitSearch, PeakAt
+from memdiag.api.estimating.formula import fit_formula
+from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
+from memdiag.api.profile_config import check_session_options
+from memdiag.defaults import DEFAULT_RUNS
+from memdiag.errors import MeasurementError, UsageError
+from memdiag.model.model_file import ModelFile, open_model
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.overheads import BASELINES, baseline_bytes
+from memdiag.ort.releases import newer_release_note
+from memdiag.ort.runtime import Runtime
+from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
+from memdiag.paths import path_text
+from memdiag.records.estimate import Calibration, Estimate, EstimatedPoint, Fit
+from memdiag.units import counted, format_size, plural, some_of
+
+MEASURED_RUNS = 3
+"""Runs after the first one, where a point is measured."""
+
+MAX_ERROR = 0.03
+"""A formula with a larger error, as a share of the largest peak, gets a note."""
+
+_FOLDING = "ConstantFolding"
+_WORDS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+_ESTIMATED_OPTIONS = (
+    "session.disable_prepacking",
+    "enable_cpu_mem_arena",
+    "enable_mem_pattern",
+    "graph_optimization_level",
+)
+_REMEDIES: dict[str, dict[str, Any]] = {
+    "enable_mem_pattern=0": {"has_pattern": False},
+    "session.disable_prepacking=1": {"prepacks": False},
+    "enable_cpu_mem_arena=0": {"has_arena": False},
+    "graph_optimization_level=extended": {"level": "extended"},
+}
+"""Session options that may need less memory, with the fields of `EstimateOptions` that they set;
+those that cost least latency first."""
+
+
+def estimate(
+    model: str | Path,
+    *,
+    dims: Mapping[str, DimSizes] | None = None,
+    for_onnxruntime: str | None = None,
+    session_options: Mapping[str, str] | None = None,
+    optimization_level: str | None = None,
+    disabled_optimizers: Sequence[str] = (),
+    load_from: Literal["path", "bytes"] = "path",
+    runs: int = DEFAULT_RUNS,
+    upper: bool = False,
+    fit_bytes: int | None = None,
+    measure: bool = False,
+    on_progress: OnProgress = ignore_progress,
+) -> Estimate:
+    """Return the memory that a session of `model` needs, predicted from the file alone.
+
+    Nothing is run and no weight is read, unless `measure` is True.
+
+    Args:
+        model: the ONNX file.
+        dims: by name of a free dimension (or ``input:axis``) its size, a range (low, high) that is
+            divided into powers of two, or a list of sizes. There is a point for each combination.
+            Other dimensions have the sizes with which `memdiag.profile` runs the model.
+        for_onnxruntime: the release to predict for, such as ``1.24.4``; the installed one if None.
+        session_options: SessionOptions attributes and config entries by name.
+        optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
+        disabled_optimizers: names of graph transformers to leave out.
+        load_from: create the session from the path, or from the bytes of the file.
+        runs: number of runs after the first one; each may read other rows of mapped embeddings.
+        upper: the points are the upper ends of the interval rather than the most probable values.
+        fit_bytes: find the largest size of each dimension whose peak is at most this limit, with
+            the process before the session if its size is known.
+        measure: run the model at up to three of the points, and correct all points by the result.
+        on_progress: called with a few words about each step.
+
+    Raises:
+        ModelError: the file is missing, is not an ONNX model, or lacks its external data.
+        UsageError: an argument does not fit the model, or there is no such release.
+        MeasurementError: the model does not run at a point that is measured.
+    """
+    started = time.perf_counter()
+    path = model_path(model)
+    if dims is not None and not isinstance(dims, Mapping):
+        raise UsageError(
+            f"dims must be sizes by name, not {dims!r}. Pass a dictionary: dims={{'batch': 3}}."
+        )
+    check_names("disabled_optimizers", disabled_optimizers, _FOLDING)
+    check_choice("load_from", load_from, ("path", "bytes"))
+    if runs < 0:
+        raise UsageError("--runs must be 0 or greater.")
+    if fit_bytes is not None and fit_bytes <= 0:
+        raise UsageError("--fit must be greater than 0.")
+    given = check_session_options(session_options or {}, optimization_level)
+    options = replace(_estimate_options(given, disabled_optimizers), load_from=load_from, runs=runs)
+    runtime = Runtime.parse(for_onnxruntime) if for_onnxruntime else Runtime.installed()
+    if measure and runtime != Runtime.installed():
+        raise UsageError(
+            f"--measure runs onnxruntime {Runtime.installed()}, which is installed, not {runtime}."
+            " Leave out --for-onnxruntime."
+        )
+    with open_model(path) as file:
+        on_progress("sizes")
+        grid = size_grid(file, dims or {})
+        ctx = AnalysisContext(file, runtime, reads_weights=False)
+        session = SessionEstimate(ctx, options)
+        on_progress("memory")
+        points = tuple(session.at(sizes) for sizes in grid.points())
+        notes = [
+            *grid.notes,
+            *_notes(ctx, points[0], given, disabled_optimizers),
+        ]
+        line = UNCHANGED
+        calibration: tuple[Calibration, ...] = ()
+        if measure:
+
+            def measured(sizes: Mapping[str, int]) -> int:
+                on_progress(f"run at {_in_words(sizes)}" if sizes else "run")
+                return _measured(path, sizes, given, disabled_optimizers, load_from)
+
+            _check_memory(file, points)
+            line, calibration = calibrate(points, measured)
+
+        def final(point: EstimatedPoint) -> EstimatedPoint:
+            point = corrected(point, line)
+            return _upper(point) if upper else point
+
+        points = tuple(map(final, points))
+        fits: tuple[Fit, ...] = ()
+        if fit_bytes is not None:
+            on_progress("sizes that fit")
+            baseline = _baseline(runtime) or 0
+            fits = tuple(_search(ctx, grid, options, fit_bytes, baseline, final).all())
+        formula = fit_formula(points, [n for n, sizes in grid.steps.items() if len(sizes) > 1])
+        if formula and formula.largest_error_bytes > MAX_ERROR * max(p.peak_bytes for p in points):
+            notes.append(
+                "the peak jumps where the arena takes a larger region; the formula misses these"
+                " jumps, the points do not"
+            )
+        file.release()  # an error where the file became shorter
+        return Estimate(
+            model=path_text(path),
+            onnxruntime=str(runtime),
+            options=given,
+            disabled_optimizers=tuple(disabled_optimizers),
+            load_from=load_from,
+            runs=runs,
+            baseline_bytes=_baseline(runtime),
+            is_upper=upper,
+            dimensions=grid.dimensions,
+            points=points,
+            formula=formula,
+            fits=fits,
+            calibration=calibration,
+            notes=tuple(dict.fromkeys(notes)),
+            duration_s=round(time.perf_counter() - started, 6),
+        )
+
+
+def _estimate_options(
+    given: Mapping[str, str], disabled_optimizers: Sequence[str]
+) -> EstimateOptions:
+    """Return the part of the session's configuration that the estimate considers.
+
+    Raises:
+        UsageError: a value is neither true nor false.
+    """
+    level = given.get("graph_optimization_level", "all").lower()
+    level = level.removeprefix("ort_").removeprefix("enable_")
+    return EstimateOptions(
+        prepacks=not _is_on(given, "session.disable_prepacking", default=False),
+        folds=_FOLDING not in disabled_optimizers,
+        level=level,  # type: ignore[arg-type] # checked by check_session_options
+        has_arena=_is_on(given, "enable_cpu_mem_arena", default=True),
+        has_pattern=_is_on(given, "enable_mem_pattern", default=True),
+    )
+
+
+def _is_on(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name)
+    if text is None:
+        return default
+    if text.lower() not in _WORDS:
+        raise UsageError(f"session option {name} takes true or false, not {text!r}.")
+    return _WORDS[text.lower()]
+
+
+def _notes(
+    ctx: AnalysisContext,
+    first: EstimatedPoint,
+    given: Mapping[str, str],
+    disabled_optimizers: Sequence[str],
+) -> list[str]:
+    notes = []
+    newer_release = newer_release_note(ctx.runtime)
+    if newer_release:
+        notes.append(newer_release)
+    others = [name for name in given if name not in _ESTIMATED_OPTIONS]
+    others += [name for name in disabled_optimizers if name != _FOLDING]
+    if others:
+        is_one = len(others) == 1
+        notes.append(
+            f"{some_of(others)} {'is' if is_one else 'are'} not considered: the estimate is the"
+            f" same without {'it' if is_one else 'them'}"
+        )
+    notes += ctx.notes
+    unknown = ctx.activations(first.dims).unknown
+    if unknown:
+        notes.append(
+            f"{counted(unknown, 'value')} {plural(unknown, 'has a size', 'have sizes')} that"
+            f" {plural(unknown, 'depends', 'depend')} on the data;"
+            f" {plural(unknown, 'it counts', 'they count')} as nothing: the figure is a lower bound"
+        )
+    return notes
+
+
+def _baseline(runtime: Runtime) -> int | None:
+    return baseline_bytes(runtime) if BASELINES else None
+
+
+def _upper(point: EstimatedPoint) -> EstimatedPoint:
+    """Return `point` with the upper end of the interval as its peak."""
+    ratio = point.high_bytes / max(1, point.peak_bytes)
+    return msgspec.structs.replace(
+        point, peak_bytes=point.high_bytes, steady_bytes=round(ratio * point.steady_bytes)
+    )
+
+
+def _search(
+    ctx: AnalysisContext,
+    grid: SizeGrid,
+    options: EstimateOptions,
+    fit_bytes: int,
+    baseline: int,
+    final: Callable[[EstimatedPoint], EstimatedPoint],
+) -> FitSearch:
+    """Return the search; `final` corrects a point."""
+    known = ctx.activations(grid.at({})).unknown
+
+    def peaks(with_options: EstimateOptions) -> PeakAt:
+        session = SessionEstimate(ctx, with_options)
+
+        def peak_at(sizes: Mapping[str, int]) -> int | None:
+            point = session.at(sizes)
+            if ctx.activations(sizes).unknown > known:
+                return None
+            return baseline + final(point).peak_bytes
+
+        return peak_at
+
+    remedies = {
+        name: peaks(other)
+        for name, changes in _REMEDIES.items()
+        if (other := replace(options, **changes)) != options
+        # A lower level is no remedy for one that is lower still.
+        and not ("level" in changes and options.level not in ("all", "layout"))
+    }
+    return FitSearch(grid=grid, limit_bytes=fit_bytes, peak_at=peaks(options), remedies=remedies)
+
+
+def _check_memory(file: ModelFile, points: Sequence[EstimatedPoint]) -> None:
+    """Refuse to measure a point that needs more memory than the machine has available.
+
+    Raises:
+        UsageError: one does.
+    """
+    import psutil  # here, as an estimate without a run does not need it
+
+    available = psutil.virtual_memory().available
+    largest = max(points, key=lambda point: point.high_bytes)
+    if largest.high_bytes > available:
+        at = f" at {_in_words(largest.dims)}" if largest.dims else ""
+        raise UsageError(
+            f"{file.path}: --measure would run the model{at}, which takes about"
+            f" {format_size(largest.peak_bytes)}; {format_size(available)} are available. Give"
+            " smaller sizes."
+        )
+
+
+def _measured(
+    path: Path,
+    sizes: Mapping[str, int],
+    session_options: Mapping[str, str],
+    disabled_optimizers: Sequence[str],
+    load_from: Literal["path", "bytes"],
+) -> int:
+    """Return the measured peak above the process before the session.
+
+    Raises:
+        MeasurementError: the run does not complete.
+    """
+    from memdiag.api.profile import profile
+
+    found = profile(
+        path,
+        dims=sizes,
+        runs=MEASURED_RUNS,
+        session_options=session_options,
+        disabled_optimizers=disabled_optimizers,
+        load_from=load_from,
+        xray="none",
+    )
+    if found.outcome.status != "completed":
+        at = f" at {_in_words(sizes)}" if sizes else ""
+        raise MeasurementError(f"{path}: it does not run{at}: {found.outcome.message}")
+    return found.peak_rss_bytes - found.baseline_rss_bytes
+
+
+def _in_words(sizes: Mapping[str, int]) -> str:
+    return " × ".join(f"{name} {size}" for name, size in sizes.items())

@@ -1,0 +1,83 @@
+"""The correction of estimated points by measured ones."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from memdiag.records.estimate import Calibration, EstimatedPoint
+
+Measure = Callable[[Mapping[str, int]], int]
+"""A function that runs the model at sizes and returns the peak above the process before it."""
+
+
+class Line(NamedTuple):
+    """A linear correction.
+
+    Attributes:
+        slope, offset: the corrected size is `slope` times the estimated one plus `offset`.
+    """
+
+    slope: float
+    offset: float
+
+    def corrected(self, size: int) -> int:
+        """Return the corrected size."""
+        return max(0, round(self.slope * size + self.offset))
+
+
+UNCHANGED = Line(1.0, 0.0)
+
+
+def calibrate(
+    points: Sequence[EstimatedPoint], measure: Measure
+) -> tuple[Line, tuple[Calibration, ...]]:
+    """Return the correction of the peak, and the measured points beside their estimates.
+
+    The points with the smallest and the largest peak are measured, and one between them, which is
+    held out: the correction is the line through the two others.
+    """
+    ordered = sorted(points, key=lambda point: (point.peak_bytes, *point.dims.values()))
+    chosen = {id(each): each for each in (ordered[0], ordered[-1])}
+    outer = list(chosen.values())
+    held_out = [ordered[len(ordered) // 2]] if len(ordered) > 2 else []
+    measured = {id(each): measure(each.dims) for each in (*outer, *held_out)}
+    line = _line([(each.peak_bytes, measured[id(each)]) for each in outer])
+    found = tuple(
+        Calibration(
+            dims=each.dims,
+            estimated_bytes=each.peak_bytes,
+            corrected_bytes=line.corrected(each.peak_bytes),
+            measured_bytes=measured[id(each)],
+            is_held_out=each in held_out,
+        )
+        for each in (*outer, *held_out)
+    )
+    return line, found
+
+
+def _line(pairs: Sequence[tuple[int, int]]) -> Line:
+    """Return the line through the first and the last of `pairs` of estimated and measured sizes.
+
+    With one pair, and where the estimates do not differ, only the offset is corrected.
+    """
+    (first, first_measured), (last, last_measured) = pairs[0], pairs[-1]
+    if last == first or last_measured <= first_measured:
+        return Line(1.0, (first_measured + last_measured) / 2 - (first + last) / 2)
+    slope = (last_measured - first_measured) / (last - first)
+    return Line(slope, first_measured - slope * first)
+
+
+def corrected(point: EstimatedPoint, line: Line) -> EstimatedPoint:
+    """Return `point` with its peak corrected, and the other figures in proportion."""
+    if line == UNCHANGED:
+        return point
+    peak = line.corrected(point.peak_bytes)
+    ratio = peak / max(1, point.peak_bytes)
+    return msgspec.structs.replace(
+        point,
+        peak_bytes=peak,
+        steady_bytes=min(peak, round(ratio * point.steady_bytes)),
+        low_bytes=round(ratio * point.low_bytes),
+        high_bytes=round(ratio * point.high_bytes),
+    )

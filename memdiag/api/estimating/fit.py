@@ -1,0 +1,124 @@
+"""The largest sizes of the free dimensions with which a session stays below a limit."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from memdiag.api.estimating.sizes import SizeGrid
+from memdiag.records.estimate import Fit
+
+MAX_SIZE = 1 << 20
+"""The search ends at this size."""
+
+PeakAt = Callable[[Mapping[str, int]], int | None]
+"""A function that returns the peak at sizes; None where the shapes of the model are not known."""
+
+
+CHECKED_SIZES = 16
+"""Sizes below the largest one of which it is checked that they fit, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSearch:
+    """The search for the largest sizes that fit into a limit.
+
+    Attributes:
+        grid: the sizes.
+        limit_bytes: the limit.
+        peak_at: the peak with the session options of the estimate.
+        remedies: the same with other options, by the names of these; the cheapest first.
+    """
+
+    grid: SizeGrid
+    limit_bytes: int
+    peak_at: PeakAt
+    remedies: Mapping[str, PeakAt] = field(default_factory=dict)
+
+    def all(self) -> Iterator[Fit]:
+        """Yield the largest size of each dimension, and larger ones with other options.
+
+        An option is listed if more fits with it than with those before it.
+        """
+        if not self.grid.free:
+            yield from self._without_dimensions()
+        for dimension in self.grid.free:
+            usual = self._largest(dimension.name, self.peak_at, 1)
+            yield usual
+            start = usual.dims[dimension.name] + 1 if usual.fits else 1
+            if start > MAX_SIZE or not usual.is_largest:
+                continue
+            for option, peak_at in self.remedies.items():
+                found = self._largest(dimension.name, peak_at, start, (option,))
+                if found.fits:
+                    yield found
+                    start = found.dims[dimension.name] + 1
+
+    def _without_dimensions(self) -> Iterator[Fit]:
+        usual = self._fit("", {}, self.peak_at({}) or 0)
+        yield usual
+        for option, peak_at in self.remedies.items() if not usual.fits else ():
+            found = self._fit("", {}, peak_at({}) or 0, (option,))
+            if found.fits:
+                yield found
+
+    def _largest(
+        self, name: str, peak_at: PeakAt, start: int, options: tuple[str, ...] = ()
+    ) -> Fit:
+        """Return the largest size of a dimension from `start` on; `start` if not even that fits."""
+        peaks: dict[int, int | None] = {}
+
+        def fits(size: int) -> bool:
+            if size not in peaks:
+                peaks[size] = peak_at(self.grid.at({name: size}))
+            peak = peaks[size]
+            return peak is not None and peak <= self.limit_bytes
+
+        if not fits(start):
+            return self._fit(name, self.grid.at({name: start}), peaks[start] or 0, options)
+        low, step = start, 1
+        while low + step <= MAX_SIZE and fits(low + step):
+            low, step = low + step, 2 * step
+        low = _last(fits, low, min(low + step, MAX_SIZE + 1))
+        # An arena takes regions of powers of two: a size may need more than a larger one. What
+        # needs more is less than twice as small.
+        below = start
+        for size in _spread(max(start, low // 2), low):
+            if not fits(size):
+                low = _last(fits, below, size)
+                break
+            below = size
+        # The end may be that of the search, or of the model's shapes.
+        ended = low == MAX_SIZE or peaks[low + 1] is None
+        return self._fit(name, self.grid.at({name: low}), peaks[low] or 0, options, not ended)
+
+    def _fit(
+        self,
+        name: str,
+        sizes: Mapping[str, int],
+        peak: int,
+        options: tuple[str, ...] = (),
+        is_largest: bool = True,
+    ) -> Fit:
+        return Fit(
+            dim=name,
+            dims=dict(sizes),
+            peak_bytes=peak,
+            limit_bytes=self.limit_bytes,
+            options=options,
+            fits=peak <= self.limit_bytes,
+            is_largest=is_largest,
+        )
+
+
+def _last(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """Return a size from `low`, which fits, to `high` that fits and whose successor does not."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _spread(low: int, high: int) -> Iterator[int]:
+    """Yield at most `CHECKED_SIZES` sizes from `low` to `high`, evenly spread."""
+    yield from sorted(
+        {low + (high - low) * step // (CHECKED_SIZES - 1) for step in range(CHECKED_SIZES)}
+    )

@@ -1,0 +1,164 @@
+"""The sizes of the free dimensions at which memory is estimated."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod, sqrt
+
+from memdiag.api.arguments import check_dims
+from memdiag.api.inputs import choose_inputs
+from memdiag.errors import UsageError
+from memdiag.model.axis_roles import axis_roles, total_lengths
+from memdiag.model.dimensions import Axis, axes_of, choose_sizes, is_expression
+from memdiag.model.model_file import ModelFile
+from memdiag.records.dimension import Dimension
+
+MAX_STEPS = 8
+"""Sizes of a dimension into which a range is divided at most."""
+
+MAX_POINTS = 64
+"""Combinations of sizes at most."""
+
+DimSizes = int | tuple[int, int] | list[int]
+"""The size of a dimension, a range (low, high) of sizes, or a list of sizes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeGrid:
+    """The sizes of the free dimensions, and the combinations at which memory is estimated.
+
+    Attributes:
+        dimensions: the free dimensions with the sizes of the first point.
+        notes: sentences on the choice of sizes.
+        steps: the sizes of each dimension that was given several, by name.
+        inputs, totals: the axes of the inputs, and the dimensions that are sums of two others.
+    """
+
+    dimensions: tuple[Dimension, ...]
+    notes: tuple[str, ...]
+    steps: Mapping[str, Sequence[int]]
+    inputs: Mapping[str, tuple[Axis, ...] | None]
+    totals: Mapping[str, tuple[str, str]]
+
+    @property
+    def free(self) -> tuple[Dimension, ...]:
+        """The dimensions whose sizes do not follow from those of others."""
+        given = {each.name for each in self.dimensions if each.source == "given"}
+        keys = {axis.key: axis for axes in self.inputs.values() for axis in axes or ()}
+        return tuple(
+            each
+            for each in self.dimensions
+            if each.name in given
+            or not (each.name in self.totals or is_expression(each.name, keys))
+        )
+
+    def at(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes of all free dimensions at `sizes` of some of them."""
+        first = {each.name: each.size for each in self.free}
+        found = choose_sizes(
+            self.inputs, dims={**first, **sizes}, given={}, free_dim=1, totals=self.totals
+        )
+        return {each.name: found[each.name] for each in self.dimensions}
+
+    def points(self) -> Iterator[dict[str, int]]:
+        """Yield the sizes of all free dimensions at each point; the last one changes first."""
+        for sizes in product(*self.steps.values()):
+            yield self.at(dict(zip(self.steps, sizes, strict=True)))
+
+
+def size_grid(model: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
+    """Return the sizes at which the memory of `model` is estimated.
+
+    Dimensions that `dims` does not name get the sizes with which `memdiag.profile` runs the model.
+
+    Raises:
+        UsageError: `dims` names no dimension of the model, has no valid size or range, or has too
+            many combinations.
+    """
+    lists = {name: size for name, size in dims.items() if isinstance(size, list)}
+    ranges = {name: size for name, size in dims.items() if isinstance(size, tuple)}
+    for name, sizes in lists.items():
+        check_dims(dict.fromkeys([name], 1) if sizes else None)
+        for size in sizes:
+            check_dims({name: size})
+        if not sizes:
+            raise UsageError(f"dimension {name!r} has no size. Give one size or more.")
+    for name, each in ranges.items():
+        _check_range(name, each)
+    single = {n: size for n, size in dims.items() if n not in lists and n not in ranges}
+    check_dims(single)
+    steps = {name: list(dict.fromkeys(sizes)) for name, sizes in lists.items()}
+    steps |= _steps_of_ranges(ranges, prod(map(len, steps.values())))
+    count = prod(map(len, steps.values()))
+    if count > MAX_POINTS:
+        raise UsageError(f"{count} combinations of sizes are too many. Give at most {MAX_POINTS}.")
+    # In the order in which they were given.
+    steps = {name: steps[name] for name in dims if name in steps}
+    first = {name: size for name, size in dims.items() if isinstance(size, int)}
+    first |= {name: sizes[0] for name, sizes in steps.items()}
+    for name, sizes in steps.items():
+        if min(sizes) < 0:
+            raise UsageError(f"dimension {name!r} must be 0 or greater, not {min(sizes)}.")
+    chosen = choose_inputs(model, dims=first, given={})
+    inputs = {value.name: axes_of(value) for value in model.graph.required_inputs}
+    roles = axis_roles(model.graph, model.functions)
+    return SizeGrid(
+        dimensions=chosen.dimensions,
+        notes=chosen.notes,
+        steps=steps,
+        inputs=inputs,
+        totals=total_lengths(inputs, roles),
+    )
+
+
+def size_steps(low: int, high: int, most: int) -> list[int]:
+    """Return at most `most` sizes from `low` to `high`, each a power of two times the one before.
+
+    The last step may be shorter or a little longer, as both ends are among the sizes.
+    """
+    if low == high:
+        return [low]
+    factor = 2
+    while True:
+        sizes = [low]
+        while (following := max(1, sizes[-1] * factor)) < high:
+            sizes.append(following)
+        if len(sizes) > 1 and sizes[-1] * sqrt(factor) > high:
+            sizes.pop()
+        sizes.append(high)
+        if len(sizes) <= most:
+            return sizes
+        factor *= 2
+
+
+def _steps_of_ranges(ranges: Mapping[str, tuple[int, int]], others: int) -> dict[str, list[int]]:
+    """Return the sizes in `ranges`, fewer of each where all combinations would be too many.
+
+    `others` is the number of combinations of the dimensions without a range.
+    """
+    for most in range(MAX_STEPS, 2, -1):
+        steps = {name: size_steps(*ends, most) for name, ends in ranges.items()}
+        if others * prod(map(len, steps.values())) <= MAX_POINTS:
+            return steps
+    return {name: size_steps(*ends, 2) for name, ends in ranges.items()}
+
+
+def _check_range(name: str, ends: tuple[int, ...]) -> None:
+    """Check that `ends` are the ends of a range of sizes.
+
+    Raises:
+        UsageError: they are not.
+    """
+    if len(ends) != 2:
+        raise UsageError(
+            f"dimension {name!r}: {ends!r} is not a range of sizes. Pass (low, high), or a list of"
+            " sizes."
+        )
+    low, high = ends
+    check_dims({name: low})
+    check_dims({name: high})
+    if not 0 <= low <= high:
+        raise UsageError(
+            f"dimension {name!r}: {low}..{high} is not a range of sizes. Give the lowest size"
+            " first."
+        )

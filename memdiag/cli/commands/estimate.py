@@ -1,0 +1,107 @@
+"""``memdiag estimate``: predict the memory of a session, without running the model."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from memdiag.cli import CLEAN
+from memdiag.cli.options import (
+    add_dims,
+    add_format,
+    add_load_from,
+    add_model,
+    add_optimizations,
+    add_quiet,
+    add_reports_folder,
+    add_runs,
+    add_session_option,
+    pairs,
+    read_dim_sizes,
+)
+
+ARGUMENTS = "MODEL"
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add_model(parser)
+
+    group = parser.add_argument_group("Estimate")
+    add_dims(group, ranges=True, lists=True)
+    add_runs(group)
+    group.add_argument(
+        "--for-onnxruntime",
+        metavar="VERSION",
+        help="Release to predict for (default: the installed one).",
+    )
+    group.add_argument(
+        "--fit",
+        metavar="SIZE",
+        help="Find the largest size of each free dimension whose peak is at most SIZE, e.g. 4GiB,"
+        " and session options that make more fit.",
+    )
+    group.add_argument(
+        "--upper",
+        action="store_true",
+        help="Print the upper ends of the intervals rather than the most probable figures.",
+    )
+    group.add_argument(
+        "--measure",
+        action="store_true",
+        help="Run the model at the smallest and the largest sizes and at one between them, and"
+        " correct the estimate by the first two.",
+    )
+
+    group = parser.add_argument_group("Session")
+    add_session_option(group)
+    add_optimizations(group)
+    add_load_from(group)
+
+    group = parser.add_argument_group("Output")
+    add_reports_folder(group)
+    add_format(
+        group,
+        ("text", "json", "csv", "k8s", "markdown"),
+        "What to print: a summary, the JSON record, a table with a row for each combination of"
+        " sizes, the resources of a Kubernetes container, or a Markdown report.",
+    )
+    add_quiet(group)
+
+
+def run(options: Namespace) -> int:
+    """Predict the memory of a session, phase by phase, from the model alone.
+
+    Nothing is run and no weight is read, except with --measure. Several sizes of a dimension
+    (--dim batch=1..256, --dim seq=128,512) are estimated in all combinations, and the peak is also
+    given as a formula.
+
+    With --out, writes estimate.json, report.html, report.md and estimate.png. Exit codes: 0; 2 on
+    errors.
+    """
+    from memdiag.api.estimate import estimate
+    from memdiag.cli.output import Destination, print_estimate
+    from memdiag.cli.progress import StatusLine
+    from memdiag.units import parse_size
+
+    destination = Destination(options.out, plotly=options.plotly)
+    with StatusLine(options.model.name) as line:
+        result = estimate(
+            options.model,
+            dims=read_dim_sizes(options.dim),
+            for_onnxruntime=options.for_onnxruntime,
+            session_options=pairs("--session-option", options.session_option),
+            optimization_level=options.optimization_level,
+            disabled_optimizers=options.disable_optimizer,
+            load_from=options.load_from,
+            runs=options.runs,
+            upper=options.upper,
+            fit_bytes=None if options.fit is None else parse_size(options.fit),
+            measure=options.measure,
+            on_progress=line.show,
+        )
+
+    def print_answer(written: Sequence[Path]) -> int:
+        print_estimate(result, written, options.format, quiet=options.quiet)
+        return CLEAN
+
+    return destination.write_and_print(result, print_answer)

@@ -1,0 +1,130 @@
+"""The report of an estimate: the memory that a session will need, by phase and by term."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memdiag.records.estimate import Estimate
+from memdiag.reports import markdown as md
+from memdiag.reports.console import block, files, line
+from memdiag.reports.estimate.sentences import (
+    calibration_lines,
+    estimate_headline,
+    fit_lines,
+    formula_text,
+)
+from memdiag.reports.estimate.tables import (
+    MAX_LIVE,
+    OPTIONAL_POINT_COLUMNS,
+    live_table,
+    phase_table,
+    point_grid,
+    point_table,
+    term_table,
+)
+from memdiag.reports.page import Plotly
+from memdiag.reports.report import Report
+from memdiag.reports.table import Table, markdown_table, print_table
+from memdiag.reports.text import plain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
+
+def show(
+    estimate: Estimate, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
+) -> None:
+    """Print `estimate`; `written` are the files to name; `quiet` prints only the answer."""
+    answer = estimate_headline(estimate)
+    line(console, answer.line, "bold")
+    if quiet:
+        return
+    line(console, answer.second)
+    line(console, answer.facts, "dim")
+    for title, table in _tables(estimate, console.width):
+        if table.rows:
+            console.print()
+            line(console, title)
+            print_table(console, table)
+    block(console, [formula_text(estimate.formula)] if estimate.formula else [])
+    block(console, fit_lines(estimate))
+    block(console, calibration_lines(estimate))
+    block(console, [f"note: {plain(note)}" for note in estimate.notes])
+    files(console, written)
+
+
+def _tables(estimate: Estimate, width: int) -> list[tuple[str, Table]]:
+    """Return the tables of the summary with their titles."""
+    at_first = " (first point)" if len(estimate.points) > 1 else ""
+    at_first += ", before the correction" if estimate.calibration else ""
+    return [
+        (
+            "",
+            point_grid(estimate) or point_table(estimate).fitted(width, OPTIONAL_POINT_COLUMNS),
+        ),
+        (f"Above the process before the session{at_first}:", phase_table(estimate)),
+        (
+            f"For the peak ({estimate.point.peak_phase}) and the memory after the runs:",
+            term_table(estimate),
+        ),
+        ("In memory at the peak of a run:", live_table(estimate, most=MAX_LIVE)),
+    ]
+
+
+def markdown(estimate: Estimate) -> str:
+    """Return the report for an issue or a pull request."""
+    answer = estimate_headline(estimate)
+    return md.document(
+        (
+            f"## Estimated memory: {md.code(answer.model)}",
+            f"**{md.escape(answer.line)}**",
+            md.escape(answer.second),
+            md.escape(answer.facts),
+            md.section("Sizes", markdown_table(point_table(estimate))),
+            md.section(
+                "Formula", md.escape(formula_text(estimate.formula)) if estimate.formula else ""
+            ),
+            md.section("What fits", md.bullets(text.strip() for text in fit_lines(estimate))),
+            md.section("Measured", md.bullets(calibration_lines(estimate))),
+            md.section("Phases", markdown_table(phase_table(estimate))),
+            md.section("Parts", markdown_table(term_table(estimate))),
+            md.section(
+                "In memory at the peak of a run",
+                markdown_table(live_table(estimate, most=MAX_LIVE)),
+            ),
+            md.section("Notes", md.bullets(map(plain, estimate.notes))),
+        )
+    )
+
+
+def _page(estimate: Estimate, *, plotly: Plotly = "inline") -> bytes:
+    """Return the page for `estimate`."""
+    from memdiag.reports.estimate.page import render
+
+    return render(estimate, plotly=plotly)
+
+
+def draw(estimate: Estimate) -> Figure:
+    """Return the charts as a picture."""
+    from memdiag.reports.estimate import picture
+
+    return picture.draw(estimate)
+
+
+REPORT = Report[Estimate](
+    name="estimate",
+    files={
+        "html": "report.html",
+        "json": "estimate.json",
+        "markdown": "report.md",
+        "png": "estimate.png",
+        "svg": "estimate.svg",
+    },
+    show=show,
+    page=_page,
+    markdown=markdown,
+    draw=draw,
+)

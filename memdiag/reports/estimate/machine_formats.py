@@ -1,0 +1,60 @@
+"""An estimate as CSV, and as the resources of a Kubernetes container."""
+
+from __future__ import annotations
+
+import csv as csv_module
+import io
+
+from memdiag.records import codec
+from memdiag.records.estimate import Estimate
+from memdiag.reports.estimate.sentences import BEFORE, sizes_text
+from memdiag.reports.text import model_file, plain
+from memdiag.units import MIB
+
+
+def csv(estimate: Estimate) -> str:
+    """Return a row for each point: the sizes of the dimensions, and bytes without a unit.
+
+    The process before the session is not included.
+    """
+    estimate = codec.escaped(estimate)
+    names = [dimension.name for dimension in estimate.dimensions]
+    out = io.StringIO()
+    writer = csv_module.writer(out, lineterminator="\n")
+    figures = ("peak_bytes", "peak_phase", "steady_bytes", "low_bytes", "high_bytes")
+    writer.writerow([*map(plain, names), *figures])
+    for point in estimate.points:
+        sizes = [point.dims[name] for name in names]
+        writer.writerow([*sizes, *(getattr(point, name) for name in figures)])
+    return out.getvalue()
+
+
+def resources(estimate: Estimate) -> str:
+    """Return the ``resources`` of a container for the point that needs most memory.
+
+    The request is the memory after the runs, the limit the upper end of the peak.
+    """
+    estimate = codec.escaped(estimate)
+    point, base = estimate.largest, estimate.baseline_bytes
+    at = f" at {sizes_text(estimate, point.dims)}" if point.dims else ""
+    how = "predicted and corrected by measurements" if estimate.calibration else "predicted"
+    before = (
+        f"Add the memory of {BEFORE}, which is not known for this release."
+        if base is None
+        else f"Includes {_mebibytes(base)} of {BEFORE}."
+    )
+    limit = max(point.high_bytes, point.peak_bytes)
+    return (
+        f"# {model_file(estimate.model)}{at}, onnxruntime {plain(estimate.onnxruntime)}: {how} by"
+        " memdiag estimate.\n"
+        f"# {before}\n"
+        "resources:\n"
+        "  requests:\n"
+        f"    memory: {_mebibytes(point.steady_bytes + (base or 0))}\n"
+        "  limits:\n"
+        f"    memory: {_mebibytes(limit + (base or 0))}\n"
+    )
+
+
+def _mebibytes(size: int) -> str:
+    return f"{-(-size // MIB)}Mi"

@@ -1,0 +1,45 @@
+"""The page of an estimate: the parts of each phase, tensors in memory, and the peak over sizes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from memdiag.records import codec
+from memdiag.records.estimate import Estimate
+from memdiag.reports.estimate.chart import estimate_chart
+from memdiag.reports.estimate.sentences import (
+    calibration_lines,
+    estimate_headline,
+    fit_lines,
+    formula_text,
+)
+from memdiag.reports.estimate.tables import live_table, phase_table, point_table, term_table
+from memdiag.reports.page import Plotly, page
+from memdiag.reports.text import plain
+
+
+def render(estimate: Estimate, *, plotly: Plotly = "inline") -> bytes:
+    """Return the page for `estimate`."""
+    chart = estimate_chart(estimate)
+    return page(
+        "estimate.html.j2",
+        ("estimate.js",),
+        {
+            "answer": estimate_headline(estimate),
+            "peak_phase": estimate.point.peak_phase,
+            "phases": phase_table(estimate),
+            "terms": term_table(estimate),
+            "live": live_table(estimate),
+            "points": point_table(estimate),
+            "sizes": chart.sizes,
+            "formula": formula_text(estimate.formula) if estimate.formula else "",
+            "fits": tuple(text.strip() for text in fit_lines(estimate)),
+            "measured": tuple(calibration_lines(estimate)),
+            "notes": tuple(map(plain, estimate.notes)),
+        },
+        charts={"estimate": asdict(chart)},
+        record=codec.encode(estimate),
+        record_name="estimate",
+        record_kind="record",
+        plotly=plotly,
+    )

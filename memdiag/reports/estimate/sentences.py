@@ -1,0 +1,162 @@
+"""The sentences of an estimate: the answer, the process before the session, formula, sizes that
+fit, and measured points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from memdiag.records.dimension import in_words
+from memdiag.records.estimate import Calibration, Estimate, Fit, Formula
+from memdiag.reports.text import at_sizes, model_file, plain
+from memdiag.units import counted, format_duration, format_limit, format_size
+
+BEFORE = "Python, numpy and onnxruntime before the session"
+
+
+class Headline(NamedTuple):
+    """The answer.
+
+    Attributes:
+        model: the name of the file.
+        first: the sentence after the name of the model.
+        second: the process before the session, and the range of several points.
+        facts: the release, and the time that the estimate took.
+    """
+
+    model: str
+    first: str
+    second: str
+    facts: str
+
+    @property
+    def line(self) -> str:
+        """The sentence with the model."""
+        return f"{self.model} {self.first}"
+
+
+def estimate_headline(estimate: Estimate) -> Headline:
+    """Return the answer of `estimate` at its first point."""
+    point, base = estimate.point, estimate.baseline_bytes or 0
+    peak, steady = format_size(point.peak_bytes + base), format_size(point.steady_bytes + base)
+    if estimate.is_upper:
+        need = f"needs at most {peak} at its peak and {steady} after that"
+    else:
+        interval = interval_text(point.low_bytes + base, point.high_bytes + base)
+        need = f"needs {peak} at its peak ({interval}) and {steady} after that"
+    sizes = at_sizes(estimate.dimensions)
+    corrected = bool(estimate.calibration)
+    how = "predicted, and corrected by measurements" if corrected else "predicted, not measured"
+    first = ", ".join(
+        part for part in (need, sizes, f"under onnxruntime {plain(estimate.onnxruntime)}") if part
+    )
+    return Headline(
+        model=model_file(estimate.model),
+        first=f"{first}: {how}.",
+        second=" ".join(text for text in (_points(estimate), _process(estimate)) if text),
+        facts=_facts(estimate),
+    )
+
+
+def interval_text(low: int, high: int) -> str:
+    """Return ``331 to 353 MiB``, or both units if they differ."""
+    number, unit = format_size(low).rsplit(" ", 1)
+    upper = format_size(high)
+    return f"{number if upper.endswith(f' {unit}') else f'{number} {unit}'} to {upper}"
+
+
+def _points(estimate: Estimate) -> str:
+    if len(estimate.points) == 1:
+        return ""
+    base = estimate.baseline_bytes or 0
+    largest = estimate.largest
+    return (
+        f"The largest of {counted(len(estimate.points), 'point')} is"
+        f" {format_size(largest.peak_bytes + base)}, at {sizes_text(estimate, largest.dims)}."
+    )
+
+
+def _process(estimate: Estimate) -> str:
+    if estimate.baseline_bytes is None:
+        return f"{BEFORE} are not included: their size is not known for this release."
+    return f"That includes {format_size(estimate.baseline_bytes)} of {BEFORE}."
+
+
+def _facts(estimate: Estimate) -> str:
+    options = [f"{plain(name)}={plain(value)}" for name, value in estimate.options.items()]
+    options += [f"without {plain(name)}" for name in estimate.disabled_optimizers]
+    if estimate.load_from == "bytes":
+        options.append("loaded from bytes")
+    done = "measured in" if estimate.calibration else "nothing was run ·"
+    return " · ".join([*options, f"{done} {format_duration(estimate.duration_s)}"])
+
+
+def sizes_text(estimate: Estimate, sizes: Mapping[str, int]) -> str:
+    """Return `sizes` of the free dimensions in words, those that follow from others left out."""
+    names = [each.name for each in estimate.dimensions if each.role != "sum"]
+    listed = [f"{plain(name)} {sizes[name]:,}" for name in names if name in sizes]
+    return " × ".join(listed) or plain(in_words(estimate.dimensions))
+
+
+def formula_text(formula: Formula) -> str:
+    """Return the formula with its largest error: ``peak = 198 MiB + 81 KiB·batch·seq …``."""
+    terms = []
+    for term in formula.terms:
+        factors = [plain(name) + ("²" if power == 2 else "") for name, power in term.powers.items()]
+        terms.append("·".join([_coefficient(term.coefficient), *factors]))
+    text = " + ".join(terms) or "0"
+    if formula.at_least_bytes:
+        text = f"{text}, but at least {format_size(formula.at_least_bytes)} (loading)"
+    error = formula.largest_error_bytes
+    within = f"within {format_size(error)} of every point" if error else "exact at every point"
+    return f"peak = {text}; {within}"
+
+
+def _coefficient(value: float) -> str:
+    return format_size(round(value)) if abs(value) >= 10 * 1024 else f"{value:,.4g} B"
+
+
+def fit_lines(estimate: Estimate) -> list[str]:
+    """Return a sentence for each size that fits, or that does not."""
+    return [_fit_line(estimate, fit) for fit in estimate.fits]
+
+
+def _fit_line(estimate: Estimate, fit: Fit) -> str:
+    limit, peak = format_limit(fit.limit_bytes), format_size(fit.peak_bytes)
+    options = " and ".join(map(plain, fit.options))
+    if not fit.fits:
+        at = f" even at {sizes_text(estimate, fit.dims)}" if fit.dims else ""
+        return f"does not fit into {limit}{at}: the peak is {peak}"
+    if not fit.dim:
+        return f"fits into {limit}{f' with {options}' if options else ''}: the peak is {peak}"
+    others = {name: size for name, size in fit.dims.items() if name != fit.dim}
+    at = f" at {sizes_text(estimate, others)}" if others else ""
+    more = "" if fit.is_largest else " or more (the search ended there)"
+    size = f"{plain(fit.dim)} {fit.dims[fit.dim]:,}{more}"
+    if options:
+        return f"  with {options}: up to {size}{at} (peak {peak})"
+    return f"fits into {limit}: up to {size}{at} (peak {peak})"
+
+
+def calibration_lines(estimate: Estimate) -> list[str]:
+    """Return a sentence for each measured point; the one held out comes first."""
+    ordered = sorted(estimate.calibration, key=lambda each: not each.is_held_out)
+    return [_calibration_line(estimate, each) for each in ordered]
+
+
+def _calibration_line(estimate: Estimate, point: Calibration) -> str:
+    measured, estimated = format_size(point.measured_bytes), format_size(point.estimated_bytes)
+    at = f" at {sizes_text(estimate, point.dims)}" if point.dims else ""
+    if not point.is_held_out:
+        error = _error(point.estimated_bytes, point.measured_bytes)
+        return f"measured{at}: {measured}, predicted {estimated} ({error})"
+    error = _error(point.corrected_bytes, point.measured_bytes)
+    corrected = format_size(point.corrected_bytes)
+    return (
+        f"measured{at}, and not used for the correction: {measured}, corrected estimate"
+        f" {corrected} ({error}), before the correction {estimated}"
+    )
+
+
+def _error(size: int, measured: int) -> str:
+    return f"{100 * (size - measured) / max(1, measured):+.1f} %"

@@ -1,0 +1,205 @@
+"""The tables of an estimate: phases, terms, tensors in memory, and points."""
+
+from __future__ import annotations
+
+from memdiag.records.estimate import Estimate, EstimatedPoint
+from memdiag.reports.estimate.sentences import interval_text
+from memdiag.reports.table import Cell, Column, Row, Table
+from memdiag.reports.text import plain, shortened
+from memdiag.units import format_size
+
+TERM_COLORS: dict[str, str] = {
+    "runtime": "runtime_libraries",
+    "graph": "python",
+    "model file": "other_heap",
+    "weights": "original",
+    "mapped weights": "external_data",
+    "stale weights": "thread_stacks",
+    "weight being converted": "cast",
+    "folded constants": "transposed",
+    "operands of folding": "dequantized",
+    "fused weights": "fused",
+    "reordered filters": "reordered",
+    "packed weights": "packed",
+    "activations": "arena",
+    "planned block": "other_libraries",
+    "unused arena": "unnamed",
+    "kernel scratch": "mapped_files",
+    "freed heap": "allocator_retained",
+}
+"""The kind of copy or owner whose colour each term has."""
+
+MAX_LIVE = 8
+"""Tensors that a terminal and Markdown list."""
+
+MAX_COLUMNS = 6
+"""Sizes of the second dimension for which points of two dimensions are a grid on a terminal."""
+
+MAX_NAME = 40
+
+OPTIONAL_POINT_COLUMNS = ("in phase", "after runs", "interval")
+"""Columns that points of many dimensions do without on a terminal, the first one first."""
+
+
+def phase_table(estimate: Estimate) -> Table:
+    """Return peak and kept memory of each phase, with the whole process if it is known."""
+    point, base = estimate.point, estimate.baseline_bytes
+    rows = []
+    for phase in point.phases:
+        sizes = [phase.peak_bytes, phase.kept_bytes]
+        if base is not None:
+            sizes += [phase.peak_bytes + base, phase.kept_bytes + base]
+        rows.append(
+            Row(
+                phase.name,
+                *map(_size, sizes),
+                Cell(plain(phase.cause), is_code=True),
+                is_strong=phase.name == point.peak_phase,
+            )
+        )
+    totals = ("total peak", "total kept") if base is not None else ()
+    return Table(
+        columns=(
+            Column("phase"),
+            *(Column(name, "right", css="strong") for name in ("peak", "kept", *totals)),
+            Column("peak at", wraps=True, max_width=MAX_NAME, css="name"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def term_table(estimate: Estimate) -> Table:
+    """Return the parts of the peak and of the steady state, the largest first."""
+    point = estimate.point
+    at_peak = {term.name: term for term in point.peak.peak_terms}
+    kept = {term.name: term for term in point.phases[-1].kept_terms}
+    names = sorted(
+        dict.fromkeys([*at_peak, *kept]),
+        key=lambda name: -max(each[name].bytes for each in (at_peak, kept) if name in each),
+    )
+    rows = []
+    for name in names:
+        terms = [each.get(name) for each in (at_peak, kept)]
+        largest = next((term.largest for term in terms if term and term.largest), "")
+        rows.append(
+            Row(
+                Cell(name, color=f"var(--{TERM_COLORS[name].replace('_', '-')})"),
+                *(_size(term.bytes) if term else Cell() for term in terms),
+                Cell(plain(largest), is_code=True),
+            )
+        )
+    return Table(
+        columns=(
+            Column("memory for"),
+            Column("at peak", "right"),
+            Column("after runs", "right"),
+            Column("largest part", wraps=True, max_width=MAX_NAME, css="name"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def live_table(estimate: Estimate, *, most: int | None = None) -> Table:
+    """Return the tensors in memory at the peak of a run, at most `most` of them."""
+    rows = [
+        Row(
+            Cell(shortened(plain(tensor.name), MAX_NAME), is_code=True, title=plain(tensor.name)),
+            f"{plain(tensor.dtype)} {'×'.join(map(str, tensor.shape)) or 'scalar'}",
+            _size(tensor.bytes),
+            Cell(plain(tensor.producer), is_code=True),
+            Cell(plain(tensor.last_use), is_code=True),
+        )
+        for tensor in estimate.point.live[:most]
+    ]
+    return Table(
+        columns=(
+            Column("tensor", wraps=True, css="name", max_width=MAX_NAME),
+            Column("type", max_width=24),
+            Column("size", "right"),
+            Column("computed by", wraps=True, css="name", max_width=MAX_NAME),
+            Column("last read by", wraps=True, css="name", max_width=MAX_NAME),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def point_table(estimate: Estimate) -> Table:
+    """Return a row for each point; no rows if there is one point only."""
+    names = estimate.varied
+    points = estimate.points if len(estimate.points) > 1 else ()
+    base = estimate.baseline_bytes or 0
+    limit = _limit(estimate)
+    return Table(
+        columns=(
+            *(Column(shortened(plain(name), 16), "right") for name in names),
+            Column("peak", "right", css="strong"),
+            Column("interval", "right"),
+            Column("in phase"),
+            Column("after runs", "right"),
+            *((Column("fits"),) if limit is not None else ()),
+        ),
+        rows=tuple(
+            Row(
+                *(_number(point.dims[name]) for name in names),
+                _size(point.peak_bytes + base),
+                interval_text(point.low_bytes + base, point.high_bytes + base),
+                point.peak_phase,
+                _size(point.steady_bytes + base),
+                *(
+                    ("yes" if point.peak_bytes + base <= limit else "no",)
+                    if limit is not None
+                    else ()
+                ),
+            )
+            for point in points
+        ),
+    )
+
+
+def point_grid(estimate: Estimate) -> Table | None:
+    """Return the peaks over two dimensions as a grid; None for other points, and wide grids."""
+    if len(estimate.varied) != 2:
+        return None
+    first, second = estimate.varied
+    rows = sorted({point.dims[first] for point in estimate.points})
+    columns = sorted({point.dims[second] for point in estimate.points})
+    found = {(point.dims[first], point.dims[second]): point for point in estimate.points}
+    if len(columns) > MAX_COLUMNS:
+        return None
+    return Table(
+        columns=(
+            Column("peak", "right"),
+            *(
+                Column(f"{shortened(plain(second), 9)} {size}" if not i else f"{size}", "right")
+                for i, size in enumerate(columns)
+            ),
+        ),
+        rows=tuple(
+            Row(
+                f"{shortened(plain(first), 9)} {size}",
+                *(_peak(estimate, found.get((size, other))) for other in columns),
+            )
+            for size in rows
+        ),
+        caption="✗ does not fit" if _limit(estimate) is not None else "",
+    )
+
+
+def _peak(estimate: Estimate, point: EstimatedPoint | None) -> str:
+    if point is None:
+        return ""
+    size = point.peak_bytes + (estimate.baseline_bytes or 0)
+    limit = _limit(estimate)
+    return format_size(size) + (" ✗" if limit is not None and size > limit else "")
+
+
+def _limit(estimate: Estimate) -> int | None:
+    return estimate.fits[0].limit_bytes if estimate.fits else None
+
+
+def _size(size: int) -> Cell:
+    return Cell(format_size(size), title=f"{size:,} bytes", sort_key=size)
+
+
+def _number(size: int) -> Cell:
+    return Cell(f"{size:,}", sort_key=size)

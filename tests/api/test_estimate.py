@@ -1,0 +1,358 @@
+"""Estimates of models whose memory is known by construction."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import psutil
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+import memdiag
+from memdiag.api import estimate as module
+from memdiag.errors import ModelError, UsageError
+from memdiag.records.estimate import Estimate
+from memdiag.units import GIB, KIB, MIB
+
+RELEASE = "1.32.0"
+WIDTH = 4096
+ROW = 4 * WIDTH  # bytes of a value at size 1
+
+TEXT = """
+<ir_version: 9, opset_import: ["" : 17]>
+g (float[n, 4096] x) => (float[n, 4096] y) {
+    a = Relu(x)
+    b = Sigmoid(a)
+    c = Tanh(b)
+    y = Add(a, c)
+}
+"""
+
+
+def estimate(model: Path, **arguments: object) -> Estimate:
+    return memdiag.estimate(model, for_onnxruntime=RELEASE, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Path:
+    """A model without weights whose values have 16 KiB a row."""
+    path = tmp_path / "chain.onnx"
+    onnx.save(parser.parse_model(TEXT), path)
+    return path
+
+
+@pytest.fixture
+def weighted(tmp_path: Path) -> Path:
+    """A MatMul with 4 MiB of weights, and an input of two free dimensions."""
+    model = parser.parse_model(
+        """
+        <ir_version: 9, opset_import: ["" : 17]>
+        g (float[batch, tokens, 1024] x) => (float[batch, tokens, 1024] y) { y = MatMul(x, w) }
+        """
+    )
+    weight = numpy_helper.from_array(np.ones((1024, 1024), np.float32), "w")
+    model.graph.initializer.append(weight)
+    path = tmp_path / "weighted.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_parts_of_a_phase_add_up_to_it(weighted: Path) -> None:
+    point = estimate(weighted).point
+    assert [phase.name for phase in point.phases] == [
+        *("parse", "optimize", "constant_fold", "initialize", "prepack", "first_run", "steady")
+    ]
+    for phase in point.phases:
+        assert sum(term.bytes for term in phase.peak_terms) == phase.peak_bytes
+        assert sum(term.bytes for term in phase.kept_terms) == phase.kept_bytes
+    assert point.peak_bytes == point.peak.peak_bytes
+    assert point.steady_bytes == point.phases[-1].kept_bytes
+    assert point.low_bytes < point.peak_bytes < point.high_bytes
+    weights = next(term for term in point.phases[2].kept_terms if term.name == "weights")
+    assert (weights.bytes, weights.largest) == (4 * MIB, "w")
+
+
+def test_sizes_are_those_of_a_profile_unless_given(weighted: Path) -> None:
+    usual = memdiag.inspect(weighted).dimensions
+    assert estimate(weighted).dimensions == usual
+    found = estimate(weighted, dims={"tokens": 7})
+    assert [(each.name, each.size, each.source) for each in found.dimensions] == [
+        ("batch", 1, "chosen"),
+        ("tokens", 7, "given"),
+    ]
+    assert found.point.dims == {"batch": 1, "tokens": 7}
+
+
+def test_there_is_a_point_for_each_combination(weighted: Path) -> None:
+    found = estimate(weighted, dims={"batch": [1, 8], "tokens": (16, 64)})
+    assert [tuple(point.dims.values()) for point in found.points] == [
+        *((1, 16), (1, 32), (1, 64), (8, 16), (8, 32), (8, 64))
+    ]
+    assert found.varied == ("batch", "tokens")
+
+
+def test_a_dimension_that_follows_from_others_does_so_at_each_point(tmp_path: Path) -> None:
+    text = """
+    <ir_version: 9, opset_import: ["" : 17]>
+    g (float[n, 8] x, float["n + 1", 8] z) => (float[n, 8] y) { y = Relu(x) }
+    """.replace('"n + 1"', "m")
+    model = parser.parse_model(text)
+    model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "n + 1"
+    path = tmp_path / "sum.onnx"
+    onnx.save(model, path)
+    found = estimate(path, dims={"n": [2, 5]}, fit_bytes=1 << 40)
+    assert [point.dims["n + 1"] for point in found.points] == [3, 6]
+    assert {fit.dim for fit in found.fits} == {"n"}
+
+
+def test_the_formula_is_exact_where_memory_is_a_sum_of_terms(weighted: Path) -> None:
+    found = estimate(weighted, dims={"batch": [8, 16, 32, 64], "tokens": [128, 256]})
+    assert found.formula is not None
+    powers = [term.powers for term in found.formula.terms]
+    assert powers[0] == {}
+    assert {"batch": 1, "tokens": 1} in powers
+    assert found.formula.largest_error_bytes < 0.01 * found.points[-1].peak_bytes
+    assert estimate(weighted).formula is None
+
+
+@pytest.mark.parametrize("options", [{}, {"enable_mem_pattern": "0"}])
+def test_the_largest_size_fits_and_the_next_does_not(
+    chain: Path, options: Mapping[str, str]
+) -> None:
+    found = estimate(chain, fit_bytes=4 * MIB, session_options=options)
+    (fit, *others) = found.fits
+    assert (fit.dim, fit.fits, fit.is_largest) == ("n", True, True)
+    size = fit.dims["n"]
+
+    def peak(size: int) -> int:
+        return estimate(chain, dims={"n": size}, session_options=options).point.peak_bytes
+
+    assert fit.peak_bytes == peak(size) <= 4 * MIB < peak(size + 1)
+    # The block that later runs take is another copy of most values.
+    larger = {each.options: each.dims["n"] for each in others}
+    assert (("enable_mem_pattern=0",) in larger) == (not options)
+    assert all(other > size for other in larger.values())
+
+
+def test_all_sizes_up_to_the_largest_fit(chain: Path) -> None:
+    limit = 12 * MIB
+    found = estimate(chain, fit_bytes=limit)
+    size = found.fits[0].dims["n"]
+    below = estimate(chain, dims={"n": list(range(max(1, size - 60), size + 1))})
+    assert max(point.peak_bytes for point in below.points) <= limit
+
+
+def test_the_limit_includes_the_process_if_its_size_is_known(
+    chain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = estimate(chain, fit_bytes=4 * MIB)
+    monkeypatch.setattr(module, "_baseline", lambda runtime: 50 * MIB)
+    within = estimate(chain, fit_bytes=54 * MIB)
+    assert within.baseline_bytes == 50 * MIB
+    assert within.fits[0].dims == alone.fits[0].dims
+    assert within.fits[0].peak_bytes == alone.fits[0].peak_bytes + 50 * MIB
+
+
+def test_what_does_not_fit_at_size_1_may_fit_with_other_options(tmp_path: Path) -> None:
+    path = tmp_path / "wide.onnx"
+    onnx.save(parser.parse_model(TEXT.replace("[n,", "[n, m,")), path)
+    sizes = {"n": 1, "m": 512}
+    usual = estimate(path, dims=sizes).point.peak_bytes
+    for limit, fits in ((usual, True), (usual - 1, False)):
+        found = estimate(path, dims=sizes, fit_bytes=limit).fits
+        first, *others = (fit for fit in found if fit.dim == "n")
+        assert (first.fits, first.options, first.dims) == (fits, (), sizes)
+        if not fits:
+            # The planned block is not taken. Without the arena there is none either, but that
+            # costs more latency and makes no more fit.
+            assert [fit.options for fit in others] == [("enable_mem_pattern=0",)]
+        assert all(fit.fits for fit in others)
+
+
+def test_the_search_ends_at_an_upper_bound(chain: Path) -> None:
+    (fit,) = estimate(chain, fit_bytes=1 << 60).fits
+    assert (fit.dims["n"], fit.is_largest) == (1 << 20, False)
+
+
+def test_a_model_without_free_dimensions_fits_or_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "fixed.onnx"
+    onnx.save(parser.parse_model(TEXT.replace("[n,", "[256,")), path)
+    for limit, fits in ((GIB, True), (MIB, False)):
+        first = estimate(path, fit_bytes=limit).fits[0]
+        assert (first.dim, first.fits) == ("", fits)
+
+
+def test_options_of_the_session_change_the_estimate(weighted: Path, chain: Path) -> None:
+    def terms(model: Path, **arguments: object) -> set[str]:
+        phases = estimate(model, **arguments).point.phases
+        return {term.name for phase in phases for term in phase.peak_terms}
+
+    unpacked = {"session.disable_prepacking": "1"}
+    assert "packed weights" in terms(weighted)
+    assert "packed weights" not in terms(weighted, session_options=unpacked)
+    sizes, unplanned = {"n": 512}, {"enable_mem_pattern": "False"}
+    assert "planned block" in terms(chain, dims=sizes)
+    assert "planned block" not in terms(chain, dims=sizes, session_options=unplanned)
+    by_bytes = estimate(weighted, load_from="bytes").point
+    assert by_bytes.phases[0].peak_bytes > estimate(weighted).point.phases[0].peak_bytes
+
+
+def test_other_options_are_named_in_a_note(weighted: Path) -> None:
+    found = estimate(
+        weighted,
+        session_options={"session.intra_op.allow_spinning": "0"},
+        disabled_optimizers=["ConstantFolding", "MatMulAddFusion"],
+    )
+    assert found.notes == (
+        "session.intra_op.allow_spinning, MatMulAddFusion are not considered: the estimate is the"
+        " same without them",
+    )
+    known = {"session.disable_prepacking": "1"}
+    assert estimate(weighted, session_options=known).notes == ()
+
+
+def test_upper_bounds_are_the_upper_ends(weighted: Path) -> None:
+    usual, upper = estimate(weighted), estimate(weighted, upper=True)
+    assert upper.is_upper
+    assert upper.point.peak_bytes == usual.point.high_bytes
+    assert upper.point.steady_bytes > usual.point.steady_bytes
+    limit = usual.point.high_bytes - 1
+    fits = [estimate(weighted, upper=each, fit_bytes=limit).fits[0].dims for each in (False, True)]
+    assert fits[0] != fits[1]
+
+
+def test_values_of_unknown_size_are_counted_in_a_note(tmp_path: Path) -> None:
+    model = parser.parse_model(
+        """
+        <ir_version: 9, opset_import: ["" : 17]>
+        g (float[n, 64] x) => (int64[2, k] y) { z = NonZero(x) y = Identity(z) }
+        """
+    )
+    path = tmp_path / "nonzero.onnx"
+    onnx.save(model, path)
+    (note,) = estimate(path).notes
+    assert note.endswith("count as nothing: the figure is a lower bound")
+
+
+def test_an_unknown_operator_leaves_its_values_out(tmp_path: Path) -> None:
+    text = TEXT.replace('"" : 17', '"" : 17, "other" : 1').replace("Sigmoid(a)", "other.Thing(a)")
+    path = tmp_path / "unknown.onnx"
+    onnx.save(parser.parse_model(text), path)
+    found = estimate(path)
+    assert found.notes
+    assert found.point.peak_bytes > 0
+
+
+def test_measured_points_correct_the_others(chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = estimate(chain, dims={"n": [64, 256, 512]})
+    known = {point.dims["n"]: point.peak_bytes for point in before.points}
+    asked = []
+
+    def measured(path: Path, sizes: Mapping[str, int], *rest: object) -> int:
+        asked.append(sizes["n"])
+        return 2 * known[sizes["n"]] + MIB
+
+    monkeypatch.setattr(module, "_measured", measured)
+    found = memdiag.estimate(chain, dims={"n": [64, 256, 512]}, measure=True)
+    assert asked == [64, 512, 256]
+    assert [point.peak_bytes for point in found.points] == [
+        pytest.approx(2 * size + MIB, abs=2) for size in known.values()
+    ]
+    held_out = [each for each in found.calibration if each.is_held_out]
+    assert [each.dims["n"] for each in held_out] == [256]
+    assert held_out[0].corrected_bytes == pytest.approx(held_out[0].measured_bytes, abs=2)
+    assert held_out[0].estimated_bytes == known[256]
+
+
+def test_one_point_is_measured_for_real(chain: Path) -> None:
+    found = memdiag.estimate(chain, dims={"n": 512}, measure=True)
+    (point,) = found.calibration
+    assert not point.is_held_out
+    assert found.point.peak_bytes == point.measured_bytes == point.corrected_bytes
+    # An input of 8 MiB is read before; the first value and the sum are 8 MiB each at least.
+    assert point.measured_bytes > 16 * MIB
+
+
+def test_a_point_that_does_not_fit_into_the_machine_is_not_run(
+    chain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_measured", lambda *arguments: pytest.fail("it was run"))
+    with pytest.raises(UsageError, match="Give smaller sizes"):
+        memdiag.estimate(chain, dims={"n": [1, 1 << 30]}, measure=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"dims": {"m": 1}}, "unknown dimension 'm': the model has n"),
+        ({"dims": {"n": -1}}, "'n' must be 0 or greater, not -1"),
+        ({"dims": {"n": [1, -1]}}, "'n' must be 0 or greater, not -1"),
+        ({"dims": {"n": (8, 1)}}, "8..1 is not a range of sizes"),
+        ({"dims": {"n": []}}, "has no size"),
+        ({"dims": {"n": [1, "x"]}}, "dims must be numbers by name"),
+        ({"dims": {"n": list(range(1, 66))}}, "65 combinations of sizes are too many"),
+        ({"dims": ["n"]}, "dims must be sizes by name"),
+        ({"fit_bytes": 0}, "--fit must be greater than 0"),
+        ({"runs": -1}, "--runs must be 0 or greater"),
+        ({"optimization_level": "most"}, "there is no optimization level 'most'"),
+        ({"session_options": {"enable_mem_pattern": "maybe"}}, "takes true or false, not 'maybe'"),
+        ({"load_from": "url"}, "load_from cannot be 'url'"),
+        ({"disabled_optimizers": "ConstantFolding"}, "must be a list of names"),
+    ],
+)
+def test_bad_arguments_are_refused(
+    chain: Path, arguments: Mapping[str, object], words: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        estimate(chain, **arguments)
+    assert words in str(refused.value)
+
+
+def test_measurements_are_of_the_installed_release(chain: Path) -> None:
+    with pytest.raises(UsageError, match="Leave out --for-onnxruntime"):
+        memdiag.estimate(chain, for_onnxruntime="1.19.0", measure=True)
+
+
+def test_a_damaged_file_is_an_error(chain: Path) -> None:
+    chain.write_bytes(chain.read_bytes()[:-20])
+    with pytest.raises(ModelError):
+        estimate(chain)
+
+
+def test_the_size_of_the_weights_does_not_matter(tmp_path: Path) -> None:
+    side, count = 16384, 60
+    nodes, weights = [], []
+    for index in range(count):
+        weight = TensorProto(name=f"w{index}", data_type=TensorProto.FLOAT, dims=[side, side])
+        weight.data_location = TensorProto.EXTERNAL
+        entries = {"location": "w.bin", "offset": index * GIB, "length": GIB}
+        for key, value in entries.items():
+            weight.external_data.add(key=key, value=str(value))
+        weights.append(weight)
+        nodes.append(helper.make_node("MatMul", [f"h{index}", f"w{index}"], [f"h{index + 1}"]))
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", side])
+        for name in ("h0", f"h{count}")
+    ]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
+    path = tmp_path / "large.onnx"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
+    )
+    with (tmp_path / "w.bin").open("wb") as file:
+        os.truncate(file.fileno(), count * GIB)  # sparse
+    process = psutil.Process()
+    before = process.memory_info().rss
+    found = estimate(path)
+    assert process.memory_info().rss - before < 100 * MIB
+    assert found.duration_s < 1
+    assert found.point.peak_bytes >= count * GIB
+
+
+def test_sample_models_have_estimates(sample_model: Callable[..., Path]) -> None:
+    found = estimate(sample_model("tied_if"), fit_bytes=GIB)
+    weights = memdiag.inspect(sample_model("tied_if")).weight_bytes
+    assert found.point.peak_bytes > weights > 500 * KIB
+    assert found.fits[0].fits

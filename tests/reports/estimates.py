@@ -1,0 +1,219 @@
+"""Estimates with made-up figures that hang together."""
+
+import msgspec
+
+from memdiag.records.dimension import Dimension
+from memdiag.records.estimate import (
+    Calibration,
+    Estimate,
+    EstimatedPhase,
+    EstimatedPoint,
+    EstimatedTerm,
+    Fit,
+    Formula,
+    FormulaTerm,
+    LiveTensor,
+    TermName,
+)
+from memdiag.records.phases import PhaseName
+from memdiag.units import MIB
+
+LIMIT = 400 * MIB
+
+
+def terms(**sizes: int) -> tuple[EstimatedTerm, ...]:
+    """Return terms of sizes in MiB; the weights name the largest one."""
+    names: dict[str, TermName] = {
+        "weights": "weights",
+        "converted": "weight being converted",
+        "packed": "packed weights",
+        "activations": "activations",
+        "block": "planned block",
+    }
+    return tuple(
+        EstimatedTerm(
+            name=names[name], bytes=size * MIB, largest="embed.weight" if name == "weights" else ""
+        )
+        for name, size in sizes.items()
+    )
+
+
+def phase(
+    name: PhaseName,
+    peak: tuple[EstimatedTerm, ...],
+    kept: tuple[EstimatedTerm, ...],
+    cause: str = "",
+) -> EstimatedPhase:
+    """Return a phase whose sizes are the sums of its terms."""
+    return EstimatedPhase(
+        name=name,
+        peak_bytes=sum(term.bytes for term in peak),
+        kept_bytes=sum(term.bytes for term in kept),
+        cause=cause,
+        peak_terms=peak,
+        kept_terms=kept,
+    )
+
+
+def point(batch: int = 1, tokens: int = 128) -> EstimatedPoint:
+    """Return a point: 100 MiB of weights, 200 MiB while loading, a MiB for 32 tokens."""
+    activations = batch * tokens // 32
+    weights = terms(weights=100)
+    run = terms(weights=100, packed=50, activations=activations)
+    steady = (*run, *terms(block=activations))
+    phases = (
+        phase("optimize", terms(weights=100, converted=100), weights, "embed.weight"),
+        phase("first_run", run, run, "layer/MatMul"),
+        phase("steady", steady, steady),
+    )
+    largest = max(phases, key=lambda each: each.peak_bytes)
+    return EstimatedPoint(
+        dims={"batch": batch, "tokens": tokens},
+        peak_bytes=largest.peak_bytes,
+        peak_phase=largest.name,
+        steady_bytes=phases[-1].kept_bytes,
+        low_bytes=largest.peak_bytes - 10 * MIB,
+        high_bytes=largest.peak_bytes + 10 * MIB,
+        phases=phases,
+        live=(
+            LiveTensor(
+                name="scores",
+                dtype="float",
+                shape=(batch, 8, tokens, tokens),
+                bytes=32 * batch * tokens * tokens,
+                producer="layer/MatMul",
+                last_use="layer/Softmax",
+            ),
+        ),
+    )
+
+
+def dimension(name: str, size: int, role: str) -> Dimension:
+    """Return a free dimension."""
+    return Dimension(name=name, size=size, role=role, source="chosen", reason="by its name")
+
+
+def single(baseline_bytes: int | None = None) -> Estimate:
+    """Return an estimate at one point."""
+    return Estimate(
+        model="models/encoder.onnx",
+        onnxruntime="1.32.0",
+        options={},
+        load_from="path",
+        runs=10,
+        baseline_bytes=baseline_bytes,
+        dimensions=(dimension("batch", 1, "batch"), dimension("tokens", 128, "sequence")),
+        points=(point(),),
+        duration_s=0.2,
+    )
+
+
+def grid() -> Estimate:
+    """Return an estimate at two times three sizes, with a formula and a limit."""
+    return msgspec.structs.replace(
+        single(),
+        points=tuple(point(batch, tokens) for batch in (1, 16) for tokens in (128, 256, 512)),
+        formula=Formula(
+            terms=(
+                FormulaTerm(coefficient=150.0 * MIB, powers={}),
+                FormulaTerm(coefficient=65536.0, powers={"batch": 1, "tokens": 1}),
+                FormulaTerm(coefficient=12.5, powers={"tokens": 2}),
+            ),
+            at_least_bytes=200 * MIB,
+            largest_error_bytes=3 * MIB,
+        ),
+        fits=(fit("batch", 31), fit("batch", 62, "enable_mem_pattern=0"), fit("tokens", 4000)),
+        notes=("2 values have sizes that depend on the data",),
+    )
+
+
+def line() -> Estimate:
+    """Return an estimate at three sizes of one dimension."""
+    return msgspec.structs.replace(
+        single(), points=tuple(point(batch) for batch in (1, 32, 64)), fits=(fit("batch", 31),)
+    )
+
+
+def measured() -> Estimate:
+    """Return an estimate that was corrected by measured points."""
+    calibration = tuple(
+        Calibration(
+            dims={"batch": batch, "tokens": 128},
+            estimated_bytes=estimated * MIB,
+            corrected_bytes=corrected * MIB,
+            measured_bytes=measured * MIB,
+            is_held_out=batch == 32,
+        )
+        for batch, estimated, corrected, measured in (
+            (1, 200, 210, 210),
+            (32, 406, 420, 400),
+            (64, 662, 700, 700),
+        )
+    )
+    return msgspec.structs.replace(line(), calibration=calibration)
+
+
+def fit(dim: str, size: int, *options: str, fits: bool = True, is_largest: bool = True) -> Fit:
+    """Return a size of a dimension that fits into `LIMIT`, or does not."""
+    return Fit(
+        dim=dim,
+        dims={"batch": 1, "tokens": 128, dim: size},
+        peak_bytes=398 * MIB if fits else 450 * MIB,
+        limit_bytes=LIMIT,
+        options=options,
+        fits=fits,
+        is_largest=is_largest,
+    )
+
+
+def hostile(name: str) -> Estimate:
+    """Return an estimate all of whose names are `name`."""
+    made = grid()
+
+    def renamed(sizes: dict[str, int]) -> dict[str, int]:
+        return {name if key == "batch" else key: size for key, size in sizes.items()}
+
+    def of_terms(terms: tuple[EstimatedTerm, ...]) -> tuple[EstimatedTerm, ...]:
+        return tuple(msgspec.structs.replace(term, largest=name) for term in terms)
+
+    def of_point(point: EstimatedPoint) -> EstimatedPoint:
+        phases = tuple(
+            msgspec.structs.replace(
+                each,
+                cause=name,
+                peak_terms=of_terms(each.peak_terms),
+                kept_terms=of_terms(each.kept_terms),
+            )
+            for each in point.phases
+        )
+        live = tuple(
+            msgspec.structs.replace(each, name=name, dtype=name, producer=name, last_use=name)
+            for each in point.live
+        )
+        return msgspec.structs.replace(point, dims=renamed(point.dims), phases=phases, live=live)
+
+    return msgspec.structs.replace(
+        made,
+        model=name,
+        onnxruntime=name,
+        options={name: name},
+        disabled_optimizers=(name,),
+        dimensions=(dimension(name, 1, "size"), made.dimensions[1]),
+        points=tuple(map(of_point, made.points)),
+        formula=Formula(
+            terms=(FormulaTerm(coefficient=5.0, powers={name: 1}),),
+            at_least_bytes=0,
+            largest_error_bytes=0,
+        ),
+        fits=(Fit(dim=name, dims={name: 1}, peak_bytes=1, limit_bytes=2, options=(name,)),),
+        calibration=(
+            Calibration(
+                dims={name: 1, "tokens": 128},
+                estimated_bytes=1,
+                corrected_bytes=2,
+                measured_bytes=3,
+                is_held_out=True,
+            ),
+        ),
+        notes=(name,),
+    )

@@ -1,0 +1,207 @@
+"""Estimates on a terminal, in Markdown, as a page, as a picture, and for other programs."""
+
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from memdiag.api.load import load
+from memdiag.errors import RecordError
+from memdiag.records import codec
+from memdiag.records.estimate import Estimate, Fit
+from memdiag.reports import report_of
+from memdiag.reports.estimate.chart import estimate_chart
+from memdiag.reports.estimate.machine_formats import csv, resources
+from memdiag.reports.estimate.sentences import fit_lines, formula_text, interval_text
+from memdiag.reports.estimate.tables import TERM_COLORS, point_grid
+from memdiag.reports.palette import kinds
+from memdiag.units import GIB, MIB
+from tests.reports import estimates
+
+BASELINE = 50 * MIB
+
+
+def summary(estimate: Estimate, *, quiet: bool = False) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    report_of(estimate).print_summary(estimate, console, quiet=quiet)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def words(estimate: Estimate) -> str:
+    return " ".join(summary(estimate).split())
+
+
+def test_the_first_line_is_the_answer() -> None:
+    assert " ".join(summary(estimates.single(), quiet=True).split()) == (
+        "encoder.onnx needs 200 MiB at its peak (190 to 210 MiB) and 158 MiB after that, at"
+        " batch 1 × sequence 128 (--dim tokens=N,batch=N), under onnxruntime 1.32.0: predicted,"
+        " not measured."
+    )
+
+
+def test_with_a_known_process_the_answer_is_the_total() -> None:
+    text = words(estimates.single(BASELINE))
+    assert "needs 250 MiB at its peak (240 to 260 MiB) and 208 MiB after that" in text
+    assert "That includes 50 MiB of Python" in text
+    assert "optimize 200 MiB 100 MiB 250 MiB 150 MiB embed.weight" in text
+    assert "are not included: their size is not known" in words(estimates.single())
+
+
+def test_an_upper_bound_has_no_interval() -> None:
+    upper = msgspec.structs.replace(estimates.single(), is_upper=True)
+    assert "needs at most 200 MiB at its peak and 158 MiB after that" in words(upper)
+
+
+def test_phases_parts_and_tensors_are_listed() -> None:
+    text = words(estimates.single())
+    assert "first_run 154 MiB 154 MiB layer/MatMul" in text
+    assert "weights 100 MiB 100 MiB embed.weight" in text
+    assert "weight being converted 100 MiB " in text
+    assert "scores float 1×8×128×128 512 KiB layer/MatMul layer/Softmax" in text
+
+
+def test_sizes_are_a_grid_with_a_mark_where_they_do_not_fit() -> None:
+    text = summary(estimates.grid())
+    (heading,) = [line for line in text.splitlines() if line.endswith(" 512")]
+    assert heading.split() == ["peak", "tokens", "128", "256", "512"]
+    (row,) = [line for line in text.splitlines() if line.startswith("batch 16")]
+    assert row.split() == ["batch", "16", "278", "MiB", "406", "MiB", "✗", "662", "MiB", "✗"]
+    assert point_grid(estimates.line()) is None
+    assert "batch peak interval" in " ".join(summary(estimates.line()).split())
+
+
+def test_the_formula_has_powers_a_bound_and_its_error() -> None:
+    formula = estimates.grid().formula
+    assert formula is not None
+    assert formula_text(formula) == (
+        "peak = 150 MiB + 64 KiB·batch·tokens + 12.5 B·tokens², but at least 200 MiB (loading);"
+        " within 3.0 MiB of every point"
+    )
+    exact = msgspec.structs.replace(formula, largest_error_bytes=0, at_least_bytes=0)
+    assert formula_text(exact).endswith("tokens²; exact at every point")
+
+
+@pytest.mark.parametrize(
+    ("fit", "text"),
+    [
+        (
+            estimates.fit("batch", 31),
+            "fits into 400 MiB: up to batch 31 at tokens 128 (peak 398 MiB)",
+        ),
+        (
+            estimates.fit("batch", 62, "enable_mem_pattern=0"),
+            "with enable_mem_pattern=0: up to batch 62 at tokens 128 (peak 398 MiB)",
+        ),
+        (
+            estimates.fit("tokens", 512, is_largest=False),
+            "fits into 400 MiB: up to tokens 512 or more (the search ended there) at batch 1 (peak"
+            " 398 MiB)",
+        ),
+        (
+            estimates.fit("batch", 1, fits=False),
+            "does not fit into 400 MiB even at batch 1 × tokens 128: the peak is 450 MiB",
+        ),
+        (
+            Fit(dim="", dims={}, peak_bytes=MIB, limit_bytes=2 * MIB),
+            "fits into 2.0 MiB: the peak is 1.0 MiB",
+        ),
+    ],
+)
+def test_what_fits_is_a_sentence(fit: Fit, text: str) -> None:
+    record = msgspec.structs.replace(estimates.single(), fits=(fit,))
+    assert [line.strip() for line in fit_lines(record)] == [text]
+
+
+def test_measured_points_state_the_error_that_is_left() -> None:
+    text = words(estimates.measured())
+    assert "predicted, and corrected by measurements" in text
+    assert (
+        "measured at batch 32 × tokens 128, and not used for the correction: 400 MiB, corrected"
+        " estimate 420 MiB (+5.0 %), before the correction 406 MiB" in text
+    )
+    assert "measured at batch 1 × tokens 128: 210 MiB, predicted 200 MiB (-4.8 %)" in text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (190 * MIB, 210 * MIB, "190 to 210 MiB"),
+        (1000 * MIB, GIB + 300 * MIB, "1,000 MiB to 1.29 GiB"),
+        (0, MIB, "0 B to 1.0 MiB"),
+    ],
+)
+def test_an_interval_names_its_unit_once(low: int, high: int, text: str) -> None:
+    assert interval_text(low, high) == text
+
+
+def test_csv_has_a_row_for_each_point() -> None:
+    lines = csv(estimates.grid()).splitlines()
+    assert lines[0] == "batch,tokens,peak_bytes,peak_phase,steady_bytes,low_bytes,high_bytes"
+    assert lines[1] == f"1,128,{200 * MIB},optimize,{158 * MIB},{190 * MIB},{210 * MIB}"
+    assert len(lines) == 7
+
+
+def test_a_container_gets_the_largest_point() -> None:
+    text = resources(estimates.grid())
+    assert "# encoder.onnx at batch 16 × tokens 512, onnxruntime 1.32.0: predicted" in text
+    assert "# Add the memory of Python" in text
+    assert text.endswith(
+        "resources:\n  requests:\n    memory: 662Mi\n  limits:\n    memory: 672Mi\n"
+    )
+    known = resources(estimates.single(BASELINE + 1))
+    assert "Includes 51Mi of Python" in known
+    assert "memory: 209Mi" in known  # rounded up
+    assert "memory: 261Mi" in known
+
+
+def test_every_part_has_a_colour_of_its_own() -> None:
+    assert len(set(TERM_COLORS.values())) == len(TERM_COLORS)
+    assert set(TERM_COLORS.values()) <= kinds("light").keys()
+
+
+def test_bars_add_up_to_the_peaks() -> None:
+    chart = estimate_chart(estimates.grid())
+    totals = [sum(sizes) for sizes in zip(*(t.peak_bytes for t in chart.terms), strict=True)]
+    assert totals == [each.peak_bytes for each in estimates.point().phases]
+    sizes = chart.sizes
+    assert sizes is not None
+    # The dimension with more sizes is across.
+    assert (sizes.x_name, sizes.x, sizes.y_name, sizes.y) == (
+        "tokens",
+        (128, 256, 512),
+        "batch",
+        (1, 16),
+    )
+    assert sizes.peak_bytes[1][2] == 662 * MIB
+    assert estimate_chart(estimates.single()).sizes is None
+
+
+@pytest.mark.parametrize("name", ["single", "line", "grid", "measured"])
+def test_all_reports_can_be_written_and_read_again(name: str, tmp_path: Path) -> None:
+    record: Estimate = getattr(estimates, name)()
+    report = report_of(record)
+    written = report.write(record, tmp_path, report.default_formats())
+    assert {path.name for path in written} == {
+        "estimate.json",
+        "report.html",
+        "report.md",
+        "estimate.png",
+    }
+    assert load(tmp_path) == record
+    markdown = (tmp_path / "report.md").read_text()
+    assert "| optimize | 200 MiB |" in markdown.replace("**", "")
+    page = (tmp_path / "report.html").read_text()
+    assert ('id="size-chart"' in page) == (name != "single")
+    assert 'id="phase-chart"' in page
+
+
+def test_a_record_without_its_peak_is_refused() -> None:
+    record = estimates.single()
+    for points in ((), (msgspec.structs.replace(record.point, peak_phase="prepack"),)):
+        broken = msgspec.json.decode(codec.encode(record))
+        broken["points"] = msgspec.to_builtins(points)
+        with pytest.raises(RecordError, match="point"):
+            codec.decode(msgspec.json.encode(broken), Estimate)
