@@ -163,8 +163,6 @@ def _figures(profile: Profile) -> dict[str, Any]:
         "peak": profile.peak_rss_bytes,
         "peak_phase": profile.peak_phase,
         "steady": profile.steady_rss_bytes,
-        "steady_anonymous": profile.steady.anonymous_bytes,
-        "steady_file": profile.steady.file_bytes,
         "retained": profile.allocator_retained_bytes,
         "inputs": {each.name: each.shape for each in profile.inputs},
         "phases": {
@@ -298,9 +296,7 @@ def fit(found: Sequence[Comparison]) -> str:
     return "\n".join([*lines, "}", "", "BASELINES: dict[Runtime, int] = {", *baselines, "}"])
 
 
-def _line(
-    runtime: Runtime, name: PhaseName, rows: Sequence[Comparison]
-) -> tuple[int, int] | None:
+def _line(runtime: Runtime, name: PhaseName, rows: Sequence[Comparison]) -> tuple[int, int] | None:
     counts, rests = [], []
     for each in rows:
         # Architectures whose weights are all equal are not typical.
@@ -347,8 +343,9 @@ def tables(found: Sequence[Comparison], apart: frozenset[str]) -> str:
         )
         above = statistics.median(each.peak / each.estimate.peak_bytes - 1 for each in loose)
         parts.append(
-            f"With malloc as glibc comes, {inside:.0%} of {len(loose)} peaks are inside the interval"
-            f" and {below:.0%} below the upper bound; the median is {above:+.1%} above the estimate."
+            f"With malloc as glibc comes, {inside:.0%} of {len(loose)} peaks are inside the"
+            f" interval and {below:.0%} below the upper bound. Half of them are more than"
+            f" {above:.0%} above the estimate."
         )
     misses = sorted((each for each in pinned if each.error > 0.05), key=lambda each: -each.error)
     by_model: dict[str, list[Comparison]] = {}
@@ -365,7 +362,7 @@ def tables(found: Sequence[Comparison], apart: frozenset[str]) -> str:
                     str(len(each)),
                     f"{each[0].error:.0%}",
                     f"{(each[0].estimate.peak_bytes - each[0].peak) / MIB:+.1f}",
-                    f"{each[0].case.onnxruntime}, {each[0].case.storage}, {each[0].case.sizes_name}",
+                    ", ".join(each[0].case[2:5]),
                 ]
                 for model, each in by_model.items()
             ],

@@ -80,7 +80,8 @@ def estimate(
         disabled_optimizers: names of graph transformers to leave out.
         load_from: create the session from the path, or from the bytes of the file.
         runs: number of runs after the first one; each may read other rows of mapped embeddings.
-        upper: the points are the upper ends of the interval rather than the most probable values.
+        upper: the points are upper bounds, also for a malloc that keeps freed blocks, rather than
+            the most probable values.
         fit_bytes: find the largest size of each dimension whose peak is at most this limit, with
             the process before the session if its size is known.
         measure: run the model at up to three of the points, and correct all points by the result.
@@ -231,10 +232,10 @@ def _baseline(runtime: Runtime) -> int | None:
 
 
 def _upper(point: EstimatedPoint) -> EstimatedPoint:
-    """Return `point` with the upper end of the interval as its peak."""
-    ratio = point.high_bytes / max(1, point.peak_bytes)
+    """Return `point` with its upper bound as its peak."""
+    ratio = point.upper_bytes / max(1, point.peak_bytes)
     return msgspec.structs.replace(
-        point, peak_bytes=point.high_bytes, steady_bytes=round(ratio * point.steady_bytes)
+        point, peak_bytes=point.upper_bytes, steady_bytes=round(ratio * point.steady_bytes)
     )
 
 

@@ -104,14 +104,13 @@ class Shapes:
         for name, kind in self.of_scope(scope).items():
             if id(kind) not in known:
                 _, symbols = self._symbols.get(id(kind), (kind, ()))
-                axes = kind.shape
-                if axes is not None and symbols:
-                    pairs = zip(axes, symbols, strict=True)
+                if kind.shape is not None and symbols:
+                    pairs = zip(kind.shape, symbols, strict=True)
                     known[id(kind)] = tuple(
                         (symbol or None) if size is None else size for size, symbol in pairs
                     )
                 else:
-                    known[id(kind)] = axes
+                    known[id(kind)] = kind.shape
             axes = known[id(kind)]
             if axes is not None:
                 found[name] = axes

@@ -168,6 +168,7 @@ def activation_peak(
         folds: the folded nodes, which are not executed.
         declared: the types without the given sizes; from `shapes` by default.
         sizes: the sizes of the free dimensions.
+        runtime: the release.
     """
     declared = declared or shapes.as_declared
     simulation = _Simulation(graphs, shapes, declared, folds, sizes, runtime)
@@ -282,7 +283,11 @@ class _Simulation:
         for step, node in enumerate(nodes):
             for each in taken[step]:
                 yield Request(keys[id(each)], each.nbytes, is_planned[id(each)])
-            for inner in self._inner_scopes(scope, node.source if node.is_of_model else None) if depth < MAX_DEPTH else ():
+            for inner in (
+                self._inner_scopes(scope, node.source if node.is_of_model else None)
+                if depth < MAX_DEPTH
+                else ()
+            ):
                 yield from self.requests_of(inner, depth + 1)
             scratch = [(next(self._keys), size) for size in scratch_bytes(node, types)]
             for key, size in scratch:

@@ -3,13 +3,13 @@
 The runtime's BFC arena takes regions from the system, the first of 1 MiB and later ones of twice
 the size, up to 1 GiB, and divides them into chunks. A request takes the smallest free chunk that is
 large enough; the rest becomes a chunk of its own if the chunk is at least twice as large as the
-request, or the rest has 128 MiB or more. Free neighbours are merged. Regions are never returned, but
-only the pages that were written are resident: `Arena.resident_bytes`.
+request, or the rest has 128 MiB or more. Free neighbours are merged. Regions are never returned,
+but only the pages that were written are resident: `Arena.resident_bytes`.
 
 The first run of an input shape takes a chunk for each value. Later runs take one block for all
-values whose sizes are known, in which the values have the places that a best-fit planner gave them:
-`planned_block`. See onnxruntime/core/framework, bfc_arena.cc and mem_pattern_planner.h; the sizes of
-regions are those that the runtime's log states (tests/ort/test_arena.py).
+values whose sizes are known, in which the values have the places that a best-fit planner gave
+them: `planned_block`. See onnxruntime/core/framework, bfc_arena.cc and mem_pattern_planner.h; the
+sizes of regions are those that the runtime's log states (tests/ort/test_arena.py).
 """
 
 from bisect import bisect_left, insort
@@ -75,8 +75,8 @@ class Arena:
     def __init__(self) -> None:
         self.held_bytes = 0
         self._next_region = FIRST_REGION
-        # Size, region and start. Of equal chunks the one at the lower address is taken: later regions
-        # are below earlier ones, so regions have numbers from 0 down.
+        # Size, region and start. Of equal chunks the one at the lower address is taken: later
+        # regions are below earlier ones, so regions have numbers from 0 down.
         self._free: list[tuple[int, int, int]] = []
         self._chunks: dict[tuple[int, int], _Chunk] = {}
         self._used: dict[int, _Chunk] = {}

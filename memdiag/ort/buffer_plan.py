@@ -79,7 +79,9 @@ class BufferPlan:
         self._fusions = fusions
         self._by_name: dict[str, Buffer] = {}
         self._free: dict[_Kind, list[Buffer]] = defaultdict(list)
-        self._reads_left = Counter(chain(scope.outputs, chain.from_iterable(node.input for node in nodes)))
+        self._reads_left = Counter(
+            chain(scope.outputs, chain.from_iterable(node.input for node in nodes))
+        )
         for step, node in enumerate(nodes):
             for output_index, name in enumerate(node.output):
                 if name:
@@ -126,9 +128,10 @@ class BufferPlan:
         """Return the input's buffer that the first output of `node` overwrites; None without."""
         for name in self._overwritable(node):
             buffer = self._by_name.get(name)
-            if buffer is not None and buffer.reads_left == 1 and kind in (buffer.kind, None):
-                if kind is not None or node.overwrites:
-                    return buffer
+            if buffer is None or buffer.reads_left != 1:
+                continue
+            if node.overwrites or (kind is not None and kind == buffer.kind):
+                return buffer
         return None
 
     def _passes_input_on(self, node: ExecutedNode) -> bool:

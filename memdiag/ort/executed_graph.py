@@ -6,9 +6,10 @@ Only what changes the memory of values is followed, at the optimization level AL
   into the Conv.
 - Gathers and Slices that together cover an axis of a value become one Split.
 - Convolutions of 4-D values compute blocks of channels (the domain com.microsoft.nchwc). A
-  ReorderInput brings a value into blocks, a ReorderOutput back; pooling, sums, products, activations
-  and concatenations between such convolutions work on blocks as well. Channels are padded to whole
-  blocks. A sum is merged into the Conv that computes a summand, which writes over the other one.
+  ReorderInput brings a value into blocks, a ReorderOutput back; pooling, sums, products,
+  activations and concatenations between such convolutions work on blocks as well. Channels are
+  padded to whole blocks. A sum is merged into the Conv that computes a summand, which writes over
+  the other one.
 
 Read from onnxruntime 1.20 to 1.32 (core/optimizer/nchwc_transformer.cc and others), and compared
 with the graphs that these releases save (tests/ort/test_executed_graph.py).
@@ -108,7 +109,7 @@ class ExecutedGraph:
         self.nodes = [
             ExecutedNode(node.op_type, tuple(reads(node)), tuple(node.output), node, node.index)
             for node in scope.nodes
-            if is_computed[node.index]
+            if is_computed[node.index] and any(node.output)
         ]
         self._next_index = len(scope.nodes)
         self._outputs = frozenset(scope.outputs)
@@ -157,7 +158,7 @@ class ExecutedGraph:
             node.output[0]: node.input[0]
             for node in self.nodes
             if node.op_type in _WITHOUT_EFFECT
-            and node.output
+            and node.input
             and node.output[0] not in self._outputs
             and node.input[0] not in self._scope.inputs
         }
@@ -174,11 +175,13 @@ class ExecutedGraph:
 
     def _expand_hard_swish(self) -> None:
         """Replace each HardSwish by a HardSigmoid and a product, as its definition does."""
-        for node in [node for node in self.nodes if node.op_type == "HardSwish"]:
+        swishes = [node for node in self.nodes if node.op_type == "HardSwish"]
+        for node in (each for each in swishes if len(each.input) == 1):
             new = f"{node.output[0]}\0sigmoid"
-            for table in (self.types, self.axes):
-                if node.output[0] in table:
-                    table[new] = table[node.output[0]]  # type: ignore[index, assignment]
+            if node.output[0] in self.types:
+                self.types[new] = self.types[node.output[0]]
+            if node.output[0] in self.axes:
+                self.axes[new] = self.axes[node.output[0]]
             (given,) = node.input
             index = self.take_index()
             self.nodes.append(ExecutedNode("HardSigmoid", (given,), (new,), node.source, index))
@@ -188,7 +191,7 @@ class ExecutedGraph:
     def _remove(self, removes: Callable[[Node], bool]) -> None:
         """Merge nodes into their readers, which read what the merged nodes read."""
         removed = {
-            node.output[0]: node for node in self.nodes if node.output and removes(node.source)
+            node.output[0]: node for node in self.nodes if node.output[0] and removes(node.source)
         }
         if not removed:
             return
@@ -232,7 +235,7 @@ class ExecutedGraph:
         """Merge what follows a Conv into it, as long as it alone reads the result."""
         removed: set[int] = set()
         for conv in self.nodes:
-            if conv.op_type not in _CONVOLUTIONS or not conv.output:
+            if conv.op_type not in _CONVOLUTIONS:
                 continue
             while not conv.is_fused:
                 node = self.only_reader(conv.output[0])
@@ -285,15 +288,15 @@ class ExecutedGraph:
     ) -> tuple[int, int, int] | None:
         """Return axis, start and end of the part of `name` that a Gather or Slice reads."""
         source = node.source
-        if not source.input or source.input[0] != name or source.subgraphs:
+        if len(source.input) < 2 or source.input[0] != name or source.subgraphs or not shape:
             return None
         if node.op_type == "Gather":
             axis = integer(source, "axis", 0) % len(shape)
-            index = self._integers(source.input[1])
-            if index is None or len(index) != 1 or self._rank(source.input[1]):
+            index, size = self._integers(source.input[1]), shape[axis]
+            if index is None or len(index) != 1 or self._rank(source.input[1]) or not size:
                 return None
-            size = shape[axis] or 0
-            return axis, index[0] % size if size else 0, (index[0] % size if size else 0) + 1
+            start = index[0] % size
+            return axis, start, start + 1
         if node.op_type == "Slice" and len(source.input) >= 4:
             values = [self._integers(each) for each in source.input[1:] if each]
             if any(each is None or len(each) != 1 for each in values):
@@ -303,7 +306,7 @@ class ExecutedGraph:
             size = shape[axis]
             if size is None or step not in ([], [1]):
                 return None
-            return axis, *slice(start, end).indices(size)[:2]
+            return (axis, *slice(start, end).indices(size)[:2])
         return None
 
     def _split_node(
@@ -334,9 +337,7 @@ class ExecutedGraph:
         for name in split.output:
             if name.endswith("\0split"):
                 original = name.removesuffix("\0split")
-                yield ExecutedNode(
-                    "Squeeze", (name,), (original,), split.source, self.take_index()
-                )
+                yield ExecutedNode("Squeeze", (name,), (original,), split.source, self.take_index())
 
     def _integers(self, name: str) -> list[int] | None:
         values = small_constant(self._scope, name)
@@ -414,6 +415,8 @@ class _Blocks:
     def _convolution(self, node: ExecutedNode) -> bool:
         graph = self._graph
         source, scope = node.source, graph._scope
+        if len(source.input) < 2:
+            return False
         kind = graph.type_of(node.output[0])
         weight = graph.type_of(source.input[1])
         if kind is None or kind.shape is None or len(kind.shape) != _IMAGE_RANK:
@@ -452,7 +455,7 @@ class _Blocks:
         return self._reordered[name]
 
     def _pool(self, node: ExecutedNode) -> bool:
-        name = node.input[0]
+        name = node.source.input[0] if node.source.input else ""
         kind = self._graph.type_of(name)
         if kind is None or kind.shape is None or len(kind.shape) != _IMAGE_RANK:
             return False
@@ -538,7 +541,9 @@ class _Blocks:
         for value in values:
             value.left -= 1
         kind = self._graph.type_of(node.output[0])
-        channels = kind.shape[1] if kind is not None and kind.shape and len(kind.shape) > 1 else None
+        channels = (
+            kind.shape[1] if kind is not None and kind.shape and len(kind.shape) > 1 else None
+        )
         self._add_blocked(node, node.op_type, given, channels or values[0].channels)
         return True
 

@@ -107,6 +107,7 @@ class LiveConstant:
 
     @property
     def nbytes(self) -> int:
+        """All its bytes."""
         return self.private_bytes + self.mapped_bytes
 
     @property
@@ -248,7 +249,9 @@ class Loading:
                 kept.append(each)
                 continue
             for use in scaled:
-                new = SessionConstant(uses=(use,), content_key=(each.constant.content_key, use.node))
+                new = SessionConstant(
+                    uses=(use,), content_key=(each.constant.content_key, use.node)
+                )
                 fused.append(LiveConstant(use.node.output[0], new, "fused weights", each.nbytes, 0))
                 timeline.note(
                     "optimize",

@@ -6,6 +6,7 @@ fitted to measurements by ``python -m benchmarks.estimates --fit``, on the part 
 may be looked at (docs/estimates.md): x86-64 wheels from PyPI, with telemetry off.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from memdiag.ort.runtime import Runtime
@@ -103,6 +104,7 @@ def baseline_bytes(runtime: Runtime) -> int:
     return BASELINES[_measured(runtime, BASELINES)]
 
 
-def _measured(runtime: Runtime, table: dict[Runtime, object]) -> Runtime:
-    older = [release for release in table if release[:2] <= runtime[:2]]
-    return max(older, default=min(table))
+def _measured(runtime: Runtime, table: Iterable[Runtime]) -> Runtime:
+    releases = sorted(table)
+    older = [release for release in releases if release[:2] <= runtime[:2]]
+    return older[-1] if older else releases[0]

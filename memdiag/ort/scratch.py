@@ -46,13 +46,13 @@ def _one_output(node: ExecutedNode, types: Types) -> list[int]:
 
 def _quantized_input(node: ExecutedNode, types: Types) -> list[int]:
     """The left operand in 8 bits."""
-    return [prod(_shape(types, node.input[0]))]
+    return [prod(_shape(types, node.input[0]))] if node.input else []
 
 
 def _recurrent(gates: int) -> Callable[[ExecutedNode, Types], list[int]]:
     def buffers(node: ExecutedNode, types: Types) -> list[int]:
         """For each direction the gates of all steps; for the reverse one its input and output."""
-        shape = _shape(types, node.source.input[0])
+        shape = _shape(types, node.source.input[0]) if node.source.input else ()
         if len(shape) != 3:
             return []
         steps, batch, width = shape
@@ -76,16 +76,10 @@ def _direction(node: ExecutedNode) -> str:
     return "forward"
 
 
-def _unfolded(node: ExecutedNode, types: Types) -> list[int]:
-    """The unfolded input of one image and one group, unless the filter is a point."""
-    weight, output = _shape(types, node.source.input[1]), _shape(types, node.output[0])
-    if len(weight) < 3 or len(output) != len(weight) or prod(weight[2:]) == 1:
-        return []
-    return [prod(weight[1:]) * prod(output[2:]) * _FLOAT]
-
-
 def _columns(node: ExecutedNode, types: Types) -> list[int]:
     """The columns of one image of a ConvTranspose."""
+    if len(node.source.input) < 2:
+        return []
     weight, given = _shape(types, node.source.input[1]), _shape(types, node.source.input[0])
     if len(weight) < 3 or len(given) != len(weight):
         return []

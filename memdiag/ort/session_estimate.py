@@ -35,8 +35,8 @@ FAULT_BYTES = 64 << 10
 """Pages that the kernel maps at once around a page of a file that is read: 16 of 4 KiB."""
 
 LOW, HIGH = 0.08, 0.09
-"""How far the interval goes below and above the estimate, as shares: with malloc pinned, nineteen in
-twenty measured peaks are inside (docs/estimates.md)."""
+"""How far the interval goes below and above the estimate, as shares: with malloc pinned, nineteen
+in twenty measured peaks are inside (docs/estimates.md)."""
 
 UPPER = 0.5
 """How far the upper bound is above the estimate, as a share: what malloc keeps as glibc comes is
@@ -155,9 +155,7 @@ class SessionEstimate:
         for each in self._loading.mapped:
             uses = [use for use in each.constant.uses if use.buffer is None]
             nbytes = each.mapped_bytes
-            if uses and all(
-                use.node.op_type in GATHERING and use.input_index == 0 for use in uses
-            ):
+            if uses and all(use.node.op_type in GATHERING and use.input_index == 0 for use in uses):
                 rows = sum(_count(shapes, use.scope, use.node.input[1]) for use in uses)
                 parts = max(1.0, nbytes / FAULT_BYTES)
                 nbytes = round(nbytes * (1 - exp(-rows * runs / parts)))

@@ -74,6 +74,7 @@ def point(batch: int = 1, tokens: int = 128) -> EstimatedPoint:
         steady_bytes=phases[-1].kept_bytes,
         low_bytes=largest.peak_bytes - 10 * MIB,
         high_bytes=largest.peak_bytes + 10 * MIB,
+        upper_bytes=largest.peak_bytes + 20 * MIB,
         phases=phases,
         live=(
             LiveTensor(

@@ -43,7 +43,8 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument(
         "--upper",
         action="store_true",
-        help="Print the upper ends of the intervals rather than the most probable figures.",
+        help="Print upper bounds, also for a malloc that keeps freed blocks."
+        " By default the most probable figures are printed.",
     )
     group.add_argument(
         "--measure",

@@ -32,7 +32,7 @@ def csv(estimate: Estimate) -> str:
 def resources(estimate: Estimate) -> str:
     """Return the ``resources`` of a container for the point that needs most memory.
 
-    The request is the memory after the runs, the limit the upper end of the peak.
+    The request is the memory after the runs, the limit the upper bound of the peak.
     """
     estimate = codec.escaped(estimate)
     point, base = estimate.largest, estimate.baseline_bytes
@@ -43,7 +43,7 @@ def resources(estimate: Estimate) -> str:
         if base is None
         else f"Includes {_mebibytes(base)} of {BEFORE}."
     )
-    limit = max(point.high_bytes, point.peak_bytes)
+    limit = max(point.upper_bytes, point.peak_bytes)
     return (
         f"# {model_file(estimate.model)}{at}, onnxruntime {plain(estimate.onnxruntime)}: {how} by"
         " memdiag estimate.\n"
