@@ -322,7 +322,7 @@ class _Simulation:
             self._declared.axes_of_scope(scope),
             fusions.removes,
         )
-        nodes = _execution_order(graph)
+        nodes = graph.in_order()
         plan = BufferPlan(
             scope,
             nodes,
@@ -384,28 +384,3 @@ class _RunningTotal:
             total += self._next.nbytes
             self._next = next(self._remaining, None)
         return total
-
-
-def _execution_order(graph: ExecutedGraph) -> list[ExecutedNode]:
-    """Return the executed nodes in the runtime's order. Nodes in cycles are left out."""
-    producers_of: dict[int, list[int]] = {}
-    by_index = {node.index: node for node in graph.nodes}
-    producers = {name: node for node in graph.nodes for name in node.output if name}
-    read: set[int] = set()
-    for node in graph.nodes:
-        found = {producers[name].index for name in node.input if name in producers} - {node.index}
-        read |= found
-        producers_of[node.index] = sorted(found)
-    # Depth first: an index below 0 is the complement of a node whose producers are all in order.
-    pending = sorted(by_index.keys() - read)
-    seen: set[int] = set()
-    order: list[ExecutedNode] = []
-    while pending:
-        index = pending.pop()
-        if index < 0:
-            order.append(by_index[~index])
-        elif index not in seen:
-            seen.add(index)
-            pending.append(~index)
-            pending.extend(each for each in producers_of[index] if each not in seen)
-    return order

@@ -114,7 +114,8 @@ class ExecutedGraph:
         self._next_index = len(scope.nodes)
         self._outputs = frozenset(scope.outputs)
         computed = (name for node in self.nodes for name in node.output)
-        self._variables = frozenset((*computed, *scope.inputs))
+        given = (name for name in scope.inputs if not self._is_weight(name))
+        self._variables = frozenset((*computed, *given))
         self._index()
         self._rename()
         self._remove(removes)
@@ -134,6 +135,10 @@ class ExecutedGraph:
             for name in node.input:
                 self._readers.setdefault(name, []).append(node)
 
+    def in_order(self) -> list[ExecutedNode]:
+        """Return the nodes in the order in which the runtime executes them."""
+        return _in_order(self.nodes)
+
     def only_reader(self, name: str) -> ExecutedNode | None:
         """Return the node that alone reads a value, which no caller gets; None without one."""
         readers = self._readers.get(name, ())
@@ -146,6 +151,11 @@ class ExecutedGraph:
     def type_of(self, name: str) -> TensorType | None:
         """Return the type of a value."""
         return self.types.get(name)
+
+    def _is_weight(self, name: str) -> bool:
+        """Return whether an input is a weight that no caller can override."""
+        weight = self._graphs.weight(self._scope, name)
+        return weight is not None and not self._graphs.is_overridable(weight)
 
     def take_index(self) -> int:
         """Return the index of a new node."""
@@ -239,7 +249,7 @@ class ExecutedGraph:
                 continue
             while not conv.is_fused:
                 node = self.only_reader(conv.output[0])
-                if node is None or len(node.output) != 1 or node.source.subgraphs:
+                if node is None or any(node.output[1:]) or node.source.subgraphs:
                     break
                 others = [name for name in node.input if name and name != conv.output[0]]
                 is_scale = node.op_type in ("BatchNormalization", "Mul", "Add") and all(
@@ -250,7 +260,7 @@ class ExecutedGraph:
                 conv.is_fused = node.op_type in _ACTIVATIONS and all(map(self.is_constant, others))
                 if not (is_scale or conv.is_fused):
                     break
-                conv.output = node.output
+                conv.output = node.output[:1]
                 self._producers[node.output[0]] = conv
                 removed.add(id(node))
         self.nodes = [node for node in self.nodes if id(node) not in removed]
@@ -288,7 +298,7 @@ class ExecutedGraph:
     ) -> tuple[int, int, int] | None:
         """Return axis, start and end of the part of `name` that a Gather or Slice reads."""
         source = node.source
-        if len(source.input) < 2 or source.input[0] != name or source.subgraphs or not shape:
+        if len(source.input) < 2 or node.input[0] != name or source.subgraphs or not shape:
             return None
         if node.op_type == "Gather":
             axis = integer(source, "axis", 0) % len(shape)
@@ -384,7 +394,8 @@ class _Blocks:
     def rewrite(self) -> None:
         """Rewrite the graph."""
         graph = self._graph
-        for node in sorted(graph.nodes, key=lambda each: each.index):
+        # New nodes get their indices in this order, on which their own order depends.
+        for node in graph.in_order():
             if not self._rewritten(node):
                 self._nodes.append(node)
         for name, value in self._blocked.items():
@@ -430,7 +441,7 @@ class _Blocks:
         buffer = packed_buffer(graph._graphs, graph._runtime, use, dtype, shape)
         if buffer is None or buffer.kind != "reordered":
             return False
-        name = source.input[0]
+        name = node.input[0]
         groups = integer(source, "group", 1)
         has_plain_input = groups == 1 and shape[1] < NCHWC
         if name in self._blocked:
@@ -455,7 +466,7 @@ class _Blocks:
         return self._reordered[name]
 
     def _pool(self, node: ExecutedNode) -> bool:
-        name = node.source.input[0] if node.source.input else ""
+        name = node.input[0] if node.input else ""
         kind = self._graph.type_of(name)
         if kind is None or kind.shape is None or len(kind.shape) != _IMAGE_RANK:
             return False
@@ -522,9 +533,9 @@ class _Blocks:
     def _concat(self, node: ExecutedNode) -> bool:
         if integer(node.source, "axis", 0) != 1:
             return False
-        if any(name not in self._blocked for name in node.source.input):
+        if any(name not in self._blocked for name in node.input):
             return False
-        values = [self._blocked[name] for name in node.source.input]
+        values = [self._blocked[name] for name in node.input]
         if any(value.channels % NCHWC for value in values):
             return False
         return self._as_blocks(node, values)
@@ -587,6 +598,31 @@ class _Blocks:
             graph.types[new] = kind._replace(shape=(batch, padded, *sides))
             if axes is not None:
                 graph.axes[new] = (axes[0], padded, *axes[2:])
+
+
+def _in_order(nodes: Sequence[ExecutedNode]) -> list[ExecutedNode]:
+    """Return the executed nodes in the runtime's order. Nodes in cycles are left out."""
+    producers_of: dict[int, list[int]] = {}
+    by_index = {node.index: node for node in nodes}
+    producers = {name: node for node in nodes for name in node.output if name}
+    read: set[int] = set()
+    for node in nodes:
+        found = {producers[name].index for name in node.input if name in producers} - {node.index}
+        read |= found
+        producers_of[node.index] = sorted(found)
+    # Depth first: an index below 0 is the complement of a node whose producers are all in order.
+    pending = sorted(by_index.keys() - read)
+    seen: set[int] = set()
+    order: list[ExecutedNode] = []
+    while pending:
+        index = pending.pop()
+        if index < 0:
+            order.append(by_index[~index])
+        elif index not in seen:
+            seen.add(index)
+            pending.append(~index)
+            pending.extend(each for each in producers_of[index] if each not in seen)
+    return order
 
 
 def _known(shape: tuple[int | None, ...]) -> tuple[int, ...]:

@@ -52,7 +52,7 @@ def _quantized_input(node: ExecutedNode, types: Types) -> list[int]:
 def _recurrent(gates: int) -> Callable[[ExecutedNode, Types], list[int]]:
     def buffers(node: ExecutedNode, types: Types) -> list[int]:
         """For each direction the gates of all steps; for the reverse one its input and output."""
-        shape = _shape(types, node.source.input[0]) if node.source.input else ()
+        shape = _shape(types, node.input[0]) if node.input else ()
         if len(shape) != 3:
             return []
         steps, batch, width = shape
@@ -80,7 +80,7 @@ def _columns(node: ExecutedNode, types: Types) -> list[int]:
     """The columns of one image of a ConvTranspose."""
     if len(node.source.input) < 2:
         return []
-    weight, given = _shape(types, node.source.input[1]), _shape(types, node.source.input[0])
+    weight, given = _shape(types, node.source.input[1]), _shape(types, node.input[0])
     if len(weight) < 3 or len(given) != len(weight):
         return []
     return [prod(weight[1:]) * prod(given[2:]) * _FLOAT]
