@@ -76,12 +76,15 @@ def test_sizes_are_a_grid_with_a_mark_where_they_do_not_fit() -> None:
 def test_the_formula_has_powers_a_bound_and_its_error() -> None:
     formula = estimates.grid().formula
     assert formula is not None
-    assert formula_text(formula) == (
+    assert formula_text(formula, None) == (
         "peak = 150 MiB + 64 KiB·batch·tokens + 12.5 B·tokens², but at least 200 MiB (loading);"
         " within 3.0 MiB of every point"
     )
     exact = msgspec.structs.replace(formula, largest_error_bytes=0, at_least_bytes=0)
-    assert formula_text(exact).endswith("tokens²; exact at every point")
+    assert formula_text(exact, BASELINE) == (
+        "peak above the process before the session = 150 MiB + 64 KiB·batch·tokens +"
+        " 12.5 B·tokens²; exact at every point"
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,8 @@ def test_the_formula_has_powers_a_bound_and_its_error() -> None:
         ),
         (
             estimates.fit("batch", 1, fits=False),
-            "does not fit into 400 MiB even at batch 1 × tokens 128: the peak is 450 MiB",
+            "does not fit into 400 MiB even at batch 1 × tokens 128: the peak is 450 MiB; no"
+            " session option that was tried changes that",
         ),
         (
             Fit(dim="", dims={}, peak_bytes=MIB, limit_bytes=2 * MIB),
@@ -113,6 +117,16 @@ def test_the_formula_has_powers_a_bound_and_its_error() -> None:
 def test_what_fits_is_a_sentence(fit: Fit, text: str) -> None:
     record = msgspec.structs.replace(estimates.single(), fits=(fit,))
     assert [line.strip() for line in fit_lines(record)] == [text]
+
+
+def test_an_option_with_which_it_fits_follows_the_one_that_does_not() -> None:
+    fits = (
+        estimates.fit("batch", 1, fits=False),
+        estimates.fit("batch", 2, "enable_mem_pattern=0"),
+    )
+    lines = fit_lines(msgspec.structs.replace(estimates.single(), fits=fits))
+    assert lines[0].endswith("the peak is 450 MiB")
+    assert lines[1].startswith("  with enable_mem_pattern=0: up to batch 2")
 
 
 def test_measured_points_state_the_error_that_is_left() -> None:

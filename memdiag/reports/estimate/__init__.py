@@ -49,7 +49,10 @@ def show(
             console.print()
             line(console, title)
             print_table(console, table)
-    block(console, [formula_text(estimate.formula)] if estimate.formula else [])
+    block(
+        console,
+        [formula_text(estimate.formula, estimate.baseline_bytes)] if estimate.formula else [],
+    )
     block(console, fit_lines(estimate))
     block(console, calibration_lines(estimate))
     block(console, [f"note: {plain(note)}" for note in estimate.notes])
@@ -85,7 +88,10 @@ def markdown(estimate: Estimate) -> str:
             md.escape(answer.facts),
             md.section("Sizes", markdown_table(point_table(estimate))),
             md.section(
-                "Formula", md.escape(formula_text(estimate.formula)) if estimate.formula else ""
+                "Formula",
+                md.escape(formula_text(estimate.formula, estimate.baseline_bytes))
+                if estimate.formula
+                else "",
             ),
             md.section("What fits", md.bullets(text.strip() for text in fit_lines(estimate))),
             md.section("Measured", md.bullets(calibration_lines(estimate))),

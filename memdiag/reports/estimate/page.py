@@ -32,7 +32,9 @@ def render(estimate: Estimate, *, plotly: Plotly = "inline") -> bytes:
             "live": live_table(estimate),
             "points": point_table(estimate),
             "sizes": chart.sizes,
-            "formula": formula_text(estimate.formula) if estimate.formula else "",
+            "formula": formula_text(estimate.formula, estimate.baseline_bytes)
+            if estimate.formula
+            else "",
             "fits": tuple(text.strip() for text in fit_lines(estimate)),
             "measured": tuple(calibration_lines(estimate)),
             "notes": tuple(map(plain, estimate.notes)),

@@ -53,7 +53,7 @@ def estimate_headline(estimate: Estimate) -> Headline:
     return Headline(
         model=model_file(estimate.model),
         first=f"{first}: {how}.",
-        second=" ".join(text for text in (_points(estimate), _process(estimate)) if text),
+        second=" ".join(text for text in (_process(estimate), _points(estimate)) if text),
         facts=_facts(estimate),
     )
 
@@ -98,8 +98,11 @@ def sizes_text(estimate: Estimate, sizes: Mapping[str, int]) -> str:
     return " × ".join(listed) or plain(in_words(estimate.dimensions))
 
 
-def formula_text(formula: Formula) -> str:
-    """Return the formula with its largest error: ``peak = 198 MiB + 81 KiB·batch·seq …``."""
+def formula_text(formula: Formula, baseline_bytes: int | None) -> str:
+    """Return the formula with its largest error: ``peak = 198 MiB + 81 KiB·batch·seq …``.
+
+    Where other figures include the process before the session, it says that the formula does not.
+    """
     terms = []
     for term in formula.terms:
         factors = [plain(name) + ("²" if power == 2 else "") for name, power in term.powers.items()]
@@ -109,7 +112,8 @@ def formula_text(formula: Formula) -> str:
         text = f"{text}, but at least {format_size(formula.at_least_bytes)} (loading)"
     error = formula.largest_error_bytes
     within = f"within {format_size(error)} of every point" if error else "exact at every point"
-    return f"peak = {text}; {within}"
+    above = "" if baseline_bytes is None else " above the process before the session"
+    return f"peak{above} = {text}; {within}"
 
 
 def _coefficient(value: float) -> str:
@@ -126,7 +130,9 @@ def _fit_line(estimate: Estimate, fit: Fit) -> str:
     options = " and ".join(map(plain, fit.options))
     if not fit.fits:
         at = f" even at {sizes_text(estimate, fit.dims)}" if fit.dims else ""
-        return f"does not fit into {limit}{at}: the peak is {peak}"
+        helped = any(each.fits and each.dim == fit.dim for each in estimate.fits)
+        end = "" if helped else "; no session option that was tried changes that"
+        return f"does not fit into {limit}{at}: the peak is {peak}{end}"
     if not fit.dim:
         return f"fits into {limit}{f' with {options}' if options else ''}: the peak is {peak}"
     others = {name: size for name, size in fit.dims.items() if name != fit.dim}

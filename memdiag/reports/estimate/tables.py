@@ -22,10 +22,10 @@ TERM_COLORS: dict[str, str] = {
     "reordered filters": "reordered",
     "packed weights": "packed",
     "activations": "arena",
-    "planned block": "other_libraries",
+    "planned block": "allocator_retained",
     "unused arena": "unnamed",
     "kernel scratch": "mapped_files",
-    "freed heap": "allocator_retained",
+    "freed heap": "other_libraries",
 }
 """The kind of copy or owner whose colour each term has."""
 
