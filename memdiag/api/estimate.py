@@ -115,7 +115,7 @@ def estimate(
     with open_model(path) as file:
         on_progress("sizes")
         grid = size_grid(file, dims or {})
-        ctx = AnalysisContext(file, runtime, reads_weights=False)
+        ctx = AnalysisContext(file, runtime, sizes=grid.at({}), reads_weights=False)
         session = SessionEstimate(ctx, options)
         on_progress("memory")
         points = tuple(session.at(sizes) for sizes in grid.points())

@@ -12,7 +12,7 @@ channels).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import nlargest
 from itertools import chain, count
@@ -121,8 +121,7 @@ def activation_bytes(model: ModelFile, sizes: Mapping[str, int]) -> int:
     shapes = infer_shapes(model, graphs, sizes, [])
     # Any release serves for an estimate, and none needs to be installed here.
     folds = fold_constants(graphs, shapes, NEWEST_MEASURED)
-    sizes_given = sizes.values()
-    return activation_peak(graphs, shapes, folds, declared=shapes, sizes=sizes_given).peak_bytes
+    return simulate_run(graphs, shapes, folds, declared=shapes).peak.peak_bytes
 
 
 def total_bytes(graphs: GraphIndex, shapes: Shapes, sizes: Mapping[str, int]) -> int | None:
@@ -151,47 +150,40 @@ def total_bytes(graphs: GraphIndex, shapes: Shapes, sizes: Mapping[str, int]) ->
     return total
 
 
-def activation_peak(
+class Run(NamedTuple):
+    """What a run takes.
+
+    Attributes:
+        peak: the most memory that its values take at once.
+        requests: its requests to the arena, in order. A subgraph runs once. Its values, working
+            memory of kernels and the outputs of the model have no place in the block that later
+            runs take.
+    """
+
+    peak: ActivationPeak
+    requests: tuple[Request, ...]
+
+
+def simulate_run(
     graphs: GraphIndex,
     shapes: Shapes,
     folds: Folds,
     *,
     declared: Shapes | None = None,
-    sizes: Collection[int] = (),
     runtime: Runtime = NEWEST_MEASURED,
-) -> ActivationPeak:
-    """Return the most memory that the activations of a model take at once.
+) -> Run:
+    """Return what one run of a model takes.
 
     Args:
         graphs: the model.
         shapes: the types of its values at certain sizes of the free dimensions.
         folds: the folded nodes, which are not executed.
         declared: the types without the given sizes; from `shapes` by default.
-        sizes: the sizes of the free dimensions.
         runtime: the release.
     """
-    declared = declared or shapes.as_declared
-    simulation = _Simulation(graphs, shapes, declared, folds, sizes, runtime)
-    return simulation.peak_of(graphs.main, 0)
-
-
-def run_requests(
-    graphs: GraphIndex,
-    shapes: Shapes,
-    folds: Folds,
-    *,
-    declared: Shapes | None = None,
-    sizes: Collection[int] = (),
-    runtime: Runtime = NEWEST_MEASURED,
-) -> list[Request]:
-    """Return the requests of one run to the arena, in order; the arguments are `activation_peak`'s.
-
-    A subgraph runs once. Its values, and the outputs of the model, have no place in the block that
-    later runs take.
-    """
-    declared = declared or shapes.as_declared
-    simulation = _Simulation(graphs, shapes, declared, folds, sizes, runtime)
-    return list(simulation.requests_of(graphs.main, 0))
+    simulation = _Simulation(graphs, shapes, declared or shapes.as_declared, folds, runtime)
+    peak = simulation.peak_of(graphs.main, 0)
+    return Run(peak, tuple(simulation.requests_of(graphs.main, 0)))
 
 
 class _Simulation:
@@ -203,12 +195,10 @@ class _Simulation:
         shapes: Shapes,
         declared: Shapes,
         folds: Folds,
-        sizes: Collection[int],
         runtime: Runtime,
     ) -> None:
         self._graphs, self._runtime = graphs, runtime
         self._shapes, self._declared = shapes, declared
-        self._sizes = frozenset(sizes)
         self._folds = folds
         # Of a function's calls, `graphs` and `shapes` have the first one only.
         self._functions: dict[FunctionKey, Scope] = {
@@ -218,6 +208,7 @@ class _Simulation:
         }
         self._peaks: dict[Scope, ActivationPeak] = {}
         self._keys = count()
+        self._plans: dict[Scope, _Plan] = {}
         self._captured: dict[Scope, tuple[str, ...]] = {}
 
     def peak_of(self, scope: Scope, depth: int) -> ActivationPeak:
@@ -299,11 +290,13 @@ class _Simulation:
         for each in freed[len(nodes)]:
             yield Request(keys[id(each)], 0, is_planned[id(each)])
 
-    def _plan(
-        self, scope: Scope
-    ) -> tuple[list[ExecutedNode], BufferPlan, Mapping[str, TensorType]]:
-        """Return the nodes of `scope` in the order in which they run, the buffers of their values,
-        and the types of these."""
+    def _plan(self, scope: Scope) -> "_Plan":
+        """Return the nodes of `scope` in the order in which they run, and their buffers."""
+        if scope not in self._plans:
+            self._plans[scope] = self._new_plan(scope)
+        return self._plans[scope]
+
+    def _new_plan(self, scope: Scope) -> "_Plan":
         reads = partial(self._names_read, scope)
         is_computed = self._is_computed(scope)
         fusions = ActivationFusions(
@@ -330,7 +323,7 @@ class _Simulation:
             graph.axes,
             fusions,
         )
-        return nodes, plan, graph.types
+        return _Plan(nodes, plan, graph.types)
 
     def _simulate(self, scope: Scope, depth: int) -> ActivationPeak:
         """Execute the nodes of `scope` one by one, and return the peak."""
@@ -367,6 +360,14 @@ class _Simulation:
         )
         live = nlargest(MAX_LISTED, chain(live_here, inner.live), key=_nbytes)
         return ActivationPeak(peak_bytes, scope, nodes[step].source, tuple(live), largest, unknown)
+
+
+class _Plan(NamedTuple):
+    """The executed nodes of a graph in order, the buffers of their values, and their types."""
+
+    nodes: list[ExecutedNode]
+    buffers: BufferPlan
+    types: Mapping[str, TensorType]
 
 
 class _RunningTotal:

@@ -9,7 +9,7 @@ from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import Reader, readers
 from memdiag.model.shapes import Shapes, infer_shapes
-from memdiag.ort.activations import ActivationPeak, activation_peak, total_bytes
+from memdiag.ort.activations import ActivationPeak, Run, simulate_run, total_bytes
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_memory import PredictedSession
@@ -49,7 +49,7 @@ class AnalysisContext:
         self.sizes = dict(sizes or {})
         self.notes: list[str] = []
         self._readers: dict[Weight, tuple[Reader, ...]] = {}
-        self._activations: dict[frozenset[tuple[str, int]], ActivationPeak] = {}
+        self._runs: dict[frozenset[tuple[str, int]], Run] = {}
         self._last_shapes: tuple[dict[str, int], Shapes] | None = None
 
     @cached_property
@@ -124,20 +124,22 @@ class AnalysisContext:
             self._last_shapes = dict(sizes), infer_shapes(self.model, self.graphs, sizes, [])
         return self._last_shapes[1]
 
-    def activations(self, sizes: Mapping[str, int]) -> ActivationPeak:
-        """Return the most memory that activations take at `sizes` of the free dimensions."""
+    def run(self, sizes: Mapping[str, int]) -> Run:
+        """Return what a run takes at `sizes` of the free dimensions."""
         key = frozenset(sizes.items())
-        if key not in self._activations:
-            shapes = self.shapes_at(sizes)
-            self._activations[key] = activation_peak(
+        if key not in self._runs:
+            self._runs[key] = simulate_run(
                 self.graphs,
-                shapes,
+                self.shapes_at(sizes),
                 self.folds,
                 declared=self.shapes.as_declared,
-                sizes=sizes.values(),
                 runtime=self.runtime,
             )
-        return self._activations[key]
+        return self._runs[key]
+
+    def activations(self, sizes: Mapping[str, int]) -> ActivationPeak:
+        """Return the most memory that activations take at `sizes` of the free dimensions."""
+        return self.run(sizes).peak
 
     def activations_may_exceed(self, nbytes: float, sizes: Mapping[str, int]) -> bool:
         """Return whether `activations` may find more than `nbytes`: without simulating a run."""

@@ -25,7 +25,7 @@ from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
 from memdiag.model.index_ranges import small_constant
 from memdiag.model.tensor_types import TensorType
 from memdiag.ort.prepacking import NCHWC, packed_buffer
-from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE, MORE_BLOCKS_SINCE
+from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE, MAX_POOL_UNPADDED_SINCE, MORE_BLOCKS_SINCE
 from memdiag.ort.runtime import Runtime
 
 _CONVOLUTIONS = ("Conv", "FusedConv")
@@ -122,6 +122,7 @@ class ExecutedGraph:
         if runtime < HARD_SWISH_FUSED_SINCE:
             self._expand_hard_swish()
         if any(node.op_type in _CONVOLUTIONS for node in self.nodes):
+            self._merge_pads()
             self._merge_into_convolutions()
             if has_blocks:
                 _Blocks(self).rewrite()
@@ -240,6 +241,26 @@ class ExecutedGraph:
         return node.op_type == "Add" and any(
             kind is not None and kind.shape not in (None, (), (1,)) for kind in kinds
         )
+
+    def _merge_pads(self) -> None:
+        """Merge a Pad of zeros around images into the Conv or pooling that alone reads it."""
+        readers = ["Conv", "AveragePool"]
+        if self._runtime < MAX_POOL_UNPADDED_SINCE:
+            readers.append("MaxPool")
+        removed: set[int] = set()
+        for node in self.nodes:
+            reader = self.only_reader(node.output[0]) if node.op_type == "Pad" else None
+            if reader is None or reader.op_type not in readers or len(node.source.input) < 2:
+                continue
+            pads = self._integers(node.source.input[1])
+            half = len(pads or ()) // 2
+            if not pads or min(pads) < 0 or any((*pads[:2], *pads[half : half + 2])):
+                continue
+            names = {node.output[0]: node.input[0]}
+            reader.input = tuple(names.get(name, name) for name in reader.input)
+            removed.add(id(node))
+        self.nodes = [node for node in self.nodes if id(node) not in removed]
+        self._index()
 
     def _merge_into_convolutions(self) -> None:
         """Merge what follows a Conv into it, as long as it alone reads the result."""
@@ -419,9 +440,13 @@ class _Blocks:
             return self._concat(node)
         if node.op_type == "Transpose" and integers(node.source, "perm") == _TO_NHWC:
             return self._transpose(node, blocked[0])
-        if node.op_type == "Resize":
+        if node.op_type == "Resize" and self._has_constant_scales(node):
             return self._as_blocks(node, blocked[:1])
         return False
+
+    def _has_constant_scales(self, node: ExecutedNode) -> bool:
+        given = node.source.input
+        return len(given) > 2 and self._graph.is_constant(given[2]) and not any(given[3:])
 
     def _convolution(self, node: ExecutedNode) -> bool:
         graph = self._graph

@@ -168,7 +168,9 @@ class Loading:
 
     def _weight(self, loaded: LoadedWeight) -> LiveConstant:
         name = qualified_name(loaded.weight)
-        return LiveConstant(name, loaded, "weights", loaded.private_bytes, loaded.mapped_bytes)
+        is_late = self._session.runtime < WEIGHTS_CONVERTED_SINCE
+        term: TermName = "model file" if is_late else "weights"
+        return LiveConstant(name, loaded, term, loaded.private_bytes, loaded.mapped_bytes)
 
     def _parse(self, loaded: Sequence[LoadedWeight]) -> None:
         """Parse the file; nodes that contain subgraphs are copied."""
@@ -228,7 +230,7 @@ class Loading:
         timeline.note("optimize", {"operands of folding": max(0, dropped)}, cause)
         for each in loaded:
             if not each.uses and not each.is_exposed:
-                self._drop("weights", each.private_bytes)
+                self._drop(self._weight(each).term, each.private_bytes)
         return live
 
     def _fuse(self, live: list[LiveConstant]) -> list[LiveConstant]:
@@ -298,7 +300,10 @@ class Loading:
         if runtime < WEIGHTS_CONVERTED_SINCE:
             largest = max(live, key=lambda each: each.private_bytes, default=None)
             now["model file"] = self._model.file_bytes if self._from_bytes else 0
-            now["weights"] = sum(each.private_bytes for each in live if each.term == "weights")
+            for each in live:
+                if each.term == "model file":
+                    each.term = "weights"
+                    now["weights"] += each.private_bytes
             if largest is not None:
                 timeline.note(
                     "initialize", {"weight being converted": largest.private_bytes}, largest.name

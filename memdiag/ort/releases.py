@@ -132,6 +132,10 @@ MORE_BLOCKS_SINCE = Runtime(1, 28)
 """HardSigmoid, Gelu, and products with a number for each channel work on blocks of channels between
 convolutions. Tried: 1.24.4 does not, 1.28.0 does."""
 
+MAX_POOL_UNPADDED_SINCE = Runtime(1, 32)
+"""A Pad is no longer merged into the MaxPool behind it. Tried: 1.31.1 merges it, 1.32.0 does
+not."""
+
 HARD_SWISH_FUSED_SINCE = Runtime(1, 31)
 """A HardSwish is merged into the Conv before it. Tried: 1.31.1 and 1.32.0 do, 1.28.0 does not."""
 

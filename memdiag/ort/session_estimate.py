@@ -6,7 +6,7 @@ takes beside them (`overheads`). Nothing is run and no weight is read.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp
@@ -15,7 +15,7 @@ from typing import Literal
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.model.graph_index import Scope
 from memdiag.model.shapes import Shapes
-from memdiag.ort.activations import ActivationPeak, run_requests
+from memdiag.ort.activations import ActivationPeak
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import Arena, Request, planned_block
 from memdiag.ort.loading import Loading, Timeline
@@ -85,15 +85,7 @@ class SessionEstimate:
         ctx, options = self._ctx, self._options
         timeline = self._load()
         shapes = ctx.shapes_at(sizes)
-        activations = ctx.activations(sizes)
-        requests = run_requests(
-            ctx.graphs,
-            shapes,
-            ctx.folds,
-            declared=ctx.shapes.as_declared,
-            sizes=sizes.values(),
-            runtime=ctx.runtime,
-        )
+        activations, requests = ctx.run(sizes)
         loading = self._loading
         arena = loading.arena if options.has_arena else Arena()
         before = arena.resident_bytes
@@ -135,7 +127,7 @@ class SessionEstimate:
         self.__dict__.pop("_loading", None)  # the timeline of each point goes on from the loading
         return self._loading.run()
 
-    def _run_again(self, timeline: Timeline, arena: Arena, requests: list[Request]) -> None:
+    def _run_again(self, timeline: Timeline, arena: Arena, requests: Sequence[Request]) -> None:
         """Let the second run take the block that was planned in the first one."""
         if not self._options.has_pattern:
             return

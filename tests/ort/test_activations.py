@@ -9,7 +9,7 @@ from memdiag.model.graph_index import GraphIndex, Scope
 from memdiag.model.model_file import open_model
 from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
-from memdiag.ort.activations import ActivationPeak, activation_peak, total_bytes
+from memdiag.ort.activations import ActivationPeak, simulate_run, total_bytes
 from memdiag.ort.constant_folding import Fold, Folds
 
 HEADER = '<ir_version: 10, opset_import: ["": 17, "f": 1]>\n'
@@ -46,7 +46,7 @@ def alive(
                 if name in scope.producers
             ]
         )
-        return activation_peak(graphs, shapes, folds)
+        return simulate_run(graphs, shapes, folds).peak
 
 
 def graph(body: str) -> str:
@@ -227,4 +227,4 @@ def test_all_values_together_are_added_up_by_the_symbols_of_their_types(
         if total is not None:
             given = infer_shapes(model, graphs, {"N": 10}, [])
             assert total_bytes(graphs, given, {}) == total
-            assert activation_peak(graphs, given, Folds([])).peak_bytes <= total
+            assert simulate_run(graphs, given, Folds([])).peak.peak_bytes <= total

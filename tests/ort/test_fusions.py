@@ -8,7 +8,7 @@ import pytest
 from onnx import ModelProto, TensorProto
 
 from memdiag.model.model_file import open_model
-from memdiag.ort.activations import activation_peak
+from memdiag.ort.activations import simulate_run
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
 from tests.ort.test_activations_of_real_models import in_use
@@ -83,7 +83,7 @@ def dequantized() -> ModelProto:
 def predicted(path: Path) -> int:
     with open_model(path) as model:
         ctx = AnalysisContext(model, Runtime.installed())
-        return activation_peak(ctx.graphs, ctx.shapes, ctx.folds).peak_bytes
+        return simulate_run(ctx.graphs, ctx.shapes, ctx.folds).peak.peak_bytes
 
 
 @pytest.mark.parametrize("name", CASES)
