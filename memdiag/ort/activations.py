@@ -38,6 +38,9 @@ from memdiag.ort.scratch import scratch_bytes
 MAX_LISTED = 20
 """Maximum number of values in `ActivationPeak.live`."""
 
+MAX_CALLS = 10_000
+"""Subgraphs and calls of functions that are executed in a simulated run; more take nothing."""
+
 MAX_DEPTH = 50
 """Subgraphs and functions inside each other; only functions that call each other get there."""
 
@@ -186,6 +189,14 @@ def simulate_run(
     return Run(peak, tuple(simulation.requests_of(graphs.main, 0)))
 
 
+def executed_nodes(
+    graphs: GraphIndex, shapes: Shapes, folds: Folds, runtime: Runtime
+) -> list[ExecutedNode]:
+    """Return the nodes of the main graph that `runtime` executes, in order."""
+    simulation = _Simulation(graphs, shapes, shapes.as_declared, folds, runtime)
+    return simulation.nodes_of(graphs.main)
+
+
 class _Simulation:
     """One simulated run of a model. The body of a function is simulated once."""
 
@@ -209,6 +220,7 @@ class _Simulation:
         self._peaks: dict[Scope, ActivationPeak] = {}
         self._keys = count()
         self._plans: dict[Scope, _Plan] = {}
+        self._calls_left = MAX_CALLS
         self._captured: dict[Scope, tuple[str, ...]] = {}
 
     def peak_of(self, scope: Scope, depth: int) -> ActivationPeak:
@@ -274,12 +286,10 @@ class _Simulation:
         for step, node in enumerate(nodes):
             for each in taken[step]:
                 yield Request(keys[id(each)], each.nbytes, is_planned[id(each)])
-            for inner in (
-                self._inner_scopes(scope, node.source if node.is_of_model else None)
-                if depth < MAX_DEPTH
-                else ()
-            ):
-                yield from self.requests_of(inner, depth + 1)
+            for inner in self._inner_scopes(scope, node.source if node.is_of_model else None):
+                if depth < MAX_DEPTH and self._calls_left > 0:
+                    self._calls_left -= 1
+                    yield from self.requests_of(inner, depth + 1)
             scratch = [(next(self._keys), size) for size in scratch_bytes(node, types)]
             for key, size in scratch:
                 yield Request(key, size, is_planned=False)
@@ -289,6 +299,10 @@ class _Simulation:
                 yield Request(keys[id(each)], 0, is_planned[id(each)])
         for each in freed[len(nodes)]:
             yield Request(keys[id(each)], 0, is_planned[id(each)])
+
+    def nodes_of(self, scope: Scope) -> list[ExecutedNode]:
+        """Return the executed nodes of `scope` in order."""
+        return self._plan(scope).nodes
 
     def _plan(self, scope: Scope) -> "_Plan":
         """Return the nodes of `scope` in the order in which they run, and their buffers."""

@@ -124,9 +124,10 @@ class ExecutedGraph:
         if any(node.op_type in _CONVOLUTIONS for node in self.nodes):
             self._merge_pads()
             self._merge_into_convolutions()
-            if has_blocks:
-                _Blocks(self).rewrite()
-                self._index()
+        in_blocks = (*_CONVOLUTIONS, *_POOLS)
+        if has_blocks and any(node.op_type in in_blocks for node in self.nodes):
+            _Blocks(self).rewrite()
+            self._index()
         self._split()
 
     def _index(self) -> None:
@@ -176,7 +177,9 @@ class ExecutedGraph:
         if not names:
             return
         for name in names:
-            while names[name] in names:
+            seen = {name}  # damaged models have circles
+            while names[name] in names and names[name] not in seen:
+                seen.add(names[name])
                 names[name] = names[names[name]]
         self.nodes = [node for node in self.nodes if node.output[0] not in names]
         for node in self.nodes:
@@ -211,9 +214,12 @@ class ExecutedGraph:
             if any(name in removed for name in node.input):
                 names: dict[str, None] = {}
                 merged: list[ExecutedNode] = []
-                pending = list(reversed(node.input))
+                pending, seen = list(reversed(node.input)), set[str]()
                 while pending:
                     name = pending.pop()
+                    if name in seen:
+                        continue
+                    seen.add(name)
                     if name in removed:
                         merged.append(removed[name])
                         pending += reversed(removed[name].input)

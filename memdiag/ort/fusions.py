@@ -120,6 +120,7 @@ class ActivationFusions:
         self._type_of = type_of
         self._outputs = frozenset(scope.outputs)
         self._removed = bytearray(len(is_computed))
+        self._in_chain = bytearray(len(is_computed))
         for node in scope.nodes:
             if node.op_type in FUSION_CENTERS and is_computed[node.index]:
                 if node.op_type == "LayerNormalization":
@@ -192,7 +193,8 @@ class ActivationFusions:
         if node.op_type == "MatMul":
             if reader.op_type in ("Mul", "Div"):
                 return self._is_scale(reader, node.output[0])
-            return reader.op_type == "Add" and self._becomes_gemm(node)
+            is_sum = reader.op_type == "Add" and not self._removed[reader.index]
+            return is_sum and self._becomes_gemm(node)
         if reader.op_type == "MatMul":
             return node.op_type in ("Mul", "Div") and self._is_scale(node, "")
         if node.op_type == "Add" and reader.op_type == "Gelu":
@@ -201,7 +203,7 @@ class ActivationFusions:
 
     def _is_scale(self, node: Node, product: str) -> bool:
         """Return whether `node` multiplies `product`, or any value, by a constant number."""
-        if len(node.input) != 2:
+        if len(node.input) != 2 or self._in_chain[node.index]:
             return False
         factor = node.input[1] if product in ("", node.input[0]) else node.input[0]
         kind = self._type_of(factor)
@@ -251,6 +253,8 @@ class ActivationFusions:
                     chain[producer.index] = producer
                     pending.append(producer)
         for index in chain:
+            if len(chain) > 1:
+                self._in_chain[index] = 1
             if index != last.index:
                 self._removed[index] = 1
 

@@ -33,7 +33,7 @@ OVERHEADS: dict[Runtime, dict[PhaseName, Overhead]] = {
         "initialize": Overhead(6_885_231, 10_812),
         "prepack": Overhead(7_102_343, 9_215),
         "first_run": Overhead(7_782_516, 8_414),
-        "steady": Overhead(7_911_879, 8_408),
+        "steady": Overhead(7_902_128, 8_888),
     },
     Runtime(1, 22): {
         "parse": Overhead(2_348_588, 5_472),
@@ -41,8 +41,8 @@ OVERHEADS: dict[Runtime, dict[PhaseName, Overhead]] = {
         "constant_fold": Overhead(8_193_204, 6_594),
         "initialize": Overhead(8_655_586, 9_617),
         "prepack": Overhead(8_529_579, 9_504),
-        "first_run": Overhead(9_029_968, 9_105),
-        "steady": Overhead(9_178_800, 8_153),
+        "first_run": Overhead(9_029_941, 9_106),
+        "steady": Overhead(9_034_189, 9_819),
     },
     Runtime(1, 24): {
         "parse": Overhead(1_905_738, 5_703),
@@ -50,8 +50,8 @@ OVERHEADS: dict[Runtime, dict[PhaseName, Overhead]] = {
         "constant_fold": Overhead(8_340_598, 8_416),
         "initialize": Overhead(8_718_895, 9_327),
         "prepack": Overhead(8_612_461, 10_304),
-        "first_run": Overhead(9_475_632, 10_226),
-        "steady": Overhead(9_554_157, 10_469),
+        "first_run": Overhead(9_472_515, 10_195),
+        "steady": Overhead(9_468_831, 11_341),
     },
     Runtime(1, 28): {
         "parse": Overhead(2_085_798, 2_455),
@@ -59,8 +59,8 @@ OVERHEADS: dict[Runtime, dict[PhaseName, Overhead]] = {
         "constant_fold": Overhead(7_302_266, 8_176),
         "initialize": Overhead(7_790_272, 9_094),
         "prepack": Overhead(7_861_088, 9_297),
-        "first_run": Overhead(8_688_901, 10_335),
-        "steady": Overhead(8_841_490, 9_619),
+        "first_run": Overhead(8_705_874, 10_160),
+        "steady": Overhead(8_737_750, 10_641),
     },
     Runtime(1, 31): {
         "parse": Overhead(1_907_182, 5_954),
@@ -68,8 +68,8 @@ OVERHEADS: dict[Runtime, dict[PhaseName, Overhead]] = {
         "constant_fold": Overhead(9_280_874, 8_257),
         "initialize": Overhead(9_943_410, 8_990),
         "prepack": Overhead(9_927_892, 9_314),
-        "first_run": Overhead(11_011_728, 9_272),
-        "steady": Overhead(11_119_197, 9_412),
+        "first_run": Overhead(11_037_826, 8_978),
+        "steady": Overhead(10_992_362, 10_908),
     },
     Runtime(1, 32): {
         "parse": Overhead(2_006_614, 6_443),
@@ -78,7 +78,7 @@ OVERHEADS: dict[Runtime, dict[PhaseName, Overhead]] = {
         "initialize": Overhead(10_802_151, 9_848),
         "prepack": Overhead(10_827_882, 10_115),
         "first_run": Overhead(11_757_380, 10_646),
-        "steady": Overhead(11_848_395, 10_632),
+        "steady": Overhead(11_776_540, 11_291),
     },
 }
 """By release, the oldest first. A release without figures has those of the last one before it."""

@@ -13,6 +13,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import memdiag
 from memdiag.api import estimate as module
 from memdiag.errors import ModelError, UsageError
+from memdiag.ort import overheads
+from memdiag.ort.runtime import Runtime
 from memdiag.records.estimate import Estimate
 from memdiag.units import GIB, KIB, MIB
 
@@ -33,6 +35,13 @@ g (float[n, 4096] x) => (float[n, 4096] y) {
 
 def estimate(model: Path, **arguments: object) -> Estimate:
     return memdiag.estimate(model, for_onnxruntime=RELEASE, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def no_overheads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a session nor the process before it takes anything of its own."""
+    monkeypatch.setattr(overheads, "OVERHEADS", {Runtime(1, 32): {}})
+    monkeypatch.setattr(module, "_baseline", lambda runtime: None)
 
 
 @pytest.fixture
@@ -216,9 +225,9 @@ def test_other_options_are_named_in_a_note(weighted: Path) -> None:
 def test_upper_bounds_are_the_upper_ends(weighted: Path) -> None:
     usual, upper = estimate(weighted), estimate(weighted, upper=True)
     assert upper.is_upper
-    assert upper.point.peak_bytes == usual.point.high_bytes
+    assert upper.point.peak_bytes == usual.point.upper_bytes
     assert upper.point.steady_bytes > usual.point.steady_bytes
-    limit = usual.point.high_bytes - 1
+    limit = usual.point.upper_bytes - 1
     fits = [estimate(weighted, upper=each, fit_bytes=limit).fits[0].dims for each in (False, True)]
     assert fits[0] != fits[1]
 

@@ -1,0 +1,124 @@
+"""The rewritten graph beside the one that the runtime saves."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from memdiag.model.model_file import open_model
+from memdiag.ort.activations import executed_nodes
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.runtime import Runtime
+
+OPSET = '<ir_version: 9, opset_import: ["" : 20]>'
+IMAGE = "(float[n, 16, 8, 8] x) => (float[n, 16, 8, 8] y)"
+WITHOUT_MEMORY = {"Constant", "Shape", "Reshape", "Identity"}
+
+# Body of a graph from image to image, in which w0, w1 … are filters of 16 channels.
+CASES = {
+    "two convolutions": "a = Conv <pads=[1,1,1,1]> (x, w0) y = Conv <pads=[1,1,1,1]> (a, w1)",
+    "an activation": "a = Conv <pads=[1,1,1,1]> (x, w0) y = Relu (a)",
+    "an activation between": (
+        "a = Conv <pads=[1,1,1,1]> (x, w0) b = Relu (a) y = Conv <pads=[1,1,1,1]> (b, w1)"
+    ),
+    "an operator without blocks between": (
+        "a = Conv <pads=[1,1,1,1]> (x, w0) b = Erf (a) y = Conv <pads=[1,1,1,1]> (b, w1)"
+    ),
+    "a sum of two": (
+        "a = Conv <pads=[1,1,1,1]> (x, w0) b = Conv <pads=[1,1,1,1]> (x, w1) s = Add (a, b) "
+        "y = Relu (s)"
+    ),
+    "a sum with the input": "a = Conv <pads=[1,1,1,1]> (x, w0) y = Add (a, x)",
+    "pooling": (
+        "a = Conv <pads=[1,1,1,1]> (x, w0) y = MaxPool <kernel_shape=[3,3], pads=[1,1,1,1]> (a)"
+    ),
+    "pooling alone": "y = MaxPool <kernel_shape=[3,3], pads=[1,1,1,1]> (x)",
+    "concatenation": (
+        "a = Conv <pads=[1,1,1,1]> (x, w0) b = Conv <pads=[1,1,1,1]> (x, w1) "
+        "c = Concat <axis=1> (a, b) y = Conv <pads=[1,1,1,1]> (c, v2)"
+    ),
+    "padding": "p = Pad (x, pads) y = Conv (p, w0)",
+    "a filter of 3 channels": "s = Slice (x, zero, three, one) y = Conv <pads=[1,1,1,1]> (s, u3)",
+}
+
+
+def model(body: str, folder: Path) -> Path:
+    proto = onnx.parser.parse_model(f"{OPSET} g {IMAGE} {{{body}}}")
+    generator = np.random.default_rng(0)
+    filters = {f"w{index}": (16, 16, 3, 3) for index in range(3)}
+    filters |= {"v2": (16, 32, 3, 3), "u3": (16, 3, 3, 3)}
+    for name, shape in filters.items():
+        if name in body:
+            values = generator.standard_normal(shape).astype(np.float32)
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    numbers = {"pads": [0, 0, 1, 1, 0, 0, 1, 1], "zero": [0], "one": [1], "three": [3]}
+    for name, given in numbers.items():
+        if name in body:
+            tensor = onnx.numpy_helper.from_array(np.array(given, np.int64), name)
+            proto.graph.initializer.append(tensor)
+    path = folder / "model.onnx"
+    onnx.save(proto, path)
+    return path
+
+
+def saved(path: Path, folder: Path) -> Counter[str]:
+    """Return the operators of the graph that the runtime executes."""
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    nodes = onnx.load(options.optimized_model_filepath).graph.node
+    return Counter(node.op_type for node in nodes)
+
+
+def predicted(path: Path, version: str = onnxruntime.__version__) -> Counter[str]:
+    with open_model(path) as opened:
+        sizes = {"n": 2}
+        runtime = Runtime.parse(version)
+        ctx = AnalysisContext(opened, runtime, sizes=sizes, reads_weights=False)
+        return Counter(
+            node.op_type for node in executed_nodes(ctx.graphs, ctx.shapes, ctx.folds, runtime)
+        )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_runtime_executes_the_same_operators(name: str, tmp_path: Path) -> None:
+    path = model(CASES[name], tmp_path)
+    assert predicted(path) == saved(path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("body", "version", "operators"),
+    [
+        ("a = Conv <pads=[1,1,1,1]> (x, w0) y = HardSwish (a)", "1.24.4", {"HardSigmoid", "Mul"}),
+        ("a = Conv <pads=[1,1,1,1]> (x, w0) y = HardSwish (a)", "1.32.0", set()),
+    ],
+)
+def test_releases_differ(body: str, version: str, operators: set[str], tmp_path: Path) -> None:
+    found = predicted(model(body, tmp_path), version)
+    assert set(found) - {"Conv", "ReorderInput", "ReorderOutput"} == operators
+
+
+def test_parts_of_an_axis_become_one_split(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(
+        f"""{OPSET} g (float[n, 3, 8] x) => (float[n, 8] y) {{
+            a = Gather <axis=1> (x, i0) b = Gather <axis=1> (x, i1) c = Gather <axis=1> (x, i2)
+            d = Sin (a) e = Mul (b, c) y = Add (d, e)
+        }}"""
+    )
+    for index in range(3):
+        tensor = onnx.numpy_helper.from_array(np.array(index, np.int64), f"i{index}")
+        proto.graph.initializer.append(tensor)
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    found = predicted(path)
+    assert found == saved(path, tmp_path)
+    assert found["Split"] == 1
+    # Without one of them the axis is not covered.
+    del proto.graph.node[2]
+    proto.graph.node[3].input[1] = "b"
+    onnx.save(proto, path)
+    assert predicted(path)["Split"] == 0

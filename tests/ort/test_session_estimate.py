@@ -1,0 +1,119 @@
+"""Estimates of whole sessions beside profiles of real ones."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import ModelProto
+
+import memdiag
+from memdiag.model.model_file import open_model
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.runtime import Runtime
+from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
+from memdiag.records.estimate import EstimatedPoint
+from memdiag.units import MIB
+
+PINNED = {"MALLOC_MMAP_THRESHOLD_": "131072"}
+HEADER = '<ir_version: 9, opset_import: ["" : 17]>'
+
+# The body of a model from x [n, 256, 16, 16], or [n, 2048]; the shapes of its weights; and options.
+IMAGE = "g (float[n, 256, 16, 16] x) => (float[n, 256, 16, 16] y)"
+ROWS = "g (float[n, 2048] x) => (float[n, 2048] y)"
+Shapes = dict[str, tuple[int, ...]]
+CASES: dict[str, tuple[str, Shapes, dict[str, str]]] = {
+    "convolutions": (
+        f"{IMAGE} {{ a = Conv <pads=[1,1,1,1]> (x, w) b = Relu (a) "
+        "c = Conv <pads=[1,1,1,1]> (b, v) y = Add (c, a) }",
+        {"w": (1024, 256, 3, 3), "v": (256, 1024, 3, 3)},
+        {},
+    ),
+    "products": (
+        f"{ROWS} {{ a = MatMul (x, w) b = Relu (a) y = MatMul (b, v) }}",
+        {"w": (2048, 4096), "v": (4096, 2048)},
+        {},
+    ),
+    "products, not packed": (
+        f"{ROWS} {{ a = MatMul (x, w) b = Relu (a) y = MatMul (b, v) }}",
+        {"w": (2048, 4096), "v": (4096, 2048)},
+        {"session.disable_prepacking": "1"},
+    ),
+    "a folded transpose": (
+        f"{ROWS} {{ t = Transpose <perm=[1,0]> (w) y = MatMul (x, t) }}",
+        {"w": (2048, 2048)},
+        {},
+    ),
+}
+BATCH = 64
+
+
+def model(body: str, shapes: Shapes) -> ModelProto:
+    proto = onnx.parser.parse_model(f"{HEADER} {body}")
+    if "Conv" in body:
+        proto.graph.node[-1].input[1] = "x"  # the shapes of the sum must be equal
+    generator = np.random.default_rng(0)
+    for name, shape in shapes.items():
+        values = generator.standard_normal(shape, np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    return proto
+
+
+def estimated(path: Path, options: EstimateOptions) -> EstimatedPoint:
+    sizes = {"n": BATCH}
+    with open_model(path) as opened:
+        runtime = Runtime.parse(onnxruntime.__version__)
+        ctx = AnalysisContext(opened, runtime, sizes=sizes, reads_weights=False)
+        return SessionEstimate(ctx, options).at(sizes)
+
+
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_each_phase_takes_what_was_estimated(tmp_path: Path, name: str, external: bool) -> None:
+    body, shapes, session_options = CASES[name]
+    path = tmp_path / "model.onnx"
+    onnx.save(model(body, shapes), path, save_as_external_data=external, location="data")
+    prepacks = "session.disable_prepacking" not in session_options
+    found = estimated(path, EstimateOptions(prepacks=prepacks, runs=2))
+    profile = memdiag.profile(
+        path,
+        runs=2,
+        dims={"n": BATCH},
+        session_options=session_options,
+        environment=PINNED,
+        xray="none",
+        select=["MD301"],
+    )
+    measured = {phase.name: phase for phase in profile.phases}
+    base = profile.baseline_rss_bytes
+    for phase in found.phases:
+        if phase.name in measured:
+            peak = measured[phase.name].peak_rss_bytes - base
+            # Phases of some milliseconds: the boundary is noticed late on a busy machine.
+            if measured[phase.name].duration_s > 0.005:
+                assert phase.peak_bytes == pytest.approx(peak, rel=0.06, abs=4 * MIB), phase.name
+    peak = profile.peak_rss_bytes - base
+    assert found.peak_bytes == pytest.approx(peak, rel=0.05, abs=3 * MIB)
+    assert profile.steady_rss_bytes is not None
+    steady = profile.steady_rss_bytes - base
+    assert found.steady_bytes == pytest.approx(steady, rel=0.05, abs=3 * MIB)
+
+
+@pytest.mark.parametrize("version", ["1.20.1", "1.22.1", "1.24.4", "1.32.0"])
+def test_terms_are_positive_and_add_up(tmp_path: Path, version: str) -> None:
+    for index, (body, shapes, _) in enumerate(CASES.values()):
+        path = tmp_path / f"{index}.onnx"
+        onnx.save(model(body, shapes), path)
+        with open_model(path) as opened:
+            runtime = Runtime.parse(version)
+            ctx = AnalysisContext(opened, runtime, sizes={"n": 1}, reads_weights=False)
+            point = SessionEstimate(ctx, EstimateOptions()).at({"n": 1})
+        for phase in point.phases:
+            for terms, total in (
+                (phase.peak_terms, phase.peak_bytes),
+                (phase.kept_terms, phase.kept_bytes),
+            ):
+                assert all(term.bytes > 0 for term in terms)
+                assert sum(term.bytes for term in terms) == total
+        assert point.steady_bytes <= point.peak_bytes <= point.high_bytes <= point.upper_bytes
