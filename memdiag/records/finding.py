@@ -46,7 +46,7 @@ class Finding(NotebookRecord, frozen=True, kw_only=True):
         expected: the copies that a measurement can confirm or refute.
         retained_bytes: bytes of freed weights and copies whose block the arena keeps. A measurement
             finds the block, not the content.
-        run_bytes: a lower bound of the bytes that the values of one run take, for findings about
+        run_bytes: the bytes that the values of one run take at once, for findings about
             activations. The growth of the first run confirms or refutes it.
         measured_bytes: the bytes that a measurement found; None without a measurement.
         remedies: names of remedies, the preferred one first.

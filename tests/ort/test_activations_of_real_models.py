@@ -17,36 +17,35 @@ from memdiag.ort.runtime import Runtime
 
 pytestmark = pytest.mark.slow
 
-MAX_RATIO = 1.005
-"""Predicted / measured at most, for the estimate is a lower bound. The largest ratio measured is
-1.0019 (tashkeel_rawi); repeated measurements are equal to the byte."""
+TOLERANCE = 0.01
+"""Of the ratio. Repeated measurements are equal to the byte."""
 
-# Model, sizes, and predicted / measured at least: measured on onnxruntime 1.32.0, less 0.01. Where
-# it is far below 1, the optimized graph of the runtime has values that the estimate leaves out.
+# Model, sizes, and predicted / measured on onnxruntime 1.32.0. Where it is far from 1, the
+# optimized graph of the runtime has other values.
 CASES: list[tuple[str, dict[str, int], float]] = [
-    ("light_bvlc_alexnet", {}, 0.99),
-    ("light_densenet121", {}, 0.99),
-    ("light_inception_v1", {}, 0.99),
-    ("light_inception_v2", {}, 0.99),
-    ("light_resnet50", {}, 0.99),
-    ("light_shufflenet", {}, 0.99),
-    ("light_squeezenet", {}, 0.99),
-    ("light_vgg19", {}, 0.99),
-    ("light_zfnet512", {}, 0.99),
-    ("minilm_int8", {"batch": 16, "sequence": 512}, 0.935),
-    ("minilm_int8", {"batch": 1, "sequence": 512}, 0.935),
-    ("magika", {"unk__214": 8}, 0.833),
-    ("ocr_angle", {"x:0": 6, "x:2": 192, "x:3": 192}, 0.99),
+    ("light_bvlc_alexnet", {}, 1.0),
+    ("light_densenet121", {}, 1.0),
+    ("light_inception_v1", {}, 1.0),
+    ("light_inception_v2", {}, 1.0),
+    ("light_resnet50", {}, 1.0),
+    ("light_shufflenet", {}, 1.0),
+    ("light_squeezenet", {}, 1.0),
+    ("light_vgg19", {}, 1.0),
+    ("light_zfnet512", {}, 1.0),
+    ("minilm_int8", {"batch": 16, "sequence": 512}, 0.91),
+    ("minilm_int8", {"batch": 1, "sequence": 512}, 0.91),
+    ("magika", {"unk__214": 8}, 0.843),
+    ("ocr_angle", {"x:0": 6, "x:2": 192, "x:3": 192}, 1.0),
     (
         "ocr_detection",
         {"DynamicDimension.0": 1, "DynamicDimension.1": 640, "DynamicDimension.2": 640},
-        0.832,
+        1.07,
     ),
-    ("ocr_recognition", {"DynamicDimension.0": 6, "DynamicDimension.1": 320}, 0.99),
-    ("smart_turn", {"s6": 4}, 0.596),
-    ("tashkeel_bilstm", {"batch": 8, "seq_len": 256}, 0.986),
-    ("tashkeel_rawi", {"batch_size": 16, "sequence": 256}, 0.99),
-    ("tashkeel_rawi_v3", {"batch": 8, "seq": 256}, 0.99),
+    ("ocr_recognition", {"DynamicDimension.0": 6, "DynamicDimension.1": 320}, 1.0),
+    ("smart_turn", {"s6": 4}, 0.631),
+    ("tashkeel_bilstm", {"batch": 8, "seq_len": 256}, 1.0),
+    ("tashkeel_rawi", {"batch_size": 16, "sequence": 256}, 1.0),
+    ("tashkeel_rawi_v3", {"batch": 8, "seq": 256}, 1.0),
 ]
 
 
@@ -70,13 +69,13 @@ def in_use(path: Path, sizes: Mapping[str, int], folder: Path) -> int:
     return max(int(node["mem_bytes_requested_in_use"]) for node in nodes) - before
 
 
-@pytest.mark.parametrize(("name", "sizes", "min_ratio"), CASES)
-def test_the_peak_is_a_lower_bound_of_what_the_arena_uses(
+@pytest.mark.parametrize(("name", "sizes", "ratio"), CASES)
+def test_the_peak_is_what_the_arena_uses(
     real_models: dict[str, Path],
     tmp_path: Path,
     name: str,
     sizes: dict[str, int],
-    min_ratio: float,
+    ratio: float,
 ) -> None:
     path = real_models[name]
     measured = in_use(path, sizes, tmp_path)
@@ -84,4 +83,4 @@ def test_the_peak_is_a_lower_bound_of_what_the_arena_uses(
         runtime = Runtime.parse(onnxruntime.__version__)
         ctx = AnalysisContext(model, runtime, sizes=sizes)
         found = simulate_run(ctx.graphs, ctx.shapes, ctx.folds).peak
-    assert min_ratio <= found.peak_bytes / measured <= MAX_RATIO
+    assert found.peak_bytes / measured == pytest.approx(ratio, abs=TOLERANCE)

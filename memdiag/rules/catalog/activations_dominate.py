@@ -8,10 +8,10 @@ saves much: what counts is how much is computed at a time.
 Values live from the node that makes them to the last one that reads them. The finding
 states the most that is in memory at once, at which node, and the largest value. It is
 computed from inferred shapes in the order in which onnxruntime executes the nodes;
-shared buffers count once. The arena takes more than is in use, and keeps it after the
-run. Scratch memory of kernels (convolutions, recurrent operators) comes on top, and values that
-the runtime may fuse away (Gelu, LayerNormalization, attention, products of quantized weights)
-count as nothing: the figure is a lower bound. A profile measures how much the first run adds.
+shared buffers count once, and values that the runtime fuses away (Gelu, sums behind
+convolutions, products of quantized weights) not at all. The arena takes more than is in use, and
+keeps it after the run; working memory of kernels comes on top. `memdiag estimate` predicts both, a
+profile measures how much the first run adds.
 
 ## What to do
 
@@ -70,7 +70,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     )
     yield RULE.finding(
         ctx,
-        f"Activations take at least {format_size(activations.peak_bytes)} at once at {node}, "
+        f"Activations take about {format_size(activations.peak_bytes)} at once at {node}, "
         f"more than the weights ({format_size(constant_bytes)}){largest_text}",
         detail="The arena keeps at least as much after the run.",
         nodes=[node],
