@@ -144,7 +144,8 @@ def lasting_bytes(before: MemoryMoment, after: MemoryMoment, threads: int) -> in
 
 
 def lasting_bytes_of_program(before: MemoryMoment, after: MemoryMoment, threads: int) -> int:
-    """Return the same of a program with its own work, which also allocates now and then."""
+    """Return what `lasting_bytes` does, for a program with work of its own, which also allocates
+    now and then."""
     lasting = lasting_bytes(before, after, threads)
     runs = after.moment.run - before.moment.run
     enough = max(CACHED_BLOCKS * threads, MIN_BLOCKS_PER_RUN * runs)
@@ -159,7 +160,7 @@ def lasting_bytes_of_program(before: MemoryMoment, after: MemoryMoment, threads:
 def growing_sizes(
     before: MemoryMoment, after: MemoryMoment, contents: Mapping[int, str] = MappingProxyType({})
 ) -> tuple[GrowingBlocks, ...]:
-    """Return the sizes of blocks of which there are more than before, most bytes first.
+    """Return the sizes of blocks of which there are more than before, without reading contents.
 
     Args:
         before: the memory after the warm-up.

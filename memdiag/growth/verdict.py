@@ -29,8 +29,8 @@ MIN_GROWTH_BYTES = MIB
 MIN_GROWTH_SHARE = 0.01
 
 CERTAIN_Z = 3.29
-"""Of the normal distribution, for 99.9 % on both sides: four owners are judged in each call, and
-one false leak in 20 calls would be too many."""
+"""Of the normal distribution, for 99.9 % on both sides: all owners of `IN_USE` are judged in each
+call, and one false leak in 20 calls would be too many."""
 
 MIN_LATE_SHARE = 0.5
 """Slope of the second half, relative to the first half and to the whole, below which growth is not
@@ -141,7 +141,8 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class GrowthJudgement:
-    """The verdict with the owner of the growth and its slope; None if nothing grew."""
+    """The verdict with the owner of the growth and its slope; None if nothing grew, or too little
+    was read to decide."""
 
     verdict: Verdict
     owner: GrowingOwner | None = None
@@ -312,6 +313,7 @@ def _largest_growth(first: Moment, last: Moment) -> GrowingOwner | None:
         ),
         "allocator_retained": growth(lambda moment: moment.bytes_of("allocator_retained")),
         **{each.owner: growth(each.bytes_of) for each in IN_USE},
+        # Here with the libraries that were loaded meanwhile.
         "files": growth(_resident("files")),
     }
     return max(grown, key=lambda owner: grown[owner])

@@ -53,7 +53,7 @@ def _ratchet(judgement: GrowthJudgement, observation: Observation) -> str:
         case _:
             is_growing = False
     if is_growing:
-        return "Reloading ratchets: memory grows steadily"
+        return "Each reload adds memory, which grows steadily"
     return "Reloading does not ratchet: memory does not grow steadily"
 
 

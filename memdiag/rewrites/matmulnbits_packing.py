@@ -94,7 +94,7 @@ def packing_problem(weights: QuantizedOperand) -> str:
     if zeros.dtype != weights.weight.dtype or zeros.shape != weights.scales.shape:
         return "the zero points are not one for each scale, of the weight's type"
     if weights.bits == 4 and weights.blocked and weights.by_columns and blocks % 2:
-        return "the zero points of 4 bits, an odd number for a column, do not start at bytes"
+        return "a column has an odd number of 4-bit zero points, so the next starts within a byte"
     return ""
 
 

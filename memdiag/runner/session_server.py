@@ -83,7 +83,7 @@ class SessionServer:
         return tuple(map(float, self._answer("ran")["latencies"]))
 
     def restart_inputs(self) -> None:
-        """Go back to the first contents: the next runs have those of a new process.
+        """Go back to the first contents: the next runs repeat those that a new process starts with.
 
         Raises:
             MeasurementError: the process does not answer.

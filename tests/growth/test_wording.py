@@ -54,9 +54,9 @@ def test_a_sentence_names_kept_values_and_the_content_of_the_heap_only(
     ("verdict", "rise", "ending"),
     [
         ("flat", 0, ". Reloading does not ratchet: memory does not grow steadily"),
-        ("retained", MIB, ". Reloading ratchets: memory grows steadily"),
+        ("retained", MIB, ". Each reload adds memory, which grows steadily"),
         ("retained", 0, ". Reloading does not ratchet: memory does not grow steadily"),
-        ("leak", MIB, ". Reloading ratchets: memory grows steadily"),
+        ("leak", MIB, ". Each reload adds memory, which grows steadily"),
         ("undecided", MIB, "40 reloads"),
     ],
 )

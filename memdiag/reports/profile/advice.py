@@ -164,8 +164,8 @@ def unused_parts(profile: Profile) -> tuple[MemoryPart, ...]:
 def named_parts(profile: Profile) -> tuple[MemoryPart, ...]:
     """Return the unused parts that belong in the answer, largest first.
 
-    These are all parts if their sum is large (see `is_tunable`), otherwise, beside a finding, the
-    large ones.
+    If their sum is large (see `is_tunable`), these are all parts. Otherwise they are the large
+    ones, which are named beside a finding.
     """
     parts = unused_parts(profile)
     if is_tunable(profile):
