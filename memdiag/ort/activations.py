@@ -29,7 +29,7 @@ from memdiag.model.tensor_types import TensorType
 from memdiag.ort.arena import Request
 from memdiag.ort.buffer_plan import Buffer, BufferPlan
 from memdiag.ort.constant_folding import Folds, fold_constants
-from memdiag.ort.executed_graph import ExecutedGraph, ExecutedNode
+from memdiag.ort.executed_graph import ExecutedGraph, ExecutedNode, name_in_model
 from memdiag.ort.fusions import ActivationFusions, becomes_gemm
 from memdiag.ort.releases import NEWEST_MEASURED
 from memdiag.ort.runtime import Runtime
@@ -345,7 +345,10 @@ class _Simulation:
         allocated = _RunningTotal(plan.buffers, attrgetter("first"))
         freed = _RunningTotal(sorted(plan.buffers, key=attrgetter("last")), attrgetter("last"))
         largest = max(
-            (LiveValue(scope, buffer.name, buffer.nbytes) for buffer in plan.buffers),
+            (
+                LiveValue(scope, name_in_model(buffer.name), buffer.nbytes)
+                for buffer in plan.buffers
+            ),
             key=_nbytes,
             default=None,
         )
@@ -368,7 +371,7 @@ class _Simulation:
             return _NOTHING._replace(largest=largest, unknown=unknown)
         step, inner = at_peak
         live_here = (
-            LiveValue(scope, buffer.name, buffer.nbytes)
+            LiveValue(scope, name_in_model(buffer.name), buffer.nbytes)
             for buffer in plan.buffers
             if buffer.first <= step <= buffer.last and (buffer.first < step or not inner.live)
         )

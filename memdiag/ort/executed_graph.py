@@ -37,10 +37,19 @@ _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 _TO_NHWC = (0, 2, 3, 1)
 _IMAGE_RANK = 4
 
+_NEW = "\0"
+"""In the names of new values, between the value of the model and what it became: no name of a model
+contains it."""
+
 ReadNames = Callable[[Node], Sequence[str]]
 
 Axes = tuple[int | str | None, ...]
 """For each axis of a value its size, the symbol of its size, or None where it has neither."""
+
+
+def name_in_model(name: str) -> str:
+    """Return the value of the model of which `name`, perhaps a new value, is another form."""
+    return name.partition(_NEW)[0]
 
 
 @dataclass(eq=False, slots=True)
@@ -191,7 +200,7 @@ class ExecutedGraph:
         """Replace each HardSwish by a HardSigmoid and a product, as its definition does."""
         swishes = [node for node in self.nodes if node.op_type == "HardSwish"]
         for node in (each for each in swishes if len(each.input) == 1):
-            new = f"{node.output[0]}\0sigmoid"
+            new = f"{node.output[0]}{_NEW}sigmoid"
             if node.output[0] in self.types:
                 self.types[new] = self.types[node.output[0]]
             if node.output[0] in self.axes:
@@ -360,7 +369,7 @@ class ExecutedGraph:
             if node.op_type == "Slice":
                 outputs.append(node.output[0])
                 continue
-            new = f"{node.output[0]}\0split"
+            new = f"{node.output[0]}{_NEW}split"
             size = end - start
             shape = kind.shape or ()
             self.types[new] = kind._replace(shape=(*shape[:axis], size, *shape[axis + 1 :]))
@@ -372,8 +381,8 @@ class ExecutedGraph:
 
     def _squeezes(self, split: ExecutedNode) -> Iterable[ExecutedNode]:
         for name in split.output:
-            if name.endswith("\0split"):
-                original = name.removesuffix("\0split")
+            if name.endswith(f"{_NEW}split"):
+                original = name_in_model(name)
                 yield ExecutedNode("Squeeze", (name,), (original,), split.source, self.take_index())
 
     def _integers(self, name: str) -> list[int] | None:
@@ -489,7 +498,7 @@ class _Blocks:
     def _reorder_input(self, name: str) -> str:
         """Return the name of the blocked form of a value that is computed without blocks."""
         if name not in self._reordered:
-            new = self._reordered[name] = f"{name}\0blocks"
+            new = self._reordered[name] = f"{name}{_NEW}blocks"
             self._set_type(new, name)
             producer = self._graph._producers.get(name)
             source = producer.source if producer is not None else self._graph.nodes[0].source
@@ -599,7 +608,7 @@ class _Blocks:
         is_fused: bool = False,
     ) -> None:
         name = node.output[0]
-        new = f"{name}\0blocks"
+        new = f"{name}{_NEW}blocks"
         self._set_type(new, name)
         added = self._add(op_type, given, (new, *node.output[1:]), node.source)
         added.is_fused = is_fused

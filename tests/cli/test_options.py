@@ -84,7 +84,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--unsafe": ("flag", "change values"),
     "--unverified": ("flag", "cannot be run"),
     "--update-baseline": ("flag", "Write the baseline"),
-    "--upper": ("flag", "upper ends of the intervals"),
+    "--upper": ("flag", "upper bounds"),
     "--vary": ("KIND,…", "variation from run to run"),
     "--verify": ("choice", "Compare every byte"),
     # A profile has several moments for X-rays, a recording has none or all.

@@ -163,7 +163,7 @@ def test_a_container_gets_the_largest_point() -> None:
     assert "# encoder.onnx at batch 16 × tokens 512, onnxruntime 1.32.0: predicted" in text
     assert "# Add the memory of Python" in text
     assert text.endswith(
-        "resources:\n  requests:\n    memory: 662Mi\n  limits:\n    memory: 672Mi\n"
+        "resources:\n  requests:\n    memory: 662Mi\n  limits:\n    memory: 682Mi\n"
     )
     known = resources(estimates.single(BASELINE + 1))
     assert "Includes 51Mi of Python" in known
