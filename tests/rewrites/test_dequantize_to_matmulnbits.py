@@ -153,7 +153,7 @@ def overridable(original: ModelProto, name: str, shape: list[int]) -> ModelProto
         ),
         (model(columns=47, zeros=False), "4-bit values, of an odd number"),
         (model(depth=47, zeros=False, gemm={"transB": 1}), "4-bit values, of an odd number"),
-        (model(depth=96, gemm={"transB": 1}), "the zero points of 4 bits, an odd number"),
+        (model(depth=96, gemm={"transB": 1}), "a column has an odd number of 4-bit zero points"),
         (model(scale=np.float16), "the left operand of the product is not fp32"),
         (model(gemm={"alpha": 0.5}), "the Gemm transposes its left operand, or has factors"),
         (

@@ -20,7 +20,8 @@ class Headline(NamedTuple):
     Attributes:
         model: the name of the file.
         first: the sentence after the name of the model.
-        second: the process before the session, and the range of several points.
+        second: the process before the session, what malloc may add, and the range of several
+            points.
         facts: the release, and the time that the estimate took.
     """
 
@@ -53,7 +54,7 @@ def estimate_headline(estimate: Estimate) -> Headline:
     return Headline(
         model=model_file(estimate.model),
         first=f"{first}: {how}.",
-        second=" ".join(text for text in (_process(estimate), _points(estimate)) if text),
+        second=" ".join(filter(None, (_process(estimate), _malloc(estimate), _points(estimate)))),
         facts=_facts(estimate),
     )
 
@@ -80,6 +81,17 @@ def _process(estimate: Estimate) -> str:
     if estimate.baseline_bytes is None:
         return f"{BEFORE} are not included: their size is not known for this release."
     return f"That includes {format_size(estimate.baseline_bytes)} of {BEFORE}."
+
+
+def _malloc(estimate: Estimate) -> str:
+    """Return the bound for a malloc that keeps freed blocks; empty where the peak is that bound."""
+    if estimate.is_upper or estimate.calibration:
+        return ""
+    upper = format_size(estimate.point.upper_bytes + (estimate.baseline_bytes or 0))
+    return (
+        "A malloc that keeps freed blocks, as glibc's does unless MALLOC_MMAP_THRESHOLD_ is set,"
+        f" may need up to {upper}."
+    )
 
 
 def _facts(estimate: Estimate) -> str:
