@@ -292,9 +292,9 @@ class _Simulation:
                     yield from self.requests_of(inner, depth + 1)
             scratch = [(next(self._keys), size) for size in scratch_bytes(node, types)]
             for key, size in scratch:
-                yield Request(key, size, is_planned=False)
+                yield Request(key, size, is_planned=False, is_scratch=True)
             for key, _ in scratch:
-                yield Request(key, 0, is_planned=False)
+                yield Request(key, 0, is_planned=False, is_scratch=True)
             for each in freed[step]:
                 yield Request(keys[id(each)], 0, is_planned[id(each)])
         for each in freed[len(nodes)]:

@@ -8,8 +8,8 @@ but only the pages that were written are resident: `Arena.resident_bytes`.
 
 The first run of an input shape takes a chunk for each value. Later runs take one block for all
 values whose sizes are known, in which the values have the places that a best-fit planner gave
-them: `planned_block`. See onnxruntime/core/framework, bfc_arena.cc and mem_pattern_planner.h; the
-sizes of regions are those that the runtime's log states (tests/ort/test_arena.py).
+them: `planned_block`. The sizes of regions are those that the runtime's log states
+(tests/ort/test_arena.py).
 """
 
 from bisect import bisect_left, insort
@@ -42,11 +42,13 @@ class Request(NamedTuple):
         key: which value it is for.
         nbytes: the size; 0 frees the value.
         is_planned: whether later runs have a place for it in the planned block.
+        is_scratch: whether it is working memory of a kernel.
     """
 
     key: int
     nbytes: int
     is_planned: bool = True
+    is_scratch: bool = False
 
 
 class _Chunk:

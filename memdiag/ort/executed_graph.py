@@ -11,8 +11,8 @@ Only what changes the memory of values is followed, at the optimization level AL
   padded to whole blocks. A sum is merged into the Conv that computes a summand, which writes over
   the other one.
 
-Read from onnxruntime 1.20 to 1.32 (core/optimizer/nchwc_transformer.cc and others), and compared
-with the graphs that these releases save (tests/ort/test_executed_graph.py).
+Inferred from the graphs that onnxruntime saves, and compared with them for the installed release
+(tests/ort/test_executed_graph.py). What differs between releases is in `releases`.
 """
 
 from collections import Counter
@@ -193,7 +193,6 @@ class ExecutedGraph:
         self.nodes = [node for node in self.nodes if node.output[0] not in names]
         for node in self.nodes:
             node.input = tuple(dict.fromkeys(names.get(name, name) for name in node.input))
-        self.renamed = names
         self._index()
 
     def _expand_hard_swish(self) -> None:

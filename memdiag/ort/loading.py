@@ -1,8 +1,8 @@
 """The memory of a session over time, from the parsed file to the session that is ready.
 
-`load` goes through the steps of a session's creation (see `session_memory`) with all constants of a
-model, and notes what is in memory at the moments that may be the peak of a phase: each conversion,
-each evaluated node, each rewritten filter, each packed buffer.
+`Loading` goes through the steps of a session's creation (see `session_memory`) with all constants
+of a model, and notes what is in memory at the moments that may be the peak of a phase: each
+conversion, each evaluated node, each rewritten filter, each packed buffer.
 """
 
 from collections import Counter
@@ -257,7 +257,7 @@ class Loading:
                 fused.append(LiveConstant(use.node.output[0], new, "fused weights", each.nbytes, 0))
                 timeline.note(
                     "optimize",
-                    {"fused weights": sum(one.nbytes for one in fused[-1:]) + each.nbytes},
+                    {"fused weights": 2 * each.nbytes},
                     self._qualified(use.scope, use.node),
                 )
                 self._take("fused weights", each.nbytes)
@@ -324,7 +324,7 @@ class Loading:
             constant = each.constant
             is_packed = False
             for key, buffer in constant.buffers() if self._prepacks else ():
-                if buffer.kind == REORDERED and _is_float(constant):
+                if buffer.kind == REORDERED and _is_filter(constant):
                     continue
                 is_packed = True
                 timeline.note(
@@ -373,7 +373,8 @@ def _first_use(live: LiveConstant) -> int:
     return min((use.node.index for use in live.constant.uses), default=0)
 
 
-def _is_float(constant: SessionConstant) -> bool:
+def _is_filter(constant: SessionConstant) -> bool:
+    """Return whether a convolution of floats reads the constant: the optimizer reorders it."""
     return any(
         use.node.op_type in ("Conv", "FusedConv") and use.buffer is not None
         for use in constant.uses

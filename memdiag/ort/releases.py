@@ -130,7 +130,7 @@ copies for a moment. Measured (tests/rules/test_peaks_measured)."""
 
 MORE_BLOCKS_SINCE = Runtime(1, 28)
 """HardSigmoid, Gelu, and products with a number for each channel work on blocks of channels between
-convolutions. Tried: 1.24.4 does not, 1.28.0 does."""
+convolutions. Tried: 1.24.4 does not, 1.28.0 does; Gelu with 1.20.1 and 1.32.0 only."""
 
 MAX_POOL_UNPADDED_SINCE = Runtime(1, 32)
 """A Pad is no longer merged into the MaxPool behind it. Tried: 1.31.1 merges it, 1.32.0 does
@@ -172,7 +172,8 @@ PREPACKED_SAVED_SINCE = Runtime(1, 21)
 
 WEIGHTS_CONVERTED_SINCE = Runtime(1, 24)
 """Embedded weights leave the protobuf before the graph is optimized. Older releases copy them when
-the session state is made, up to 1.22 into chunks of the arena. Measured (docs/estimates.md)."""
+the session state is made, up to 1.22 into chunks of the arena. Measured (docs/estimates.md); 1.23
+was not tried."""
 
 ARENA_FREED_SINCE = Runtime(1, 23)
 """Weights that are packed are freed. Older releases allocate all embedded weights as one block of

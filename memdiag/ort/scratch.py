@@ -1,8 +1,10 @@
 """Working memory that kernels of the CPU provider take from the arena while they run.
 
-Read from onnxruntime 1.20 to 1.32 (core/providers/cpu and contrib_ops/cpu) and compared with the
-arena's own figures after each node (tests/ort/test_scratch.py). Kernels that are not listed take
-none, or so little that it does not show.
+Measured: for each operator here but two, the regions that the arena takes at ten sizes are those
+that these buffers need (tests/ort/test_scratch.py, on the installed release). The two are
+DynamicQuantizeMatMul and DynamicQuantizeLSTM, whose buffers agree with the growth of the first run
+of models with them (docs/estimates.md). Kernels that are not listed were not examined, and count as
+if they took none.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,7 +53,9 @@ def _quantized_input(node: ExecutedNode, types: Types) -> list[int]:
 
 def _recurrent(gates: int) -> Callable[[ExecutedNode, Types], list[int]]:
     def buffers(node: ExecutedNode, types: Types) -> list[int]:
-        """For each direction the gates of all steps; for the reverse one its input and output."""
+        """The state; for each direction the gates of all steps, in the reverse one between its
+        reversed input and output. Smaller buffers follow, of which one counts: where a chunk was
+        not split, it needs another one."""
         shape = _shape(types, node.input[0]) if node.input else ()
         if len(shape) != 3:
             return []
@@ -59,14 +63,21 @@ def _recurrent(gates: int) -> Callable[[ExecutedNode, Types], list[int]]:
         hidden = integer(node.source, "hidden_size", 0)
         if integer(node.source, "layout", 0):
             steps, batch = batch, steps
+        state = batch * hidden * _FLOAT
+        of_gates, given = steps * gates * state, steps * batch * width * _FLOAT
+        forward, reverse = [of_gates, state], [given, of_gates, steps * state, state]
         direction = _direction(node)
-        one = [steps * batch * hidden * gates * _FLOAT]
-        reverse = [steps * batch * width * _FLOAT, steps * batch * hidden * _FLOAT]
         if direction == "bidirectional":
-            return [*one, *one, *reverse]
-        return [*one, *(reverse if direction == "reverse" else [])]
+            return [state, *forward, *reverse]
+        return [state, *(reverse if direction == "reverse" else forward)]
 
     return buffers
+
+
+def _gate(node: ExecutedNode, types: Types) -> list[int]:
+    """The gate of all steps: as large as the output of one direction."""
+    shape = _shape(types, node.input[0]) if node.input else ()
+    return [prod(shape[:2]) * integer(node.source, "hidden_size", 0) * _FLOAT]
 
 
 def _direction(node: ExecutedNode) -> str:
@@ -93,6 +104,6 @@ _BUFFERS: dict[str, Callable[[ExecutedNode, Types], list[int]]] = {
     "DynamicQuantizeLSTM": _recurrent(4),
     "LSTM": _recurrent(4),
     "GRU": _recurrent(3),
-    "RNN": _recurrent(1),
+    "RNN": _gate,
     "ConvTranspose": _columns,
 }

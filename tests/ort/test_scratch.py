@@ -1,0 +1,146 @@
+"""Working memory of kernels, by what the arena of a session takes for one node.
+
+Regions double, so one size tells little; that all of several sizes agree leaves no other answer.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from memdiag.model.model_file import open_model
+from memdiag.ort.activations import simulate_run
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.arena import Arena
+from memdiag.ort.runtime import Runtime
+
+ROWS = (150, 200, 260, 340, 450, 600, 800, 1050, 1400, 1900)
+"""Sizes, each about a third larger than the one before."""
+
+HEADER = '<ir_version: 9, opset_import: ["" : 20]>'
+WIDE = "(float[n, 1024] x) => (float[n, 1024] y)"
+STEPS = "(float[n, 4, 32] x) => (float[n, D, 4, 64] y)"
+
+
+def recurrent(operator: str, direction: str) -> str:
+    signature = STEPS.replace("D", "2" if direction == "bidirectional" else "1")
+    return (
+        f'{signature} {{ y = {operator} <hidden_size = 64, direction = "{direction}"> (x, w, r) }}'
+    )
+
+
+def recurrent_weights(gates: int, directions: int) -> dict[str, tuple[int, ...]]:
+    return {"w": (directions, gates * 64, 32), "r": (directions, gates * 64, 64)}
+
+
+# The graph, the shapes of its weights, and whether its node takes any working memory.
+CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], bool]] = {
+    "Where": (f"{WIDE} {{ c = IsNaN (x) a = Sin (x) y = Where (c, x, a) }}", {}, True),
+    "Gelu with a bias": (
+        f"{WIDE} {{ a = Sin (x) s = Add (a, b) y = Gelu (s) }}",
+        {"b": (1024,)},
+        True,
+    ),
+    "Gelu": (f"{WIDE} {{ a = Sin (x) y = Gelu (a) }}", {}, False),
+    "LSTM": (recurrent("LSTM", "forward"), recurrent_weights(4, 1), True),
+    "LSTM, reversed": (recurrent("LSTM", "reverse"), recurrent_weights(4, 1), True),
+    "LSTM of both directions": (
+        recurrent("LSTM", "bidirectional"),
+        recurrent_weights(4, 2),
+        True,
+    ),
+    "GRU": (recurrent("GRU", "forward"), recurrent_weights(3, 1), True),
+    "RNN": (recurrent("RNN", "forward"), recurrent_weights(1, 1), True),
+    "ConvTranspose": (
+        "(float[1, 8, n, 32] x) => (float[1, 4, m, k] y) "
+        "{ y = ConvTranspose <kernel_shape = [3, 3]> (x, w) }",
+        {"w": (8, 4, 3, 3)},
+        True,
+    ),
+}
+SCRIPT = """
+import json, sys
+import numpy
+import onnxruntime
+onnxruntime.set_default_logger_severity(0)
+for path, shape in json.load(sys.stdin):
+    print("CASE", file=sys.stderr, flush=True)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 0
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session.run(None, {"x": numpy.ones(shape, numpy.float32)})
+"""
+
+
+def save(name: str, folder: Path) -> Path:
+    graph, weights, _ = CASES[name]
+    model = onnx.parser.parse_model(f"{HEADER} g {graph}")
+    for weight, shape in weights.items():
+        values = np.full(shape, 0.1, np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, weight))
+    path = folder / f"{name}.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], tuple[Path, int]]:
+    """The model of each case, and the bytes of the regions that a run takes, by case and size."""
+    folder = tmp_path_factory.mktemp("scratch")
+    jobs, keys = [], []
+    for name in CASES:
+        path = save(name, folder)
+        dims = onnx.load(path).graph.input[0].type.tensor_type.shape.dim
+        for rows in ROWS:
+            jobs.append([str(path), [size.dim_value or rows for size in dims]])
+            keys.append((name, rows, path))
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        input=json.dumps(jobs),
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"ORT_DISABLE_TELEMETRY": "1"},
+    )
+    found = {}
+    for (name, rows, path), text in zip(keys, done.stderr.split("CASE\n")[1:], strict=True):
+        regions = re.findall(r"Extended allocation by (\d+) bytes", text)
+        found[name, rows] = path, sum(map(int, regions))
+    return found
+
+
+def predicted(path: Path, rows: int, *, with_scratch: bool) -> int:
+    """Return the bytes of the regions that a run takes."""
+    with open_model(path) as opened:
+        sizes = {"n": rows}
+        ctx = AnalysisContext(opened, Runtime.installed(), sizes=sizes, reads_weights=False)
+        run = simulate_run(ctx.graphs, ctx.shapes, ctx.folds)
+    arena = Arena()
+    left_out: set[int] = set()
+    for request in run.requests:
+        if request.is_scratch and not with_scratch:
+            left_out.add(request.key)
+        if request.key not in left_out:
+            arena.serve([request])
+    return arena.held_bytes
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_arena_takes_what_values_and_working_memory_need(
+    name: str, held: dict[tuple[str, int], tuple[Path, int]]
+) -> None:
+    found = {rows: predicted(held[name, rows][0], rows, with_scratch=True) for rows in ROWS}
+    assert found == {rows: held[name, rows][1] for rows in ROWS}
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, takes) in CASES.items() if takes])
+def test_values_alone_would_not_explain_it(
+    name: str, held: dict[tuple[str, int], tuple[Path, int]]
+) -> None:
+    found = {rows: predicted(held[name, rows][0], rows, with_scratch=False) for rows in ROWS}
+    assert found != {rows: held[name, rows][1] for rows in ROWS}
