@@ -20,12 +20,13 @@ from memdiag.api.profile_config import profile_config
 from memdiag.defaults import DEFAULT_TIMEOUT_S, MIN_LEAK_RUNS
 from memdiag.errors import UsageError
 from memdiag.growth.growing_blocks import known_weights
+from memdiag.growth.growing_sizes import growing_heap, min_growth_of_model
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.model_observation import ModelObservation, OnGrowth, observe_runs
 from memdiag.growth.model_runs import ModelRuns, RunPlan
 from memdiag.growth.verdict import Observation
 from memdiag.model.model_file import open_model
-from memdiag.records.growth import Growth, Varied
+from memdiag.records.growth import Growth, Unit, Varied
 from memdiag.runner.job import InputConfig, Job, Limits, SessionConfig
 from memdiag.runner.temporary import temporary_folder
 from memdiag.units import some_of
@@ -248,14 +249,16 @@ def _record(
         varied.append("content")
     if len(sets) > 1:
         varied.append("shape")
+    unit: Unit = "reload" if plan.reload else "run"
+    heap = growing_heap(observed.moments, 1, unit, min_growth_of_model(plan.callers + 1))
     observation = Observation(
         moments=moments,
-        unit="reload" if plan.reload else "run",
+        unit=unit,
         warm_up=1,
         samples=tuple(runs.samples),
         new_largest=runs_with_new_largest(sets, plan.input_order, count),
         blocks=observed.blocks,
-        lasting_bytes=observed.lasting_bytes,
+        growing_heap_bytes=heap.bytes_at,
         caller_keeps_nothing=True,
     )
     return growth_record(

@@ -15,7 +15,7 @@ from memdiag.api.recording import allow_reading_by, count_sessions
 from memdiag.errors import MeasurementError, XrayError
 from memdiag.growth.model_observation import moments_of_runs
 from memdiag.growth.own_process import ReadingRequest
-from memdiag.growth.verdict import MIN_MOMENTS
+from memdiag.growth.steady_growth import MIN_MOMENTS
 from memdiag.programs.hook.between_runs import FOLLOWED_RUNS, EarlierValues, following
 from memdiag.records.codec import decode
 from memdiag.records.growth import Growth
@@ -87,7 +87,12 @@ class _Reader:
             MeasurementError: the process has ended.
         """
         gc.collect()
-        request = ReadingRequest(run=run, sessions=count_sessions(), starts=values.starts)
+        request = ReadingRequest(
+            run=run,
+            sessions=count_sessions(),
+            largest_input_bytes=values.largest_input_bytes,
+            starts=values.starts,
+        )
         self._send(request)
         assert self._process.stdout is not None
         answer = self._process.stdout.readline().decode()

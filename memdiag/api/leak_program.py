@@ -11,20 +11,25 @@ from memdiag.api.leak import check_runs
 from memdiag.api.run import run_program
 from memdiag.api.watch import watch
 from memdiag.errors import UsageError, XrayError
-from memdiag.growth.growing_blocks import growing_sizes, lasting_bytes_of_program
+from memdiag.growth.growing_blocks import grown_blocks
+from memdiag.growth.growing_sizes import growing_heap, min_growth_of_program
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.model_observation import GrowthProgress, OnGrowth
 from memdiag.growth.process_history import ProcessHistory
-from memdiag.growth.verdict import MIN_MOMENTS, Observation, kept_values
+from memdiag.growth.steady_growth import MIN_MOMENTS
+from memdiag.growth.verdict import Observation, kept_values
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorder import Recorder, RunPause
-from memdiag.records.growth import GrowingBlocks, Growth
+from memdiag.records.growth import GrowingBlocks, Growth, Unit
 from memdiag.records.run import ProgramRun
 from memdiag.units import format_duration
 
-DEFAULT_PERIOD_S = 0.25
+PROCESS_PERIOD_S = 0.25
+PROGRAM_PERIOD_S = 0.05
+"""Seconds between two readings at the start. A program that memdiag starts may be short."""
+
 MIN_READINGS = 25
-"""Readings within a duration: shorter ones are read more often than each `DEFAULT_PERIOD_S`."""
+"""Readings within a duration: in shorter ones the memory is read more often."""
 
 WARM_UP_SHARE = 0.1
 """Share of the moments of a running program that count as its warm-up."""
@@ -81,7 +86,9 @@ def leak_process(
         UsageError: `pid` is this process or process 1, or a time is out of bounds.
         XrayError: there is no such process, or it cannot be read.
     """
-    histories = _Histories(_period(period_s, duration_s), on_progress, pauses=pause)
+    histories = _Histories(
+        _period(period_s, duration_s, PROCESS_PERIOD_S), on_progress, pauses=pause
+    )
     run = watch(pid, duration_s=duration_s, on_progress=histories.update)
     growth = histories.growth(run, f"process {pid}", "process")
     ended_s = next((each.ended_s for each in run.processes if each.pid == pid), None)
@@ -110,7 +117,7 @@ def leak_program(
         duration_s: the seconds from its start; None for no limit.
         runs: the number of runs of all its sessions, 40 or more. They are counted twice a second.
             None for no limit.
-        period_s: the seconds between two readings of the memory, at the start; by default 0.25,
+        period_s: the seconds between two readings of the memory, at the start; by default 0.05,
             or less if the duration is short. It doubles with each 64 readings.
         on_progress: called after each reading.
 
@@ -122,7 +129,7 @@ def leak_program(
         raise UsageError("--for must be greater than 0.")
     if runs is not None:
         check_runs(runs)
-    period_s = _period(period_s, duration_s)
+    period_s = _period(period_s, duration_s, PROGRAM_PERIOD_S)
     histories = _Histories(period_s, on_progress)
     was_ended = False
 
@@ -144,11 +151,11 @@ def leak_program(
     return ProgramGrowth(growth, run.exit_code or 0)
 
 
-def _period(period_s: float | None, duration_s: float | None) -> float:
+def _period(period_s: float | None, duration_s: float | None, default_s: float) -> float:
     """Return the seconds between two readings, `period_s` or the default for the duration."""
     if period_s is not None:
         return period_s
-    return min(DEFAULT_PERIOD_S, (duration_s or math.inf) / MIN_READINGS)
+    return min(default_s, (duration_s or math.inf) / MIN_READINGS)
 
 
 def _all_runs(recorder: Recorder) -> int:
@@ -190,7 +197,13 @@ class _Histories:
         self._processes[process.pid] = process
         sessions = None if process.unrecorded else len(process.live_sessions)
         count = len(history.moments)
-        history.update(now_s, runs=runs, sessions=sessions, value_starts=process.value_starts)
+        history.update(
+            now_s,
+            runs=runs,
+            sessions=sessions,
+            largest_input_bytes=process.largest_input_bytes,
+            value_starts=process.value_starts,
+        )
         if self._on_progress is not None and len(history.moments) != count:
             resident_bytes = history.moments[-1].moment.resident_bytes
             self._on_progress(GrowthProgress(runs, 0, resident_bytes))
@@ -258,18 +271,20 @@ def process_growth(
     memory = history.moments
     moments = tuple(each.moment for each in memory)
     warm_up = max(1, round(WARM_UP_SHARE * len(moments)))
+    unit: Unit = "run" if moments[-1].run - moments[0].run >= MIN_COUNTED_RUNS else "second"
     blocks: tuple[GrowingBlocks, ...] = ()
-    lasting: int | None = None
+    heap_bytes: tuple[int | None, ...] | None = None
     if len(memory) > warm_up:
         before, after = memory[warm_up], memory[-1]
-        blocks = growing_sizes(before, after, history.contents)
-        lasting = lasting_bytes_of_program(before, after, CALLING_THREADS)
+        least = min_growth_of_program(CALLING_THREADS, after.moment.run - before.moment.run)
+        sizes, heap_bytes = growing_heap(memory, warm_up, unit, least)
+        blocks = grown_blocks(before, after, sizes=sizes, contents=history.contents)
     observation = Observation(
         moments=moments,
-        unit="run" if moments[-1].run - moments[0].run >= MIN_COUNTED_RUNS else "second",
+        unit=unit,
         warm_up=warm_up,
         blocks=blocks,
-        lasting_bytes=lasting,
+        growing_heap_bytes=heap_bytes,
         caller_keeps_nothing=False,
         kept_values=kept_values(process.alive_values, blocks),
     )

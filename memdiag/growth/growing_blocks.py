@@ -13,17 +13,6 @@ from memdiag.model.model_file import ModelFile
 from memdiag.records.growth import GrowingBlocks
 from memdiag.records.weights import qualified_name
 
-CACHED_BLOCKS = 7
-MAX_CACHED_BYTES = 1040  # with the size field, rounded to 16
-
-MIN_BLOCKS_PER_RUN = 0.1
-MIN_OTHER_BYTES = 64 << 10
-MIN_OTHER_SHARE = 0.002
-"""The work of a program beside its runs allocates as well: growth below 64 KiB, or a 500th of the
-heap in use, counts only if blocks of one size come into use in more than a tenth of the runs. (A
-heap of 106 MiB grew by 66 KiB while a session was created and released 24 times, and then no
-more.)"""
-
 MAX_SIZES = 12
 """Sizes of blocks in a record."""
 
@@ -32,7 +21,7 @@ MIN_SHARE = 0.01
 
 _MAX_EXAMINED = 4096  # blocks of a size whose content is compared
 _MAX_OFFSET = 160  # from the start of a block to its content: headers and alignment
-_MIN_PREFIX_BYTES = 8
+_MIN_PREFIX_BYTES = 32  # shorter values also occur by chance, in blocks with stale content
 
 _WEIGHT_PREFIX_BYTES = 64
 _MAX_RATIO = 1.05  # of a block to the weight it contains
@@ -92,7 +81,7 @@ def growing_blocks(
     lengths = after.blocks[:, 1] - after.blocks[:, 0]
     found = []
     with ProcessMemory(pid) as memory:
-        for each in growing_sizes(before, after):
+        for each in grown_blocks(before, after):
             starts = after.blocks[lengths == each.block_bytes, 0].tolist()
             new = np.array([start for start in starts if start not in known], np.int64)
             fitting = [content for content in distinct if content.fits(each.block_bytes)]
@@ -124,58 +113,31 @@ def recognised_contents(
     return {each.block_bytes: each.content for each in grown if each.content}
 
 
-def lasting_bytes(before: MemoryMoment, after: MemoryMoment, threads: int) -> int:
-    """Return the bytes of blocks that came into use, without those that malloc may have cached.
-
-    A freed block in a thread's cache looks like one in use: by default up to 7 blocks of each size
-    up to 1,032 bytes for each thread (tcache_count and tcache_max_bytes, malloc/malloc.c in glibc).
-
-    Args:
-        before: the memory after the warm-up.
-        after: the memory at the end.
-        threads: the number of threads that may have a cache.
-    """
-    lasting = 0
-    for size, count in after.block_counts.items():
-        new = count - before.block_counts.get(size, 0)
-        if new > (CACHED_BLOCKS * threads if size <= MAX_CACHED_BYTES else 0):
-            lasting += size * new
-    return lasting
-
-
-def lasting_bytes_of_program(before: MemoryMoment, after: MemoryMoment, threads: int) -> int:
-    """Return what `lasting_bytes` does, for a program with work of its own, which also allocates
-    now and then."""
-    lasting = lasting_bytes(before, after, threads)
-    runs = after.moment.run - before.moment.run
-    enough = max(CACHED_BLOCKS * threads, MIN_BLOCKS_PER_RUN * runs)
-    is_recurring = runs > 0 and any(
-        count - before.block_counts.get(size, 0) > enough
-        for size, count in after.block_counts.items()
-    )
-    least = max(MIN_OTHER_BYTES, MIN_OTHER_SHARE * (before.moment.heap_bytes or 0))
-    return lasting if is_recurring or lasting >= least else 0
-
-
-def growing_sizes(
-    before: MemoryMoment, after: MemoryMoment, contents: Mapping[int, str] = MappingProxyType({})
+def grown_blocks(
+    before: MemoryMoment,
+    after: MemoryMoment,
+    *,
+    sizes: frozenset[int] = frozenset(),
+    contents: Mapping[int, str] = MappingProxyType({}),
 ) -> tuple[GrowingBlocks, ...]:
     """Return the sizes of blocks of which there are more than before, without reading contents.
 
     Args:
         before: the memory after the warm-up.
         after: the memory at the end.
+        sizes: the sizes whose number grows steadily: only these are returned. If there are none,
+            all sizes are.
         contents: contents that are known, by the size of the blocks.
     """
     runs = after.moment.run - before.moment.run
     grown = {
         size: count - before.block_counts.get(size, 0)
         for size, count in after.block_counts.items()
-        if count > before.block_counts.get(size, 0)
+        if count > before.block_counts.get(size, 0) and (size in sizes or not sizes)
     }
     total = sum(size * count for size, count in grown.items())
-    sizes = [size for size in grown if size * grown[size] >= MIN_SHARE * total]
-    sizes.sort(key=lambda size: -size * grown[size])
+    largest = [size for size in grown if size * grown[size] >= MIN_SHARE * total]
+    largest.sort(key=lambda size: -size * grown[size])
     return tuple(
         GrowingBlocks(
             block_bytes=size,
@@ -183,7 +145,7 @@ def growing_sizes(
             blocks_per_run=grown[size] / runs if runs else None,
             content=contents.get(size, ""),
         )
-        for size in sizes[:MAX_SIZES]
+        for size in largest[:MAX_SIZES]
     )
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from memdiag.defaults import DEFAULT_LEAK_DURATION_S, DEFAULT_LEAK_RUNS, MIN_LEAK_RUNS
 from memdiag.errors import MeasurementError, XrayError
-from memdiag.growth.growing_blocks import KnownContent, growing_blocks, lasting_bytes
+from memdiag.growth.growing_blocks import KnownContent, growing_blocks
 from memdiag.growth.model_runs import ModelRuns
 from memdiag.growth.moment import MemoryMoment
 from memdiag.records.growth import GrowingBlocks
@@ -50,8 +50,6 @@ class ModelObservation:
         moments: after the first run, after the warm-up, and then evenly spread until the end.
         warm_up_runs: the number of runs before growth is judged.
         blocks: the sizes of blocks that grew since the warm-up.
-        lasting_bytes: the bytes of blocks that no cache of malloc explains; None if the runs ended
-            early.
         trim_returned_bytes: the resident bytes that malloc returned at the end; None if it cannot.
         message: why the runs ended early; empty if they did not.
     """
@@ -59,7 +57,6 @@ class ModelObservation:
     moments: list[MemoryMoment] = field(default_factory=list)
     warm_up_runs: int = 0
     blocks: tuple[GrowingBlocks, ...] = ()
-    lasting_bytes: int | None = None
     trim_returned_bytes: int | None = None
     message: str = ""
 
@@ -95,11 +92,11 @@ def observe_runs(
         for until in planned:
             _advance(runs, until, total, on_progress)
             observed.moments.append(runs.moment())
-        before, after = observed.moments[1], observed.moments[-1]
-        observed.lasting_bytes = lasting_bytes(before, after, runs.plan.callers + 1)
         # No session is alive between reloads, so that its values cannot be asked for.
         values = [] if runs.plan.reload else runs.values()
-        observed.blocks = growing_blocks(runs.pid, before, runs.moment(), (*values, *weights))
+        observed.blocks = growing_blocks(
+            runs.pid, observed.moments[1], runs.moment(), (*values, *weights)
+        )
         observed.trim_returned_bytes = _trim(runs)
     except (MeasurementError, XrayError) as error:
         observed.message = str(error)

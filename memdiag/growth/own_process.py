@@ -13,11 +13,8 @@ import msgspec
 
 from memdiag.attribution import intervals
 from memdiag.errors import MemdiagError
-from memdiag.growth.growing_blocks import (
-    growing_sizes,
-    lasting_bytes_of_program,
-    recognised_contents,
-)
+from memdiag.growth.growing_blocks import grown_blocks, recognised_contents
+from memdiag.growth.growing_sizes import growing_heap, min_growth_of_program
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.moment import MemoryMoment, read_moment
 from memdiag.growth.verdict import Observation, kept_values
@@ -35,6 +32,7 @@ class ReadingRequest(Record, frozen=True, kw_only=True):
     Attributes:
         run: the number of calls until now.
         sessions: the number of sessions that are alive.
+        largest_input_bytes: the most bytes that all inputs of a run had together.
         starts: the first bytes of values of an earlier run in hexadecimal, and their sizes in
             bytes, by description.
         alive: at the end, how many values of earlier runs are alive, and how many there were, by
@@ -43,6 +41,7 @@ class ReadingRequest(Record, frozen=True, kw_only=True):
 
     run: int
     sessions: int = 0
+    largest_input_bytes: int = 0
     starts: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
     alive: dict[str, tuple[int, int]] | None = None
 
@@ -65,7 +64,11 @@ def main() -> None:
         answer = ""
         try:
             read = read_moment(pid, run=request.run, time_s=time.perf_counter() - started_s)
-            moment = msgspec.structs.replace(read.moment, sessions=request.sessions)
+            moment = msgspec.structs.replace(
+                read.moment,
+                sessions=request.sessions,
+                largest_input_bytes=request.largest_input_bytes,
+            )
             if memory:
                 contents |= recognised_contents(pid, memory[0], read, request.starts)
             # The first moment alone keeps the addresses of its blocks.
@@ -82,13 +85,15 @@ def _growth(
 ) -> Growth:
     """Return the growth by moments after the first call, after the warm-up, and until the end."""
     before, after = memory[1], memory[-1]
-    blocks = growing_sizes(before, after, contents)
+    least = min_growth_of_program(CALLING_THREADS, after.moment.run - before.moment.run)
+    heap = growing_heap(memory, 1, "run", least)
+    blocks = grown_blocks(before, after, sizes=heap.sizes, contents=contents)
     observation = Observation(
         moments=tuple(each.moment for each in memory),
         unit="run",
         warm_up=1,
         blocks=blocks,
-        lasting_bytes=lasting_bytes_of_program(before, after, CALLING_THREADS),
+        growing_heap_bytes=heap.bytes_at,
         caller_keeps_nothing=False,
         kept_values=kept_values(request.alive or {}, blocks),
     )

@@ -53,6 +53,7 @@ class ProcessHistory:
         *,
         runs: int = 0,
         sessions: int | None = None,
+        largest_input_bytes: int = 0,
         value_starts: Mapping[str, tuple[str, int]] = MappingProxyType({}),
     ) -> None:
         """Read the memory if the next moment is due.
@@ -61,6 +62,8 @@ class ProcessHistory:
             now_s: seconds since the start of the recording.
             runs: the runs of the sessions of the process until now; 0 if they are not known.
             sessions: the sessions that are alive; None if they are not known.
+            largest_input_bytes: the most bytes that all inputs of a run had together; 0 if it is
+                not known.
             value_starts: the first bytes of values of an earlier run in hexadecimal, and their
                 sizes in bytes, by description: to recognise copies. The process waits.
         """
@@ -78,8 +81,10 @@ class ProcessHistory:
             self.failure = str(error)
             return
         self.failure = ""
-        if sessions is not None:
-            read = replace(read, moment=msgspec.structs.replace(read.moment, sessions=sessions))
+        moment = msgspec.structs.replace(
+            read.moment, sessions=sessions, largest_input_bytes=largest_input_bytes
+        )
+        read = replace(read, moment=moment)
         if len(self.moments) > 1:
             self.moments[-1] = replace(self.moments[-1], blocks=intervals.empty())
         self.moments.append(read)

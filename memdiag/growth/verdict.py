@@ -8,9 +8,10 @@ somebody keeps; free chunks and freed blocks are not.
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import compress, pairwise
 
 from memdiag.growth.slope import MIN_POINTS, robust_slope
+from memdiag.growth.steady_growth import MIN_MOMENTS, steady_slope
 from memdiag.records.growth import (
     GrowingBlocks,
     GrowingOwner,
@@ -28,14 +29,6 @@ MIN_GROWTH_BYTES = MIB
 
 MIN_GROWTH_SHARE = 0.01
 
-CERTAIN_Z = 3.29
-"""Of the normal distribution, for 99.9 % on both sides: all owners of `IN_USE` are judged in each
-call, and one false leak in 20 calls would be too many."""
-
-MIN_LATE_SHARE = 0.5
-"""Slope of the second half, relative to the first half and to the whole, below which growth is not
-called steady: it slows down, or was a step."""
-
 MIN_NEW_LARGEST_SHARE = 0.8
 """Share of the growth that must occur at runs with an input larger than all before."""
 
@@ -45,15 +38,6 @@ MAX_LATE_GROWTH_SHARE = 0.1
 MIN_EARLIER_VALUES = 40
 MIN_KEPT_SHARE = 0.5
 """A program keeps its values if this share of those of earlier runs is alive, of at least 40."""
-
-MAX_END_SHARE = 0.2
-"""Growth has stopped if what changed at the end is less than this share of the usual growth."""
-
-MIN_REGULAR_SHARE = 0.5
-"""Growth is regular if between any two readings it was at least this share of the usual."""
-
-MIN_MOMENTS = 2 * MIN_POINTS
-"""Moments after the warm-up for a verdict: both halves need a slope."""
 
 _SLACK_BYTES = 64 * KIB  # of a resident set at rest, between two readings
 
@@ -102,8 +86,9 @@ class Observation:
         samples: counters after each run.
         new_largest: the numbers of the runs that had an input larger than all before.
         blocks: sizes of blocks of malloc that grew.
-        lasting_bytes: the blocks that came into use after the warm-up and that no cache of malloc
-            explains; None if they were not counted.
+        growing_heap_bytes: at each moment the bytes of blocks of malloc of the sizes whose number
+            grows steadily (`memdiag.growth.growing_sizes`), by which the heap is judged; None to
+            judge it by all blocks in use.
         caller_keeps_nothing: whether the caller is memdiag, which keeps no outputs.
         kept_values: the values of most earlier runs that are alive in the program, or copies of
             them; empty for none.
@@ -115,7 +100,7 @@ class Observation:
     samples: tuple[RunSample, ...] = ()
     new_largest: frozenset[int] = frozenset()
     blocks: tuple[GrowingBlocks, ...] = ()
-    lasting_bytes: int | None = None
+    growing_heap_bytes: tuple[int | None, ...] | None = None
     caller_keeps_nothing: bool
     kept_values: str = ""
 
@@ -124,8 +109,13 @@ class Observation:
         known = [moment.heap_bytes is not None for moment in self.moments]
         if all(known) or sum(known[self.warm_up :]) < MIN_MOMENTS:
             return self
-        moments = tuple(m for m, is_known in zip(self.moments, known, strict=True) if is_known)
-        return replace(self, moments=moments, warm_up=sum(known[: self.warm_up]))
+        growing = self.growing_heap_bytes
+        return replace(
+            self,
+            moments=tuple(compress(self.moments, known)),
+            warm_up=sum(known[: self.warm_up]),
+            growing_heap_bytes=None if growing is None else tuple(compress(growing, known)),
+        )
 
     @property
     def moments_after_warm_up(self) -> tuple[Moment, ...]:
@@ -134,9 +124,7 @@ class Observation:
 
     def positions(self, moments: Sequence[Moment]) -> list[float]:
         """Return the runs, or the seconds, at which `moments` were."""
-        if self.unit == "second":
-            return [moment.time_s for moment in moments]
-        return [moment.run for moment in moments]
+        return [moment.position(self.unit) for moment in moments]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +226,11 @@ def _steady_growth(observation: Observation) -> list[tuple[GrowingOwner, Slope]]
     """Return the owners in use that grow steadily, with their slopes."""
     found: list[tuple[GrowingOwner, Slope]] = []
     for in_use in IN_USE:
-        lasting = observation.lasting_bytes
-        if in_use.owner == "heap" and lasting is not None and lasting < in_use.min_bytes:
-            continue
-        slope = _slope(observation, in_use.bytes_of, in_use.min_bytes)
+        if in_use.owner == "heap" and observation.growing_heap_bytes is not None:
+            values = observation.growing_heap_bytes[observation.warm_up :]
+            slope = _slope_of_values(observation, values, in_use.min_bytes)
+        else:
+            slope = _slope(observation, in_use.bytes_of, in_use.min_bytes)
         if slope is not None:
             found.append((in_use.owner, slope))
     return found
@@ -254,48 +243,19 @@ def _rises(observation: Observation, figure: Callable[[Moment], int | None]) -> 
 def _slope(
     observation: Observation, figure: Callable[[Moment], int | None], min_growth: int
 ) -> Slope | None:
-    """Return the slope of `figure` after the warm-up; None if it does not grow steadily.
-
-    It grows steadily if its slope is above 0 with a certainty of 99.9 %, and the slope of the
-    second half is not much lower than that of the first and of the whole.
-    """
+    """Return the slope of `figure` after the warm-up; None if it does not grow steadily."""
     values = [figure(moment) for moment in observation.moments_after_warm_up]
+    return _slope_of_values(observation, values, min_growth)
+
+
+def _slope_of_values(
+    observation: Observation, values: Sequence[int | None], min_growth: int
+) -> Slope | None:
     known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
     positions = observation.positions(observation.moments_after_warm_up)
-    if len(known) < max(len(values), MIN_MOMENTS):
-        return None
-    slope = robust_slope(positions, known)
-    if robust_slope(positions, known, z=CERTAIN_Z).low <= 0:
-        return None
-    if slope.bytes_per_unit * (positions[-1] - positions[0]) < min_growth:
-        return None
-    middle = len(known) // 2
-    early = robust_slope(positions[:middle], known[:middle])
-    late = robust_slope(positions[middle:], known[middle:])
-    usual = max(early.bytes_per_unit, slope.bytes_per_unit)
-    if late.bytes_per_unit < MIN_LATE_SHARE * usual or _has_stopped(positions, known):
-        return None
-    return slope
-
-
-def _has_stopped(positions: Sequence[float], values: Sequence[int]) -> bool:
-    """Return whether values that grew before hardly change at the end: a cache has filled up.
-
-    The end is the last sixth, but two intervals at least; after regular growth the last interval.
-    """
-    rates = [
-        (value - before) / (position - at)
-        for (at, before), (position, value) in pairwise(zip(positions, values, strict=True))
-        if position > at
-    ]
-    usual = statistics.median(rates)
-    is_regular = min(rates[:-1]) >= MIN_REGULAR_SHARE * usual > 0
-    if is_regular and abs(rates[-1]) < MAX_END_SHARE * usual:
-        return True
-    start = -1 - max(2, len(rates) // 6)
-    grown = (values[start] - values[0]) / (positions[start] - positions[0])
-    end = values[start:]
-    return max(end) - min(end) < MAX_END_SHARE * grown * (positions[-1] - positions[start])
+    return steady_slope(positions, known, min_growth)
 
 
 def _largest_growth(first: Moment, last: Moment) -> GrowingOwner | None:
@@ -326,17 +286,25 @@ def _has_ended(moments: Sequence[Moment]) -> bool:
 
 
 def _grows_at_new_largest(observation: Observation) -> bool:
-    """Return whether the resident set rises at runs with an input larger than all before."""
-    if not observation.new_largest or not observation.samples:
-        return False
-    highest = observation.samples[0].resident_bytes
+    """Return whether the resident set rises at runs with an input larger than all before.
+
+    Of a program only the memory at moments is known, and whether there was such a run in between.
+    """
+    if observation.samples:
+        readings = [
+            (sample.resident_bytes, sample.run in observation.new_largest)
+            for sample in observation.samples
+        ]
+    else:
+        readings = [
+            (after.resident_bytes, after.largest_input_bytes > before.largest_input_bytes)
+            for before, after in pairwise((observation.moments[0], *observation.moments))
+        ]
+    highest, _ = readings[0]
     risen = at_new_largest = 0
-    for sample in observation.samples[1:]:
-        rise = sample.resident_bytes - highest
-        if rise <= 0:
-            continue
-        highest = sample.resident_bytes
+    for resident_bytes, is_new_largest in readings[1:]:
+        rise = max(0, resident_bytes - highest)
+        highest += rise
         risen += rise
-        if sample.run in observation.new_largest:
-            at_new_largest += rise
+        at_new_largest += rise * is_new_largest
     return risen > 0 and at_new_largest >= MIN_NEW_LARGEST_SHARE * risen

@@ -83,7 +83,11 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
             stopped = "" if grows_after_warm_up(observation) else ", and does not grow any more"
             return f"not a leak: malloc keeps freed memory; {grown} in {runs}{stopped}"
         case "undecided" if judgement.slope is None:
-            return f"undecided: too few readings in {runs} to judge growth"
+            text = f"undecided: too few readings in {runs} to judge growth"
+            counts = _session_counts(moments)
+            if not counts or counts[-1] <= counts[0] + 1:
+                return text
+            return f"{text}, with {counts[0]} sessions at the first and {counts[-1]} at the last"
         case "undecided":
             return f"undecided: {grown} ({owner}) and had not stopped after {runs}"
     assert judgement.slope is not None
@@ -93,7 +97,7 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
     if judgement.verdict == "leak":
         return f"a leak: {owner}{_content(judgement, observation.blocks)} {growth}"
     if judgement.owner == "sessions":
-        counts = [each.sessions for each in moments if each.sessions is not None]
+        counts = _session_counts(moments)
         alive = f" ({counts[0]} at the start, {counts[-1]} at the end)" if counts else ""
         return f"the program keeps its sessions{alive}: they {growth}"
     if observation.kept_values:
@@ -153,6 +157,10 @@ def advice(
         case "undecided", _:
             return "observe more runs, or for a longer time"
     return ""
+
+
+def _session_counts(moments: tuple[Moment, ...]) -> list[int]:
+    return [each.sessions for each in moments if each.sessions is not None]
 
 
 def _may_be_heap(judgement: GrowthJudgement, observation: Observation) -> bool:

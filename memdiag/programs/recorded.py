@@ -47,6 +47,8 @@ class RecordedProcess:
         exit_rss_bytes: the resident set at that moment; None if it is not known.
         alive_values: how many inputs and outputs of earlier runs are alive, and how many there
             were, by description; empty if they are not watched.
+        largest_input_bytes: the most bytes that all inputs of a run had together; 0 if they are not
+            known or not watched.
         value_starts: the first bytes of values of an earlier run in hexadecimal, and their sizes in
             bytes, by description.
 
@@ -81,6 +83,7 @@ class RecordedProcess:
         self.has_said_exit = False
         self.exit_rss_bytes: int | None = None
         self.alive_values: dict[str, tuple[int, int]] = {}
+        self.largest_input_bytes = 0
         self.value_starts: dict[str, tuple[str, int]] = {}
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}

@@ -701,6 +701,7 @@ class Recorder:
                 case "runs":
                     process.session(fields).add_runs(now_s, fields)
                 case "between_runs" if self._run_pause is not None:
+                    process.largest_input_bytes = fields["largest_input_bytes"]
                     process.alive_values = {n: (c[0], c[1]) for n, c in fields["alive"].items()}
                     process.value_starts = {n: (v[0], v[1]) for n, v in fields["starts"].items()}
                     self._run_pause.read(process, now_s, fields["runs"])

@@ -78,6 +78,8 @@ class Moment(Record, frozen=True, kw_only=True):
         sessions: the number of sessions that are alive; None if it is not known.
         mapped_bytes: the size of all mappings of files and shared memory, resident or not; None if
             only the counters of the process could be read.
+        largest_input_bytes: the most bytes that all inputs of a run had together until then; 0 if
+            it is not known.
     """
 
     run: int
@@ -91,6 +93,11 @@ class Moment(Record, frozen=True, kw_only=True):
     arenas: int | None = None
     sessions: int | None = None
     mapped_bytes: int | None = None
+    largest_input_bytes: int = 0
+
+    def position(self, unit: Unit) -> float:
+        """Return the runs or reloads, or the seconds, until this moment."""
+        return self.time_s if unit == "second" else self.run
 
     def bytes_of(self, *kinds: OwnerKind) -> int:
         """Return the resident bytes of the owners of `kinds`."""

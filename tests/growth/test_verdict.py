@@ -171,7 +171,32 @@ def test_too_few_moments_are_undecided() -> None:
     assert judge(observation).verdict == "undecided"
 
 
-@pytest.mark.parametrize(("lasting_bytes", "verdict"), [(0, "flat"), (25_000, "leak")])
-def test_growth_that_a_cache_of_malloc_explains_is_none(lasting_bytes: int, verdict: str) -> None:
-    observation = observe("heap", lambda run: 20 * MIB + 25 * run, lasting_bytes=lasting_bytes)
+@pytest.mark.parametrize(("grows", "verdict"), [(False, "flat"), (True, "leak")])
+def test_the_heap_is_judged_by_the_sizes_of_blocks_that_grow(grows: bool, verdict: str) -> None:
+    observation = observe(
+        "heap",
+        lambda run: 20 * MIB + 250 * run,
+        growing_heap_bytes=tuple(250 * run if grows else 0 for run in RUNS),
+    )
+    assert judge(observation).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("largest", "verdict"),
+    [
+        pytest.param(lambda run: 1000 * (1 + run // 300), "high_water", id="at each rise"),
+        pytest.param(lambda run: 1000 * (1 + run // 400), "undecided", id="beside the rises"),
+        pytest.param(lambda run: 0, "undecided", id="not known"),
+    ],
+)
+def test_new_largest_inputs_of_a_program_are_known_at_moments(
+    largest: Callable[[int], int], verdict: str
+) -> None:
+    moments = tuple(
+        msgspec.structs.replace(
+            moment(run, slack=16 * MIB * (run // 300)), largest_input_bytes=largest(run)
+        )
+        for run in RUNS
+    )
+    observation = Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
     assert judge(observation).verdict == verdict

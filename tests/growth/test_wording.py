@@ -100,3 +100,22 @@ def test_growth_without_a_name_may_be_a_heap_that_was_not_read(
     judgement = GrowthJudgement("leak", "other", SLOPE)
     assert sentence(judgement, observation).startswith(owner)
     assert advised in advice(judgement, observation, None)
+
+
+@pytest.mark.parametrize(
+    ("sessions", "ending"),
+    [
+        ((2, 9, 30), "growth, with 2 sessions at the first and 30 at the last"),
+        ((1, 2, 2), "to judge growth"),
+        ((None, None, None), "to judge growth"),
+    ],
+)
+def test_too_few_readings_still_tell_the_numbers_of_sessions(
+    sessions: tuple[int | None, ...], ending: str
+) -> None:
+    moments = tuple(
+        Moment(run=run, time_s=1.0, resident_bytes=MIB, sessions=count)
+        for run, count in enumerate(sessions)
+    )
+    observation = Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
+    assert sentence(GrowthJudgement("undecided"), observation).endswith(ending)

@@ -63,4 +63,25 @@ def test_memory_is_also_read_after_runs_whose_values_are_not_followed(
     session: type[Session], asked: list[dict[str, Any]]
 ) -> None:
     session().run_with_iobinding(None)
-    assert asked == [{"runs": 1, "alive": {}, "starts": {}}]
+    assert asked == [{"runs": 1, "largest_input_bytes": 0, "alive": {}, "starts": {}}]
+
+
+def test_an_array_that_is_fed_again_is_one_value(
+    session: type[Session], asked: list[dict[str, Any]]
+) -> None:
+    fed = [np.ones(100) for _ in range(3)]
+    for run in range(90):
+        session().run(None, {"x": fed[run % 3]})
+    assert asked[-1]["alive"]["input 'x'"] == [0, 0]  # each of them may be fed next
+    kept = [np.ones(100) for _ in range(90)]
+    for array in kept:
+        session().run(None, {"x": array})
+    assert asked[-1]["alive"]["input 'x'"] == [73, 73]
+
+
+def test_the_largest_inputs_of_a_run_are_added_up(
+    session: type[Session], asked: list[dict[str, Any]]
+) -> None:
+    for length in (10, 30, 20):
+        session().run(None, {"x": np.ones(length), "text": ["no array"]})
+    assert [fields["largest_input_bytes"] for fields in asked] == [80, 240, 240]

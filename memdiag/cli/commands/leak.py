@@ -88,8 +88,9 @@ def configure(parser: ArgumentParser) -> None:
         dest="period_s",
         metavar="TIME",
         type=duration,
-        help="Time between samples of a process or program at the start (default: 0.25s, or"
-        " a 25th of --for if that is less). It grows during long recordings: 64 samples are kept.",
+        help="Time between samples of a process or program at the start (default: 0.05s for a"
+        " program, 0.25s for a process, or a 25th of --for if that is less). It grows during long"
+        " recordings: 64 samples are kept.",
     )
     group.add_argument(
         "--pause",

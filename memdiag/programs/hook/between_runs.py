@@ -24,7 +24,7 @@ FOLLOWED_RUNS = ("run", "run_with_ort_values")
 and the inputs."""
 
 MAX_NAMES = 32  # inputs and outputs that are followed
-MAX_REFERENCES = 200  # to one of them; from here on every second one is dropped
+MAX_REFERENCES = 200  # to values of one name; from here on every second one is dropped
 RECENT = 20  # runs whose values may be alive in any program
 START_BYTES = 64
 _NUMBERS_OF_NUMPY = ("b", "i", "u", "f", "c")  # kinds of types
@@ -33,32 +33,43 @@ _NUMBERS_OF_NUMPY = ("b", "i", "u", "f", "c")  # kinds of types
 class EarlierValues:
     """Weak references to inputs and outputs of runs, by descriptions such as "output 'y'".
 
+    An array that is an input of many runs is one value.
+
     Attributes:
         runs: the number of runs.
+        largest_input_bytes: the most bytes that all inputs of a run had together, as far as they
+            are arrays.
         starts: the first bytes of the values of one earlier run in hexadecimal, and their sizes in
             bytes, by description: what copies of them start with.
     """
 
     def __init__(self) -> None:
-        self._references: dict[str, list[weakref.ref[Any]]] = {}
+        # By identity: Python returns the same reference for an object that is alive.
+        self._references: dict[str, dict[int, weakref.ref[Any]]] = {}
         self._stride = 1
         self._last: dict[str, Any] = {}
         self.runs = 0
+        self.largest_input_bytes = 0
         self.starts: dict[str, tuple[str, int]] = {}
 
     def add(self, values: dict[str, Any]) -> None:
         """Add the inputs and outputs of one run, by description."""
         self.runs += 1
+        input_bytes = sum(
+            getattr(value, "nbytes", 0) for name, value in values.items() if name[:6] == "input "
+        )
+        self.largest_input_bytes = max(input_bytes, self.largest_input_bytes)
         self._last = {name: weakref.ref(value) for name, value in values.items() if _has_ref(value)}
         if self.runs % self._stride:
             return
         for name, reference in self._last.items():
             if name in self._references or len(self._references) < MAX_NAMES:
-                self._references.setdefault(name, []).append(reference)
+                self._references.setdefault(name, {})[id(reference)] = reference
         if any(len(found) > MAX_REFERENCES for found in self._references.values()):
             self._stride *= 2
             for found in self._references.values():
-                del found[::2]
+                for key in list(found)[::2]:
+                    del found[key]
 
     def counts(self) -> dict[str, list[int]]:
         """Return how many values of earlier runs are alive, and how many there are."""
@@ -74,8 +85,8 @@ class EarlierValues:
                 start = value.reshape(-1)[: START_BYTES // value.itemsize + 1].tobytes()
                 self.starts[name] = start[:START_BYTES].hex(), value.nbytes
 
-    def _count(self, references: list[weakref.ref[Any]]) -> list[int]:
-        older = references[:-RECENT]
+    def _count(self, references: dict[int, weakref.ref[Any]]) -> list[int]:
+        older = list(references.values())[:-RECENT]
         return [sum(reference() is not None for reference in older), len(older)]
 
 
@@ -148,11 +159,17 @@ class PauseBetweenRuns:
             if time.perf_counter() - self._asked_s < self._period_s:
                 return
             counts, runs = self._values.counts(), self._values.runs
-            starts = self._values.starts
+            largest, starts = self._values.largest_input_bytes, self._values.starts
             # Other threads go on; only this one waits.
             self._asked_s = float("inf")
         try:
-            self._ask("between_runs", runs=runs, alive=counts, starts=starts)
+            self._ask(
+                "between_runs",
+                runs=runs,
+                largest_input_bytes=largest,
+                alive=counts,
+                starts=starts,
+            )
         finally:
             with self._lock:  # the program may copy these values after this run
                 self._values.remember_starts()

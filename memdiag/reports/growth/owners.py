@@ -40,7 +40,7 @@ class OwnerSeries:
 
 def position(growth: Growth, moment: Moment) -> float:
     """Return where `moment` is in time: the number of runs, or seconds if runs are not known."""
-    return moment.time_s if growth.unit == "second" else moment.run
+    return moment.position(growth.unit)
 
 
 def warm_up_position(growth: Growth) -> float:

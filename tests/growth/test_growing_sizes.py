@@ -1,0 +1,120 @@
+"""Numbers of blocks by size over the runs of a program, with known answers."""
+
+import random
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from memdiag.growth.growing_sizes import (
+    MinGrowth,
+    growing_heap,
+    min_growth_of_model,
+    min_growth_of_program,
+    steadily_growing_sizes,
+)
+from memdiag.growth.moment import MemoryMoment
+from memdiag.records.growth import Moment
+
+RUNS = [0, 4, 8, 13, 20, 30, 42, 55, 70, 90, 120, 160, 210, 270, 330, 400]
+"""Readings of a program: closer at its start."""
+
+PROGRAM = min_growth_of_program(8, RUNS[-1])
+
+
+def growing(
+    count: Callable[[int], Mapping[int, int]], least: MinGrowth = PROGRAM
+) -> frozenset[int]:
+    background = {48: 5000, 96: 900, 1024: 80, 262160: 3}
+    counts = [
+        {
+            size: background.get(size, 0) + count(run).get(size, 0)
+            for size in {*background, *count(run)}
+        }
+        for run in RUNS
+    ]
+    return steadily_growing_sizes(RUNS, counts, least)
+
+
+def steps(*at: int) -> Callable[[int], int]:
+    return lambda run: sum(run >= each for each in at)
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"),
+    [
+        pytest.param(lambda run: {1008: run}, {1008}, id="a block a run"),
+        pytest.param(lambda run: {112: run // 2}, {112}, id="one in two runs"),
+        pytest.param(lambda run: {1_048_592: run // 40}, {1_048_592}, id="large, one in 40 runs"),
+        pytest.param(lambda run: {112: run // 8}, set(), id="a small one in 8 runs"),
+        pytest.param(lambda run: {112: min(run, 250)}, set(), id="a cache that has filled up"),
+        pytest.param(
+            lambda run: {3216: round(166 * (1 - 0.99**run))}, set(), id="shapes that become rarer"
+        ),
+        pytest.param(lambda run: {112: 300 * (run > 150)}, set(), id="a step"),
+        # What malloc does if the rest of a free block is too small to use.
+        pytest.param(
+            lambda run: {80: 2000 - run, 96: run, 112: 0}, set(), id="other sizes for one request"
+        ),
+        pytest.param(
+            lambda run: {262160: 400 - run, 262192: run}, set(), id="across the edge of a bin"
+        ),
+        pytest.param(
+            lambda run: {80: 2000 - run, 96: 2 * run}, {96}, id="a leak beside such sizes"
+        ),
+        # As a program with three new largest inputs left its buffers.
+        pytest.param(
+            lambda run: {
+                size: steps(60, 160, 280)(run) for size in (131088, 262160, 524304, 2097168)
+            },
+            set(),
+            id="new largest inputs",
+        ),
+    ],
+)
+def test_sizes_whose_number_grows_steadily(
+    count: Callable[[int], Mapping[int, int]], sizes: set[int]
+) -> None:
+    assert growing(count) & {80, 96, 112, 1008, 3216, 1_048_592, *count(400)} == sizes
+
+
+def test_a_leak_of_any_size_is_seen() -> None:
+    chosen = random.Random(0)
+    lost = [16 * chosen.randint(2, 20_000) for _ in range(400)]
+
+    def count(run: int) -> dict[int, int]:
+        return {size: lost[:run].count(size) for size in lost[:run]}
+
+    found = growing(count)
+    total = sum(lost)
+    assert sum(size for size in lost if size in found) > 0.8 * total
+
+
+@pytest.mark.parametrize(
+    ("size", "new", "threads", "grows"),
+    [
+        (96, 7, 1, False),  # a full cache of one thread
+        (96, 16, 1, True),
+        (96, 16, 3, False),
+        (1552, 16, 3, True),  # too large for a cache
+    ],
+)
+def test_blocks_that_malloc_may_have_cached_do_not_grow(
+    size: int, new: int, threads: int, grows: bool
+) -> None:
+    found = growing(lambda run: {size: run * new // 400}, min_growth_of_model(threads))
+    assert (size in found) == grows
+
+
+def test_moments_whose_heap_could_not_be_read_have_no_bytes() -> None:
+    memory = [
+        MemoryMoment(
+            moment=Moment(
+                run=run, time_s=0.0, resident_bytes=0, heap_bytes=None if run == 20 else 1
+            ),
+            block_counts={} if run == 20 else {1008: run, 64: 9},
+        )
+        for run in RUNS
+    ]
+    heap = growing_heap(memory, 0, "run", PROGRAM)
+    assert heap.sizes == {1008}
+    assert heap.bytes_at == tuple(None if run == 20 else 1008 * run for run in RUNS)
