@@ -235,7 +235,8 @@ class _Histories:
             if run.sessions and not reasons:
                 reason = "no session was run. Send the program requests while it is observed."
             if has_failed(run.exit_code):
-                reason = f"{_end_text(run)} before a process used onnxruntime. Mend its error."
+                before = "a run of a session ended" if run.sessions else "it used onnxruntime"
+                reason = f"{_end_text(run)} before {before}. Mend its error."
             raise XrayError(f"{subject}: {reason}")
         growths.sort(key=lambda growth: (growth.is_leak_or_kept, growth.grown_bytes))
         *others, growth = growths
@@ -297,7 +298,8 @@ def process_growth(
         warm_up_runs=moments[warm_up].run if len(moments) > warm_up else 0,
         warm_up_s=moments[warm_up].time_s if len(moments) > warm_up else 0.0,
         onnxruntime=process.runtime_version,
-        message="" if len(observation.moments_after_warm_up) >= MIN_MOMENTS else SHORT,
     )
+    if record.verdict == "undecided" and len(observation.moments_after_warm_up) < MIN_MOMENTS:
+        record = msgspec.structs.replace(record, message=SHORT)
     is_exact = kind == "process" or process.has_said_exit
     return msgspec.structs.replace(record, is_run_count_exact=is_exact)

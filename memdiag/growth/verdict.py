@@ -39,6 +39,9 @@ MIN_EARLIER_VALUES = 40
 MIN_KEPT_SHARE = 0.5
 """A program keeps its values if this share of those of earlier runs is alive, of at least 40."""
 
+MIN_MORE_SESSIONS = 10
+"""Sessions that became alive between a few moments, more at each, from which on they are kept."""
+
 _SLACK_BYTES = 64 * KIB  # of a resident set at rest, between two readings
 
 
@@ -149,7 +152,7 @@ def judge(observation: Observation) -> GrowthJudgement:
         owners = {owner, *(each for each, _ in steady)}
         return GrowthJudgement(_of_memory_in_use(owners, observation), owner, slope)
     if len(observation.moments_after_warm_up) < MIN_MOMENTS:
-        return GrowthJudgement("undecided")
+        return _of_few_moments(observation)
     if grown_bytes(moments) < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * moments[0].resident_bytes):
         return GrowthJudgement("flat")
     largest = _largest_growth(moments[0], moments[-1])
@@ -168,6 +171,20 @@ _SESSIONS: tuple[Callable[[Moment], int | None], ...] = (
     lambda moment: moment.arenas,
 )
 """The numbers that grow where sessions are created and not released."""
+
+
+def _of_few_moments(observation: Observation) -> GrowthJudgement:
+    """Return ``kept`` if there are more sessions at each moment, else ``undecided``.
+
+    A heap of many sessions takes seconds to read, so that a short program has few moments.
+    """
+    later = observation.moments_after_warm_up
+    counts = [moment.sessions or 0 for moment in later]
+    rises = all(before < after for before, after in pairwise(counts))
+    if len(later) < MIN_POINTS or not rises or counts[-1] - counts[0] < MIN_MORE_SESSIONS:
+        return GrowthJudgement("undecided")
+    sizes = [moment.resident_bytes for moment in later]
+    return GrowthJudgement("kept", "sessions", robust_slope(observation.positions(later), sizes))
 
 
 def grown_bytes(moments: Sequence[Moment]) -> int:

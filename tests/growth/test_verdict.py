@@ -165,6 +165,27 @@ def test_a_process_whose_runs_are_not_known_is_judged_by_time() -> None:
     assert judgement.slope.bytes_per_unit == 3000
 
 
+@pytest.mark.parametrize(
+    ("sessions", "verdict"),
+    [
+        ((1, 5, 14, 25, 37, 57), "kept"),
+        ((1, 5, 14, 25, 25, 57), "undecided"),  # a pause in between
+        ((1, 5, 7, 9, 11, 13), "undecided"),  # few
+        ((1, 5, 57), "undecided"),  # too few moments for a slope
+        ((None,) * 6, "undecided"),
+    ],
+)
+def test_sessions_that_become_more_at_each_of_a_few_moments_are_kept(
+    sessions: tuple[int | None, ...], verdict: str
+) -> None:
+    moments = tuple(
+        moment(10 * number, heap=20 * MIB * (count or 1), sessions=count)
+        for number, count in enumerate(sessions)
+    )
+    observation = Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
+    assert judge(observation).verdict == verdict
+
+
 def test_too_few_moments_are_undecided() -> None:
     moments = tuple(moment(run, heap=20 * MIB + 99 * run) for run in RUNS[:4])
     observation = Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=True)
