@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 # Before any test imports onnxruntime; children of tests inherit it.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
+# numpy starts a thread for each CPU when it is imported, in each of hundreds of children.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
 # Tests start hundreds of processes. Without bytecode each of them would compile memdiag again,
 # which takes longer than most of what is tested.
 sys.dont_write_bytecode = False
