@@ -1,5 +1,6 @@
 """Estimates of whole sessions beside profiles of real ones."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -87,12 +88,14 @@ def test_each_phase_takes_what_was_estimated(tmp_path: Path, name: str, external
     )
     measured = {phase.name: phase for phase in profile.phases}
     base = profile.baseline_rss_bytes
-    for phase in found.phases:
-        if phase.name in measured:
-            peak = measured[phase.name].peak_rss_bytes - base
-            # Phases of some milliseconds: the boundary is noticed late on a busy machine.
-            if measured[phase.name].duration_s > 0.005:
-                assert phase.peak_bytes == pytest.approx(peak, rel=0.06, abs=4 * MIB), phase.name
+    present = [phase for phase in found.phases if phase.name in measured]
+    for phase, following in pairwise([*present, present[-1]]):
+        peak = measured[phase.name].peak_rss_bytes - base
+        # The boundary of a phase is noticed some milliseconds late: short phases are passed over,
+        # and others may have the peak of the next one.
+        if measured[phase.name].duration_s > 0.005:
+            allowed = pytest.approx(peak, rel=0.06, abs=4 * MIB)
+            assert allowed in (phase.peak_bytes, following.peak_bytes), phase.name
     peak = profile.peak_rss_bytes - base
     assert found.peak_bytes == pytest.approx(peak, rel=0.05, abs=3 * MIB)
     assert profile.steady_rss_bytes is not None
