@@ -92,10 +92,11 @@ def test_each_phase_takes_what_was_estimated(tmp_path: Path, name: str, external
     for phase, following in pairwise([*present, present[-1]]):
         peak = measured[phase.name].peak_rss_bytes - base
         # The boundary of a phase is noticed some milliseconds late: short phases are passed over,
-        # and others may have the peak of the next one.
+        # and others may have a part of the next one.
         if measured[phase.name].duration_s > 0.005:
-            allowed = pytest.approx(peak, rel=0.06, abs=4 * MIB)
-            assert allowed in (phase.peak_bytes, following.peak_bytes), phase.name
+            low, high = sorted((phase.peak_bytes, following.peak_bytes))
+            off = max(0.06 * peak, 4 * MIB)
+            assert low - off <= peak <= high + off, phase.name
     peak = profile.peak_rss_bytes - base
     assert found.peak_bytes == pytest.approx(peak, rel=0.05, abs=3 * MIB)
     assert profile.steady_rss_bytes is not None
