@@ -36,6 +36,9 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# A shell that runs the tests in the background has them ignore Ctrl-C, and their children too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # No deadline: the time an example takes says more about the machine than about the code.
 SETTINGS = settings(
     deadline=None,

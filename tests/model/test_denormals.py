@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from memdiag.model.denormals import count_denormals
+from memdiag.model.denormals import count_denormals, sample_has_denormals
 from memdiag.model.model_file import ModelFile, open_model
 
 LARGEST = np.float32(1.1754942e-38)  # the largest denormal float
@@ -54,3 +54,30 @@ def test_double_and_bfloat16_have_limits_of_their_own(tmp_path: Path) -> None:
     half = helper.make_tensor("b", TensorProto.BFLOAT16, [5], bits.tobytes(), raw=True)
     with opened(tmp_path, double, half) as model:
         assert [count_denormals(model, weight) for weight in model.weights] == [2, 2]
+
+
+ROWS, COLUMNS = 2048, 1030
+
+
+@pytest.mark.parametrize(
+    ("denormal", "is_found"),
+    [
+        (np.s_[700:702, :], True),  # 0.1 % in one run
+        (np.s_[:, 517], True),  # 0.1 % in a column
+        (np.s_[:, :], True),
+        (np.s_[:0, :], False),
+    ],
+)
+def test_a_sample_finds_a_thousandth_in_rows_and_in_columns(
+    tmp_path: Path, denormal: tuple[slice, slice], is_found: bool
+) -> None:
+    values = np.ones((ROWS, COLUMNS), np.float32)
+    values[denormal] = LARGEST
+    with opened(tmp_path, numpy_helper.from_array(values, "w")) as model:
+        assert sample_has_denormals(model, model.weights[0]) is is_found
+
+
+def test_a_small_weight_is_not_sampled_but_counted(tmp_path: Path) -> None:
+    with opened(tmp_path, numpy_helper.from_array(np.ones(500_000, np.float32), "w")) as model:
+        assert sample_has_denormals(model, model.weights[0])
+        assert count_denormals(model, model.weights[0]) == 0

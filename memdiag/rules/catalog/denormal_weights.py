@@ -28,7 +28,8 @@ other.
 
 ## Not reported
 
-Fewer than 16 denormal values in a weight, or less than 0.1 % of it. Weights that no
+Fewer than 16 denormal values in a weight, or less than 0.1 % of it: a large weight is counted
+only if a sample of it (a million values from all its parts) has a denormal. Weights that no
 convolution, matrix product or recurrent operator reads, such as rows of an embedding that
 are only looked up. float16: its denormals are normal numbers in float, in which the CPU
 provider computes. Values that become denormal only when the runtime fuses nodes, such as
@@ -39,7 +40,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
 
-from memdiag.model.denormals import MANTISSA_BITS, count_denormals
+from memdiag.model.denormals import MANTISSA_BITS, count_denormals, sample_has_denormals
 from memdiag.model.readers import Reader
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
@@ -111,7 +112,8 @@ def _affected(ctx: AnalysisContext) -> Iterator[_AffectedWeight]:
             continue
         content = next(iter(ctx.equal_to(weight)), weight), weight.dtype
         if content not in counts:
-            counts[content] = count_denormals(ctx.model, weight)
+            is_counted = sample_has_denormals(ctx.model, weight)
+            counts[content] = count_denormals(ctx.model, weight) if is_counted else 0
         count = counts[content]
         if count >= _MIN_VALUES and count >= _MIN_SHARE * prod(weight.shape):
             yield _AffectedWeight(weight, readers, count)
