@@ -19,6 +19,7 @@ from memdiag.api.run import run
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.programs import optimizing_jobs as module
 from memdiag.programs import xray
+from memdiag.programs.events import ModelSource
 from memdiag.programs.hook import record_sessions
 from memdiag.programs.optimizing_jobs import optimizing_jobs
 from memdiag.programs.recorder import HOOK_FOLDER
@@ -86,11 +87,9 @@ class Session:
         self.number, self.address, self.providers = 1, None, providers
         self.process = process or Process()
         self.model_key = str(path)
-        self.description = {
-            "model": {"path": str(path), "bytes": None},
-            "options": options,
-            "config": config or {},
-        }
+        self.description = SimpleNamespace(
+            model=ModelSource(path=str(path), bytes=None), options=options, config=config or {}
+        )
 
 
 def test_fused_weights_are_those_of_their_sessions(
