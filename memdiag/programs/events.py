@@ -7,20 +7,21 @@ socket: ``secret``, which proves that the recorder has started the sender, and `
 ===================  ===========================  ==================================  ======
 event                sender                       moment                              waits
 ===================  ===========================  ==================================  ======
-``hello``            ``hook``                     onnxruntime was imported; a fork    no
-``hook_failed``      ``hook``                     the hook has failed                 no
-``create``           ``hook``                     before a session is created         yes
-``created``          ``hook``                     after it was created, or failed     yes
-``first_run``        ``hook``                     before the first run of a session   yes
-``first_run_done``   ``hook``                     after the first run                 yes
-``runs``             ``hook``                     twice a second at most, and at the  no
+``hello``            ``hook/sessions``            onnxruntime was imported; a fork    no
+``hook_failed``      ``hook/channel``,            the hook has failed                 no
+                     ``hook/sitecustomize``
+``create``           ``hook/creation``            before a session is created         yes
+``created``          ``hook/creation``            after it was created, or failed     yes
+``first_run``        ``hook/runs``                before the first run of a session   yes
+``first_run_done``   ``hook/runs``                after the first run                 yes
+``runs``             ``hook/runs``                twice a second at most, and at the  no
                                                   end
-``peak``             ``hook``                     after a run that raised the mark    no
-``between_runs``     ``hook``                     between two runs, for ``leak``      yes
-``released``         ``hook``                     the program has released a session  no
-``stderr_filtered``  ``hook``                     before a profile is written         yes
-``stderr_restored``  ``hook``                     after a profile was written         yes
-``exit``             ``hook``                     the process ends                    yes
+``peak``             ``hook/runs``                after a run that raised the mark    no
+``between_runs``     ``hook/between_runs``        between two runs, for ``leak``      yes
+``released``         ``hook/creation``            the program has released a session  no
+``stderr_filtered``  ``hook/record_sessions``     before a profile is written         yes
+``stderr_restored``  ``hook/record_sessions``     after a profile was written         yes
+``exit``             ``hook/sessions``            the process ends                    yes
 ``xray``             ``control.request_xray``     ``memdiag xray FOLDER``             yes
 ===================  ===========================  ==================================  ======
 
@@ -98,7 +99,7 @@ class ModelSource(Struct, frozen=True, kw_only=True):
         path: the path of the model; None if it is created from bytes.
         bytes: the number of these bytes; None for a path.
         address: where they are in the memory of the process; None for a path.
-        digest: a hash of a part of them (`content_digest` of the hook); None for a path.
+        digest: a hash of a part of them (`hook/creation.content_digest`); None for a path.
     """
 
     path: str | None

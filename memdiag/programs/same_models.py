@@ -37,7 +37,7 @@ def _digest(path: str) -> str | None:
     Raises:
         ModelError, OSError: the file cannot be read.
     """
-    from memdiag.programs.hook.record_sessions import content_digest  # not on Windows
+    from memdiag.programs.hook.creation import content_digest  # not on Windows
 
     with open_model(Path(path)) as model:
         if len(model.files) > 1:

@@ -8,12 +8,12 @@ import onnx
 import pytest
 
 from memdiag.programs.events import ModelSource
-from memdiag.programs.hook.record_sessions import SAMPLED_BLOCKS, _model
+from memdiag.programs.hook.creation import SAMPLED_BLOCKS, model_source
 from memdiag.programs.same_models import files_of_bytes
 
 
 def source(model: Path | bytes) -> ModelSource:
-    return ModelSource(**_model(model))
+    return ModelSource(**model_source(model))
 
 
 def saved(path: Path, *, elements: int, seed: int = 0, **options: Any) -> bytes:
