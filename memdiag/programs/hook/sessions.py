@@ -42,6 +42,14 @@ class Sessions:
     Args:
         onnxruntime: the imported package.
         channel: the connection to ``memdiag run``.
+
+    Attributes:
+        stderr: standard error during creations; a new object in a forked child.
+        package: the folder of onnxruntime.
+        max_rss: the high-water mark of the resident set that was sent or answered last, in KiB.
+        recorded: the sessions that are alive.
+        default_severity: the severity of sessions that have none of their own.
+        config_names: the config entries that the program may have set.
     """
 
     def __init__(self, onnxruntime: Any, channel: Channel) -> None:
