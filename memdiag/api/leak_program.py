@@ -19,7 +19,8 @@ from memdiag.growth.process_history import ProcessHistory
 from memdiag.growth.steady_growth import MIN_MOMENTS
 from memdiag.growth.verdict import Observation, kept_values
 from memdiag.programs.recorded import RecordedProcess
-from memdiag.programs.recorder import Recorder, RunPause
+from memdiag.programs.recorder import Recorder
+from memdiag.programs.run_pause import RunPause
 from memdiag.records.growth import GrowingBlocks, Growth, Unit
 from memdiag.records.run import ProgramRun
 from memdiag.units import format_duration

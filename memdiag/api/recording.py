@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _PR_SET_PTRACER = 0x59616D61
 _WATCHER = "from memdiag.programs.watcher import main; main()"
-_HOOK_FILE = os.path.join(sitecustomize.FOLDER, "record_sessions.py")
 _VARIABLES = ("PYTHONPATH", sitecustomize.ADDRESS)
 
 
@@ -273,8 +272,9 @@ def _install(address: str) -> Callable[[], None]:
     """
     onnxruntime = sys.modules.get("onnxruntime")
     if onnxruntime is not None:
-        uninstall: Callable[[], None] = _hook().install(onnxruntime, address, at_import=False)
-        return uninstall
+        from memdiag.programs.hook.record_sessions import install  # not on Windows
+
+        return install(onnxruntime, address, at_import=False)
     sys.meta_path.insert(0, sitecustomize.OnnxruntimeFinder)
 
     def uninstall_imported() -> None:
@@ -284,18 +284,6 @@ def _install(address: str) -> Callable[[], None]:
             sitecustomize.uninstall_functions.pop()()
 
     return uninstall_imported
-
-
-def _hook() -> Any:
-    """Return the hook, a module of its own for each recording."""
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location("_memdiag_sessions", _HOOK_FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def allow_reading_by(pid: int) -> None:

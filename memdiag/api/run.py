@@ -17,7 +17,8 @@ from memdiag.programs.assemble import assemble_run
 from memdiag.programs.control import control_file
 from memdiag.programs.interrupt import Interrupt
 from memdiag.programs.open_files import most_open_files
-from memdiag.programs.recorder import Recorder, RunPause
+from memdiag.programs.recorder import Recorder
+from memdiag.programs.run_pause import RunPause
 from memdiag.records.run import ProgramRun
 
 STDOUT_FILE: Final = "stdout.txt"

@@ -318,8 +318,8 @@ class LiveView(AbstractContextManager["LiveView"]):
 
 def session_state(session: RecordedSession, now_s: float) -> str:
     """Return the model of a session, and what the session does or did last."""
-    model = session.description["model"]
-    name = plain(PurePath(model["path"]).name) if model["path"] else format_size(model["bytes"])
+    model = session.description.model
+    name = plain(PurePath(model.path).name) if model.path else format_size(model.bytes or 0)
     parts = [f"#{session.number} {name}"]
     if session in session.process.active:
         return f"{parts[0]} · {session.phases.phase}"

@@ -80,7 +80,7 @@ def assemble_run(
     duration_s = recorder.now_s()
     if recorder.watched_s is not None:
         duration_s = recorder.watched_s + recorder.end_xrays_s
-    same_files = files_of_bytes(each.description["model"] for each in recorder.sessions)
+    same_files = files_of_bytes(each.description.model for each in recorder.sessions)
     run = ProgramRun(
         schema=RUN_SCHEMA,
         command=tuple(command),
@@ -174,7 +174,7 @@ def _session(
     described = session.description
     callers = tuple(
         Caller(file=file, line=line, function=function)
-        for file, line, function in described["callers"]
+        for file, line, function in described.callers
     )
     shapes = sorted(session.shapes.values(), key=lambda each: -each.runs)
     return ProgramSession(
@@ -185,9 +185,9 @@ def _session(
         created_at=created_at(session),
         called_from=_called_from(callers),
         callers=callers,
-        options={**described["options"], **described["config"]},
+        options={**described.options, **described.config},
         providers=session.providers,
-        intra_op_threads=described["threads"][0],
+        intra_op_threads=described.threads[0],
         created_s=round(session.created_s, 6),
         released_s=None if session.released_s is None else round(session.released_s, 6),
         creation_s=session.creation_s,
@@ -208,13 +208,12 @@ def _session(
 
 
 def _model(session: RecordedSession, same_files: Mapping[str, str]) -> SessionModel:
-    described = session.description["model"]
-    path = described["path"]
-    digest, size = described.get("digest"), described["bytes"]
+    described = session.description.model
+    path, digest, size = described.path, described.digest, described.bytes
     if path is not None:
         with suppress(OSError):
             size = os.stat(path).st_size
-    same_file = same_files.get(digest)
+    same_file = None if digest is None else same_files.get(digest)
     file = path or same_file
     return SessionModel(
         path=path,
@@ -237,9 +236,9 @@ def _weight_bytes(path: str) -> int | None:
 
 def created_at(session: RecordedSession) -> str:
     """Return file and line of the creation; of installed files, the part below site-packages."""
-    if not session.description["callers"]:
+    if not session.description.callers:
         return "?"
-    file, line, _ = session.description["callers"][0]
+    file, line, _ = session.description.callers[0]
     return _place(file, line)
 
 

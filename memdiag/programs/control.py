@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from memdiag.errors import UsageError
+from memdiag.programs.events import XrayRequest
 from memdiag.records.attribution import Owner
 from memdiag.records.base import Record
 from memdiag.records.run import SessionMemory
@@ -134,7 +135,7 @@ def request_xray(folder: Path) -> XrayAnswer:
     try:
         connection, secret = _connect(folder)
         with connection:
-            connection.sendall(json.dumps({"event": "xray", "secret": secret}).encode() + b"\n")
+            connection.sendall(msgspec.json.encode(XrayRequest(secret=secret)) + b"\n")
             with connection.makefile("rb") as answers:
                 return msgspec.json.decode(answers.readline(), type=XrayAnswer)
     except (*_NO_RECORDING, msgspec.MsgspecError) as error:

@@ -88,8 +88,8 @@ def _is_harmless(weight_bytes: int) -> bool:
 
 def _optimization(session: RecordedSession) -> _Optimization:
     described, process = session.description, session.process
-    options = {name: text for name, text in described["config"].items() if name in _ENTRIES}
-    level = described["options"].get(_LEVEL)
+    options = {name: text for name, text in described.config.items() if name in _ENTRIES}
+    level = described.options.get(_LEVEL)
     if level is not None:  # GraphOptimizationLevel.ORT_ENABLE_BASIC
         options[_LEVEL] = level.rpartition(".")[-1]
     return _Optimization(process.executable, process.import_path, tuple(options.items()))

@@ -2,8 +2,9 @@
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from memdiag.programs import events
 from memdiag.programs.cpu_limit import cpus_allowed, thread_count
 from memdiag.programs.loaded_runtime import LoadedRuntime
 from memdiag.programs.log_filter import SessionLog
@@ -130,19 +131,19 @@ class RecordedProcess:
         """The sessions of the process that it was forked from, which it has in its memory."""
         return [each.session for each in self.inherited.values() if not each.is_released]
 
-    def introduce(self, fields: dict[str, Any], parent: "RecordedProcess | None") -> None:
+    def introduce(self, hello: events.Hello, parent: "RecordedProcess | None") -> None:
         """Store what the hook tells of the process; `parent` is the process it is a fork of."""
         # At first it may have been a fork of its parent that had not started the program yet.
         self.info = process_info(self.pid) or self.info
-        self.onnxruntime, self.build = fields["onnxruntime"], fields["build"]
-        self.python, self.forked_from = fields["python"], fields["forked_from"]
-        self.telemetry = fields["telemetry"]
-        self.executable, self.import_path = fields["executable"], tuple(fields["import_path"])
+        self.onnxruntime, self.build = hello.onnxruntime, hello.build
+        self.python, self.forked_from = hello.python, hello.forked_from
+        self.telemetry = hello.telemetry
+        self.executable, self.import_path = hello.executable, hello.import_path
         if parent is not None:
             earlier = {local: each.session for local, each in parent.inherited.items()}
             known = {**earlier, **parent.local_sessions}
             self.inherited = {
-                local: Inheritance(known[local]) for local in fields["sessions"] if local in known
+                local: Inheritance(known[local]) for local in hello.sessions if local in known
             }
 
     def forget_sessions(self, now_s: float) -> None:
@@ -151,9 +152,15 @@ class RecordedProcess:
             session.release(now_s)
         self.local_sessions, self.logs, self.active = {}, {}, []
 
-    def session(self, fields: dict[str, Any]) -> "RecordedSession":
+    def session(self, event: events.SessionEvent) -> "RecordedSession":
         """Return the session that an event is about."""
-        return self.local_sessions[fields["session"]]
+        return self.local_sessions[event.session]
+
+    def add_values(self, event: events.BetweenRuns) -> None:
+        """Store which inputs and outputs of earlier runs are alive."""
+        self.largest_input_bytes = event.largest_input_bytes
+        self.alive_values = event.alive
+        self.value_starts = event.starts
 
     def sample(self, now_s: float) -> int:
         """Take a sample and return the resident set in bytes.
@@ -248,14 +255,17 @@ class Inheritance:
         """The number of its runs in the forked process."""
         return sum(self.runs.values())
 
-    def handle(self, name: str, fields: dict[str, Any]) -> None:
+    def handle(self, event: events.SessionEvent) -> None:
         """Handle an event of the forked process."""
-        if name == "runs":
-            self.runs |= {repr(shapes): count for shapes, count, *_ in fields["runs"]}
-        elif name in ("first_run", "first_run_done"):
-            self.is_running = name == "first_run"
-        elif name == "released":
-            self.is_released = True
+        match event:
+            case events.Runs():
+                self.runs |= {repr(each.shapes): each.runs for each in event.runs}
+            case events.FirstRun():
+                self.is_running = True
+            case events.FirstRunDone():
+                self.is_running = False
+            case events.Released():
+                self.is_released = True
 
 
 class BeforeCreation(NamedTuple):
@@ -277,7 +287,7 @@ class RecordedSession:
         number: its number in the recording.
         process: its process.
         now_s: seconds since the start of the recording.
-        fields: what the hook tells at the start of the creation.
+        description: what the hook tells at the start of the creation.
         before: the process at the start of the creation.
 
     Attributes:
@@ -289,12 +299,12 @@ class RecordedSession:
         number: int,
         process: RecordedProcess,
         now_s: float,
-        fields: dict[str, Any],
+        description: events.Create,
         before: "BeforeCreation",
     ) -> None:
         self.number = number
         self.process = process
-        self.description = fields
+        self.description = description
         self.created_s = now_s
         self.creation_s: float | None = None
         self.released_s: float | None = None
@@ -311,18 +321,17 @@ class RecordedSession:
         self.rss_before_bytes = before.boundary.memory.rss_bytes
         self._threads_before = before.threads
         self._log = LogParser(os.urandom(16).hex())
-        local = fields["session"]
-        process.local_sessions[local] = self
-        process.logs[local] = SessionLog(fields["severity"], fields["logid"])
-        self.phases = PhaseTracker(before.boundary.memory, fields["providers"])
+        process.local_sessions[description.session] = self
+        process.logs[description.session] = SessionLog(description.severity, description.logid)
+        self.phases = PhaseTracker(before.boundary.memory, description.providers)
         self._activate()
         self.phases.start_span("create the session", "parse", now_s, before.boundary)
 
     @property
     def model_key(self) -> str:
         """What is equal for sessions of the same model: the path, or a hash of the bytes."""
-        model = self.description["model"]
-        return str(model["path"] or model["digest"])
+        model = self.description.model
+        return str(model.path or model.digest)
 
     def add_log(self, now_s: float, lines: bytes) -> None:
         """Add lines of the session's log."""
@@ -331,17 +340,17 @@ class RecordedSession:
             reading = self.process.boundary(now_s, self)
             self.phases.add_markers(markers, self.process.origin_epoch_s, now_s, reading)
 
-    def finish_creation(self, now_s: float, fields: dict[str, Any]) -> None:
+    def finish_creation(self, now_s: float, event: events.Created) -> None:
         """End the creation."""
-        self.creation_s = fields["latency_s"]
-        self.error = fields.get("error")
-        self.providers = tuple(fields.get("providers", ()))
-        self.address = fields.get("address")
+        self.creation_s = event.latency_s
+        self.error = event.error
+        self.providers = event.providers
+        self.address = event.address
         threads = thread_count(self.process.pid)
         # Threads of sessions that are created at once cannot be told apart.
         if threads is not None and self._threads_before is not None and not self.shared_with:
             self.started_threads = max(0, threads - self._threads_before)
-        for local in fields.get("ran_meanwhile", ()):
+        for local in event.ran_meanwhile:
             if local in self.process.local_sessions:
                 self.shared_with.add(self.process.local_sessions[local].number)
         self._pause(now_s)
@@ -356,13 +365,17 @@ class RecordedSession:
         self.first_run_s = now_s
         self._pause(now_s)
 
-    def add_runs(self, now_s: float, fields: dict[str, Any]) -> None:
+    def add_runs(self, now_s: float, event: events.Runs) -> None:
         """Store the counts of runs that have changed."""
-        self.last_run_s = now_s - fields["last_run_age_s"]
-        self.run_threads = max(self.run_threads, fields["threads"])
-        for shapes, runs, total_s, min_s, max_s in fields["runs"]:
-            self.shapes[repr(shapes)] = InputShapes(
-                shapes=shapes, runs=runs, total_s=total_s, min_s=min_s, max_s=max_s
+        self.last_run_s = now_s - event.last_run_age_s
+        self.run_threads = max(self.run_threads, event.threads)
+        for each in event.runs:
+            self.shapes[repr(each.shapes)] = InputShapes(
+                shapes=each.shapes,
+                runs=each.runs,
+                total_s=each.total_s,
+                min_s=each.min_s,
+                max_s=each.max_s,
             )
 
     def release(self, now_s: float) -> None:

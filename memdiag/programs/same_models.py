@@ -4,13 +4,13 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
+from memdiag.programs.events import ModelSource
 
 
-def files_of_bytes(models: Iterable[dict[str, Any]]) -> dict[str, str]:
+def files_of_bytes(models: Iterable[ModelSource]) -> dict[str, str]:
     """Return the path of the file with the same content by the digest of models from bytes.
 
     Only files with the length of a model from bytes are read. Models with external data are left
@@ -20,10 +20,10 @@ def files_of_bytes(models: Iterable[dict[str, Any]]) -> dict[str, str]:
         models: what the hook tells of the models: the path, or the length and the digest.
     """
     described = list(models)
-    digests = {model["digest"] for model in described if model["path"] is None}
-    lengths = {model["bytes"] for model in described if model["path"] is None}
+    digests = {model.digest for model in described if model.path is None}
+    lengths = {model.bytes for model in described if model.path is None}
     found = {}
-    for path in dict.fromkeys(model["path"] for model in described if model["path"] is not None):
+    for path in dict.fromkeys(model.path for model in described if model.path is not None):
         with suppress(OSError, ModelError):
             digest = _digest(path) if os.stat(path).st_size in lengths else None
             if digest is not None and digest in digests:
@@ -37,7 +37,7 @@ def _digest(path: str) -> str | None:
     Raises:
         ModelError, OSError: the file cannot be read.
     """
-    from memdiag.programs.hook.record_sessions import content_digest  # not on Windows
+    from memdiag.programs.hook.creation import content_digest  # not on Windows
 
     with open_model(Path(path)) as model:
         if len(model.files) > 1:

@@ -157,8 +157,8 @@ class _Parts:
                 PartSession(
                     number=session.number,
                     pid=session.process.pid,
-                    model=session.description["model"]["path"],
-                    model_bytes=session.description["model"]["bytes"],
+                    model=session.description.model.path,
+                    model_bytes=session.description.model.bytes,
                     created_at=created_at(session),
                 )
                 for session in sessions[self._first_session :]

@@ -207,15 +207,15 @@ def model_files(pid: int, sessions: Sequence[RecordedSession], folder: Path) -> 
     found: dict[str, Path] = {}
     with ProcessMemory(pid) as memory:
         for session in sessions:
-            model = session.description["model"]
+            model = session.description.model
             key = session.model_key
             if key in found:
                 continue
-            if model["path"] is not None:
-                found[key] = Path(model["path"])
-            elif model["bytes"] <= MAX_BYTES_MODEL:
-                content = np.zeros(model["bytes"], np.uint8)
-                if memory.read_into(model["address"], content) == len(content):
+            if model.path is not None:
+                found[key] = Path(model.path)
+            elif model.bytes is not None and model.bytes <= MAX_BYTES_MODEL:
+                content = np.zeros(model.bytes, np.uint8)
+                if memory.read_into(model.address or 0, content) == len(content):
                     found[key] = folder / f"{key}.onnx"
                     content.tofile(found[key])
     return found

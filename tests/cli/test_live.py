@@ -315,7 +315,7 @@ def test_the_proportional_set_is_of_the_same_moment(rss: int, watches: bool, lin
         recorder.peak_rss_bytes = 400 << 20
         recorder.tree.add(0.1, Reading(rss << 20, None, None))
         recorder.proportional.append((0.0, 300 << 20, 0))
-        recorder._proportional_rss_bytes = 400 << 20
+        recorder.proportional_rss_bytes = 400 << 20
         recorder.watches = watches
         head = [str(each) for each in LiveView("", print)._head(recorder, 80, 0)]
     assert head[1] == line

@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from memdiag.api.recording import _hook
+from memdiag.programs.hook import channel as module
 
 
 def test_an_answer_that_ctrl_c_interrupted_is_not_taken_for_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours, theirs = socket.socketpair()
-    hook = _hook()
-    monkeypatch.setattr(hook, "_identity", lambda descriptor: None)
-    channel = hook._Channel("")
+    monkeypatch.setattr(module, "file_identity", lambda descriptor: None)
+    channel = module.Channel("")
 
     class Interrupted:
         def recv(self, size: int) -> bytes:
@@ -24,7 +23,7 @@ def test_an_answer_that_ctrl_c_interrupted_is_not_taken_for_the_next_one(
         def __getattr__(self, name: str) -> Any:
             return getattr(ours, name)
 
-    channel._socket = Interrupted()
+    channel._socket = Interrupted()  # type: ignore[assignment]  # a stand-in
     with pytest.raises(KeyboardInterrupt):
         channel.ask("first")
     channel._socket = ours

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from memdiag.api.run import run
-from memdiag.programs import recorder, xray
+from memdiag.programs import end_xrays, peak_xrays, xray
 from memdiag.programs.xray import examine
 from memdiag.records.attribution import Attribution
 from memdiag.records.run import ProgramRun
@@ -96,7 +96,7 @@ def test_the_wait_for_xrays_is_stated(tmp_path: Path, linear_model: Path) -> Non
 def test_a_process_waits_for_its_xray_no_longer_than_the_limit(
     tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "MAX_END_XRAY_S", 0.3)
+    monkeypatch.setattr(end_xrays, "MAX_END_XRAY_S", 0.3)
     # Forked children of this process: they have the same stand-in.
     monkeypatch.setattr(xray, "examine", lambda *_: __import__("time").sleep(60))
     recording = record(tmp_path, SESSION, linear_model)
@@ -111,7 +111,7 @@ def test_a_process_waits_for_its_xray_no_longer_than_the_limit(
 def test_a_program_that_was_told_to_stop_waits_less(
     tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "MAX_STOPPED_XRAY_S", 0.3)
+    monkeypatch.setattr(end_xrays, "MAX_STOPPED_XRAY_S", 0.3)
     monkeypatch.setattr(xray, "examine", lambda *_: __import__("time").sleep(60))
     recording = record(
         tmp_path,
@@ -136,7 +136,7 @@ def first_result(*arguments: Any) -> Iterator[tuple[list[str], Attribution]]:
 def test_the_first_result_of_an_xray_that_takes_long_is_kept(
     tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "MAX_END_XRAY_S", 2)
+    monkeypatch.setattr(end_xrays, "MAX_END_XRAY_S", 2)
     monkeypatch.setattr(xray, "examine", first_result)
     recording = record(tmp_path, SESSION, linear_model)
     assert recording.notes == ()
@@ -149,8 +149,8 @@ def test_the_first_result_of_an_xray_that_takes_long_is_kept(
 def test_an_xray_ends_with_its_process(
     tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "PEAK_LASTS_S", 0.2)
-    monkeypatch.setattr(recorder, "MAX_XRAY_SHARE", 1.0)
+    monkeypatch.setattr(peak_xrays, "PEAK_LASTS_S", 0.2)
+    monkeypatch.setattr(peak_xrays, "MAX_XRAY_SHARE", 1.0)
     monkeypatch.setattr(xray, "examine", first_result)
     program = SESSION + "import os, time\ntime.sleep(2)\nos._exit(0)\n"
     recording = record(tmp_path, program, linear_model)

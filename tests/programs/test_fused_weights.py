@@ -19,7 +19,8 @@ from memdiag.api.run import run
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.programs import optimizing_jobs as module
 from memdiag.programs import xray
-from memdiag.programs.hook import record_sessions
+from memdiag.programs.events import ModelSource
+from memdiag.programs.hook.sessions import import_path
 from memdiag.programs.optimizing_jobs import optimizing_jobs
 from memdiag.programs.recorder import HOOK_FOLDER
 from memdiag.records.attribution import Attribution
@@ -86,11 +87,9 @@ class Session:
         self.number, self.address, self.providers = 1, None, providers
         self.process = process or Process()
         self.model_key = str(path)
-        self.description = {
-            "model": {"path": str(path), "bytes": None},
-            "options": options,
-            "config": config or {},
-        }
+        self.description = SimpleNamespace(
+            model=ModelSource(path=str(path), bytes=None), options=options, config=config or {}
+        )
 
 
 def test_fused_weights_are_those_of_their_sessions(
@@ -220,9 +219,9 @@ def test_no_model_is_optimized_where_memory_or_disk_is_short(
 def test_the_import_path_is_absolute_and_without_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["", "lib", "/usr/lib"])
     here = Path.cwd()
-    assert record_sessions._import_path() == [str(here), str(here / "lib"), "/usr/lib"]
+    assert import_path() == [str(here), str(here / "lib"), "/usr/lib"]
     monkeypatch.undo()
-    assert str(HOOK_FOLDER) not in record_sessions._import_path()
+    assert str(HOOK_FOLDER) not in import_path()
 
 
 def an_attribution(size: int) -> Attribution:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memdiag.programs.hook import record_sessions
+from memdiag.programs.hook import creation, runs
+from memdiag.programs.hook.runs import SessionRuns, run_key, wrap_plain_run
+from memdiag.programs.hook.sessions import TELEMETRY_OFF_IF_SET, Sessions, telemetry_is_on
 
 
 class RunOptions:
@@ -22,6 +24,9 @@ class FakeChannel:
 
     def send(self, event: str, **fields: Any) -> None:
         self.sent.append({"event": event, **fields})
+
+    def report(self, error: Exception) -> None:
+        pass
 
     @property
     def runs(self) -> dict[str, int]:
@@ -44,7 +49,7 @@ class FakeSession:
         self.severities.append(run_options.log_severity_level)
         return "outputs"
 
-    run = record_sessions._wrap_plain_run(plain_run)
+    run = wrap_plain_run(plain_run)
 
 
 class OrtValue:
@@ -62,8 +67,8 @@ def channel() -> FakeChannel:
 @pytest.fixture
 def session(channel: FakeChannel) -> FakeSession:
     package: Any = SimpleNamespace(RunOptions=RunOptions, __file__="/x/__init__.py")
-    sessions = record_sessions._Sessions(package, channel)  # type: ignore[arg-type]
-    recorded = record_sessions._Recorded(sessions, 1, severity=3)
+    process = Sessions(package, channel)  # type: ignore[arg-type]
+    recorded = SessionRuns(process, 1, severity=3)
     recorded.started = True
     return FakeSession(recorded)
 
@@ -99,7 +104,7 @@ def test_only_what_has_changed_is_sent(session: FakeSession, channel: FakeChanne
 def test_shapes_beyond_the_limit_are_counted_together(
     session: FakeSession, channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_sessions, "MAX_SHAPES", 2)
+    monkeypatch.setattr(runs, "MAX_SHAPES", 2)
     for rows in (1, 2, 3, 4, 3, 1):
         session.run(None, {"x": np.ones((rows, 4))})
     assert counts(session, channel) == {"{'x': [1, 4]}": 2, "{'x': [2, 4]}": 1, "None": 3}
@@ -137,29 +142,41 @@ def test_wrong_arguments_raise_what_they_raise_without_the_hook(session: FakeSes
 def test_counts_of_all_sessions_are_sent_together(
     session: FakeSession, channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_sessions, "FIRST_RUNS", 0)
+    monkeypatch.setattr(runs, "FIRST_RUNS", 0)
     recorded = session._memdiag_recorded
-    sessions = recorded._sessions
-    other = record_sessions._Recorded(sessions, 2, severity=3)
+    sessions = recorded.sessions
+    other = SessionRuns(sessions, 2, severity=3)
     sessions.recorded.update({recorded, other})
     monkeypatch.setattr(recorded, "_send_s", np.inf)
     session.run(None, {"x": np.ones(1)})
     assert not channel.sent
-    other.add_run(record_sessions._key({}), 1.0, 2.0)  # the first of these shapes is checked
+    other.add_run(run_key({}), 1.0, 2.0)  # the first of these shapes is checked
     assert {event["session"] for event in channel.sent if event["event"] == "runs"} == {1, 2}
 
 
 def test_the_first_runs_are_sent_at_once(
     session: FakeSession, channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_sessions, "FIRST_RUNS", 3)
-    monkeypatch.setattr(record_sessions, "SEND_PERIOD_S", 60)
-    session._memdiag_recorded._sessions.recorded.add(session._memdiag_recorded)
+    monkeypatch.setattr(runs, "FIRST_RUNS", 3)
+    monkeypatch.setattr(runs, "SEND_PERIOD_S", 60)
+    session._memdiag_recorded.sessions.recorded.add(session._memdiag_recorded)
     for _ in range(8):
         session.run(None, {"x": np.ones(1)})
     # The fourth is the first whose time to be sent has not come.
     assert channel.runs == {"{'x': [1]}": 3}
     assert counts(session, channel) == {"{'x': [1]}": 8}
+
+
+@pytest.mark.parametrize("hidden", [creation.__file__, runs.__file__, "/onnxruntime/session.py"])
+def test_files_of_the_hook_and_of_onnxruntime_are_no_callers(hidden: str) -> None:
+    names: dict[str, Any] = {"callers": creation.callers}
+    exec(compile("found = callers('/onnxruntime/')", hidden, "exec"), names)
+    assert [names["found"][0][0], names["found"][0][2]] == [
+        __file__,
+        "test_files_of_the_hook_and_of_onnxruntime_are_no_callers",
+    ]
+    exec(compile("found = callers('/onnxruntime/')", "/srv/hook/runs.py", "exec"), names)
+    assert names["found"][0] == ["/srv/hook/runs.py", 1, "<module>"]
 
 
 @pytest.mark.parametrize(
@@ -176,8 +193,8 @@ def test_the_first_runs_are_sent_at_once(
 def test_the_environment_turns_telemetry_off(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], is_on: bool
 ) -> None:
-    for name in ("ORT_DISABLE_TELEMETRY", *record_sessions.TELEMETRY_OFF_IF_SET):
+    for name in ("ORT_DISABLE_TELEMETRY", *TELEMETRY_OFF_IF_SET):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert record_sessions._telemetry_is_on() == is_on
+    assert telemetry_is_on() == is_on

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from memdiag.programs.events import Create, Created, ModelSource
 from memdiag.programs.process_tree import process_info
 from memdiag.programs.recorded import RecordedProcess, RecordedSession
 
@@ -15,13 +16,25 @@ def session() -> Iterator[RecordedSession]:
     info = process_info(os.getpid())
     assert info is not None
     process = RecordedProcess(info, 0.0, 0.0)
-    fields = {"session": 1, "severity": 2, "logid": "", "providers": []}
-    yield RecordedSession(1, process, 1.0, fields, process.before_creation(1.0))
+    event = Create(
+        session=1,
+        model=ModelSource(path="m.onnx", bytes=None),
+        callers=(),
+        options={},
+        config={},
+        providers=(),
+        threads=(0, 0),
+        severity=2,
+        logid="",
+    )
+    yield RecordedSession(1, process, 1.0, event, process.before_creation(1.0))
     process.close()
 
 
 def test_the_time_between_creation_and_first_run_is_in_no_phase(session: RecordedSession) -> None:
-    session.finish_creation(1.5, {"latency_s": 0.5, "providers": ["CPUExecutionProvider"]})
+    session.finish_creation(
+        1.5, Created(session=1, latency_s=0.5, providers=("CPUExecutionProvider",))
+    )
     session.start_first_run(3.0)
     session.finish_first_run(3.25)
     phases = session.finished_phases()
@@ -33,7 +46,7 @@ def test_the_time_between_creation_and_first_run_is_in_no_phase(session: Recorde
 def test_spans_of_a_phase_that_follow_each_other_are_one_time(session: RecordedSession) -> None:
     reading = session.process.boundary(1.25, session)
     session.phases.start_span("resolve the graph", "parse", 1.25, reading)
-    session.finish_creation(1.5, {"latency_s": 0.5})
+    session.finish_creation(1.5, Created(session=1, latency_s=0.5))
     session.finished_phases()
     times = [(time.phase, time.start_s, time.end_s) for time in session.phase_times()]
     assert times == [("parse", 1.0, 1.5)]

@@ -6,22 +6,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from memdiag.api.recording import _hook
 from memdiag.programs import assemble
+from memdiag.programs.hook import creation
 
 FOLDER = f"{tempfile.gettempdir()}/ipykernel_123"
 FILE = f"{FOLDER}/2718281828.py"
 
 
 def test_a_cell_has_its_number_if_ipython_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    hook = _hook()
-    assert hook._file_or_cell("/srv/app.py") == "/srv/app.py"
+    assert creation._file_or_cell("/srv/app.py") == "/srv/app.py"
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
-    assert hook._file_or_cell(FILE) == FILE
+    assert creation._file_or_cell(FILE) == FILE
     shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={FILE: 2}))
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    assert hook._file_or_cell(FILE) == "cell [2]"
-    assert hook._file_or_cell(f"{FOLDER}/1.py") == f"{FOLDER}/1.py"
+    assert creation._file_or_cell(FILE) == "cell [2]"
+    assert creation._file_or_cell(f"{FOLDER}/1.py") == f"{FOLDER}/1.py"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memdiag.programs import recorder as module
+from memdiag.programs import process_sampling
 from memdiag.programs.recorder import Recorder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
@@ -47,9 +48,18 @@ class Hook:
             assert answer.pop("answers") == 7
             return answer
 
-    def create(self, number: int) -> None:
-        model: dict[str, Any] = {"path": "m.onnx", "bytes": None}
-        described = {"model": model, "severity": 2, "logid": "", "providers": [], "session": number}
+    def create(self, number: int, path: str = "m.onnx") -> None:
+        described = {
+            "session": number,
+            "model": {"path": path, "bytes": None},
+            "callers": [["app.py", 1, "main"]],
+            "options": {},
+            "config": {},
+            "providers": [],
+            "threads": [0, 0],
+            "severity": 2,
+            "logid": "",
+        }
         assert self.ask("create", **described)
         assert self.ask("created", session=number, latency_s=0.0, providers=["CPU"])
 
@@ -73,7 +83,23 @@ def test_a_lost_event_is_answered_as_lost(recorder: Recorder) -> None:
     hook = Hook(recorder)
     assert hook.ask("stderr_filtered") == {}  # its descriptors did not arrive
     assert hook.ask("stderr_restored")
+    assert hook.ask("released", session="1") == {}
+    assert hook.ask("no_such_event") == {}
     hook.close()
+    lost = [re.search(r"the event '(\w+)' was lost", note) for note in recorder.notes]
+    assert [found and found[1] for found in lost] == [
+        "stderr_filtered",
+        "released",
+        "no_such_event",
+    ]
+
+
+def test_a_path_may_have_bytes_that_are_no_text(recorder: Recorder) -> None:
+    hook = Hook(recorder)
+    path = os.fsdecode(b"/\xff.onnx")
+    hook.create(1, path)
+    hook.close()
+    assert recorder.sessions[0].description.model.path == path
 
 
 def test_sessions_end_when_another_program_replaces_theirs(recorder: Recorder) -> None:
@@ -103,7 +129,7 @@ def test_processes_that_cannot_be_read_are_noted(
     def process_info(pid: int) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(module, "process_info", process_info)
+    monkeypatch.setattr(process_sampling, "process_info", process_info)
     recorder.run(os.getpid(), lambda: True)
     assert recorder.notes == [
         "1 process could not be read all the time, such as process"

@@ -13,7 +13,7 @@ import pytest
 
 from memdiag.api.run import run
 from memdiag.errors import UsageError
-from memdiag.programs import recorder
+from memdiag.programs import peak_xrays
 from memdiag.programs.control import request_xray
 from memdiag.records.run import ProgramRun, ProgramSession
 
@@ -318,8 +318,8 @@ def test_an_xray_is_taken_on_request(tmp_path: Path, linear_model: Path) -> None
 def test_a_peak_that_lasts_is_examined(
     tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "PEAK_LASTS_S", 0.3)
-    monkeypatch.setattr(recorder, "MAX_XRAY_SHARE", 1.0)
+    monkeypatch.setattr(peak_xrays, "PEAK_LASTS_S", 0.3)
+    monkeypatch.setattr(peak_xrays, "MAX_XRAY_SHARE", 1.0)
     recording = record(
         tmp_path,
         f"""

@@ -7,8 +7,13 @@ import numpy as np
 import onnx
 import pytest
 
-from memdiag.programs.hook.record_sessions import SAMPLED_BLOCKS, _model
+from memdiag.programs.events import ModelSource
+from memdiag.programs.hook.creation import SAMPLED_BLOCKS, model_source
 from memdiag.programs.same_models import files_of_bytes
+
+
+def source(model: Path | bytes) -> ModelSource:
+    return ModelSource(**model_source(model))
 
 
 def saved(path: Path, *, elements: int, seed: int = 0, **options: Any) -> bytes:
@@ -28,17 +33,17 @@ def test_a_file_with_the_content_of_bytes(tmp_path: Path, elements: int) -> None
     path = tmp_path / "m.onnx"
     content = saved(path, elements=elements)
     assert (len(content) > SAMPLED_BLOCKS << 14) == (elements > 4)
-    described = [_model(path), _model(content)]
-    assert files_of_bytes(described) == {described[1]["digest"]: str(path)}
+    described = [source(path), source(content)]
+    assert files_of_bytes(described) == {described[1].digest: str(path)}
 
 
 def test_other_content_of_the_same_length_is_another_model(tmp_path: Path) -> None:
     content = saved(tmp_path / "m.onnx", elements=512)
     other = saved(tmp_path / "other.onnx", elements=512, seed=1)
     assert len(content) == len(other)
-    assert files_of_bytes([_model(tmp_path / "m.onnx"), _model(other)]) == {}
-    assert files_of_bytes([_model(tmp_path / "m.onnx"), _model(content[:-1])]) == {}
-    assert files_of_bytes([_model(tmp_path / "gone.onnx"), _model(content)]) == {}
+    assert files_of_bytes([source(tmp_path / "m.onnx"), source(other)]) == {}
+    assert files_of_bytes([source(tmp_path / "m.onnx"), source(content[:-1])]) == {}
+    assert files_of_bytes([source(tmp_path / "gone.onnx"), source(content)]) == {}
 
 
 def test_external_data_may_differ_where_the_bytes_are_equal(tmp_path: Path) -> None:
@@ -49,4 +54,4 @@ def test_external_data_may_differ_where_the_bytes_are_equal(tmp_path: Path) -> N
         "size_threshold": 0,
     }
     content = saved(path, elements=512, **external)
-    assert files_of_bytes([_model(path), _model(content)]) == {}
+    assert files_of_bytes([source(path), source(content)]) == {}

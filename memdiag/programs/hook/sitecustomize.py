@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 ADDRESS = "MEMDIAG_RUN_ADDRESS"
 FOLDER = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = "_memdiag_hook"
+MODULES = ("channel", "stderr_filter", "sessions", "runs", "creation", "record_sessions")
+"""Each imports only modules before it."""
 
 uninstall_functions: list[Any] = []
 """Each ends the recording of an imported onnxruntime in this process."""
@@ -55,17 +58,8 @@ def _wrap_after_import(loader: Any) -> None:
         if OnnxruntimeFinder in sys.meta_path:
             sys.meta_path.remove(OnnxruntimeFinder)
         try:
-            # The folder is not on sys.path: the program must not find modules of memdiag there.
-            from importlib.util import module_from_spec, spec_from_file_location
-
-            spec = spec_from_file_location(
-                "_memdiag_sessions", os.path.join(FOLDER, "record_sessions.py")
-            )
-            recorder = module_from_spec(spec)  # type: ignore[arg-type]
-            spec.loader.exec_module(recorder)  # type: ignore[union-attr]
-            uninstall_functions.append(
-                recorder.install(module, os.environ[ADDRESS], at_import=True)
-            )
+            install = _load_hook().install
+            uninstall_functions.append(install(module, os.environ[ADDRESS], at_import=True))
         except Exception as error:  # the program must go on without memdiag
             _report(error)
 
@@ -73,6 +67,29 @@ def _wrap_after_import(loader: Any) -> None:
         loader.exec_module = exec_module
     except AttributeError:  # a loader without attributes of its own
         pass
+
+
+def _load_hook() -> Any:
+    """Load the modules of this folder, and return `record_sessions`, the last of them.
+
+    The folder is not on sys.path: the program must not find modules of memdiag there. It is the
+    package `PACKAGE` instead. Python's finders would need twice the time to find its modules.
+    """
+    from importlib.machinery import ModuleSpec, SourceFileLoader
+    from importlib.util import module_from_spec
+
+    package: Any = type(sys)(PACKAGE)
+    package.__path__ = [FOLDER]
+    sys.modules[PACKAGE] = package
+    module: Any = None
+    for name in MODULES:
+        path = os.path.join(FOLDER, f"{name}.py")
+        loader = SourceFileLoader(f"{PACKAGE}.{name}", path)
+        spec = ModuleSpec(loader.name, loader, origin=path)
+        spec.has_location = True
+        module = sys.modules[spec.name] = module_from_spec(spec)
+        loader.exec_module(module)
+    return module
 
 
 def _report(error: Exception) -> None:

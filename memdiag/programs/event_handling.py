@@ -1,0 +1,170 @@
+"""What a recording does at each event of the hook (`events` lists them)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from memdiag.programs import events
+from memdiag.programs.end_xrays import EndXrays
+from memdiag.programs.event_socket import Connection, peer
+from memdiag.programs.process_sampling import ProcessSampling
+from memdiag.programs.process_xrays import ProcessXrays
+from memdiag.programs.recorded import RecordedProcess, RecordedSession
+from memdiag.programs.recorded_program import RecordedProgram
+from memdiag.programs.requested_xrays import answer_request
+from memdiag.programs.run_pause import RunPause
+from memdiag.programs.stderr_pipes import StderrPipes
+from memdiag.records.run import RunPeak
+from memdiag.runner.observer import ProcessGone
+
+MAX_REASON = 200
+"""Characters of an error in a note."""
+
+
+class EventHandling:
+    """Handles the events of processes: they change the program, and their senders are answered.
+
+    Args:
+        program: the program.
+        sampling: finds the process of a connection.
+        pipes: the pipes of standard error.
+        xrays: takes X-rays.
+        end_xrays: takes X-rays of processes that end; None for none.
+        run_pause: reads the memory of a process while it waits between two runs.
+    """
+
+    def __init__(
+        self,
+        program: RecordedProgram,
+        *,
+        sampling: ProcessSampling,
+        pipes: StderrPipes,
+        xrays: ProcessXrays,
+        end_xrays: EndXrays | None,
+        run_pause: RunPause | None,
+    ) -> None:
+        self._program = program
+        self._sampling = sampling
+        self._pipes = pipes
+        self._xrays = xrays
+        self._end_xrays = end_xrays
+        self._run_pause = run_pause
+
+    def handle(self, connection: Connection, fields: dict[str, Any]) -> bool:
+        """Handle the event with these fields; return False if the sender cannot be the hook."""
+        if connection.process is None:
+            if fields["event"] == "xray":
+                answer_request(
+                    self._program,
+                    self._xrays,
+                    lambda answer: connection.send_line(msgspec.json.encode(answer)),
+                )
+                return True
+            pid = peer(connection) or fields.get("pid", 0)
+            process = self._sampling.watch(pid) if isinstance(pid, int) else None
+            if process is None:
+                return False
+            connection.process = process
+            process.connections += 1
+        process = connection.process
+        self._pipes.drain(process)
+        name, asks = fields["event"], fields.get("asks")
+        is_answered = is_lost = False
+
+        def answer() -> None:
+            connection.answer(asks, None if is_lost else process.peak_rss_bytes)
+
+        try:
+            is_answered = self._handle(events.hook_event(fields), process, connection, answer)
+        except Exception as error:  # one event must not end the recording
+            is_lost = True
+            reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+            self._program.notes.append(
+                f"process {process.pid}: the event {name!r} was lost: {reason}"
+            )
+        if asks and not is_answered:
+            answer()
+        if name == "created":  # the process need not wait for this
+            process.read_cpus_allowed()
+        return True
+
+    def _handle(
+        self,
+        event: events.HookEvent,
+        process: RecordedProcess,
+        connection: Connection,
+        answer: Callable[[], None],
+    ) -> bool:
+        """Handle an event of `process`; return whether `answer` was called, or will be later."""
+        now_s = self._program.now_s()
+        if isinstance(event, events.SessionEvent) and event.session in process.inherited:
+            process.inherited[event.session].handle(event)
+            return False
+        with suppress(ProcessGone):
+            match event:
+                case events.Hello():
+                    if process.connections == 1:
+                        process.forget_sessions(now_s)
+                    process.introduce(event, self._process(event.forked_from))
+                case events.HookFailed():
+                    self._program.notes.append(
+                        f"process {process.pid}: sessions may be missing: {event.message}"
+                    )
+                case events.Create():
+                    if connection.descriptors:
+                        self._pipes.open(process, connection.pass_descriptors())
+                    before = process.before_creation(now_s)
+                    answer()  # the rest takes longer
+                    sessions = self._program.sessions
+                    sessions.append(
+                        RecordedSession(len(sessions) + 1, process, now_s, event, before)
+                    )
+                    return True
+                case events.Created():
+                    process.session(event).finish_creation(now_s, event)
+                case events.FirstRun():
+                    process.session(event).start_first_run(now_s)
+                case events.FirstRunDone():
+                    process.session(event).finish_first_run(now_s)
+                case events.Runs():
+                    process.session(event).add_runs(now_s, event)
+                case events.Peak():
+                    self._add_peak(process, event, now_s)
+                case events.BetweenRuns():
+                    if self._run_pause is not None:
+                        process.add_values(event)
+                        self._run_pause.read(process, now_s, event.runs)
+                case events.Released():
+                    process.session(event).release(now_s)
+                case events.StderrFiltered():
+                    self._pipes.open(process, connection.pass_descriptors())
+                case events.StderrRestored():
+                    pass  # what was in the pipe has been written before any event
+                case events.Exit():
+                    process.has_said_exit = True
+                    process.exit_rss_bytes = process.sample(now_s)
+                    if self._end_xrays is not None and process.live_sessions:
+                        return self._end_xrays.start(
+                            process, answer, process_ends=event.process_ends
+                        )
+        return False
+
+    def _process(self, pid: int | None) -> RecordedProcess | None:
+        """Return the first process with the id `pid`; None if there is none."""
+        return next((each for each in self._program.processes if each.pid == pid), None)
+
+    def _add_peak(self, process: RecordedProcess, event: events.Peak, now_s: float) -> None:
+        self._program.peaks.append(
+            RunPeak(
+                session=process.session(event).number,
+                t_s=round(now_s, 6),
+                peak_rss_bytes=event.peak_rss_bytes,
+                shapes=event.shapes,
+                latency_s=event.latency_s,
+            )
+        )
+        process.peak_rss_bytes = max(process.peak_rss_bytes, event.peak_rss_bytes)

@@ -1,0 +1,163 @@
+"""The socket on which a recorder receives events: its address, and the connections of processes."""
+
+import json
+import os
+import secrets
+import selectors
+import socket
+import struct
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from memdiag.programs.recorded import RecordedProcess
+from memdiag.runner.temporary import own_prefix
+
+MAX_EVENT_BYTES = 1 << 20
+_CHUNK = 1 << 16
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group (struct ucred)."""
+
+
+@dataclass(eq=False)
+class Connection:
+    """The connection of one process.
+
+    Attributes:
+        socket: the connection.
+        is_trusted: whether its first event had the secret.
+        process: the process, once it has introduced itself.
+        received: bytes of an unfinished event.
+        descriptors: descriptors that arrived with the event that is being received.
+    """
+
+    socket: socket.socket
+    is_trusted: bool = False
+    process: RecordedProcess | None = None
+    received: bytes = b""
+    descriptors: list[int] = field(default_factory=list)
+
+    def pass_descriptors(self) -> list[int]:
+        """Return the descriptors of this event, which the caller closes."""
+        passed, self.descriptors = self.descriptors, []
+        return passed
+
+    def answer(self, asks: int | None, peak_rss_bytes: int | None) -> None:
+        """Answer the event with the number `asks`; `peak_rss_bytes` is None if it was lost."""
+        content = {"answers": asks}
+        if peak_rss_bytes is not None:
+            content["peak_rss_bytes"] = peak_rss_bytes
+        self.send_line(json.dumps(content).encode())
+
+    def send_line(self, line: bytes) -> None:
+        """Send one line of JSON, unless the process has ended."""
+        with suppress(OSError):
+            self.socket.sendall(line + b"\n")
+
+
+class EventSocket:
+    """Receives lines of events; what the events mean is up to `handle`.
+
+    Args:
+        selector: calls its handlers when something has arrived.
+        handle: is called with the connection, and the fields of an event. It returns False if the
+            sender cannot be the hook, which is then disconnected.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        handle: Callable[[Connection, dict[str, Any]], bool],
+    ) -> None:
+        self._selector = selector
+        self._handle = handle
+        self._secret = secrets.token_hex(16)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        name = f"{own_prefix()}{secrets.token_hex(4)}"
+        # Linux has addresses that are no files, and that processes of other users reach as well.
+        linux = sys.platform == "linux"
+        self._address = f"@{name}" if linux else str(Path(tempfile.gettempdir(), name))
+        self._listener.bind(self._address.replace("@", "\0", 1))
+        self._listener.listen(128)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    @property
+    def address(self) -> str:
+        """The address with the secret, for processes and for requests of X-rays."""
+        return f"{self._address}#{self._secret}"
+
+    def close(self) -> None:
+        """Close the socket and all connections."""
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):  # the listener, and connections
+                key.fileobj.close()
+        if not self._address.startswith("@"):
+            Path(self._address).unlink(missing_ok=True)
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            accepted, _ = listener.accept()
+            connection = Connection(accepted)
+            self._selector.register(
+                accepted, selectors.EVENT_READ, lambda _: self._receive(connection)
+            )
+
+    def _receive(self, connection: Connection) -> None:
+        try:
+            data, ancillary, _, _ = connection.socket.recvmsg(_CHUNK, 1024)
+        except OSError:
+            data, ancillary = b"", []
+        for level, kind, packed in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers = memoryview(packed[: len(packed) // 4 * 4]).cast("i")
+                connection.descriptors.extend(numbers)
+        if not data:
+            self._disconnect(connection)
+            return
+        *lines, connection.received = (connection.received + data).split(b"\n")
+        if len(connection.received) > MAX_EVENT_BYTES:
+            self._disconnect(connection)
+            return
+        for line in lines:
+            if not self._handle_line(connection, line):
+                self._disconnect(connection)
+                return
+
+    def _disconnect(self, connection: Connection) -> None:
+        with suppress(KeyError):
+            self._selector.unregister(connection.socket)
+            if connection.process is not None:
+                connection.process.connections -= 1
+        connection.socket.close()
+        for number in connection.pass_descriptors():
+            os.close(number)
+
+    def _handle_line(self, connection: Connection, line: bytes) -> bool:
+        """Handle one event; return False if the sender cannot be the hook."""
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError):
+            return False
+        if not isinstance(fields, dict) or "event" not in fields:
+            return False
+        connection.is_trusted = connection.is_trusted or fields.get("secret") == self._secret
+        return connection.is_trusted and self._handle(connection, fields)
+
+
+def peer(connection: Connection) -> int | None:
+    """Return the id of the process that has connected; None where the system does not tell it.
+
+    In a namespace of its own, as in a sandbox, the process has another id for itself.
+    """
+    if sys.platform != "linux":
+        return None
+    credentials = connection.socket.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+    )
+    pid: int = _CREDENTIALS.unpack(credentials)[0]
+    return pid or None

@@ -1,0 +1,284 @@
+"""The events that a recording receives: all of them, with their fields.
+
+An event is one line of JSON on the socket of the recorder: an object with the fields of its class,
+and its name in the field ``event``. The first event of a connection also has two fields for the
+socket: ``secret``, which proves that the recorder has started the sender, and ``pid``.
+
+===================  ===========================  ==================================  ======
+event                sender                       moment                              waits
+===================  ===========================  ==================================  ======
+``hello``            ``hook/sessions``            onnxruntime was imported; a fork    no
+``hook_failed``      ``hook/channel``,            the hook has failed                 no
+                     ``hook/sitecustomize``
+``create``           ``hook/creation``            before a session is created         yes
+``created``          ``hook/creation``            after it was created, or failed     yes
+``first_run``        ``hook/runs``                before the first run of a session   yes
+``first_run_done``   ``hook/runs``                after the first run                 yes
+``runs``             ``hook/runs``                twice a second at most, and at the  no
+                                                  end
+``peak``             ``hook/runs``                after a run that raised the mark    no
+``between_runs``     ``hook/between_runs``        between two runs, for ``leak``      yes
+``released``         ``hook/creation``            the program has released a session  no
+``stderr_filtered``  ``hook/record_sessions``     before a profile is written         yes
+``stderr_restored``  ``hook/record_sessions``     after a profile was written         yes
+``exit``             ``hook/sessions``            the process ends                    yes
+``xray``             ``control.request_xray``     ``memdiag xray FOLDER``             yes
+===================  ===========================  ==================================  ======
+
+A process of the hook that waits gives its event a number, ``asks``, and receives a line of JSON
+with this number as ``answers``, and with ``peak_rss_bytes``: the peak of the process until then, in
+bytes. The peak is missing if the event was lost. ``xray`` has no number: its answer is a
+`control.XrayAnswer`.
+
+``create`` and ``stderr_filtered`` may come with two descriptors: the end of a pipe that is read, to
+which standard error of the process will go, and what was its standard error before, unless that was
+closed.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, convert
+
+Shapes = dict[str, tuple[int, ...]] | None
+"""The shapes of inputs by name; None for runs that are not counted by their shapes."""
+
+
+class Event(Struct, frozen=True, kw_only=True, tag_field="event"):
+    """An event."""
+
+
+class Hello(Event, frozen=True, kw_only=True, tag="hello"):
+    """A process introduces itself.
+
+    Attributes:
+        forked_from: the process that it is a fork of, if that had sessions recorded; else None.
+        sessions: the numbers of the sessions that it inherited from that process.
+        onnxruntime: the version of onnxruntime.
+        build: the distribution that provides it, such as onnxruntime-gpu.
+        python: the version of Python.
+        executable: the Python interpreter; empty if it is not known.
+        import_path: the folders from which it imports modules.
+        telemetry: whether its environment leaves onnxruntime's telemetry on.
+    """
+
+    forked_from: int | None
+    sessions: tuple[int, ...]
+    onnxruntime: str
+    build: str
+    python: str
+    executable: str
+    import_path: tuple[str, ...]
+    telemetry: bool
+
+
+class HookFailed(Event, frozen=True, kw_only=True, tag="hook_failed"):
+    """The hook has failed, so that sessions may be missing.
+
+    Attributes:
+        message: the error.
+    """
+
+    message: str
+
+
+class SessionEvent(Event, frozen=True, kw_only=True):
+    """An event of one session.
+
+    Attributes:
+        session: its number in its process, or in the process that it was inherited from.
+    """
+
+    session: int
+
+
+class ModelSource(Struct, frozen=True, kw_only=True):
+    """What a session is created from.
+
+    Attributes:
+        path: the path of the model; None if it is created from bytes.
+        bytes: the number of these bytes; None for a path.
+        address: where they are in the memory of the process; None for a path.
+        digest: a hash of a part of them (`hook/creation.content_digest`); None for a path.
+    """
+
+    path: str | None
+    bytes: int | None
+    address: int | None = None
+    digest: str | None = None
+
+
+class Create(SessionEvent, frozen=True, kw_only=True, tag="create"):
+    """A session is going to be created.
+
+    Attributes:
+        model: the model.
+        callers: file, line and function of the callers outside onnxruntime, the nearest first.
+        options: the session options that differ from their defaults.
+        config: the config entries that change memory.
+        providers: the execution providers that the program asks for.
+        threads: the numbers of intra-op and inter-op threads; 0 for the default.
+        severity: the severity from which on the session logs without memdiag (0 verbose to 4
+            fatal).
+        logid: the logid that the program gave to the session.
+    """
+
+    model: ModelSource
+    callers: tuple[tuple[str, int, str], ...]
+    options: dict[str, str]
+    config: dict[str, str]
+    providers: tuple[str, ...]
+    threads: tuple[int, int]
+    severity: int
+    logid: str
+
+
+class Created(SessionEvent, frozen=True, kw_only=True, tag="created"):
+    """A creation has ended; with an error, only the first two fields are there.
+
+    Attributes:
+        latency_s: seconds that it took.
+        error: its error; None if it succeeded.
+        providers: the execution providers of the session.
+        address: the address of the C++ object of the session.
+        ran_meanwhile: the numbers of other sessions of the process that ran during the creation.
+    """
+
+    latency_s: float
+    error: str | None = None
+    providers: tuple[str, ...] = ()
+    address: int | None = None
+    ran_meanwhile: tuple[int, ...] = ()
+
+
+class FirstRun(SessionEvent, frozen=True, kw_only=True, tag="first_run"):
+    """A session is going to run for the first time in this process."""
+
+
+class FirstRunDone(SessionEvent, frozen=True, kw_only=True, tag="first_run_done"):
+    """The first run has ended."""
+
+
+class ShapeRuns(Struct, frozen=True, array_like=True):
+    """The runs with inputs of the same shapes.
+
+    Attributes:
+        shapes: the shapes.
+        runs: the number of runs until now.
+        total_s: the sum of their latencies in seconds.
+        min_s: the least latency.
+        max_s: the greatest latency.
+    """
+
+    shapes: Shapes
+    runs: int
+    total_s: float
+    min_s: float
+    max_s: float
+
+
+class Runs(SessionEvent, frozen=True, kw_only=True, tag="runs"):
+    """The counts of runs that have changed since the last event.
+
+    Attributes:
+        runs: the counts, which replace earlier ones of the same shapes.
+        threads: the number of threads that have run the session.
+        last_run_age_s: seconds since the end of the last run.
+    """
+
+    runs: tuple[ShapeRuns, ...]
+    threads: int
+    last_run_age_s: float
+
+
+class Peak(SessionEvent, frozen=True, kw_only=True, tag="peak"):
+    """A run has raised the high-water mark of the process.
+
+    Attributes:
+        shapes: the shapes of its inputs.
+        peak_rss_bytes: the mark.
+        latency_s: seconds that the run took.
+    """
+
+    shapes: Shapes
+    peak_rss_bytes: int
+    latency_s: float
+
+
+class BetweenRuns(Event, frozen=True, kw_only=True, tag="between_runs"):
+    """A thread of the process waits between two runs, so that the memory can be read.
+
+    Attributes:
+        runs: the number of runs of all sessions until now.
+        largest_input_bytes: the most bytes that all inputs of a run had together.
+        alive: how many inputs and outputs of earlier runs are alive, and how many there were, by
+            description, such as "output 'y'".
+        starts: the first bytes of values of an earlier run in hexadecimal, and the sizes of the
+            values in bytes, by description.
+    """
+
+    runs: int
+    largest_input_bytes: int
+    alive: dict[str, tuple[int, int]]
+    starts: dict[str, tuple[str, int]]
+
+
+class Released(SessionEvent, frozen=True, kw_only=True, tag="released"):
+    """The program has released a session."""
+
+
+class StderrFiltered(Event, frozen=True, kw_only=True, tag="stderr_filtered"):
+    """The log of sessions must be taken out of standard error from now on."""
+
+
+class StderrRestored(Event, frozen=True, kw_only=True, tag="stderr_restored"):
+    """Standard error is as it was; the sender waits until what was in the pipe is written."""
+
+
+class Exit(Event, frozen=True, kw_only=True, tag="exit"):
+    """The process, or the recording in it, ends: it has sent the last counts of runs.
+
+    Attributes:
+        process_ends: False if only the recording of the process ends.
+    """
+
+    process_ends: bool
+
+
+class XrayRequest(Event, frozen=True, kw_only=True, tag="xray"):
+    """A user asks for an X-ray of each process that uses onnxruntime.
+
+    Attributes:
+        secret: as in the first event of each connection.
+    """
+
+    secret: str
+
+
+HookEvent = (
+    Hello
+    | HookFailed
+    | Create
+    | Created
+    | FirstRun
+    | FirstRunDone
+    | Runs
+    | Peak
+    | BetweenRuns
+    | Released
+    | StderrFiltered
+    | StderrRestored
+    | Exit
+)
+
+
+def hook_event(fields: Mapping[str, Any]) -> HookEvent:
+    """Return the event of the hook with these `fields`.
+
+    Names of files may contain surrogates, which msgspec does not decode but converts.
+
+    Raises:
+        msgspec.ValidationError: there is no such event, or a field is missing or has another type.
+    """
+    event: HookEvent = convert(fields, HookEvent)
+    return event

@@ -1,0 +1,122 @@
+"""The connection of this process to ``memdiag run``, to which it sends its events.
+
+`memdiag/programs/events.py` lists the events. Each is one line of JSON; the answer is another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+ANSWER_S = 120
+
+
+class Channel:
+    """The connection to ``memdiag run``. Once it fails, it is silent."""
+
+    def __init__(self, address: str) -> None:
+        self._address, _, self._secret = address.partition("#")
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._identity: Any = None
+        self._asked = 0
+        self._received = b""
+
+    def connect(self, **hello: Any) -> None:
+        """Connect, and introduce this process."""
+        self._lock = threading.Lock()
+        self._received = b""
+        try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._socket.settimeout(ANSWER_S)
+            self._socket.connect(self._address.replace("@", "\0", 1))
+            self._identity = file_identity(self._socket.fileno())
+        except OSError:
+            self._socket = None
+        self.send("hello", secret=self._secret, pid=os.getpid(), **hello)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._socket is not None
+
+    def disconnect(self) -> None:
+        """Close the connection."""
+        if self._socket is not None:
+            if file_identity(self._socket.fileno()) == self._identity:
+                self._socket.close()
+            else:  # the program has closed our descriptor, and may have reused its number
+                self._socket.detach()
+            self._socket = None
+
+    def send(self, event: str, *, descriptors: list[int] | None = None, **fields: Any) -> None:
+        """Send one event without waiting."""
+        with self._lock:
+            self._send(event, descriptors or [], fields)
+
+    def ask(self, event: str, *, descriptors: list[int] | None = None, **fields: Any) -> Any:
+        """Send one event and return the answer to it; None if there is nobody to answer."""
+        with self._lock:
+            self._asked += 1
+            fields["asks"] = number = self._asked
+            self._send(event, descriptors or [], fields)
+            try:
+                while self._socket is not None:
+                    answer = self._receive()
+                    if answer.pop("answers", None) == number:
+                        return answer or None
+            except OSError:
+                self.disconnect()
+            return None
+
+    def report(self, error: Exception) -> None:
+        """Send an error of the hook; nobody else is told."""
+        with contextlib.suppress(Exception):
+            self.send("hook_failed", message=f"{type(error).__name__}: {error}"[:500])
+
+    def _receive(self) -> dict[str, Any]:
+        """Return the next answer; empty if Ctrl-C has interrupted the wait for its start."""
+        while b"\n" not in self._received:
+            received = self._socket.recv(4096)  # type: ignore[union-attr]
+            if not received:
+                raise OSError
+            self._received += received
+        line, _, self._received = self._received.partition(b"\n")
+        with contextlib.suppress(ValueError):
+            return dict(json.loads(line))
+        return {}
+
+    def _send(self, event: str, descriptors: list[int], fields: dict[str, Any]) -> None:
+        if self._socket is None:
+            return
+        if file_identity(self._socket.fileno()) != self._identity:
+            self.disconnect()
+            return
+        fields["event"] = event
+        line = json.dumps(fields, default=str).encode() + b"\n"
+        try:
+            sent = 0
+            if descriptors:
+                packed = b"".join(number.to_bytes(4, sys.byteorder) for number in descriptors)
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)]
+                sent = self._socket.sendmsg([line], rights)
+            self._socket.sendall(line[sent:])
+        except OSError:
+            self.disconnect()
+
+
+def file_identity(descriptor: int) -> Any:
+    """Return what tells a file from others that get the same number later; None if closed."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -1,0 +1,262 @@
+"""The creation of a session: its description, and the memory and the log that belong to it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import time
+import weakref
+
+from .runs import SessionRuns
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .sessions import Sessions
+
+SEVERITY_INFO = 1
+MAX_FRAMES = 12
+SAMPLED_BLOCKS = 64
+SAMPLED_BLOCK_BYTES = 16 << 10
+_BYTES_HEADER = bytes.__basicsize__ - 1
+"""Bytes of a bytes object before its content (CPython)."""
+
+_FOLDER = os.path.dirname(__file__) + os.sep
+"""The folder of the hook, whose files are no callers."""
+
+CONFIG_NAMES = frozenset(
+    {
+        "session.disable_prepacking",
+        "session.use_env_allocators",
+        "session.use_device_allocator_for_initializers",
+        "session.save_external_prepacked_constant_initializers",
+        "session.use_memory_mapped_ort_model",
+        "session.use_ort_model_bytes_directly",
+        "session.disable_quant_qdq",
+        "session.set_denormal_as_zero",
+        "optimization.disable_specified_optimizers",
+    }
+)
+"""The config entries that change memory; there is no list of those that are set."""
+
+
+def recorded_init(original: Callable[..., None], sessions: Sessions) -> Callable[..., None]:
+    """Return `original`, the constructor of sessions, which records the session."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+        try:
+            creation = _Creation(sessions, arguments, named)
+        except Exception as error:
+            sessions.channel.report(error)
+            original(self, *arguments, **named)
+            return
+        creation.run(functools.partial(original, self), self)
+
+    return __init__
+
+
+class _Creation:
+    """The creation of one session.
+
+    Args:
+        sessions: the sessions of this process.
+        arguments, named: the arguments of InferenceSession.
+    """
+
+    def __init__(
+        self, sessions: Sessions, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        self._sessions = sessions
+        self._number = sessions.number()
+        given = dict(zip(("path_or_bytes", "sess_options", "providers"), arguments))
+        given.update(named)
+        self._own_options = given.get("sess_options") is None
+        self._options = given.get("sess_options") or sessions.onnxruntime.SessionOptions()
+        if len(arguments) > 1:
+            arguments = (arguments[0], self._options, *arguments[2:])
+        else:
+            named = {**named, "sess_options": self._options}
+        self._arguments, self._named = arguments, named
+        self._severity = self._options.log_severity_level
+        if self._severity < 0:
+            self._severity = sessions.default_severity
+        self._logid = self._options.logid
+        self._description = {
+            "model": model_source(given.get("path_or_bytes", b"")),
+            "callers": callers(sessions.package),
+            "options": changed_options(self._options),
+            "config": named_config(self._options, sessions.config_names),
+            "providers": [
+                provider if isinstance(provider, str) else str(provider[0])
+                for provider in given.get("providers") or ()
+            ],
+            "threads": [self._options.intra_op_num_threads, self._options.inter_op_num_threads],
+            "severity": self._severity,
+            "logid": self._logid,
+        }
+
+    def run(self, create: Callable[..., None], session: Any) -> None:
+        """Create the session; what it raises is the program's."""
+        sessions = self._sessions
+        options = self._options
+        self._runs = {other.number: other.runs for other in sessions.recorded}
+        error: BaseException | None = None
+        with sessions.sole_user(options):
+            started = options.log_severity_level, options.logid
+            if sessions.stderr.filter("create", session=self._number, **self._description):
+                # Not verbose: in runs, sessions write verbose lines whatever their RunOptions say.
+                options.log_severity_level = min(self._severity, SEVERITY_INFO)
+                options.logid = f"memdiag-{self._number}"
+            began = time.perf_counter()
+            try:
+                create(*self._arguments, **self._named)
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                latency_s = time.perf_counter() - began
+                options.log_severity_level, options.logid = started
+                fields: dict[str, Any] = {"session": self._number, "latency_s": latency_s}
+                if error is not None:
+                    fields["error"] = str(error)[:1000]
+                else:
+                    try:
+                        fields.update(self._finish(session, started))
+                    except Exception as failed:
+                        sessions.channel.report(failed)
+                answer = sessions.stderr.restore("created", **fields)
+                if answer:
+                    sessions.max_rss = max(sessions.max_rss, answer["peak_rss_bytes"] >> 10)
+
+    def _finish(self, session: Any, started: tuple[int, str]) -> dict[str, Any]:
+        """Return the facts of the session that was created, whose runs are counted from now on."""
+        sessions = self._sessions
+        kept = session._sess_options
+        if kept is not None:
+            kept.log_severity_level, kept.logid = started
+        if self._own_options and hasattr(session, "_sess_options_initial"):
+            session._sess_options_initial = None
+        ran_meanwhile = [
+            other.number
+            for other in sessions.recorded
+            if other.runs != self._runs.get(other.number, 0)
+        ]
+        recorded = SessionRuns(sessions, self._number, self._severity)
+        session._memdiag_recorded = recorded
+        sessions.recorded.add(recorded)
+        with contextlib.suppress(Exception):
+            sessions.expect_exit_of_worker()
+        weakref.finalize(session, _released, sessions, recorded).atexit = False
+        return {
+            "providers": session.get_providers(),
+            "address": _native_address(session._sess),
+            "ran_meanwhile": ran_meanwhile,
+        }
+
+
+def _native_address(session: Any) -> int:
+    """Return the address of the C++ object of `session`, a session of the extension module.
+
+    pybind11 stores it after the header that every object of CPython has.
+    """
+    import ctypes
+
+    return ctypes.c_size_t.from_address(id(session) + object.__basicsize__).value
+
+
+def _released(sessions: Sessions, recorded: SessionRuns) -> None:
+    with contextlib.suppress(Exception):
+        recorded.send_runs()
+        sessions.channel.send("released", session=recorded.number)
+
+
+def model_source(source: Any) -> dict[str, Any]:
+    """Return what identifies the model that a session is created from."""
+    if isinstance(source, bytes):
+        return {
+            "path": None,
+            "bytes": len(source),
+            "address": id(source) + _BYTES_HEADER,
+            "digest": content_digest(len(source), memoryview(source).__getitem__),
+        }
+    return {"path": os.path.abspath(os.fspath(source)), "bytes": None}
+
+
+def content_digest(length: int, read: Callable[[slice], Any]) -> str:
+    """Return a hash of evenly spaced blocks and the length: whole models take too long.
+
+    Args:
+        length: the bytes of the model.
+        read: returns the bytes at a slice; the last slice may reach beyond the end.
+    """
+    # Not from hashlib, which loads OpenSSL: 4 MB.
+    from _blake2 import blake2b
+
+    digest = blake2b(str(length).encode(), digest_size=16)
+    step = max(SAMPLED_BLOCK_BYTES, length // SAMPLED_BLOCKS)
+    for start in range(0, length, step):
+        digest.update(read(slice(start, start + SAMPLED_BLOCK_BYTES)))
+    return digest.hexdigest()
+
+
+@functools.lru_cache
+def _default_options(options_class: Callable[[], Any]) -> dict[str, Any]:
+    """Return the settings of new options by name."""
+    found = {}
+    options = options_class()
+    for name in dir(options):
+        if name.startswith("_") or name in ("logid", "log_severity_level"):
+            continue
+        with contextlib.suppress(Exception):
+            value = getattr(options, name)
+            if not callable(value):
+                found[name] = value
+    return found
+
+
+def changed_options(options: Any) -> dict[str, str]:
+    """Return the settings of `options` that differ from the defaults of this onnxruntime."""
+    found = {}
+    for name, default in _default_options(options.__class__).items():
+        with contextlib.suppress(Exception):
+            value = getattr(options, name)
+            if value != default:
+                found[name] = str(value)
+    return found
+
+
+def callers(package: str) -> list[list[Any]]:
+    """Return file, line and function of the callers outside onnxruntime, the nearest first."""
+    found: list[list[Any]] = []
+    frame: Any = sys._getframe(1)
+    while frame is not None and len(found) < MAX_FRAMES:
+        code = frame.f_code
+        if not code.co_filename.startswith(package) and not code.co_filename.startswith(_FOLDER):
+            found.append([_file_or_cell(code.co_filename), frame.f_lineno, code.co_name])
+        frame = frame.f_back
+    return found
+
+
+def _file_or_cell(file: str) -> str:
+    """Return `file`, or ``cell [2]`` for the temporary name of a cell in a notebook."""
+    if "ipykernel_" not in file:
+        return file
+    try:
+        shell = sys.modules["IPython"].get_ipython()
+        return f"cell [{int(shell.compile._filename_map[file])}]"
+    except Exception:  # not in a notebook, or another release of IPython
+        return file
+
+
+def named_config(options: Any, names: Any) -> dict[str, str]:
+    """Return the config entries of `options` among `names`."""
+    found = {}
+    for name in sorted(names):
+        with contextlib.suppress(Exception):  # not set: this takes 30 microseconds
+            found[name] = str(options.get_session_config_entry(name))
+    return found

@@ -1,0 +1,324 @@
+"""The runs of sessions: methods that count them, and the counts by the shapes of inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+import resource
+import threading
+import time
+
+from .sessions import high_water_mark
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .sessions import Sessions
+
+SEND_PERIOD_S = 0.5
+CHECK_PERIOD_S = 0.02  # between two readings of the high-water mark, unless shapes are new
+MAX_CHECK_SHARE = 0.001  # of the time of a thread, for these readings
+FIRST_RUNS = 20  # of a session, which are sent at once
+MAX_SHAPES = 1000  # different shapes of one session that are counted apart
+MIN_GROWTH_BYTES = 1 << 20  # of the high-water mark, for a run to be recorded as its cause
+OTHER_SHAPES = (None,)
+shape_of = operator.attrgetter("shape")
+
+
+class SessionRuns:
+    """The runs of one session: how loud they are, and how many there were.
+
+    Args:
+        sessions: the sessions of this process.
+        number: the number of the session.
+        severity: the severity from which on it logs without memdiag.
+
+    Attributes:
+        run_options: the options of runs for which the program gives none.
+        started: whether the first run in this process has started.
+        first_run_lock: lets one thread start it.
+        counts: see `_new_count`, by `run_key`.
+    """
+
+    def __init__(self, sessions: Sessions, number: int, severity: int) -> None:
+        self.number = number
+        self.sessions = sessions
+        self._severity = severity
+        self.run_options = sessions.onnxruntime.RunOptions()
+        self.run_options.log_severity_level = severity
+        self.started = False
+        self.first_run_lock = threading.Lock()
+        self.forget_runs()
+
+    def forget_runs(self) -> None:
+        """Reset the counts of runs."""
+        self._lock = threading.Lock()
+        self.counts: dict[Any, list[float]] = {}
+        self._by_shapes: dict[Any, list[list[float]]] = {}
+        self._check_s = self._send_s = 0.0
+        self._first_runs = 0
+
+    def quiet(self, options: Any) -> Any:
+        """Return RunOptions for a run as loud as it would be without memdiag.
+
+        The session was created at the severity that logs its phases, which runs inherit.
+        """
+        if options is None:
+            return self.run_options
+        if options.log_severity_level == -1:
+            options.log_severity_level = self._severity
+        return options
+
+    def add_run(self, key: Any, began: float, ended: float) -> None:
+        """Count a run.
+
+        The program's run has emptied the processor's caches, so that each object that is used here
+        takes a tenth of a microsecond: nothing may be added lightly. There is no lock, because each
+        thread has counts of its own.
+
+        Args:
+            key: the thread, the names of its inputs, and their shapes.
+            began: the reading of `time.perf_counter` before it.
+            ended: the reading after it.
+        """
+        latency_s = ended - began
+        counted = self.counts.get(key)
+        if counted is None:
+            counted = self._new_count(key, latency_s)
+        counted[0] += 1
+        counted[1] += latency_s
+        counted[4] = ended
+        if latency_s < counted[2]:
+            counted[2] = latency_s
+        elif latency_s > counted[3]:
+            counted[3] = latency_s
+        if ended >= self._check_s:
+            self._check(key, ended, latency_s)
+
+    def _new_count(self, key: Any, latency_s: float) -> list[float]:
+        """Return the counts of runs with `key`, which has none under this very key.
+
+        They are: runs, the sum of their latencies, the least, the greatest, the end of the last,
+        and the runs that were sent.
+        """
+        # OrtValue.shape is a method, which would keep the value as long as the key.
+        shapes = tuple([tuple(part()) if callable(part) else part for part in key[1:]])
+        if len(self._by_shapes) >= MAX_SHAPES and shapes not in self._by_shapes:
+            shapes = OTHER_SHAPES
+        key = (key[0], *shapes)
+        counted = self.counts.get(key)
+        if counted is None:
+            counted = self.counts[key] = [0, 0.0, latency_s, latency_s, 0.0, 0]
+            self._by_shapes.setdefault(shapes, []).append(counted)
+            # Shapes that were not seen before raise the mark; so may any run that takes its time.
+            self._check_s = 0.0
+        return counted
+
+    def _check(self, key: Any, ended: float, latency_s: float) -> None:
+        """Send an event if the high-water mark has risen, and the counts if it is time."""
+        sessions = self.sessions
+        enough = sessions.max_rss + (MIN_GROWTH_BYTES >> 10)
+        # `ru_maxrss` is never less than the mark, and takes a tenth of the time to read.
+        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if rss >= enough:
+            rss = high_water_mark()
+        # A program may make a few runs, wait, and be killed.
+        is_first = self._first_runs < FIRST_RUNS
+        if is_first:
+            self._first_runs += 1
+        else:
+            duration_s = time.perf_counter() - ended
+            self._check_s = ended + max(CHECK_PERIOD_S, duration_s / MAX_CHECK_SHARE)
+        if rss >= enough:
+            sessions.max_rss = rss
+            sessions.channel.send(
+                "peak",
+                session=self.number,
+                shapes=shapes_by_name(key[1:]),
+                peak_rss_bytes=rss << 10,
+                latency_s=latency_s,
+            )
+        if is_first or ended >= self._send_s:
+            sessions.flush()  # the others as well: they may not run again
+
+    @property
+    def runs(self) -> int:
+        """The number of runs until now."""
+        return sum(int(counted[0]) for counted in list(self.counts.values()))
+
+    def send_runs(self) -> None:
+        """Send the counts that have changed since the last time."""
+        with self._lock:  # counts that are sent later must arrive later
+            now_s = time.perf_counter()
+            self._send_s = now_s + SEND_PERIOD_S
+            counts = list(self.counts.items())
+            changed: dict[Any, None] = {}
+            for key, counted in counts:
+                if counted[0] != counted[5]:
+                    counted[5] = counted[0]
+                    changed[key[1:]] = None
+            if not changed:
+                return
+            runs = []
+            for shapes in changed:
+                number, total, least, most, _, _ = zip(*self._by_shapes[shapes])
+                runs.append(
+                    [shapes_by_name(shapes), sum(number), sum(total), min(least), max(most)]
+                )
+            self.sessions.channel.send(
+                "runs",
+                session=self.number,
+                runs=runs,
+                threads=len({key[0] for key, _ in counts}),
+                last_run_age_s=now_s - max(counted[4] for _, counted in counts),
+            )
+
+
+def run_key(feeds: Any) -> Any:
+    """Return this thread, and the names and shapes of `feeds`, as a key."""
+    try:
+        shapes = tuple(map(shape_of, feeds.values()))
+    except AttributeError:
+        shapes = tuple(map(_shape, feeds.values()))
+    return (threading.get_ident(), *feeds, *shapes)
+
+
+def _shape(value: Any) -> Any:
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        return (len(value),) if isinstance(value, (list, tuple)) else ()
+    return tuple(shape)
+
+
+def shapes_by_name(part: Any) -> dict[str, Any] | None:
+    """Return the shapes by input name; None for runs that are not counted apart.
+
+    Args:
+        part: a key without its thread.
+    """
+    if part == OTHER_SHAPES:
+        return None
+    inputs = len(part) // 2
+    found = {}
+    for name, shape in zip(part[:inputs], part[inputs:]):
+        with contextlib.suppress(Exception):  # a dimension that is no number
+            found[str(name)] = [int(size) for size in (shape() if callable(shape) else shape)]
+    return found
+
+
+def wrap_run(
+    original: Callable[..., Any], feeds_at: int | None, options_at: int
+) -> Callable[..., Any]:
+    """Return a method that runs a session as `original` does, and counts the run.
+
+    Args:
+        original: the method of the session.
+        feeds_at: position of the inputs among its arguments; None for an IOBinding.
+        options_at: position of the RunOptions.
+    """
+    perf_counter = time.perf_counter
+
+    @functools.wraps(original)
+    def run(self: Any, *arguments: Any, **named: Any) -> Any:
+        recorded = self.__dict__.get("_memdiag_recorded")
+        if recorded is None:
+            return original(self, *arguments, **named)
+        try:
+            if len(arguments) > options_at:
+                options = recorded.quiet(arguments[options_at])
+                arguments = (*arguments[:options_at], options, *arguments[options_at + 1 :])
+            else:
+                named["run_options"] = recorded.quiet(named.get("run_options"))
+            if feeds_at is None:
+                key: Any = run_key({})
+            else:
+                key = run_key(
+                    arguments[feeds_at] if len(arguments) > feeds_at else _feeds_of(named)
+                )
+        except Exception as error:
+            recorded.sessions.channel.report(error)
+            return original(self, *arguments, **named)
+        if not recorded.started:
+            return _first_run(recorded, functools.partial(original, self), key, arguments, named)
+        began = perf_counter()
+        result = original(self, *arguments, **named)
+        try:
+            recorded.add_run(key, began, perf_counter())
+        except Exception as error:
+            recorded.sessions.channel.report(error)
+        return result
+
+    return run
+
+
+def wrap_plain_run(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `InferenceSession.run` with counting: as `wrap_run`, for the most frequent way."""
+    counted_run = wrap_run(original, feeds_at=1, options_at=2)
+    perf_counter, get_ident, get_shape = time.perf_counter, threading.get_ident, shape_of
+
+    @functools.wraps(original)
+    def run(
+        self: Any, output_names: Any, input_feed: Any, run_options: Any = None, **named: Any
+    ) -> Any:
+        try:
+            recorded = self._memdiag_recorded
+            options = recorded.run_options if recorded.started else None
+            key = (get_ident(), *input_feed, *map(get_shape, input_feed.values()))
+        except Exception:  # not recorded; a list of texts; no dictionary
+            options = None
+        if options is None or run_options is not None or named:
+            return counted_run(self, output_names, input_feed, run_options, **named)
+        began = perf_counter()
+        result = original(self, output_names, input_feed, options)
+        try:
+            recorded.add_run(key, began, perf_counter())
+        except Exception as error:
+            recorded.sessions.channel.report(error)
+        return result
+
+    return run
+
+
+def _feeds_of(named: dict[str, Any]) -> Any:
+    for name in ("input_feed", "input_dict_ort_values"):
+        if name in named:
+            return named[name]
+    return {}
+
+
+def _first_run(
+    recorded: Any, run: Callable[..., Any], key: Any, arguments: Any, named: dict[str, Any]
+) -> Any:
+    """Run for the first time, with the memory read before and after."""
+    channel = recorded.sessions.channel
+    with recorded.first_run_lock:
+        is_first, recorded.started = not recorded.started, True
+    if is_first:
+        with contextlib.suppress(Exception):
+            recorded.sessions.expect_exit_of_worker()
+        channel.ask("first_run", session=recorded.number)
+    began = time.perf_counter()
+    try:
+        return run(*arguments, **named)
+    finally:
+        latency_s = time.perf_counter() - began
+        with contextlib.suppress(Exception):
+            if is_first:
+                answer = channel.ask("first_run_done", session=recorded.number)
+                if answer:
+                    recorded.sessions.max_rss = max(
+                        recorded.sessions.max_rss, answer["peak_rss_bytes"] >> 10
+                    )
+            recorded.add_run(key, began, began + latency_s)
+            recorded.send_runs()
+
+
+WRAPPED_RUNS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "run": wrap_plain_run,
+    "run_with_ort_values": functools.partial(wrap_run, feeds_at=1, options_at=2),
+    "run_with_iobinding": functools.partial(wrap_run, feeds_at=None, options_at=1),
+    "run_async": functools.partial(wrap_run, feeds_at=1, options_at=4),
+}

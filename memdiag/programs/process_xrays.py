@@ -1,0 +1,167 @@
+"""X-rays of a program's processes while it is recorded: start, end and result of each.
+
+What X-rays need is imported with the first one: numpy and onnx would double the time until a
+recording starts.
+"""
+
+from __future__ import annotations
+
+import selectors
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from memdiag.errors import MemdiagError
+from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_program import RecordedProgram
+from memdiag.programs.without_hook import add_xrayed_models
+from memdiag.records.run import ProcessXray, XrayReason
+
+if TYPE_CHECKING:
+    from memdiag.programs.xray import ProcessXrayTask
+
+
+class ProcessXrays:
+    """Takes X-rays of processes, each in a forked child, and adds the results to the program.
+
+    Args:
+        program: the program.
+        selector: calls its handlers when something has arrived.
+
+    Attributes:
+        duration_s: seconds that all X-rays took until now.
+    """
+
+    def __init__(self, program: RecordedProgram, selector: selectors.BaseSelector) -> None:
+        self._program = program
+        self._selector = selector
+        self._tasks: dict[ProcessXrayTask, Callable[[], None]] = {}
+        self._lock = tempfile.TemporaryFile()  # noqa: SIM115 # closed by `close`
+        self.duration_s = 0.0
+
+    def close(self) -> None:
+        """End the X-rays that are being taken."""
+        self._lock.close()
+        for task in self._tasks:
+            task.interrupt()
+            task.close()
+
+    @property
+    def pending(self) -> int:
+        """The number of X-rays that are being taken."""
+        return len(self._tasks)
+
+    def examine(
+        self, reason: XrayReason, when_done: Callable[[int], None] = lambda count: None
+    ) -> None:
+        """Start an X-ray of each process that uses onnxruntime.
+
+        At the end of the last one, `when_done` is called with the number of processes.
+        """
+        processes = self._program.live_with_onnxruntime
+        pending = len(processes)
+
+        def when_one_done() -> None:
+            nonlocal pending
+            pending -= 1
+            if pending <= 0:
+                when_done(len(processes))
+
+        for process in processes:
+            if self.start(process, reason, when_one_done) is None:
+                when_one_done()
+        if not processes:
+            when_done(0)
+
+    def start(
+        self, process: RecordedProcess, reason: XrayReason, when_done: Callable[[], None]
+    ) -> ProcessXrayTask | None:
+        """Start an X-ray of `process`; return None if it cannot be started.
+
+        `when_done` is called after the result was added to the program.
+        """
+        from memdiag.programs.xray import ProcessXrayTask
+
+        program = self._program
+        started_s = program.now_s()
+        try:
+            # A copy of a weight may belong to an inherited session.
+            sessions = [*process.live_sessions, *process.inherited_sessions]
+            task = ProcessXrayTask(process.pid, sessions, program.models, lock=self._lock)
+        except OSError as error:
+            program.notes.append(f"process {process.pid}: no X-ray was taken: {error.strerror}")
+            return None
+
+        def read(_: object) -> None:
+            if not task.read():
+                finish()
+
+        finish = partial(self._finish, task, process, reason, started_s, when_done)
+        self._tasks[task] = finish
+        self._selector.register(task.reading, selectors.EVENT_READ, read)
+        return task
+
+    def interrupt(self, task: ProcessXrayTask) -> bool:
+        """End `task` now, and return whether it has had a result, which is then used."""
+        task.interrupt()
+        if task.has_result:
+            self._tasks[task]()
+            return True
+        self._remove(task)
+        task.close()
+        return False
+
+    def process_ended(self, process: RecordedProcess) -> None:
+        """End the X-rays of `process` that have a result: nothing more can be found."""
+        for task in list(self._tasks):
+            if task.pid == process.pid and task.has_result:
+                self.interrupt(task)
+
+    def _remove(self, task: ProcessXrayTask) -> None:
+        self._selector.unregister(task.reading)
+        del self._tasks[task]
+
+    def _finish(
+        self,
+        task: ProcessXrayTask,
+        process: RecordedProcess,
+        reason: XrayReason,
+        started_s: float,
+        when_done: Callable[[], None],
+    ) -> None:
+        """Store the result of an X-ray that has ended."""
+        from memdiag.programs.xray import session_memories
+
+        program = self._program
+        self._remove(task)
+        self.duration_s += program.now_s() - started_s
+        try:
+            keys, attribution = task.result()
+        except MemdiagError as error:
+            program.notes.append(f"process {process.pid}: no X-ray: {error}")
+        else:
+            # One at a peak may end after that at the end of the process, which has priority.
+            is_latest = all(x.t_s <= started_s for x in program.xrays if x.pid == process.pid)
+            program.xrays.append(
+                ProcessXray(
+                    pid=process.pid,
+                    t_s=round(started_s, 6),
+                    reason=reason,
+                    attribution=attribution,
+                    duration_s=round(program.now_s() - started_s, 6),
+                )
+            )
+            if process.unrecorded:
+                add_xrayed_models(process, attribution)
+            is_first = process is program.processes[0]
+            memories = session_memories(
+                keys,
+                attribution,
+                task.sessions,
+                earlier_sessions=program.earlier_sessions if is_first else 0,
+            )
+            for session in task.sessions:
+                if session.process is process and is_latest:
+                    session.memory = memories[session.number]
+        when_done()

@@ -1,0 +1,85 @@
+"""The proportional sets of a program's processes, which take long to read.
+
+A proportional set counts a page that several processes share only once in their sum.
+"""
+
+import time
+from contextlib import suppress
+
+from memdiag.programs.process_tree import proportional_memory
+from memdiag.programs.recorded_program import RecordedProgram
+from memdiag.programs.without_hook import find_runtime
+from memdiag.runner.observer import ProcessGone
+
+PROPORTIONAL_S = 1.0
+MAX_PROPORTIONAL_SHARE = 0.01
+"""Share of the time that may be spent on reading proportional sets."""
+
+MIN_PROPORTIONAL_GROWTH = 1.1
+MIN_PROPORTIONAL_GROWTH_BYTES = 32 << 20
+GROWTH_PROPORTIONAL_S = 0.02
+MAX_GROWTH_PROPORTIONAL_S = 0.1
+"""Proportional sets are also read when the memory is 10 % and 32 MiB above that at the reading
+before: the peak of a short program is otherwise missed. These readings are 20 ms apart or more, and
+take 100 ms of CPU time in all."""
+
+
+class ProportionalSets:
+    """Reads the proportional sets of all processes, as often as its duration permits.
+
+    Args:
+        program: the readings are added to it.
+        period_s: seconds between samples of the program.
+    """
+
+    def __init__(self, program: RecordedProgram, period_s: float) -> None:
+        self._program = program
+        self._period_s = max(PROPORTIONAL_S, period_s)
+        self._due_s = self._end_s = self._growth_cpu_s = 0.0
+
+    def step(self, now_s: float) -> None:
+        """Read the proportional sets if it is time, or if the memory has grown."""
+        if now_s >= self._due_s:
+            self.read(now_s)
+        elif self._has_grown(now_s):
+            began_s = time.thread_time()
+            self._add_reading(now_s)
+            self._growth_cpu_s += time.thread_time() - began_s
+            self._end_s = self._program.now_s()
+
+    def read(self, now_s: float) -> None:
+        """Read the proportional sets, and what else takes long and is known by files in /proc."""
+        program = self._program
+        self._add_reading(now_s)
+        for process in program.live.values():
+            find_runtime(process, with_models=program.watches)
+            if program.watches:
+                with suppress(ProcessGone):
+                    process.read_peak()
+        self._end_s = program.now_s()
+        duration_s = self._end_s - now_s
+        self._due_s = now_s + max(self._period_s, duration_s / MAX_PROPORTIONAL_SHARE)
+
+    def _has_grown(self, now_s: float) -> bool:
+        """Return whether the memory has grown so much that proportional sets must be read."""
+        before = self._program.proportional_rss_bytes
+        rss_bytes = self._program.rss_bytes
+        return (
+            rss_bytes >= MIN_PROPORTIONAL_GROWTH * before
+            and rss_bytes >= before + MIN_PROPORTIONAL_GROWTH_BYTES
+            and now_s >= self._end_s + GROWTH_PROPORTIONAL_S
+            and self._growth_cpu_s < MAX_GROWTH_PROPORTIONAL_S
+        )
+
+    def _add_reading(self, now_s: float) -> None:
+        program = self._program
+        pss = swap = 0
+        for process in program.live.values():
+            found = proportional_memory(process.pid)
+            if found is not None:
+                process.add_pss(now_s, found.pss_bytes)
+                pss += found.pss_bytes
+                swap += found.swap_bytes
+        if pss:
+            program.proportional.append((now_s, pss, swap))
+        program.proportional_rss_bytes = program.rss_bytes

@@ -1,0 +1,95 @@
+"""What is known of a program while it is recorded."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from memdiag.programs.recorded import RecordedProcess, RecordedSession
+from memdiag.records.run import ProcessXray, RunPeak
+from memdiag.runner.timeline import SampleTimeline
+
+MAX_CURRENT_CHANGE = 0.01
+"""Share by which the resident set may have changed since a current proportional set was read."""
+
+
+class RecordedProgram:
+    """A program, as far as it was recorded. The parts of the recorder read it and add to it.
+
+    All times are seconds since it was made.
+
+    Args:
+        models: the models of processes without the hook; None to find them by their files.
+        earlier_sessions: the number of sessions that the first process had at the start.
+
+    Attributes:
+        watches: whether a process was started without the hook, so that its sessions are unknown.
+        origin_epoch_s: the start of the recording, in seconds since 1970.
+        processes: all processes, in the order in which they were seen.
+        live: the processes that have not ended, by their ids.
+        unread: why processes could not be read, by their ids.
+        sessions: all sessions, in the order of their creation.
+        xrays: the X-rays of processes.
+        peaks: the runs that raised the high-water mark of their process.
+        tree: the resident set of all processes together.
+        peak_rss_bytes: the largest of these samples.
+        proportional: time, proportional set and swap of all processes together.
+        proportional_rss_bytes: the resident set when the last of these was read.
+        end_xrays_s: seconds in which processes waited at their end for their X-rays, or in which
+            X-rays were taken after a process was watched.
+        watched_s: seconds for which a process was watched; None before the end, and for programs.
+        notes: what the reader of the recording must know.
+    """
+
+    def __init__(self, *, models: Sequence[Path] | None = None, earlier_sessions: int = 0) -> None:
+        self._origin = time.perf_counter()
+        self.origin_epoch_s = time.time()
+        self.models = models
+        self.earlier_sessions = earlier_sessions
+        self.watches = False
+        self.processes: list[RecordedProcess] = []
+        self.live: dict[int, RecordedProcess] = {}
+        self.unread: dict[int, str] = {}
+        self.sessions: list[RecordedSession] = []
+        self.xrays: list[ProcessXray] = []
+        self.peaks: list[RunPeak] = []
+        self.tree = SampleTimeline()
+        self.peak_rss_bytes = 0
+        self.proportional: list[tuple[float, int, int]] = []
+        self.proportional_rss_bytes = 0
+        self.end_xrays_s = 0.0
+        self.watched_s: float | None = None
+        self.notes: list[str] = []
+
+    def now_s(self) -> float:
+        """Return the seconds since the start of the recording."""
+        return time.perf_counter() - self._origin
+
+    @property
+    def rss_bytes(self) -> int:
+        """The last sample of the resident set of all processes together; 0 before the first."""
+        return self.tree.last.rss_bytes if self.tree.last else 0
+
+    @property
+    def current_pss_bytes(self) -> int | None:
+        """The last proportional set, if it still belongs to the resident set; None otherwise."""
+        change = abs(self.rss_bytes - self.proportional_rss_bytes)
+        if not self.proportional or change > MAX_CURRENT_CHANGE * self.rss_bytes:
+            return None
+        return min(self.proportional[-1][1], self.rss_bytes)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a session is being created or run for the first time."""
+        return any(process.active for process in self.live.values())
+
+    @property
+    def unrecorded(self) -> list[RecordedProcess]:
+        """The processes that use onnxruntime without the hook."""
+        return [process for process in self.processes if process.unrecorded]
+
+    @property
+    def live_with_onnxruntime(self) -> list[RecordedProcess]:
+        """The live processes with sessions, and those that use onnxruntime without the hook."""
+        return [
+            process for process in self.live.values() if process.live_sessions or process.unrecorded
+        ]

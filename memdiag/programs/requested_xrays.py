@@ -1,0 +1,48 @@
+"""X-rays that ``memdiag xray FOLDER`` asks for, and the answer."""
+
+import os
+from collections.abc import Callable
+
+from memdiag.programs.control import XrayAnswer, XrayedProcess, XrayedSession
+from memdiag.programs.process_xrays import ProcessXrays
+from memdiag.programs.recorded_program import RecordedProgram
+from memdiag.records.run import ProcessXray
+
+
+def answer_request(
+    program: RecordedProgram, xrays: ProcessXrays, answer: Callable[[XrayAnswer], None]
+) -> None:
+    """Take an X-ray of each process with sessions, and call `answer` when all are there."""
+    first, first_note = len(program.xrays), len(program.notes)
+
+    def when_done(count: int) -> None:
+        taken = [xray for xray in program.xrays[first:] if xray.reason == "request"]
+        failures = [note for note in program.notes[first_note:] if "X-ray" in note]
+        answer(
+            XrayAnswer(
+                asked=count,
+                processes=tuple(_xrayed(program, xray) for xray in taken),
+                failures=tuple(failures),
+            )
+        )
+
+    xrays.examine("request", when_done)
+
+
+def _xrayed(program: RecordedProgram, xray: ProcessXray) -> XrayedProcess:
+    process = next(each for each in reversed(program.processes) if each.pid == xray.pid)
+    return XrayedProcess(
+        pid=xray.pid,
+        command=process.info.command,
+        owners=xray.attribution.owners,
+        sessions=tuple(
+            XrayedSession(
+                number=session.number,
+                model=path and os.path.basename(path),
+                memory=session.memory,
+            )
+            for session in process.live_sessions
+            for path in [session.description.model.path]
+            if session.memory is not None
+        ),
+    )

@@ -1,0 +1,28 @@
+"""A pause of processes between two runs, in which their memory is read: for ``memdiag leak``."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from memdiag.programs.recorded import RecordedProcess
+
+
+@dataclass(frozen=True)
+class RunPause:
+    """A pause of a process between two runs, at most once a period, in which its memory is read.
+
+    Attributes:
+        period_s: the seconds between two waits.
+        read: is called with the process, the seconds since the start of the recording, and the runs
+            of the process until then.
+    """
+
+    period_s: float
+    read: Callable[[RecordedProcess, float, int], None]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variable that has the hook wait."""
+        # Here: Windows lacks a module of the hook, but can import this module.
+        from memdiag.programs.hook.record_sessions import PAUSE_PERIOD
+
+        return {PAUSE_PERIOD: str(self.period_s)}

@@ -1,0 +1,148 @@
+"""The standard error of processes while their sessions are created, without the sessions' log."""
+
+import os
+import select
+import selectors
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from memdiag.programs.log_filter import LogFilter
+from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_program import RecordedProgram
+from memdiag.runner.observer import ProcessGone
+
+_CHUNK = 1 << 16
+
+
+@dataclass(eq=False)
+class _Pipe:
+    """The standard error of a process while its sessions are created.
+
+    Attributes:
+        process: the process.
+        reading: the end of the pipe that is read.
+        target: the descriptor that the process had as standard error; None if it was closed.
+        filter: takes out the log of the sessions.
+    """
+
+    process: RecordedProcess
+    reading: int
+    target: int | None
+    filter: LogFilter = field(default_factory=LogFilter)
+
+
+class StderrPipes:
+    """The pipes that processes have as standard error, whose other ends the recorder reads.
+
+    The log of a session goes to the session, and all other bytes to where they belong.
+
+    Args:
+        program: has the clock.
+        selector: calls its handlers when something has arrived.
+    """
+
+    def __init__(self, program: RecordedProgram, selector: selectors.BaseSelector) -> None:
+        self._program = program
+        self._selector = selector
+        self._pipes: dict[int, _Pipe] = {}
+
+    def open(self, process: RecordedProcess, descriptors: Sequence[int]) -> None:
+        """Read a pipe of `process` from now on.
+
+        Args:
+            process: the process.
+            descriptors: the end of the pipe that is read, and where the rest is written, if there
+                is such a file.
+
+        Raises:
+            ValueError: the descriptors did not arrive.
+        """
+        reading, *others = descriptors
+        os.set_blocking(reading, False)
+        pipe = _Pipe(process, reading, others[0] if others else None)
+        self._pipes[reading] = pipe
+        self._selector.register(reading, selectors.EVENT_READ, lambda _: self._read(pipe))
+
+    def drain(self, process: RecordedProcess) -> None:
+        """Handle what `process` has written to standard error until now."""
+        for pipe in list(self._pipes.values()):
+            if pipe.process is process:
+                while self._read(pipe):
+                    pass
+                self._write(pipe, pipe.filter.finish())
+
+    def leave(self) -> None:
+        """Leave pipes that processes still have as standard error to a process of their own.
+
+        A process that was started during a creation has the pipe until it ends.
+        """
+        pipes = list(self._pipes.values())
+        if pipes and not os.fork():
+            try:
+                _pass_on([(pipe.reading, pipe.target) for pipe in pipes])
+            finally:
+                os._exit(0)
+        for pipe in pipes:
+            self._close(pipe)
+
+    def _read(self, pipe: _Pipe) -> bool:
+        """Handle some output of a process; return False if there is none at present."""
+        try:
+            data = os.read(pipe.reading, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._write(pipe, pipe.filter.finish())
+            self._close(pipe)
+            return False
+        passed, lines = pipe.filter.feed(data, pipe.process.logs)
+        self._write(pipe, passed)
+        for number, session_lines in _grouped(lines):
+            with suppress(ProcessGone):
+                session = pipe.process.local_sessions[number]
+                session.add_log(self._program.now_s(), session_lines)
+        return True
+
+    def _write(self, pipe: _Pipe, data: bytes) -> None:
+        with suppress(OSError):  # nobody reads it, which the program would have been told
+            while data and pipe.target is not None:
+                data = data[os.write(pipe.target, data) :]
+
+    def _close(self, pipe: _Pipe) -> None:
+        self._selector.unregister(pipe.reading)
+        del self._pipes[pipe.reading]
+        os.close(pipe.reading)
+        if pipe.target is not None:
+            os.close(pipe.target)
+
+
+def _grouped(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of each session together, each with its line break."""
+    found: dict[int, bytearray] = {}
+    for number, line in lines:
+        found.setdefault(number, bytearray()).extend(line + b"\n")
+    for number, together in found.items():
+        yield number, bytes(together)
+
+
+def _pass_on(pipes: Sequence[tuple[int, int | None]]) -> None:
+    """Write what arrives in each pipe to its target until all have ended."""
+    kept = {number for pipe in pipes for number in pipe if number is not None}
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        if int(name) not in kept:
+            with suppress(OSError):
+                os.close(int(name))
+    targets = dict(pipes)
+    poll = select.poll()  # select.select has a limit of 1024
+    for reading in targets:
+        poll.register(reading, select.POLLIN)
+    while targets:
+        for reading, _ in poll.poll():
+            data, target = os.read(reading, _CHUNK), targets[reading]
+            if not data:
+                poll.unregister(reading)
+                del targets[reading]
+            with suppress(OSError):  # nobody reads it
+                while data and target is not None:
+                    data = data[os.write(target, data) :]

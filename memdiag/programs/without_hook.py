@@ -1,0 +1,63 @@
+"""Processes that use onnxruntime without the hook: what is found from outside."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from memdiag.errors import XrayError
+from memdiag.programs.loaded_runtime import loaded_runtime
+from memdiag.programs.recorded import RecordedProcess
+
+if TYPE_CHECKING:
+    from memdiag.records.attribution import Attribution
+
+MAX_COMMAND = 200
+"""Characters of a command line in a note."""
+
+
+def find_runtime(process: RecordedProcess, *, with_models: bool) -> None:
+    """Store which onnxruntime `process` has loaded, if the hook has not reported it."""
+    if process.onnxruntime is None and process.runtime is None:
+        process.runtime = loaded_runtime(process.pid)
+        if with_models and process.runtime is not None:
+            find_models(process)
+
+
+def find_models(process: RecordedProcess) -> None:
+    """Store the names of the models that `process` uses or may use."""
+    from memdiag.programs.process_files import guess_models
+
+    with suppress(XrayError):  # it has ended
+        for path, is_used in guess_models(process.pid):
+            process.models[path.name] = is_used or process.models.get(path.name, False)
+
+
+def add_xrayed_models(process: RecordedProcess, attribution: Attribution) -> None:
+    """Store the models whose weights are in `process`, and forget those that are only named."""
+    from memdiag.programs.process_files import proven_models
+
+    indices = {index for copy in attribution.copies for index in copy.models or (0,)}
+    found = {PurePath(attribution.models[index].name).name for index in indices}
+    process.models = {
+        name: is_used for name, is_used in process.models.items() if is_used or name in found
+    }
+    process.models |= {PurePath(name).name: True for name in proven_models(attribution)}
+    process.has_searched_models = True
+
+
+def runtime_note(process: RecordedProcess) -> str:
+    """Return which onnxruntime and which models were found in `process` from outside."""
+    assert process.runtime is not None
+    version, build = process.runtime
+    words = [f"process {process.pid} ({' '.join(process.info.command)[:MAX_COMMAND]}) uses"]
+    words += filter(None, ["onnxruntime", version, build and f"({build})"])
+    words += ["with", ", ".join(process.used_models)] if process.used_models else []
+    names = ", ".join(process.uncertain_models)
+    if names and process.has_searched_models:
+        words += ["and may use", names]
+    elif names:
+        words[-1] += "; only named in its memory (--xray searches for their weights):"
+        words.append(names)
+    return " ".join(words)
