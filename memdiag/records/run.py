@@ -74,7 +74,7 @@ class SessionMemory(Record, frozen=True, kw_only=True):
         mapped_weight_bytes: the part of `weight_bytes` that is mapped from files, which all
             processes share; None in records of older versions.
         arena_used_bytes, arena_slack_bytes: the bytes of its arena that are in use, and free,
-            resident or not; None if the arena was not identified.
+            resident or not; None if the arena was not identified. For memory see `slack_bytes`.
         resident_slack_bytes: the resident part of `arena_slack_bytes`; None in records of older
             versions too.
     """
@@ -85,6 +85,21 @@ class SessionMemory(Record, frozen=True, kw_only=True):
     arena_slack_bytes: int | None
     mapped_weight_bytes: int | None = None
     resident_slack_bytes: int | None = None
+
+    @property
+    def slack_bytes(self) -> int | None:
+        """The resident bytes of its arena that are free; None if they are unknown.
+
+        Records of older versions have only the reserved bytes.
+        """
+        resident = self.resident_slack_bytes
+        return self.arena_slack_bytes if resident is None else resident
+
+    @property
+    def reserved_slack_bytes(self) -> int | None:
+        """`arena_slack_bytes` if not all of them are resident; None otherwise."""
+        reserved = self.arena_slack_bytes
+        return reserved if reserved is not None and reserved > (self.slack_bytes or 0) else None
 
 
 class PhaseTime(Record, frozen=True, kw_only=True):
