@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
-from memdiag.records.attribution import Copy, OwnerKind
+from memdiag.records.attribution import Attribution, Copy, OwnerKind
 from memdiag.records.run import ProcessXray, ProgramRun, ProgramSession
 from memdiag.units import some_of
 
@@ -34,11 +34,11 @@ def owned_bytes(xray: ProcessXray, kind: OwnerKind, name: str | None = None) -> 
     return sum(each.bytes for each in owners if each.kind == kind and name in (None, each.name))
 
 
-def weight_copies(xray: ProcessXray) -> dict[ModelKey, list[Copy]]:
+def weight_copies(attribution: Attribution) -> dict[ModelKey, list[Copy]]:
     """Return the copies in use by their model; copies of several models are in none."""
-    models = xray.attribution.models
+    models = attribution.models
     found: dict[ModelKey, list[Copy]] = {}
-    for copy in xray.attribution.copies:
+    for copy in attribution.copies:
         indices = copy.models or (tuple(range(len(models))) if len(models) == 1 else ())
         if copy.in_use is not False and len(indices) == 1:
             model = models[indices[0]]
