@@ -1,7 +1,7 @@
 """Facts of X-rays, with or without recorded sessions: owners, and copies by model."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from memdiag.records.attribution import Attribution, Copy, OwnerKind
@@ -32,6 +32,50 @@ def owned_bytes(xray: ProcessXray, kind: OwnerKind, name: str | None = None) -> 
     """Return the resident bytes of the owners of `kind`; with `name`, of those of that name."""
     owners = xray.attribution.owners
     return sum(each.bytes for each in owners if each.kind == kind and name in (None, each.name))
+
+
+def shared_once_bytes(
+    run: ProgramRun, xrays: Sequence[ProcessXray], kind: OwnerKind, name: str | None = None
+) -> int:
+    """Return the bytes of the owners of `kind` in `xrays`, pages that forks share counted once.
+
+    A fork shares pages with its parent, whose X-ray has all of them, and else with its siblings.
+    """
+    parents = {process.pid: process.parent for process in run.processes}
+    listed = {xray.pid for xray in xrays}
+    shared: dict[int, int] = {}
+    total = 0
+    for xray in xrays:
+        size = owned_bytes(xray, kind, name)
+        private = _private_bytes(xray, kind, name)
+        if private is None:
+            total += size
+            continue
+        total += private
+        if listed.isdisjoint(_ancestors(xray.pid, parents)):
+            parent = parents.get(xray.pid, 0)
+            shared[parent] = max(shared.get(parent, 0), size - private)
+    return total + sum(shared.values())
+
+
+def _ancestors(pid: int, parents: Mapping[int, int]) -> set[int]:
+    """Return the ancestors of process `pid`; the system may have reused an id."""
+    found: set[int] = set()
+    current = parents.get(pid)
+    while current is not None and current not in found:
+        found.add(current)
+        current = parents.get(current)
+    return found - {pid}
+
+
+def _private_bytes(xray: ProcessXray, kind: OwnerKind, name: str | None) -> int | None:
+    """Return the part of `owned_bytes` that no other process maps; None if it is not known."""
+    owners = [
+        each for each in xray.attribution.owners if each.kind == kind and name in (None, each.name)
+    ]
+    if any(each.private_bytes is None for each in owners):
+        return None
+    return sum(each.private_bytes or 0 for each in owners)
 
 
 def weight_copies(attribution: Attribution) -> dict[ModelKey, list[Copy]]:
