@@ -414,9 +414,9 @@ class Recorder:
             self.step(root)
             if on_progress is not None:
                 on_progress(self)
+        self._read_proportional(self.now_s())
         self._sample(self.now_s())
         self.watched_s = self.now_s()
-        self._read_proportional(self.now_s())
         if root not in self._live:
             self.notes.append(f"process {root} ended after {format_duration(self.watched_s)}")
         for process in self._live.values():
@@ -433,12 +433,13 @@ class Recorder:
 
         Which models the processes use is noted then, since X-rays prove it.
         """
-        began_s = self.now_s()
-        while self._tasks and not stops():
-            self._handle_input(TREE_S)
-            if on_progress is not None:
-                on_progress(self)
-        self.end_xrays_s += self.now_s() - began_s
+        if self._tasks:  # models were searched for before the X-rays
+            began_s = self.now_s() if self.watched_s is None else self.watched_s
+            while self._tasks and not stops():
+                self._handle_input(TREE_S)
+                if on_progress is not None:
+                    on_progress(self)
+            self.end_xrays_s += self.now_s() - began_s
         if self._tasks:
             self.notes.append("the recording was stopped before its X-rays were complete")
         self.notes += map(_runtime_note, self._unrecorded())
@@ -570,8 +571,11 @@ class Recorder:
 
     def _add_proportional(self, now_s: float) -> None:
         pss = swap = 0
-        for process in self._live.values():
+        for process in list(self._live.values()):
             found = proportional_memory(process.pid)
+            # On a busy machine this takes up to 0.1 s for each process.
+            if self.now_s() >= self._sampled_s + self._period_s:
+                self._sample(self.now_s())
             if found is not None:
                 process.add_pss(now_s, found.pss_bytes)
                 pss += found.pss_bytes
@@ -585,7 +589,7 @@ class Recorder:
         if process.onnxruntime is None and process.runtime is None:
             process.runtime = loaded_runtime(process.pid)
             if self.watches and process.runtime is not None:
-                _add_models(process)
+                _add_models(process, searches_memory=False)  # samples would be missing meanwhile
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
@@ -1003,12 +1007,12 @@ def _runtime_note(process: RecordedProcess) -> str:
     return " ".join(words)
 
 
-def _add_models(process: RecordedProcess) -> None:
-    """Store the names of the models that `process` uses or may use."""
+def _add_models(process: RecordedProcess, *, searches_memory: bool = True) -> None:
+    """Store the names of the models that `process` uses or may use; see `guess_models`."""
     from memdiag.programs.process_files import guess_models
 
     with suppress(XrayError):  # it has ended
-        for path, is_used in guess_models(process.pid):
+        for path, is_used in guess_models(process.pid, searches_memory=searches_memory):
             process.models[path.name] = is_used or process.models.get(path.name, False)
 
 
