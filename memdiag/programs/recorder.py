@@ -78,8 +78,9 @@ MAX_XRAY_SHARE = 0.05
 MAX_END_XRAY_S = 20.0
 """Seconds that a process waits at its end for its X-ray at most."""
 
-MAX_STOPPED_XRAY_S = 5.0
-"""The same after SIGTERM or SIGHUP to memdiag: who stops a program so may kill it soon."""
+MAX_STOPPED_XRAY_S = 4.0
+"""Seconds for which processes wait so in all after SIGTERM or SIGHUP to memdiag: who stops a
+program so may kill it soon."""
 
 LAST_PROCESSES_S = 1.0
 """Seconds to wait for other processes to end after the program has ended."""
@@ -141,6 +142,20 @@ class _EndXray(NamedTuple):
     started_s: float
     when_done: Callable[[], None]
     process_ends: bool
+
+
+class EndWait(NamedTuple):
+    """How long processes have waited at their end for X-rays.
+
+    Attributes:
+        process_count: the number of processes that wait.
+        waited_s: the seconds until now.
+        limit_s: the most seconds that they wait.
+    """
+
+    process_count: int
+    waited_s: float
+    limit_s: float
 
 
 @dataclass(frozen=True)
@@ -237,7 +252,7 @@ class Recorder:
         self._xray_lock = tempfile.TemporaryFile()  # noqa: SIM115 # closed by `close`
         self._ending: dict[ProcessXrayTask, _EndXray] = {}
         self._interrupted: set[int] = set()
-        self._is_stopping = False
+        self._waited_before_stop_s: float | None = None
         self._end_xray_s: float | None = None
         self.end_xrays_s = 0.0
         self.watched_s: float | None = None
@@ -353,7 +368,7 @@ class Recorder:
             str(process.pid)
             for process in sorted(self.processes, key=lambda each: each.pid)
             if self._xray
-            and process.live_sessions
+            and process.has_sessions
             and process.pid not in examined | self._interrupted
         ]
         if missing:
@@ -730,7 +745,7 @@ class Recorder:
                 case "exit":
                     process.has_said_exit = True
                     process.exit_rss_bytes = process.sample(now_s)
-                    if self._xray and process.live_sessions:
+                    if self._xray and process.has_sessions:
                         return self._start_end_xray(
                             process, connection, asks, process_ends=fields["process_ends"]
                         )
@@ -801,9 +816,7 @@ class Recorder:
     def _with_onnxruntime(self) -> list[RecordedProcess]:
         """Return the processes with sessions, and those that use onnxruntime without the hook."""
         return [
-            process
-            for process in self._live.values()
-            if process.live_sessions or process.unrecorded
+            process for process in self._live.values() if process.has_sessions or process.unrecorded
         ]
 
     def _xray_lasting_peak(self, now_s: float) -> None:
@@ -891,7 +904,22 @@ class Recorder:
 
     def program_is_stopping(self) -> None:
         """Keep the ends of processes short from now on: the program was told to stop."""
-        self._is_stopping = True
+        if self._waited_before_stop_s is None:
+            self._waited_before_stop_s = self._waited_s()
+
+    def _waited_s(self) -> float:
+        """Return the seconds until now in which processes have waited at their end."""
+        since_s = self._end_xray_s
+        return self.end_xrays_s + (0.0 if since_s is None else self.now_s() - since_s)
+
+    @property
+    def end_wait(self) -> EndWait | None:
+        """How long processes have waited at their end; None if none waits now."""
+        count = len({end.process.pid for end in self._ending.values() if end.process_ends})
+        if self._end_xray_s is None or not count:
+            return None
+        limit_s = MAX_END_XRAY_S if self._waited_before_stop_s is None else MAX_STOPPED_XRAY_S
+        return EndWait(count, self.now_s() - self._end_xray_s, limit_s)
 
     def _start_end_xray(
         self,
@@ -926,9 +954,12 @@ class Recorder:
 
     def _interrupt_end_xrays(self, now_s: float) -> None:
         """End the X-rays for which processes have waited too long at their end."""
-        limit_s = MAX_STOPPED_XRAY_S if self._is_stopping else MAX_END_XRAY_S
+        before_s = self._waited_before_stop_s
+        is_stopping = before_s is not None
+        limit_s = MAX_STOPPED_XRAY_S if is_stopping else MAX_END_XRAY_S
         for task, end in list(self._ending.items()):
-            if not end.process_ends or now_s < end.started_s + limit_s:
+            waited_s = now_s - end.started_s if before_s is None else self._waited_s() - before_s
+            if not end.process_ends or waited_s < limit_s:
                 continue
             task.interrupt()
             if task.has_result:
@@ -938,10 +969,10 @@ class Recorder:
             del self._tasks[task]
             task.close()
             self._interrupted.add(end.process.pid)
-            reason = "after the program was told to stop" if self._is_stopping else "at its end"
+            reason = "of all processes, told to stop," if is_stopping else "of its end"
             self.notes.append(
-                f"process {end.process.pid}: no X-ray of its end, which took more than"
-                f" {limit_s:.0f} s {reason}; memdiag xray takes one while it runs"
+                f"process {end.process.pid}: no X-ray of its end: X-rays {reason} may take"
+                f" {limit_s:.0f} s; memdiag xray takes one while it runs"
             )
             end.when_done()
 

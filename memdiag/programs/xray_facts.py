@@ -23,8 +23,12 @@ def last_xrays(run: ProgramRun) -> list[ProcessXray]:
 
 
 def unrecorded_xrays(run: ProgramRun) -> list[ProcessXray]:
-    """Return the last X-ray of each process whose sessions are not recorded."""
+    """Return the last X-ray of each process whose sessions are not recorded.
+
+    The sessions of a fork that inherited them are recorded in the process that created them.
+    """
     recorded = {session.pid for session in run.sessions}
+    recorded |= {process.pid for process in run.processes if process.inherited}
     return [xray for xray in last_xrays(run) if xray.pid not in recorded]
 
 
