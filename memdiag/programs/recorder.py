@@ -436,7 +436,7 @@ class Recorder:
             self.notes.append(f"process {root} ended after {format_duration(self.watched_s)}")
         for process in self._live.values():
             if process.unrecorded:
-                _add_models(process)
+                _add_models(process, searches_memory=not self._xray)  # X-rays do so, too
         self._note_unread()
 
     def wait_for_xrays(
@@ -1048,14 +1048,16 @@ def _add_models(process: RecordedProcess, *, searches_memory: bool = True) -> No
 
 
 def _add_xrayed_models(process: RecordedProcess, attribution: Attribution) -> None:
-    """Store the models whose weights are in `process`, and forget those that are only named."""
+    """Store the models whose weights are in `process`, and forget those that are only named.
+
+    It is not certain that the process uses a model whose weights another model has, too.
+    """
     from memdiag.programs.process_files import proven_models
 
     indices = {index for copy in attribution.copies for index in copy.models or (0,)}
     found = {PurePath(attribution.models[index].name).name for index in indices}
-    process.models = {
-        name: is_used for name, is_used in process.models.items() if is_used or name in found
-    }
+    found |= {name for name, is_used in process.models.items() if is_used}
+    process.models = {name: process.models.get(name, False) for name in found}
     process.models |= {PurePath(name).name: True for name in proven_models(attribution)}
     process.has_searched_models = True
 

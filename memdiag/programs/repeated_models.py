@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from memdiag.programs.session_facts import sharing_advice
-from memdiag.programs.xray_facts import is_private, same_form, weight_copies
+from memdiag.programs.xray_facts import added, is_private, same_form, weight_copies
 from memdiag.records.attribution import Attribution, Copy
 from memdiag.units import MIB
 
@@ -25,11 +25,13 @@ class RepeatedModel:
         name: the name of the model.
         count: how many copies in the same layout a weight has at most.
         bytes: the resident bytes of the copies beyond the first in each layout.
+        private_bytes: the part of them that no other process maps; None if it is not known.
     """
 
     name: str
     count: int
     bytes: int
+    private_bytes: int | None
 
     @property
     def evidence(self) -> str:
@@ -60,14 +62,18 @@ def repeated_models(attribution: Attribution) -> Iterator[RepeatedModel]:
     for key, copies in by_model.items():
         forms = list(same_form(copies))
         repeated = [form for form in forms if len(form) > 1]
-        extra_bytes = sum(
-            sum(copy.resident_bytes for copy in form[1:] if is_private(copy)) for form in repeated
-        )
+        extra = [copy for form in repeated for copy in form[1:] if is_private(copy)]
+        extra_bytes = sum(copy.resident_bytes for copy in extra)
         is_whole = _size(repeated) >= _MIN_REPEATED_SHARE * _size(forms)
         if len(repeated) < 2 or not is_whole or extra_bytes < _MIN_BYTES:
             continue
         if has_more_arenas or _has_repeated_originals(forms):
-            yield RepeatedModel(name=key.name, count=max(map(len, repeated)), bytes=extra_bytes)
+            yield RepeatedModel(
+                name=key.name,
+                count=max(map(len, repeated)),
+                bytes=extra_bytes,
+                private_bytes=added(copy.private_bytes for copy in extra),
+            )
 
 
 def _size(forms: Sequence[Sequence[Copy]]) -> int:

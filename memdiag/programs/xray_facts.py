@@ -38,20 +38,51 @@ def owned_bytes(xray: ProcessXray, kind: OwnerKind, name: str | None = None) -> 
     return sum(each.bytes for each in owners if each.kind == kind and name in (None, each.name))
 
 
-def shared_once_bytes(
-    run: ProgramRun, xrays: Sequence[ProcessXray], kind: OwnerKind, name: str | None = None
-) -> int:
-    """Return the bytes of the owners of `kind` in `xrays`, pages that forks share counted once.
+class PartOfProcess(NamedTuple):
+    """Memory of one kind in a process.
+
+    Attributes:
+        bytes: the resident bytes.
+        private_bytes: the part that no other process maps; None if it is not known.
+    """
+
+    xray: ProcessXray
+    bytes: int
+    private_bytes: int | None
+
+
+def owned_parts(
+    xrays: Iterable[ProcessXray], kind: OwnerKind, name: str | None = None
+) -> list[PartOfProcess]:
+    """Return the memory of the owners of `kind` in each process; with `name`, of that name."""
+    parts = []
+    for xray in xrays:
+        owners = [
+            each
+            for each in xray.attribution.owners
+            if each.kind == kind and name in (None, each.name)
+        ]
+        private = added(owner.private_bytes for owner in owners)
+        parts.append(PartOfProcess(xray, sum(owner.bytes for owner in owners), private))
+    return parts
+
+
+def added(sizes: Iterable[int | None]) -> int | None:
+    """Return the sum of `sizes`; None if one of them is not known."""
+    known = list(sizes)
+    return None if None in known else sum(size or 0 for size in known)
+
+
+def shared_once_bytes(run: ProgramRun, parts: Sequence[PartOfProcess]) -> int:
+    """Return the bytes of all `parts`, pages that forks share counted once.
 
     A fork shares pages with its parent, whose X-ray has all of them, and else with its siblings.
     """
     parents = {process.pid: process.parent for process in run.processes}
-    listed = {xray.pid for xray in xrays}
+    listed = {part.xray.pid for part in parts}
     shared: dict[int, int] = {}
     total = 0
-    for xray in xrays:
-        size = owned_bytes(xray, kind, name)
-        private = _private_bytes(xray, kind, name)
+    for xray, size, private in parts:
         if private is None:
             total += size
             continue
@@ -70,16 +101,6 @@ def _ancestors(pid: int, parents: Mapping[int, int]) -> set[int]:
         found.add(current)
         current = parents.get(current)
     return found - {pid}
-
-
-def _private_bytes(xray: ProcessXray, kind: OwnerKind, name: str | None) -> int | None:
-    """Return the part of `owned_bytes` that no other process maps; None if it is not known."""
-    owners = [
-        each for each in xray.attribution.owners if each.kind == kind and name in (None, each.name)
-    ]
-    if any(each.private_bytes is None for each in owners):
-        return None
-    return sum(each.private_bytes or 0 for each in owners)
 
 
 def weight_copies(attribution: Attribution) -> dict[ModelKey, list[Copy]]:

@@ -41,6 +41,7 @@ from memdiag.programs.xray_facts import (
     last_xrays,
     listed_processes,
     owned_bytes,
+    owned_parts,
     sessions_in,
     shared_once_bytes,
 )
@@ -71,7 +72,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     ]
     if not xrays:
         return
-    size = shared_once_bytes(run, xrays, "arena", "slack")
+    size = shared_once_bytes(run, owned_parts(xrays, "arena", "slack"))
     sessions = sorted((s for s in sessions_in(run, xrays) if _slack(s)), key=_slack, reverse=True)
     reserved = sum(arena.slack_bytes for xray in xrays for arena in xray.attribution.arenas)
     yield ProgramFinding(

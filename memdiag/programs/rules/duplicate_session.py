@@ -39,7 +39,7 @@ beside its session can look the same. `memdiag xray PID` comes to the same findi
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from memdiag.programs.repeated_models import repeated_models
+from memdiag.programs.repeated_models import RepeatedModel, repeated_models
 from memdiag.programs.rules.session_per_call import sessions_per_call
 from memdiag.programs.session_facts import (
     alive_together,
@@ -53,7 +53,12 @@ from memdiag.programs.session_facts import (
     sharing_advice,
     size_text,
 )
-from memdiag.programs.xray_facts import unrecorded_xrays
+from memdiag.programs.xray_facts import (
+    PartOfProcess,
+    listed_processes,
+    shared_once_bytes,
+    unrecorded_xrays,
+)
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
 from memdiag.units import MIB, format_size, some_of
@@ -110,20 +115,27 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
 
 
 def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
-    """Yield a finding for each model that a process without recorded sessions has twice."""
+    """Yield a finding for each model that processes without recorded sessions have twice."""
+    by_name: defaultdict[str, list[tuple[RepeatedModel, PartOfProcess]]] = defaultdict(list)
     for xray in unrecorded_xrays(run):
         for model in repeated_models(xray.attribution):
-            size = format_size(model.bytes)
-            yield ProgramFinding(
-                rule=RULE.name,
-                sessions=(),
-                bytes=model.bytes,
-                message=(
-                    f"{size} in process {xray.pid} are {model.evidence}. One session would save"
-                    f" {size}."
-                ),
-                remedy=model.remedy,
-            )
+            part = PartOfProcess(xray, model.bytes, model.private_bytes)
+            by_name[model.name].append((model, part))
+    for found in by_name.values():
+        models, parts = zip(*found, strict=True)
+        size = shared_once_bytes(run, parts)
+        most = max(models, key=lambda model: model.count)
+        one = "One session" if len(parts) == 1 else "One session each"
+        yield ProgramFinding(
+            rule=RULE.name,
+            sessions=(),
+            bytes=size,
+            message=(
+                f"{format_size(size)} in {listed_processes([part.xray for part in parts])} are"
+                f" {most.evidence}. {one} would save {format_size(size)}."
+            ),
+            remedy=most.remedy,
+        )
 
 
 def _saved_bytes(sessions: Sequence[ProgramSession]) -> int | None:

@@ -38,6 +38,7 @@ from memdiag.programs.xray_facts import (
     last_xrays,
     listed_processes,
     owned_bytes,
+    owned_parts,
     sessions_in,
     shared_once_bytes,
 )
@@ -65,7 +66,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     ]
     if not xrays:
         return
-    size = shared_once_bytes(run, xrays, "allocator_retained")
+    size = shared_once_bytes(run, owned_parts(xrays, "allocator_retained"))
     without_arena = [
         session
         for session in sessions_in(run, xrays)

@@ -202,6 +202,18 @@ def test_sessions_without_memory_in_arenas_are_several_by_the_weights_that_no_ke
         assert detected(watched(*packed, *equal, arenas=arenas)) == []
 
 
+def test_processes_have_one_finding_with_pages_that_forks_share_once() -> None:
+    twice = [copy(weight, address, private_bytes=MIB) for weight in "ab" for address in (1, 2)]
+    xrays = tuple(xray(pid, *twice, arenas=2) for pid in (11, 12))
+    workers = [process(pid=pid, parent=PID) for pid in (11, 12)]
+    (found,) = detected(program(processes=(process(), *workers), xrays=xrays))
+    assert "in processes 11, 12 are further copies" in found.message
+    assert found.bytes == 2 * 2 * MIB + 2 * 9 * MIB
+    others = [process(pid=11), process(pid=12, parent=2)]
+    (found,) = detected(program(processes=(process(), *others), xrays=xrays))
+    assert found.bytes == 2 * 20 * MIB
+
+
 def test_an_xray_of_a_process_has_the_finding_of_watch() -> None:
     twice = [copy(weight, address) for weight in "ab" for address in (1, 2)]
     run = watched(*twice)
