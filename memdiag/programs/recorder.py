@@ -200,8 +200,8 @@ class Recorder:
         peaks: the runs that raised the high-water mark of their process.
         tree: the resident set of all processes together.
         proportional: time, proportional set and swap of all processes together.
-        end_xrays_s: seconds in which processes waited at their end for their X-rays, or in which
-            X-rays were taken after a process was watched.
+        end_waits: start and end of the times in which processes waited at their end for their
+            X-rays, or in which X-rays were taken after a process was watched.
         watches: whether a process was started without the hook, so that its sessions are unknown.
         watched_s: seconds for which a process was watched; None before the end, and for programs.
         notes: what the reader of the recording must know.
@@ -254,7 +254,7 @@ class Recorder:
         self._interrupted: set[int] = set()
         self._waited_before_stop_s: float | None = None
         self._end_xray_s: float | None = None
-        self.end_xrays_s = 0.0
+        self.end_waits: list[tuple[float, float]] = []
         self.watched_s: float | None = None
         self._xray_duration_s = 0.0
         self._near_peak_s = 0.0
@@ -454,7 +454,7 @@ class Recorder:
                 self._handle_input(TREE_S)
                 if on_progress is not None:
                     on_progress(self)
-            self.end_xrays_s += self.now_s() - began_s
+            self.end_waits.append((began_s, self.now_s()))
         if self._tasks:
             self.notes.append("the recording was stopped before its X-rays were complete")
         self.notes += map(_runtime_note, self._unrecorded())
@@ -907,6 +907,11 @@ class Recorder:
         if self._waited_before_stop_s is None:
             self._waited_before_stop_s = self._waited_s()
 
+    @property
+    def end_xrays_s(self) -> float:
+        """The seconds of all `end_waits`."""
+        return sum(end_s - start_s for start_s, end_s in self.end_waits)
+
     def _waited_s(self) -> float:
         """Return the seconds until now in which processes have waited at their end."""
         since_s = self._end_xray_s
@@ -941,7 +946,7 @@ class Recorder:
                 task: end for task, end in self._ending.items() if end.process is not process
             }
             if not self._ending and self._end_xray_s is not None:
-                self.end_xrays_s += self.now_s() - self._end_xray_s
+                self.end_waits.append((self._end_xray_s, self.now_s()))
                 self._end_xray_s = None
 
         task = self._start_xray(process, "end", when_done)

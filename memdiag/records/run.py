@@ -328,6 +328,8 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
         duration_s: the length of the recording.
         end_xrays_s: the seconds of it in which processes waited at their end for their X-rays, or
             in which X-rays were taken after a process was watched.
+        end_waits: start and end of these times, also for X-rays that were given up; empty in
+            records of older versions.
         exit_code: the exit code of the program; negative for a signal, None if it goes on.
         is_watched: whether the program was started without memdiag: then its sessions are unknown.
         earlier_sessions: the sessions that the first process had when the recording of a block of
@@ -354,4 +356,5 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     is_watched: bool = False
     end_xrays_s: float = 0.0
+    end_waits: tuple[tuple[float, float], ...] = ()
     earlier_sessions: int = 0

@@ -141,6 +141,8 @@ def test_a_program_that_was_told_to_stop_waits_less(
     assert all("X-rays of all processes, told to stop, may take 1 s" in n for n in recording.notes)
     # One after the other, they waited for the limit in all.
     assert 1.0 <= recording.end_xrays_s < 2.0
+    lengths = [end_s - start_s for start_s, end_s in recording.end_waits]
+    assert sum(lengths) == pytest.approx(recording.end_xrays_s, abs=1e-3)
     (text,) = texts
     assert text.startswith("waiting for X-rays at the end of 1 process, 1 s at most")
 

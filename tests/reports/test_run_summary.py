@@ -298,10 +298,9 @@ def test_times_of_xrays_at_the_end_that_overlap_are_one() -> None:
         xray(1.0, None),
     )
     assert run_timeline(runs.run(xrays=found)).end_xrays == ((4.0, 5.0), (7.0, 9.0))
-    # Of a process that is watched there are no samples from the end of the recording on.
-    watched = runs.run(xrays=found, is_watched=True, end_xrays_s=4.0)
-    assert run_timeline(watched).end_xrays == ((6.0, 10.0),)
-    assert run_timeline(runs.run(xrays=found[1:2], is_watched=True)).end_xrays == ()
+    # A wait begins before an X-ray, and may end without one.
+    waits = runs.run(xrays=found, end_waits=((6.0, 10.0),))
+    assert run_timeline(waits).end_xrays == ((6.0, 10.0),)
 
 
 def test_the_picture_has_the_whole_answer() -> None:

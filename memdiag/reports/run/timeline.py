@@ -203,14 +203,13 @@ def _longest_gap_s(samples: TreeSamples) -> float:
 
 
 def _end_xrays(run: ProgramRun) -> tuple[tuple[float, float], ...]:
-    """Return the times of X-rays at the end of processes; those that overlap are one.
+    """Return the times of X-rays at the end of processes.
 
-    Of a process that was watched it is all the time after the last sample: models are searched for
-    before its X-rays.
+    Records of older versions have those of X-rays with a result only; those that overlap are one.
     """
+    if run.end_waits:
+        return run.end_waits
     found: list[tuple[float, float]] = []
-    if run.is_watched and run.end_xrays_s:
-        return ((run.duration_s - run.end_xrays_s, run.duration_s),)
     for xray in sorted(run.xrays, key=lambda each: each.t_s):
         if xray.reason != "end" or xray.duration_s is None:
             continue
