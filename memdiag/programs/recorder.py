@@ -251,6 +251,7 @@ class Recorder:
         self._tasks: dict[ProcessXrayTask, Callable[[], None]] = {}
         self._xray_lock = tempfile.TemporaryFile()  # noqa: SIM115 # closed by `close`
         self._ending: dict[ProcessXrayTask, _EndXray] = {}
+        self._peak_xrays: set[ProcessXrayTask] = set()
         self._interrupted: set[int] = set()
         self._waited_before_stop_s: float | None = None
         self._end_xray_s: float | None = None
@@ -856,6 +857,8 @@ class Recorder:
 
         finish = partial(self._finish_xray, task, process, reason, started_s, when_done)
         self._tasks[task] = finish
+        if reason == "peak":
+            self._peak_xrays.add(task)
         self._selector.register(task.reading, selectors.EVENT_READ, read)
         return task
 
@@ -872,6 +875,7 @@ class Recorder:
 
         self._selector.unregister(task.reading)
         del self._tasks[task]
+        self._peak_xrays.discard(task)
         self._xray_duration_s += self.now_s() - started_s
         try:
             keys, attribution = task.result()
@@ -936,8 +940,15 @@ class Recorder:
     ) -> bool:
         """Start an X-ray for which `process` waits; return False if it cannot be started.
 
-        Only a process that ends has a limit: its supervisor may wait for it.
+        Only a process that ends has a limit: its supervisor may wait for it. An X-ray at a peak
+        that is under way ends, since both would take longer.
         """
+        for task in [each for each in self._peak_xrays if each.pid == process.pid]:
+            task.interrupt()
+            if task.has_result:
+                self._tasks[task]()
+            else:
+                self._drop_xray(task)
         started_s = self.now_s()
 
         def when_done() -> None:
@@ -949,13 +960,20 @@ class Recorder:
                 self.end_waits.append((self._end_xray_s, self.now_s()))
                 self._end_xray_s = None
 
-        task = self._start_xray(process, "end", when_done)
-        if task is None:
+        started = self._start_xray(process, "end", when_done)
+        if started is None:
             return False
-        self._ending[task] = _EndXray(process, started_s, when_done, process_ends)
+        self._ending[started] = _EndXray(process, started_s, when_done, process_ends)
         if self._end_xray_s is None:
             self._end_xray_s = started_s
         return True
+
+    def _drop_xray(self, task: ProcessXrayTask) -> None:
+        """Forget an X-ray that was interrupted and has no result."""
+        self._selector.unregister(task.reading)
+        del self._tasks[task]
+        self._peak_xrays.discard(task)
+        task.close()
 
     def _interrupt_end_xrays(self, now_s: float) -> None:
         """End the X-rays for which processes have waited too long at their end."""
@@ -970,9 +988,7 @@ class Recorder:
             if task.has_result:
                 self._tasks[task]()
                 continue
-            self._selector.unregister(task.reading)
-            del self._tasks[task]
-            task.close()
+            self._drop_xray(task)
             self._interrupted.add(end.process.pid)
             reason = "of all processes, told to stop," if is_stopping else "of its end"
             self.notes.append(

@@ -178,6 +178,30 @@ def test_an_xray_ends_with_its_process(
     assert [each.reason for each in recording.xrays] == ["peak"]
 
 
+def test_an_xray_at_a_peak_gives_way_to_that_of_the_end(
+    tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "started"
+
+    def slow_at_first(*arguments: Any) -> Iterator[tuple[list[str], Attribution]]:
+        if not started.exists():
+            started.touch()
+            time.sleep(60)
+        yield from examine(*arguments)
+
+    monkeypatch.setattr(recorder, "PEAK_LASTS_S", 0.2)
+    monkeypatch.setattr(recorder, "MAX_XRAY_SHARE", 1.0)
+    monkeypatch.setattr(xray, "examine", slow_at_first)
+    program = (
+        f"{SESSION}\nimport os, time\n"
+        f"while not os.path.exists({str(started)!r}): time.sleep(0.05)\n"
+    )
+    recording = record(tmp_path, program, linear_model)
+    assert recording.duration_s < 40
+    assert [each.reason for each in recording.xrays] == ["end"]
+    assert recording.notes == ()
+
+
 FORKS = """
 import multiprocessing, sys
 import numpy as np
