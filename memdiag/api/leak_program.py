@@ -21,6 +21,7 @@ from memdiag.growth.verdict import Observation, kept_values
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.run_pause import RunPause
+from memdiag.programs.wait_notice import OnWait
 from memdiag.records.growth import GrowingBlocks, Growth, Unit
 from memdiag.records.run import ProgramRun
 from memdiag.units import format_duration
@@ -106,6 +107,7 @@ def leak_program(
     runs: int | None = None,
     period_s: float | None = None,
     on_progress: OnGrowth | None = None,
+    on_wait: OnWait = lambda text: None,
 ) -> ProgramGrowth:
     """Run the program `command` with its own traffic, and return whether a process of it grows.
 
@@ -121,6 +123,7 @@ def leak_program(
         period_s: the seconds between two readings of the memory, at the start; by default 0.05,
             or less if the duration is short. It doubles with each 64 readings.
         on_progress: called after each reading.
+        on_wait: called with a sentence if the program goes on after it was interrupted.
 
     Raises:
         UsageError: `command` is empty, the program cannot be started, or a number is out of bounds.
@@ -145,6 +148,7 @@ def leak_program(
         xray=False,
         run_pause=RunPause(period_s, histories.read),
         is_complete=is_complete,
+        on_wait=on_wait,
     )
     if was_ended:
         run = msgspec.structs.replace(run, exit_code=None)

@@ -19,6 +19,7 @@ from memdiag.programs.interrupt import Interrupt
 from memdiag.programs.open_files import most_open_files
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.run_pause import RunPause
+from memdiag.programs.wait_notice import OnWait, WaitNotice
 from memdiag.records.run import ProgramRun
 
 STDOUT_FILE: Final = "stdout.txt"
@@ -32,6 +33,7 @@ def run(
     request_folder: str | os.PathLike[str] | None = None,
     program_output_folder: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Recorder], None] | None = None,
+    on_wait: OnWait = lambda text: None,
 ) -> ProgramRun:
     """Run the program `command` and return what was recorded of it.
 
@@ -51,6 +53,7 @@ def run(
             `STDERR_FILE` there; its standard input is then the null device. None to let it print.
         on_progress: called many times a second with the recorder; the program may wait for it to
             return.
+        on_wait: called with a sentence if the program waits at its end for memdiag for a second.
 
     Raises:
         UsageError: `command` is empty, the program cannot be started, or a folder cannot be
@@ -62,6 +65,7 @@ def run(
         request_folder=request_folder,
         program_output_folder=program_output_folder,
         on_progress=on_progress,
+        on_wait=on_wait,
     )
 
 
@@ -72,12 +76,14 @@ def run_program(
     request_folder: str | os.PathLike[str] | None = None,
     program_output_folder: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Recorder], None] | None = None,
+    on_wait: OnWait = lambda text: None,
     run_pause: RunPause | None = None,
     is_complete: Callable[[Recorder], bool] = lambda recorder: False,
 ) -> ProgramRun:
     """Run the program `command` as `run` does; `run_pause` reads its memory between runs.
 
-    Once `is_complete` returns True, the program is ended as Ctrl-C ends it.
+    Once `is_complete` returns True, the program is ended as Ctrl-C ends it; `on_wait` receives a
+    sentence if it goes on.
 
     Raises:
         UsageError: as in `run`.
@@ -95,7 +101,13 @@ def run_program(
             process = subprocess.Popen(words, env=recorder.environment(), **streams)
         except OSError as error:
             raise UsageError(f"{words[0]}: cannot be started ({error.strerror}).") from error
-        interrupt = Interrupt(process.pid)
+        interrupt = Interrupt(process.pid, on_wait)
+        notice = WaitNotice(on_wait)
+
+        def update(recorder: Recorder) -> None:
+            notice.update(recorder)
+            if on_progress is not None:
+                on_progress(recorder)
 
         with _SignalPassing(process, recorder) as signals, most_open_files():
 
@@ -106,7 +118,7 @@ def run_program(
                     interrupt.update(recorder.now_s())
                 return False
 
-            recorder.run(process.pid, has_ended, on_progress)
+            recorder.run(process.pid, has_ended, update)
         return assemble_run(
             recorder, words, process.returncode, memdiag_version=memdiag.__version__
         )

@@ -105,7 +105,12 @@ def take_xray(
         resident_bytes=ownership.resident_bytes,
         baseline_bytes=ownership.baseline_bytes,
         named_share=ownership.named_share,
-        owners=ownership.owners,
+        owners=tuple(
+            msgspec.structs.replace(
+                owner, private_bytes=intervals.total(intervals.intersect(space.exclusive, ranges))
+            )
+            for owner, ranges in zip(ownership.owners, ownership.ranges, strict=True)
+        ),
         copies=tuple(copies),
         indistinct=tuple(group for target in targets for group in target.unidentifiable),
         verification="sampled" if sampled else "full",

@@ -7,6 +7,7 @@ from statistics import median
 from memdiag.budgets.baselines import differences, dims_of, max_figure
 from memdiag.budgets.figures import (
     BUDGET_PHASES,
+    FIGURES,
     aggregate,
     copy_totals,
     figures_of,
@@ -27,6 +28,7 @@ from memdiag.records.profile import Profile
 from memdiag.units import MIB, MIN_GROUP_GAP, format_size, two_groups
 
 MIN_NOTABLE_ERROR = 10 * MIB
+_MIN_MAIN_SHARE = 0.9
 MAX_OWNERS = 4
 """Owners of memory in the explanation of a breach."""
 
@@ -90,7 +92,9 @@ def judge(
         breaches=breaches,
         copies=copies,
         copies_are_new=bool(new),
-        suspect=_suspect(profile.findings, copies) if breaches else None,
+        suspect=_suspect(profile.findings, copies, main_breach(breaches), are_new=bool(new))
+        if breaches
+        else None,
         notes=(*_notes(figures, before, budget, late, update_option), *_spread_notes(profiles)),
         dimensions=profile.dimensions,
         owners=_largest_owners(profile.attribution) if breaches and profile.attribution else (),
@@ -207,24 +211,68 @@ def find_breaches(
             )
 
 
-def _suspect(findings: Sequence[Finding], copies: Sequence[CopyTotal]) -> Suspect | None:
-    """Return the costliest finding that was not refuted; a finding about `copies` comes first."""
+def main_breach(breaches: Sequence[Breach]) -> Breach:
+    """Return the breach to report first: the earliest of the largest of `breaches`.
+
+    Memory that one phase allocates and keeps is in all later phases as well.
+    """
+    kind = breaches[0].against
+    same_kind = [breach for breach in breaches if breach.against == kind]
+    sizes = [b for b in same_kind if FIGURES[b.figure].unit == "bytes"] or same_kind
+    largest = max(breach.over for breach in sizes)
+    return next(breach for breach in sizes if breach.over >= _MIN_MAIN_SHARE * largest)
+
+
+def _suspect(
+    findings: Sequence[Finding], copies: Sequence[CopyTotal], breach: Breach, *, are_new: bool
+) -> Suspect | None:
+    """Return the finding that best lowers the figure of `breach`; None if none does.
+
+    That is one about copies that are new since the baseline, then one that brings the figure within
+    its limit, then one that ``memdiag fix`` can rewrite the model for, then the costliest.
+
+    Args:
+        findings: all findings; those that were refuted do not count.
+        copies: the copies of a judgement.
+        breach: the breach.
+        are_new: whether `copies` are new since the baseline.
+    """
     weights = {row.weight for row in copies}
-    candidates = [
-        (
-            bool(weights.intersection(finding.weights)),
-            max(finding.bytes, finding.peak_bytes),
-            finding,
-        )
-        for finding in findings
-        if finding.evidence != "refuted" and max(finding.bytes, finding.peak_bytes) > 0
-    ]
+    is_count = FIGURES[breach.figure].unit == "count"
+    candidates = []
+    for finding in findings:
+        has_copies = bool(weights.intersection(finding.weights))
+        cost = _saved_bytes(finding, breach.figure, has_copies=has_copies)
+        if finding.evidence != "refuted" and cost > 0:
+            is_enough = is_count or cost >= breach.over
+            rank = (has_copies and are_new, is_enough, bool(finding.rewrites), cost)
+            candidates.append((rank, cost, finding))
     if not candidates:
         return None
-    _, cost, worst = max(candidates, key=lambda candidate: candidate[:2])
+    _, cost, worst = max(candidates, key=lambda candidate: candidate[0])
     return Suspect(
         rule=worst.name, message=worst.message, bytes=cost, can_be_fixed=bool(worst.rewrites)
     )
+
+
+def _saved_bytes(finding: Finding, figure: str, *, has_copies: bool) -> int:
+    """Return the bytes by which the remedy of `finding` may lower `figure`; 0 if it does not.
+
+    If `figure` is a number of copies, they are the bytes of the finding about these copies.
+    """
+    if figure == "copies":
+        return max(finding.bytes, finding.peak_bytes) if has_copies else 0
+    if figure in ("peak", "process_peak"):
+        return finding.peak_bytes
+    if figure in ("steady", "steady_anonymous"):
+        return finding.bytes
+    if figure not in BUDGET_PHASES:
+        return 0
+    if finding.phase == figure:
+        return max(finding.bytes, finding.peak_bytes)
+    # Memory that an earlier phase allocated and keeps is in this one as well.
+    is_earlier = finding.phase is None or PHASES.index(finding.phase) < PHASES.index(figure)
+    return finding.bytes if is_earlier else 0
 
 
 def _remedy(entry: BaselineEntry, profile: Profile, unlike: Sequence[str]) -> str:

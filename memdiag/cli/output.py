@@ -4,6 +4,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import memdiag
@@ -134,6 +135,12 @@ def show(
 
     console = Console(highlight=False)
     report_of(record).print_summary(record, console, written=written, quiet=quiet, **options)
+
+
+def print_wait(text: str) -> None:
+    """Print on standard error for what memdiag waits."""
+    with suppress(OSError):  # nobody reads it: the recording goes on
+        print(f"memdiag: {text}", file=sys.stderr, flush=True)
 
 
 def print_record(

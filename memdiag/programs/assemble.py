@@ -106,6 +106,7 @@ def assemble_run(
         findings=(),
         is_watched=is_watched,
         end_xrays_s=round(recorder.end_xrays_s, 6),
+        end_waits=tuple((round(start, 6), round(end, 6)) for start, end in recorder.end_waits),
         notes=tuple(dict.fromkeys((*recorder.notes, *_earlier_note(root, earlier_sessions)))),
         earlier_sessions=earlier_sessions,
     )

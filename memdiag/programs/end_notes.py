@@ -29,7 +29,7 @@ def missing_xray_note(program: RecordedProgram, interrupted: Collection[int]) ->
     missing = [
         str(process.pid)
         for process in sorted(program.processes, key=lambda each: each.pid)
-        if process.live_sessions and process.pid not in examined.union(interrupted)
+        if process.has_sessions and process.pid not in examined.union(interrupted)
     ]
     if missing:
         several = len(missing) > 1

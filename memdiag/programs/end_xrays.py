@@ -15,8 +15,23 @@ if TYPE_CHECKING:
 MAX_END_XRAY_S = 20.0
 """Seconds that a process waits at its end for its X-ray at most."""
 
-MAX_STOPPED_XRAY_S = 5.0
-"""The same after SIGTERM or SIGHUP to memdiag: who stops a program so may kill it soon."""
+MAX_STOPPED_XRAY_S = 4.0
+"""Seconds for which processes wait so in all after SIGTERM or SIGHUP to memdiag: who stops a
+program so may kill it soon."""
+
+
+class EndWait(NamedTuple):
+    """How long processes have waited at their end for X-rays.
+
+    Attributes:
+        process_count: the number of processes that wait.
+        waited_s: the seconds until now.
+        limit_s: the most seconds that they wait.
+    """
+
+    process_count: int
+    waited_s: float
+    limit_s: float
 
 
 class _EndXray(NamedTuple):
@@ -39,12 +54,11 @@ class EndXrays:
     """Has processes wait at their end for an X-ray.
 
     Args:
-        program: the seconds of these waits are added to it.
+        program: these waits are added to it.
         xrays: takes the X-rays.
 
     Attributes:
         interrupted: the ids of processes whose X-ray took too long.
-        is_stopping: whether the program was told to stop, which keeps these waits short.
     """
 
     def __init__(self, program: RecordedProgram, xrays: ProcessXrays) -> None:
@@ -53,20 +67,45 @@ class EndXrays:
         self._waiting: dict[ProcessXrayTask, _EndXray] = {}
         self._waiting_since_s: float | None = None
         self.interrupted: set[int] = set()
-        self.is_stopping = False
+        self._waited_before_stop_s: float | None = None
+
+    def program_is_stopping(self) -> None:
+        """Keep these waits short from now on: the program was told to stop."""
+        if self._waited_before_stop_s is None:
+            self._waited_before_stop_s = self._waited_s()
+
+    @property
+    def wait(self) -> EndWait | None:
+        """How long processes have waited at their end; None if none waits now."""
+        count = len({end.process.pid for end in self._waiting.values() if end.process_ends})
+        if self._waiting_since_s is None or not count:
+            return None
+        return EndWait(count, self._program.now_s() - self._waiting_since_s, self._limit_s)
+
+    @property
+    def _limit_s(self) -> float:
+        return MAX_END_XRAY_S if self._waited_before_stop_s is None else MAX_STOPPED_XRAY_S
+
+    def _waited_s(self) -> float:
+        """Return the seconds until now in which processes have waited at their end."""
+        since_s = self._waiting_since_s
+        now_s = self._program.now_s()
+        return self._program.end_xrays_s + (0.0 if since_s is None else now_s - since_s)
 
     def start(
         self, process: RecordedProcess, let_go: Callable[[], None], *, process_ends: bool
     ) -> bool:
         """Start an X-ray for which `process` waits; return False if it cannot be started.
 
-        Only a process that ends has a limit: its supervisor may wait for it.
+        Only a process that ends has a limit: its supervisor may wait for it. An X-ray at a peak
+        that is under way ends, since both would take longer.
 
         Args:
             process: the process.
             let_go: lets it go on.
             process_ends: whether it ends.
         """
+        self._xrays.interrupt_at_peak(process)
         program = self._program
         started_s = program.now_s()
 
@@ -76,7 +115,7 @@ class EndXrays:
                 task: end for task, end in self._waiting.items() if end.process is not process
             }
             if not self._waiting and self._waiting_since_s is not None:
-                program.end_xrays_s += program.now_s() - self._waiting_since_s
+                program.end_waits.append((self._waiting_since_s, program.now_s()))
                 self._waiting_since_s = None
 
         task = self._xrays.start(process, "end", when_done)
@@ -89,16 +128,17 @@ class EndXrays:
 
     def interrupt_late(self, now_s: float) -> None:
         """End the X-rays for which processes have waited too long at their end."""
-        limit_s = MAX_STOPPED_XRAY_S if self.is_stopping else MAX_END_XRAY_S
+        before_s = self._waited_before_stop_s
+        reason = "of its end" if before_s is None else "of all processes, told to stop,"
         for task, end in list(self._waiting.items()):
-            if not end.process_ends or now_s < end.started_s + limit_s:
+            waited_s = now_s - end.started_s if before_s is None else self._waited_s() - before_s
+            if not end.process_ends or waited_s < self._limit_s:
                 continue
             if self._xrays.interrupt(task):
                 continue
             self.interrupted.add(end.process.pid)
-            reason = "after the program was told to stop" if self.is_stopping else "at its end"
             self._program.notes.append(
-                f"process {end.process.pid}: no X-ray of its end, which took more than"
-                f" {limit_s:.0f} s {reason}; memdiag xray takes one while it runs"
+                f"process {end.process.pid}: no X-ray of its end: X-rays {reason} may take"
+                f" {self._limit_s:.0f} s; memdiag xray takes one while it runs"
             )
             end.when_done()

@@ -147,7 +147,7 @@ class EventHandling:
                 case events.Exit():
                     process.has_said_exit = True
                     process.exit_rss_bytes = process.sample(now_s)
-                    if self._end_xrays is not None and process.live_sessions:
+                    if self._end_xrays is not None and process.has_sessions:
                         return self._end_xrays.start(
                             process, answer, process_ends=event.process_ends
                         )

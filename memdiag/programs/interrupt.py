@@ -6,8 +6,9 @@ from contextlib import suppress
 from typing import Final
 
 from memdiag.programs.process_tree import descendants
+from memdiag.programs.wait_notice import NOTICE_S, OnWait
 
-GRACE_S: Final = 10.0
+GRACE_S: Final = 5.0
 """Seconds that a program has to end after each signal."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
@@ -19,10 +20,16 @@ class Interrupt:
     SIGINT reaches the processes that Ctrl-C reaches: all in the process group of this process, and
     `root` in any case. A program may ignore it, as programs started by ``command &`` in a script
     do: SIGTERM follows after `GRACE_S`, and SIGKILL after another `GRACE_S`.
+
+    Args:
+        root: the process.
+        on_wait: receives a sentence if the program goes on after a signal.
     """
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, on_wait: OnWait) -> None:
         self._root = root
+        self._on_wait = on_wait
+        self._is_noticed = True
         self._pending = list(_SIGNALS)
         self._due_s = 0.0
 
@@ -32,12 +39,27 @@ class Interrupt:
         Args:
             now_s: seconds since any moment; the first call is the start.
         """
-        if not self._pending or (len(self._pending) < len(_SIGNALS) and now_s < self._due_s):
+        if not self._pending:
+            return
+        if len(self._pending) < len(_SIGNALS) and now_s < self._due_s:
+            self._notice(now_s)
             return
         number = self._pending.pop(0)
         self._due_s = now_s + GRACE_S
+        self._is_noticed = False
         group = os.getpgrp()
         for pid in list(descendants(self._root)):
             with suppress(OSError):  # it has ended
                 if pid == self._root or os.getpgid(pid) == group:
                     os.kill(pid, number)
+
+    def _notice(self, now_s: float) -> None:
+        """Report once for each signal that the program goes on after it."""
+        if self._is_noticed or now_s < self._due_s - GRACE_S + NOTICE_S:
+            return
+        self._is_noticed = True
+        sent = _SIGNALS[len(_SIGNALS) - len(self._pending) - 1]
+        self._on_wait(
+            f"the program goes on after {sent.name}; {self._pending[0].name} follows in"
+            f" {self._due_s - now_s:.0f} s."
+        )

@@ -75,6 +75,12 @@ class ProcessSampling:
         """The seconds between samples at present."""
         return CREATION_SAMPLE_S if self._program.is_busy else self._period_s
 
+    def sample_if_late(self) -> None:
+        """Take a sample if the last one is a period ago (the period between creations)."""
+        now_s = self._program.now_s()
+        if now_s >= self.sampled_s + self._period_s:
+            self.sample(now_s)
+
     def sample(self, now_s: float) -> None:
         """Take a sample of each process, and notice those that have ended."""
         program = self._program

@@ -37,6 +37,7 @@ class ProcessXrays:
         self._program = program
         self._selector = selector
         self._tasks: dict[ProcessXrayTask, Callable[[], None]] = {}
+        self._at_peaks: set[ProcessXrayTask] = set()
         self._lock = tempfile.TemporaryFile()  # noqa: SIM115 # closed by `close`
         self.duration_s = 0.0
 
@@ -99,6 +100,8 @@ class ProcessXrays:
 
         finish = partial(self._finish, task, process, reason, started_s, when_done)
         self._tasks[task] = finish
+        if reason == "peak":
+            self._at_peaks.add(task)
         self._selector.register(task.reading, selectors.EVENT_READ, read)
         return task
 
@@ -112,6 +115,11 @@ class ProcessXrays:
         task.close()
         return False
 
+    def interrupt_at_peak(self, process: RecordedProcess) -> None:
+        """End the X-ray at a peak of `process` that is being taken."""
+        for task in [each for each in self._at_peaks if each.pid == process.pid]:
+            self.interrupt(task)
+
     def process_ended(self, process: RecordedProcess) -> None:
         """End the X-rays of `process` that have a result: nothing more can be found."""
         for task in list(self._tasks):
@@ -121,6 +129,7 @@ class ProcessXrays:
     def _remove(self, task: ProcessXrayTask) -> None:
         self._selector.unregister(task.reading)
         del self._tasks[task]
+        self._at_peaks.discard(task)
 
     def _finish(
         self,

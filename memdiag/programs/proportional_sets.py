@@ -6,6 +6,7 @@ A proportional set counts a page that several processes share only once in their
 import time
 from contextlib import suppress
 
+from memdiag.programs.process_sampling import ProcessSampling
 from memdiag.programs.process_tree import proportional_memory
 from memdiag.programs.recorded_program import RecordedProgram
 from memdiag.programs.without_hook import find_runtime
@@ -29,11 +30,15 @@ class ProportionalSets:
 
     Args:
         program: the readings are added to it.
+        sampling: takes the samples that are due while the sets are read.
         period_s: seconds between samples of the program.
     """
 
-    def __init__(self, program: RecordedProgram, period_s: float) -> None:
+    def __init__(
+        self, program: RecordedProgram, sampling: ProcessSampling, period_s: float
+    ) -> None:
         self._program = program
+        self._sampling = sampling
         self._period_s = max(PROPORTIONAL_S, period_s)
         self._due_s = self._end_s = self._growth_cpu_s = 0.0
 
@@ -74,8 +79,9 @@ class ProportionalSets:
     def _add_reading(self, now_s: float) -> None:
         program = self._program
         pss = swap = 0
-        for process in program.live.values():
+        for process in list(program.live.values()):
             found = proportional_memory(process.pid)
+            self._sampling.sample_if_late()  # a reading takes up to 0.1 s on a busy machine
             if found is not None:
                 process.add_pss(now_s, found.pss_bytes)
                 pss += found.pss_bytes

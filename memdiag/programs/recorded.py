@@ -131,6 +131,15 @@ class RecordedProcess:
         """The sessions of the process that it was forked from, which it has in its memory."""
         return [each.session for each in self.inherited.values() if not each.is_released]
 
+    @property
+    def has_sessions(self) -> bool:
+        """Whether it has a session that it created, or has run one that it inherited.
+
+        A fork that runs no session shares the memory of those that it inherited.
+        """
+        inherited = self.inherited.values()
+        return bool(self.live_sessions) or any(each.is_used for each in inherited)
+
     def introduce(self, hello: events.Hello, parent: "RecordedProcess | None") -> None:
         """Store what the hook tells of the process; `parent` is the process it is a fork of."""
         # At first it may have been a fork of its parent that had not started the program yet.
@@ -254,6 +263,11 @@ class Inheritance:
     def run_count(self) -> int:
         """The number of its runs in the forked process."""
         return sum(self.runs.values())
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the forked process has run it, or runs it, and has not released it."""
+        return (self.run_count > 0 or self.is_running) and not self.is_released
 
     def handle(self, event: events.SessionEvent) -> None:
         """Handle an event of the forked process."""

@@ -34,8 +34,8 @@ class RecordedProgram:
         peak_rss_bytes: the largest of these samples.
         proportional: time, proportional set and swap of all processes together.
         proportional_rss_bytes: the resident set when the last of these was read.
-        end_xrays_s: seconds in which processes waited at their end for their X-rays, or in which
-            X-rays were taken after a process was watched.
+        end_waits: start and end of the times in which processes waited at their end for their
+            X-rays, or in which X-rays were taken after a process was watched.
         watched_s: seconds for which a process was watched; None before the end, and for programs.
         notes: what the reader of the recording must know.
     """
@@ -56,13 +56,18 @@ class RecordedProgram:
         self.peak_rss_bytes = 0
         self.proportional: list[tuple[float, int, int]] = []
         self.proportional_rss_bytes = 0
-        self.end_xrays_s = 0.0
+        self.end_waits: list[tuple[float, float]] = []
         self.watched_s: float | None = None
         self.notes: list[str] = []
 
     def now_s(self) -> float:
         """Return the seconds since the start of the recording."""
         return time.perf_counter() - self._origin
+
+    @property
+    def end_xrays_s(self) -> float:
+        """The seconds of all `end_waits`."""
+        return sum(end_s - start_s for start_s, end_s in self.end_waits)
 
     @property
     def rss_bytes(self) -> int:
@@ -91,5 +96,5 @@ class RecordedProgram:
     def live_with_onnxruntime(self) -> list[RecordedProcess]:
         """The live processes with sessions, and those that use onnxruntime without the hook."""
         return [
-            process for process in self.live.values() if process.live_sessions or process.unrecorded
+            process for process in self.live.values() if process.has_sessions or process.unrecorded
         ]

@@ -16,7 +16,7 @@ from memdiag.programs.end_notes import (
     unread_note,
     unrecorded_notes,
 )
-from memdiag.programs.end_xrays import EndXrays
+from memdiag.programs.end_xrays import EndWait, EndXrays
 from memdiag.programs.event_handling import EventHandling
 from memdiag.programs.event_socket import EventSocket
 from memdiag.programs.peak_xrays import PeakXrays
@@ -77,10 +77,10 @@ class Recorder(RecordedProgram):
         self._xrays = ProcessXrays(self, self._selector)
         self._end_xrays = EndXrays(self, self._xrays)
         self._peak_xrays = PeakXrays(self, self._xrays)
-        self._proportional_sets = ProportionalSets(self, period_s)
         self._sampling = ProcessSampling(
             self, period_s=period_s, ignored=ignored, on_end=self._xrays.process_ended
         )
+        self._proportional_sets = ProportionalSets(self, self._sampling, period_s)
         handling = EventHandling(
             self,
             sampling=self._sampling,
@@ -165,14 +165,15 @@ class Recorder(RecordedProgram):
             self.step(root)
             if on_progress is not None:
                 on_progress(self)
+        self._proportional_sets.read(self.now_s())
         self._sampling.sample(self.now_s())
         self.watched_s = self.now_s()
-        self._proportional_sets.read(self.now_s())
         if root not in self.live:
             self.notes.append(f"process {root} ended after {format_duration(self.watched_s)}")
         for process in self.live.values():
             if process.unrecorded:
-                find_models(process)
+                # X-rays search the memory, too.
+                find_models(process, searches_memory=not self._xray)
         self.notes += unread_note(self)
 
     def wait_for_xrays(
@@ -184,12 +185,14 @@ class Recorder(RecordedProgram):
 
         Which models the processes use is noted then, since X-rays prove it.
         """
-        began_s = self.now_s()
-        while self.pending_xrays and not stops():
-            self._handle_input(TREE_S)
-            if on_progress is not None:
-                on_progress(self)
-        self.end_xrays_s += self.now_s() - began_s
+        if self.pending_xrays:
+            # Models were searched for before the X-rays.
+            began_s = self.now_s() if self.watched_s is None else self.watched_s
+            while self.pending_xrays and not stops():
+                self._handle_input(TREE_S)
+                if on_progress is not None:
+                    on_progress(self)
+            self.end_waits.append((began_s, self.now_s()))
         if self.pending_xrays:
             self.notes.append("the recording was stopped before its X-rays were complete")
         self.notes += map(runtime_note, self.unrecorded)
@@ -236,4 +239,9 @@ class Recorder(RecordedProgram):
 
     def program_is_stopping(self) -> None:
         """Keep the ends of processes short from now on: the program was told to stop."""
-        self._end_xrays.is_stopping = True
+        self._end_xrays.program_is_stopping()
+
+    @property
+    def end_wait(self) -> EndWait | None:
+        """How long processes have waited at their end; None if none waits now."""
+        return self._end_xrays.wait

@@ -117,15 +117,8 @@ def private_weight_bytes(session: ProgramSession) -> int | None:
 
 
 def slack_bytes(session: ProgramSession) -> int | None:
-    """Return the resident bytes of the session's arena that are free; None if they are unknown.
-
-    Records of older versions have only the reserved bytes.
-    """
-    memory = session.memory
-    if memory is None:
-        return None
-    resident = memory.resident_slack_bytes
-    return memory.arena_slack_bytes if resident is None else resident
+    """Return the resident bytes of the session's arena that are free; None if they are unknown."""
+    return None if session.memory is None else session.memory.slack_bytes
 
 
 def reserved_text(reserved: int, resident: int) -> str:

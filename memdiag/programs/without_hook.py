@@ -22,27 +22,30 @@ def find_runtime(process: RecordedProcess, *, with_models: bool) -> None:
     if process.onnxruntime is None and process.runtime is None:
         process.runtime = loaded_runtime(process.pid)
         if with_models and process.runtime is not None:
-            find_models(process)
+            # Samples would be missing while memory is searched.
+            find_models(process, searches_memory=False)
 
 
-def find_models(process: RecordedProcess) -> None:
-    """Store the names of the models that `process` uses or may use."""
+def find_models(process: RecordedProcess, *, searches_memory: bool) -> None:
+    """Store the names of the models that `process` uses or may use; see `guess_models`."""
     from memdiag.programs.process_files import guess_models
 
     with suppress(XrayError):  # it has ended
-        for path, is_used in guess_models(process.pid):
+        for path, is_used in guess_models(process.pid, searches_memory=searches_memory):
             process.models[path.name] = is_used or process.models.get(path.name, False)
 
 
 def add_xrayed_models(process: RecordedProcess, attribution: Attribution) -> None:
-    """Store the models whose weights are in `process`, and forget those that are only named."""
+    """Store the models whose weights are in `process`, and forget those that are only named.
+
+    It is not certain that the process uses a model whose weights another model has, too.
+    """
     from memdiag.programs.process_files import proven_models
 
     indices = {index for copy in attribution.copies for index in copy.models or (0,)}
     found = {PurePath(attribution.models[index].name).name for index in indices}
-    process.models = {
-        name: is_used for name, is_used in process.models.items() if is_used or name in found
-    }
+    found |= {name for name, is_used in process.models.items() if is_used}
+    process.models = {name: process.models.get(name, False) for name in found}
     process.models |= {PurePath(name).name: True for name in proven_models(attribution)}
     process.has_searched_models = True
 

@@ -1,10 +1,10 @@
 """Facts of X-rays, with or without recorded sessions: owners, and copies by model."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from memdiag.records.attribution import Copy, OwnerKind
+from memdiag.records.attribution import Attribution, Copy, OwnerKind
 from memdiag.records.run import ProcessXray, ProgramRun, ProgramSession
 from memdiag.units import some_of
 
@@ -23,8 +23,12 @@ def last_xrays(run: ProgramRun) -> list[ProcessXray]:
 
 
 def unrecorded_xrays(run: ProgramRun) -> list[ProcessXray]:
-    """Return the last X-ray of each process whose sessions are not recorded."""
+    """Return the last X-ray of each process whose sessions are not recorded.
+
+    The sessions of a fork that inherited them are recorded in the process that created them.
+    """
     recorded = {session.pid for session in run.sessions}
+    recorded |= {process.pid for process in run.processes if process.inherited}
     return [xray for xray in last_xrays(run) if xray.pid not in recorded]
 
 
@@ -34,11 +38,76 @@ def owned_bytes(xray: ProcessXray, kind: OwnerKind, name: str | None = None) -> 
     return sum(each.bytes for each in owners if each.kind == kind and name in (None, each.name))
 
 
-def weight_copies(xray: ProcessXray) -> dict[ModelKey, list[Copy]]:
+class PartOfProcess(NamedTuple):
+    """Memory of one kind in a process.
+
+    Attributes:
+        bytes: the resident bytes.
+        private_bytes: the part that no other process maps; None if it is not known.
+    """
+
+    xray: ProcessXray
+    bytes: int
+    private_bytes: int | None
+
+
+def owned_parts(
+    xrays: Iterable[ProcessXray], kind: OwnerKind, name: str | None = None
+) -> list[PartOfProcess]:
+    """Return the memory of the owners of `kind` in each process; with `name`, of that name."""
+    parts = []
+    for xray in xrays:
+        owners = [
+            each
+            for each in xray.attribution.owners
+            if each.kind == kind and name in (None, each.name)
+        ]
+        private = added(owner.private_bytes for owner in owners)
+        parts.append(PartOfProcess(xray, sum(owner.bytes for owner in owners), private))
+    return parts
+
+
+def added(sizes: Iterable[int | None]) -> int | None:
+    """Return the sum of `sizes`; None if one of them is not known."""
+    known = list(sizes)
+    return None if None in known else sum(size or 0 for size in known)
+
+
+def shared_once_bytes(run: ProgramRun, parts: Sequence[PartOfProcess]) -> int:
+    """Return the bytes of all `parts`, pages that forks share counted once.
+
+    A fork shares pages with its parent, whose X-ray has all of them, and else with its siblings.
+    """
+    parents = {process.pid: process.parent for process in run.processes}
+    listed = {part.xray.pid for part in parts}
+    shared: dict[int, int] = {}
+    total = 0
+    for xray, size, private in parts:
+        if private is None:
+            total += size
+            continue
+        total += private
+        if listed.isdisjoint(_ancestors(xray.pid, parents)):
+            parent = parents.get(xray.pid, 0)
+            shared[parent] = max(shared.get(parent, 0), size - private)
+    return total + sum(shared.values())
+
+
+def _ancestors(pid: int, parents: Mapping[int, int]) -> set[int]:
+    """Return the ancestors of process `pid`; the system may have reused an id."""
+    found: set[int] = set()
+    current = parents.get(pid)
+    while current is not None and current not in found:
+        found.add(current)
+        current = parents.get(current)
+    return found - {pid}
+
+
+def weight_copies(attribution: Attribution) -> dict[ModelKey, list[Copy]]:
     """Return the copies in use by their model; copies of several models are in none."""
-    models = xray.attribution.models
+    models = attribution.models
     found: dict[ModelKey, list[Copy]] = {}
-    for copy in xray.attribution.copies:
+    for copy in attribution.copies:
         indices = copy.models or (tuple(range(len(models))) if len(models) == 1 else ())
         if copy.in_use is not False and len(indices) == 1:
             model = models[indices[0]]

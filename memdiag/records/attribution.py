@@ -48,11 +48,17 @@ copies above 1 MiB."""
 
 
 class Owner(Record, frozen=True, kw_only=True):
-    """One owner and its resident bytes. Each byte has exactly one owner."""
+    """One owner and its resident bytes. Each byte has exactly one owner.
+
+    Attributes:
+        private_bytes: the part of `bytes` that no other process maps; None in records of older
+            versions.
+    """
 
     kind: OwnerKind
     name: str
     bytes: int
+    private_bytes: int | None = None
 
 
 class Backing(Record, frozen=True, kw_only=True):

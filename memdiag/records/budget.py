@@ -80,7 +80,7 @@ class Judgement(Record, frozen=True, kw_only=True):
         copies: if `copies_are_new`, copies that are new since the baseline, the largest first;
             otherwise the copies of the weight with the most bytes in several copies.
         copies_are_new: whether `copies` are new since the baseline.
-        suspect: the finding that may explain the breaches.
+        suspect: the finding whose remedy best lowers the figure of the first breach in a report.
         notes: sentences on the comparison.
         dimensions: the free dimensions with the measured sizes.
         owners: the largest owners of memory at steady state if there is a breach, without owners

@@ -74,7 +74,7 @@ class SessionMemory(Record, frozen=True, kw_only=True):
         mapped_weight_bytes: the part of `weight_bytes` that is mapped from files, which all
             processes share; None in records of older versions.
         arena_used_bytes, arena_slack_bytes: the bytes of its arena that are in use, and free,
-            resident or not; None if the arena was not identified.
+            resident or not; None if the arena was not identified. For memory see `slack_bytes`.
         resident_slack_bytes: the resident part of `arena_slack_bytes`; None in records of older
             versions too.
     """
@@ -85,6 +85,21 @@ class SessionMemory(Record, frozen=True, kw_only=True):
     arena_slack_bytes: int | None
     mapped_weight_bytes: int | None = None
     resident_slack_bytes: int | None = None
+
+    @property
+    def slack_bytes(self) -> int | None:
+        """The resident bytes of its arena that are free; None if they are unknown.
+
+        Records of older versions have only the reserved bytes.
+        """
+        resident = self.resident_slack_bytes
+        return self.arena_slack_bytes if resident is None else resident
+
+    @property
+    def reserved_slack_bytes(self) -> int | None:
+        """`arena_slack_bytes` if not all of them are resident; None otherwise."""
+        reserved = self.arena_slack_bytes
+        return reserved if reserved is not None and reserved > (self.slack_bytes or 0) else None
 
 
 class PhaseTime(Record, frozen=True, kw_only=True):
@@ -313,6 +328,8 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
         duration_s: the length of the recording.
         end_xrays_s: the seconds of it in which processes waited at their end for their X-rays, or
             in which X-rays were taken after a process was watched.
+        end_waits: start and end of these times, also for X-rays that were given up; empty in
+            records of older versions.
         exit_code: the exit code of the program; negative for a signal, None if it goes on.
         is_watched: whether the program was started without memdiag: then its sessions are unknown.
         earlier_sessions: the sessions that the first process had when the recording of a block of
@@ -339,4 +356,5 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     is_watched: bool = False
     end_xrays_s: float = 0.0
+    end_waits: tuple[tuple[float, float], ...] = ()
     earlier_sessions: int = 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from memdiag.budgets.evaluation import main_breach
 from memdiag.budgets.figures import FIGURES
 from memdiag.records.baseline import CopyTotal
 from memdiag.records.budget import Breach, Judgement
@@ -14,7 +15,6 @@ from memdiag.units import MIB, format_limit, format_size
 
 _MAX_COPIES = 3
 _MAX_NAME = 100
-_MIN_MAIN_SHARE = 0.9
 
 
 def verdict(judgement: Judgement) -> str:
@@ -24,7 +24,7 @@ def verdict(judgement: Judgement) -> str:
         before = "its baseline" if judgement.baseline else ""
         against = " and ".join(part for part in (limits, before) if part)
         return f"within {against}" if against else ""
-    breach = _main_breach(judgement)
+    breach = main_breach(judgement.breaches)
     if breach.figure == "copies":
         return f"{breach.measured} copies of a weight; its {breach.against} is {breach.limit}"
     each = " a run" if breach.figure == "growth_per_run" else ""
@@ -137,18 +137,6 @@ def _figure_cells(judgement: Judgement, name: str, breach: Breach | None) -> Row
 
 def _exact_bytes(value: int) -> str:
     return f"{value:,} B"
-
-
-def _main_breach(judgement: Judgement) -> Breach:
-    """Return the breach to report first: the earliest of the largest breaches.
-
-    Memory that one phase allocates and keeps is in all later phases as well.
-    """
-    kind = judgement.breaches[0].against
-    same_kind = [breach for breach in judgement.breaches if breach.against == kind]
-    sizes = [b for b in same_kind if FIGURES[b.figure].unit == "bytes"] or same_kind
-    largest = max(breach.over for breach in sizes)
-    return next(breach for breach in sizes if breach.over >= _MIN_MAIN_SHARE * largest)
 
 
 def _copies(judgement: Judgement) -> Iterator[str]:

@@ -4,14 +4,14 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from memdiag.api.run import run
-from memdiag.programs import end_xrays, peak_xrays, xray
+from memdiag.programs import end_xrays, peak_xrays, wait_notice, xray
 from memdiag.programs.xray import examine
 from memdiag.records.attribution import Attribution
 from memdiag.records.run import ProgramRun
@@ -50,10 +50,27 @@ session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProv
 """
 
 
-def record(folder: Path, program: str, model: Path) -> ProgramRun:
+STOPPED = f"""
+{SESSION}
+import os, signal, subprocess, time
+
+def stop(*_):
+    worker.wait()
+    sys.exit(4)
+
+worker = subprocess.Popen([sys.executable, "-c", {SESSION!r}, sys.argv[1]], stdin=subprocess.PIPE)
+signal.signal(signal.SIGTERM, stop)
+os.kill(os.getppid(), signal.SIGTERM)
+time.sleep(30)
+"""
+
+
+def record(
+    folder: Path, program: str, model: Path, on_wait: Callable[[str], None] = lambda text: None
+) -> ProgramRun:
     path = folder / "program.py"
     path.write_text(textwrap.dedent(program))
-    return run([sys.executable, str(path), str(model)])
+    return run([sys.executable, str(path), str(model)], on_wait=on_wait)
 
 
 def test_workers_have_an_xray_of_their_end(tmp_path: Path, linear_model: Path) -> None:
@@ -87,7 +104,9 @@ def test_released_sessions_are_the_reason_of_no_xray(
 
 
 def test_the_wait_for_xrays_is_stated(tmp_path: Path, linear_model: Path) -> None:
-    recording = record(tmp_path, SESSION, linear_model)
+    texts: list[str] = []
+    recording = record(tmp_path, SESSION, linear_model, on_wait=texts.append)
+    assert recording.end_xrays_s > 1 or texts == []
     (end,) = recording.xrays
     assert 0 < recording.end_xrays_s <= recording.duration_s - end.t_s
     assert end.duration_s == pytest.approx(recording.end_xrays_s, abs=0.1)
@@ -111,20 +130,21 @@ def test_a_process_waits_for_its_xray_no_longer_than_the_limit(
 def test_a_program_that_was_told_to_stop_waits_less(
     tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(end_xrays, "MAX_STOPPED_XRAY_S", 0.3)
+    monkeypatch.setattr(end_xrays, "MAX_STOPPED_XRAY_S", 1.0)
+    monkeypatch.setattr(peak_xrays, "PEAK_LASTS_S", 60.0)
+    monkeypatch.setattr(wait_notice, "NOTICE_S", 0.1)
     monkeypatch.setattr(xray, "examine", lambda *_: __import__("time").sleep(60))
-    recording = record(
-        tmp_path,
-        SESSION
-        + "import os, signal, time\n"
-        + "signal.signal(signal.SIGTERM, lambda *_: sys.exit(4))\n"
-        + "os.kill(os.getppid(), signal.SIGTERM)\n"
-        + "time.sleep(30)\n",
-        linear_model,
-    )
+    texts: list[str] = []
+    recording = record(tmp_path, STOPPED, linear_model, on_wait=texts.append)
     assert recording.exit_code == 4
-    (note,) = recording.notes
-    assert "after the program was told to stop" in note
+    assert len(recording.notes) == 2
+    assert all("X-rays of all processes, told to stop, may take 1 s" in n for n in recording.notes)
+    # One after the other, they waited for the limit in all.
+    assert 1.0 <= recording.end_xrays_s < 2.0
+    lengths = [end_s - start_s for start_s, end_s in recording.end_waits]
+    assert sum(lengths) == pytest.approx(recording.end_xrays_s, abs=1e-3)
+    (text,) = texts
+    assert text.startswith("waiting for X-rays at the end of 1 process, 1 s at most")
 
 
 def first_result(*arguments: Any) -> Iterator[tuple[list[str], Attribution]]:
@@ -156,6 +176,30 @@ def test_an_xray_ends_with_its_process(
     recording = record(tmp_path, program, linear_model)
     assert recording.duration_s < 30
     assert [each.reason for each in recording.xrays] == ["peak"]
+
+
+def test_an_xray_at_a_peak_gives_way_to_that_of_the_end(
+    tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "started"
+
+    def slow_at_first(*arguments: Any) -> Iterator[tuple[list[str], Attribution]]:
+        if not started.exists():
+            started.touch()
+            time.sleep(60)
+        yield from examine(*arguments)
+
+    monkeypatch.setattr(peak_xrays, "PEAK_LASTS_S", 0.2)
+    monkeypatch.setattr(peak_xrays, "MAX_XRAY_SHARE", 1.0)
+    monkeypatch.setattr(xray, "examine", slow_at_first)
+    program = (
+        f"{SESSION}\nimport os, time\n"
+        f"while not os.path.exists({str(started)!r}): time.sleep(0.05)\n"
+    )
+    recording = record(tmp_path, program, linear_model)
+    assert recording.duration_s < 40
+    assert [each.reason for each in recording.xrays] == ["end"]
+    assert recording.notes == ()
 
 
 FORKS = """
@@ -221,3 +265,39 @@ def test_forked_processes_run_the_sessions_that_they_inherit(
     for session in recording.sessions:
         assert session.memory is not None
         assert session.memory.weight_bytes == WEIGHT_BYTES
+
+
+PRELOADED = """
+import os, sys
+import numpy as np
+import onnxruntime
+
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1
+session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+for name in ("runs", "runs and is gone", "idle"):
+    if not os.fork():
+        if name != "idle":
+            session.run(None, {"x": np.ones((1, 512), np.float32)})
+        if name == "runs and is gone":
+            os._exit(0)
+        sys.exit()
+    os.wait()
+"""
+
+
+def test_forks_that_run_inherited_sessions_have_an_xray_of_their_end(
+    tmp_path: Path, linear_model: Path
+) -> None:
+    recording = record(tmp_path, PRELOADED, linear_model)
+    parent, runs, gone, idle = recording.processes
+    # One without runs shares all with its parent.
+    assert [each.inherited[0].run_count for each in (runs, gone, idle)] == [1, 1, 0]
+    assert [each.pid for each in recording.xrays] == [runs.pid, parent.pid]
+    copies = [copy.resident_bytes for copy in recording.xrays[0].attribution.copies]
+    assert sum(copies) >= WEIGHT_BYTES
+    (note,) = recording.notes
+    assert note.startswith(f"no X-ray at the end of process {gone.pid}: it ended without")
+    # The session is recorded once, in the parent.
+    assert len(recording.sessions) == 1
+    assert recording.findings == ()

@@ -3,6 +3,7 @@
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,9 @@ except KeyboardInterrupt:
 """
 
 
-def run_until_ready(folder: Path, *words: str) -> int:
+def run_until_ready(
+    folder: Path, *words: str, on_wait: Callable[[str], None] = lambda text: None
+) -> int:
     """Return the exit code of the program, ended once it is ready and `words` took effect."""
     ready = [folder / "ready"]
     if "child" in words:
@@ -43,13 +46,16 @@ def run_until_ready(folder: Path, *words: str) -> int:
         [sys.executable, "-S", "-c", PROGRAM, str(folder), *words],
         xray=False,
         is_complete=lambda recorder: all(path.exists() for path in ready),
+        on_wait=on_wait,
     )
     assert recorded.exit_code is not None
     return recorded.exit_code
 
 
 def test_a_program_that_is_complete_ends_as_by_ctrl_c(tmp_path: Path) -> None:
-    assert run_until_ready(tmp_path, "child") == 5
+    texts: list[str] = []
+    assert run_until_ready(tmp_path, "child", on_wait=texts.append) == 5
+    assert texts == []
     assert (tmp_path / "interrupted").exists()
     for _ in range(100):  # a shell waits for the end of its command
         if (tmp_path / "in_group").exists():
@@ -63,6 +69,9 @@ def test_a_program_that_is_complete_ends_as_by_ctrl_c(tmp_path: Path) -> None:
 def test_a_program_that_ignores_it_is_terminated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interrupt, "GRACE_S", 0.1)
-    assert run_until_ready(tmp_path, "ignore") == -signal.SIGTERM
+    monkeypatch.setattr(interrupt, "GRACE_S", 0.4)
+    monkeypatch.setattr(interrupt, "NOTICE_S", 0.01)
+    texts: list[str] = []
+    assert run_until_ready(tmp_path, "ignore", on_wait=texts.append) == -signal.SIGTERM
     assert not (tmp_path / "interrupted").exists()
+    assert texts[0] == "the program goes on after SIGINT; SIGTERM follows in 0 s."

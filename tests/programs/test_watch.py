@@ -115,6 +115,12 @@ def test_the_xray_finds_weights_by_mapped_files(recorded: ProgramRun) -> None:
 
 def test_the_duration_excludes_the_xrays_at_the_end(recorded: ProgramRun) -> None:
     assert recorded.end_xrays_s > 0
+    # From the last sample on, until the last X-ray is there.
+    ((start_s, end_s),) = recorded.end_waits
+    assert end_s == pytest.approx(recorded.duration_s, abs=0.01)
+    assert start_s == pytest.approx(recorded.samples.t_s[-1], abs=0.05)
+    last = recorded.xrays[-1]
+    assert start_s <= last.t_s <= last.t_s + (last.duration_s or 0) <= recorded.duration_s
     assert 1.0 <= recorded.duration_s - recorded.end_xrays_s < 1.5
 
 

@@ -176,11 +176,20 @@ def xray(pid: int, *arenas: Arena, used: int = 2, slack: int = 40) -> ProcessXra
     )
 
 
-def memory(weights: int | None, used: int | None, slack: int | None) -> SessionMemory:
-    """Return the memory of a session, sizes in MiB."""
-    sizes = [None if size is None else size * MIB for size in (weights, used, slack)]
+def memory(
+    weights: int | None, used: int | None, slack: int | None, *, resident: int | None = None
+) -> SessionMemory:
+    """Return the memory of a session, sizes in MiB; `resident` is the resident part of `slack`.
+
+    Without it the memory is that of a record of an older version.
+    """
+    sizes = [None if size is None else size * MIB for size in (weights, used, slack, resident)]
     return SessionMemory(
-        weight_bytes=sizes[0], sharing=1, arena_used_bytes=sizes[1], arena_slack_bytes=sizes[2]
+        weight_bytes=sizes[0],
+        sharing=1,
+        arena_used_bytes=sizes[1],
+        arena_slack_bytes=sizes[2],
+        resident_slack_bytes=sizes[3],
     )
 
 
@@ -237,7 +246,7 @@ def server() -> ProgramRun:
         session(1, created_s=1.0, memory=memory(20, 1, 30), options={"enable_profiling": "True"}),
         session(2, created_s=1.0, path="/models/b.onnx", shared_with=(3,), released_s=8.0),
         session(3, created_s=1.5, path="/models/c.onnx", shared_with=(2,), run_count=0),
-        session(4, created_s=3.0, peak=310, pid=101, memory=memory(10, 1, 100)),
+        session(4, created_s=3.0, peak=310, pid=101, memory=memory(10, 1, 100, resident=40)),
         failed(5, created_s=6.0, path="/models/nowhere.onnx"),
     )
     return run(

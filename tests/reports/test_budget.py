@@ -117,6 +117,41 @@ def test_a_finding_is_what_to_try() -> None:
     assert judge([profile], Budget(limits={"peak": PEAK})).suspect is None
 
 
+def test_the_finding_that_lowers_the_figure_is_named() -> None:
+    change = msgspec.structs.replace
+    tied = change(tied_finding(), rewrites=("gemm-transposed",))
+    transient = change(
+        tied, name="folding-peak", weights=(), bytes=0, peak_bytes=900 * MIB, rewrites=("store",)
+    )
+    grows = change(tied, name="folding-grows", bytes=100 * MIB, peak_bytes=100 * MIB)
+    profile = change(tied_xray.with_attribution(), findings=(grows, transient))
+
+    def named(**limits: int) -> str | None:
+        found = judge([profile], Budget(limits=limits))
+        return found.suspect.rule if found.suspect else None
+
+    # The copies of the finding that costs less at the peak are listed, and are not the reason.
+    assert "lm_head.weight" in {copy.weight for copy in judge([profile], Budget()).copies}
+    assert named(peak=PEAK - 400 * MIB) == "folding-peak"
+    assert named(constant_fold=1) == "folding-peak"
+    assert named(steady=1) == "folding-grows"  # nothing of the other stays
+    assert named(copies=2) == "folding-grows"
+    assert named(parse=1) is None  # both are of a later phase
+    profile = change(profile, findings=(transient,))
+    assert named(steady=1) is None
+
+
+def test_a_finding_with_a_rewrite_goes_first_if_it_is_enough() -> None:
+    change = msgspec.structs.replace
+    fixable = change(tied_finding(), name="folding-peak", peak_bytes=300 * MIB, rewrites=("store",))
+    largest = change(tied_finding(), name="folding-grows", rewrites=())
+    profile = change(tied_xray.with_attribution(), findings=(largest, fixable))
+    for over, name in ((300 * MIB, "folding-peak"), (301 * MIB, "folding-grows")):
+        suspect = judge([profile], Budget(limits={"peak": PEAK - over})).suspect
+        assert suspect is not None
+        assert suspect.rule == name
+
+
 def tied_finding() -> Finding:
     return Finding(
         model="models/tied_if.onnx",

@@ -146,6 +146,7 @@ def test_data_frames_have_a_row_for_each_part() -> None:
     frame = runs.server().to_dataframe()
     assert frame["session"] == [1, 2, 3, 4, 5]
     assert frame["arena_slack_bytes"] == [30 << 20, None, None, 100 << 20, None]
+    assert frame["resident_slack_bytes"] == [30 << 20, None, None, 40 << 20, None]
     fix = fix_records.verified()
     assert fix.to_dataframe()["name"] == [each.name for each in fix.remedies]
     tuning = tuning_records.tuning()

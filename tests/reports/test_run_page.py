@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memdiag.records import codec
-from memdiag.records.run import ProgramRun
+from memdiag.records.run import ProgramRun, TreeSamples
 from memdiag.reports.page import MAX_PAGE_BYTES
 from memdiag.reports.run import REPORT
 from tests.reports import runs
@@ -58,7 +58,24 @@ def test_what_is_not_listed_is_counted() -> None:
     page = html(run)
     assert "20 more are in the record (JSON)" in page
     assert "308 more sessions are in the tables only" in page
+    one = html(runs.run(*(runs.session(i, created_s=i / 1000) for i in range(1, 14))))
+    assert "1 more session is in the tables only" in one
+    twelve = html(runs.run(*(runs.session(i, created_s=i / 1000) for i in range(1, 13))))
+    assert "in the tables only" not in twelve
     assert len(page) < MAX_PAGE_BYTES
+
+
+def test_the_longest_time_between_samples_is_stated() -> None:
+    def page(*samples: tuple[float, int]) -> str:
+        times, sizes = zip(*samples, strict=True)
+        none: dict[str, Any] = {"proportional_t_s": (), "pss_bytes": (), "swap_bytes": ()}
+        return html(runs.run(samples=TreeSamples(t_s=times, rss_bytes=sizes, **none)))
+
+    # Of equal samples only the first and last are stored: the time between them is no gap.
+    level = (0.0, 1), (0.01, 2), (8.0, 2)
+    assert "Two samples that differ are at most 10 ms apart" in page(*level)
+    assert "Two samples that differ are at most 350 ms apart" in page(*level, (8.35, 9))
+    assert "samples that differ" not in page((0.0, 1), (8.0, 1))
 
 
 def test_marks_of_runs_and_shapes_are_on_the_page() -> None:

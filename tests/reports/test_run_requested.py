@@ -17,14 +17,14 @@ def test_owners_are_listed_by_process_and_session() -> None:
             Owner(kind="python", name="objects", bytes=10 * MIB),
         ),
         sessions=(
-            XrayedSession(number=1, model="a.onnx", memory=memory(60, 1, 30)),
+            XrayedSession(number=1, model="a.onnx", memory=memory(60, 1, 300, resident=30)),
             XrayedSession(number=2, model=None, memory=memory(None, None, None)),
         ),
     )
     assert answer_lines(XrayAnswer(asked=1, processes=(process,))) == [
         "X-rays of 1 process were added to the recording.",
         "process 7 (python main.py), 100 MiB: weights 60 MiB, arena slack 30 MiB, Python 10 MiB",
-        "  session 1 (a.onnx): weight copies 60 MiB; arena 1.0 MiB in use, 30 MiB slack (reserved)",
+        "  session 1 (a.onnx): weight copies 60 MiB; arena 1.0 MiB in use, 30 MiB slack",
         "  session 2 (model from bytes): nothing was identified",
     ]
 

@@ -29,6 +29,7 @@ from memdiag.reports.run.peaks import largest_session, moment, peak_phase, peak_
 from memdiag.reports.run.picture import draw
 from memdiag.reports.run.savings import after_findings
 from memdiag.reports.run.sessions import (
+    arena_text,
     peak_sentences,
     phase_table,
     session_table,
@@ -297,6 +298,9 @@ def test_times_of_xrays_at_the_end_that_overlap_are_one() -> None:
         xray(1.0, None),
     )
     assert run_timeline(runs.run(xrays=found)).end_xrays == ((4.0, 5.0), (7.0, 9.0))
+    # A wait begins before an X-ray, and may end without one.
+    waits = runs.run(xrays=found, end_waits=((6.0, 10.0),))
+    assert run_timeline(waits).end_xrays == ((6.0, 10.0),)
 
 
 def test_the_picture_has_the_whole_answer() -> None:
@@ -385,7 +389,7 @@ def test_the_table_has_processes_and_their_sessions() -> None:
     assert table[4][-1] == "never"
     assert table[5][-1] == "failed"
     assert table[6][0] == "101"
-    assert table[7] == ["4", "a.onnx", "app/main.py:8", "310", "+210", "10", "1.0/100", "6"]
+    assert table[7] == ["4", "a.onnx", "app/main.py:8", "310", "+210", "10", "1.0/40", "6"]
     assert table[8][0] == "102"
 
 
@@ -538,10 +542,24 @@ def test_findings_phases_owners_notes_and_files_follow() -> None:
         "Largest rise in a creation and first run: session 4 (a.onnx) in process 101, +210 MiB to"
         " 310 MiB: session 4" in text
     )
-    assert "reserved: session 4 100 MiB" in text  # of 40 MiB resident
+    assert "session 4 40 MiB" in text  # the resident part of 100 MiB
     assert "arena slack 40 20 % session 1 30 MiB" in text
     assert "note: process 102: the hook was not loaded" in text
     assert "run.json · trace.json" in text
+
+
+def test_slack_is_resident_and_reserved_slack_is_called_so() -> None:
+    memory = runs.memory(10, 1, 100, resident=40)
+    run = runs.run(runs.session(1, memory=memory))
+    assert arena_text(run.sessions) == "1.0/40"
+    text = REPORT.render(run, "markdown").decode()
+    assert "| arena slack | slack reserved | arena in use |" in text
+    assert "| 40 MiB | 100 MiB | 1.0 MiB |" in text
+    # Records of older versions have the reserved bytes only, and a full arena has no others.
+    for same in (runs.memory(10, 1, 100), runs.memory(10, 1, 100, resident=100)):
+        run = runs.run(runs.session(1, memory=same))
+        assert arena_text(run.sessions) == "1.0/100"
+        assert "slack reserved" not in REPORT.render(run, "markdown").decode()
 
 
 def test_the_session_that_raised_the_memory_most_is_shown_in_phases() -> None:
@@ -644,7 +662,7 @@ def test_tiles_sum_up_to_the_resident_sets() -> None:
     ids = {tile.id for tile in found}
     assert all(tile.parent in ids or tile.id == "all" for tile in found)
     labels = {tile.label: tile.size for tile in found if tile.parent.startswith("p101")}
-    assert labels["arena slack"] == "40 MiB"  # all of the resident slack, of 100 reserved
+    assert labels["arena slack"] == "40 MiB"  # the resident part of 100 MiB
     assert labels["other weights"] == "30 MiB"
     assert tiles(runs.run(runs.session(1))) == ()
 

@@ -239,7 +239,7 @@ def _observe_program(options: Namespace) -> int:
 
     with signals_for_main_thread():
         from memdiag.api.leak_program import has_failed, leak_program
-    from memdiag.cli.output import Destination
+    from memdiag.cli.output import Destination, print_wait
 
     if options.target is not None:
         raise UsageError(
@@ -260,6 +260,7 @@ def _observe_program(options: Namespace) -> int:
         duration_s=options.duration_s,
         runs=options.runs,
         period_s=options.period_s,
+        on_wait=print_wait,
     )
 
     def print_result(written: Sequence[Path]) -> int:

@@ -35,7 +35,7 @@ def configure(parser: ArgumentParser) -> None:
         "--xray",
         default=True,
         help="Identify the owners of the memory of each process with sessions, at its end and at"
-        " peaks that last (the default). For it, a program that is stopped may end 5 s later: use"
+        " peaks that last (the default). For it, a program that is stopped may end 4 s later: use"
         " --no-xray if it is killed soon (docker: after 10 s).",
     )
     parser.add_argument(
@@ -63,7 +63,7 @@ def run(options: Namespace) -> int:
 
     with signals_for_main_thread():
         from memdiag.api.run import run as record
-    from memdiag.cli.output import Destination
+    from memdiag.cli.output import Destination, print_wait
     from memdiag.reports import report_of
 
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -80,6 +80,8 @@ def run(options: Namespace) -> int:
                 "on_progress": stack.enter_context(view).update,
                 "program_output_folder": folder,
             }
+        elif not options.quiet:
+            settings = {"on_wait": print_wait}
         result = record(words, xray=options.xray, request_folder=folder, **settings)
     console = Console(stderr=True, highlight=False)
 

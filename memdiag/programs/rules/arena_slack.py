@@ -8,7 +8,7 @@ doubling, and releases nothing until the session ends: after the run its memory 
 each waits while another one runs.
 
 The bytes are the resident slack of the arenas in the last X-ray of each process, an upper
-bound: the next run needs some of it for a moment.
+bound: the next run needs some of it for a moment. Pages that forks share are counted once.
 
 ## What to do
 
@@ -37,7 +37,14 @@ from memdiag.programs.session_facts import (
     reserved_text,
     slack_bytes,
 )
-from memdiag.programs.xray_facts import last_xrays, listed_processes, owned_bytes, sessions_in
+from memdiag.programs.xray_facts import (
+    last_xrays,
+    listed_processes,
+    owned_bytes,
+    owned_parts,
+    sessions_in,
+    shared_once_bytes,
+)
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
 from memdiag.units import MIB, format_size, some_of
@@ -56,24 +63,24 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for all processes whose arenas have much slack."""
     rare = {number for found in rare_large_input.detect(run) for number in found.sessions}
     explained = {session.pid for session in run.sessions if session.number in rare}
-    found = [
-        (xray, size)
+    xrays = [
+        xray
         for xray in last_xrays(run)
         if xray.pid not in explained
         and (size := owned_bytes(xray, "arena", "slack")) >= _MIN_BYTES
         and size >= _MIN_SHARE * xray.attribution.resident_bytes
     ]
-    if not found:
+    if not xrays:
         return
-    xrays, sizes = zip(*found, strict=True)
+    size = shared_once_bytes(run, owned_parts(xrays, "arena", "slack"))
     sessions = sorted((s for s in sessions_in(run, xrays) if _slack(s)), key=_slack, reverse=True)
     reserved = sum(arena.slack_bytes for xray in xrays for arena in xray.attribution.arenas)
     yield ProgramFinding(
         rule=RULE.name,
         sessions=numbers(sessions),
-        bytes=sum(sizes),
+        bytes=size,
         message=(
-            f"{format_size(sum(sizes))}{reserved_text(reserved, sum(sizes))} in"
+            f"{format_size(size)}{reserved_text(reserved, size)} in"
             f" {listed_processes(xrays)} are free space in onnxruntime's arenas, kept for later"
             f" runs{_largest(sessions)}."
         ),

@@ -31,12 +31,15 @@ each call (see `session-per-call`); the same model in several processes (see
 from; a model from bytes is also compared with files of the same length that were loaded by
 path (a digest of 64 blocks; without external data). Of processes without recorded sessions
 (`memdiag watch --xray`) a finding needs further copies of four fifths of the weights, in
-the same layout, and more arenas than models.
+the same layout, and also of the weights that no kernel packs, such as biases, or more arenas
+than models: kernels of several nodes may pack the same weight. A model that the program keeps
+beside its session can look the same. `memdiag xray PID` comes to the same finding.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from memdiag.programs.repeated_models import RepeatedModel, repeated_models
 from memdiag.programs.rules.session_per_call import sessions_per_call
 from memdiag.programs.session_facts import (
     alive_together,
@@ -50,10 +53,15 @@ from memdiag.programs.session_facts import (
     sharing_advice,
     size_text,
 )
-from memdiag.programs.xray_facts import is_private, same_form, unrecorded_xrays, weight_copies
+from memdiag.programs.xray_facts import (
+    PartOfProcess,
+    listed_processes,
+    shared_once_bytes,
+    unrecorded_xrays,
+)
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
-from memdiag.units import MIB, counted, format_size, some_of
+from memdiag.units import MIB, format_size, some_of
 
 RULE = Rule(
     code="MD701",
@@ -63,9 +71,6 @@ RULE = Rule(
 )
 
 _MIN_BYTES = MIB
-_MIN_REPEATED_SHARE = 0.8
-"""Share of a model's weights in memory that further copies must repeat, to be those of another
-session."""
 
 _CHANGE_NO_OUTPUTS = {
     "enable_cpu_mem_arena",
@@ -110,37 +115,27 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
 
 
 def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
-    """Yield a finding for each model that a process without recorded sessions has twice.
-
-    A weight that several nodes use may have several packed copies in one session. Therefore nearly
-    all weights must have further copies, and the process more arenas than models.
-    """
+    """Yield a finding for each model that processes without recorded sessions have twice."""
+    by_name: defaultdict[str, list[tuple[RepeatedModel, PartOfProcess]]] = defaultdict(list)
     for xray in unrecorded_xrays(run):
-        arenas, by_model = xray.attribution.arenas, weight_copies(xray)
-        if len(arenas) <= len(by_model):
-            continue
-        for key, copies in by_model.items():
-            forms = list(same_form(copies))
-            whole = sum(each[0].bytes for each in forms)
-            repeated = [each for each in forms if len(each) > 1]
-            extra = sum(
-                sum(copy.resident_bytes for copy in each[1:] if is_private(copy))
-                for each in repeated
-            )
-            is_whole = sum(each[0].bytes for each in repeated) >= _MIN_REPEATED_SHARE * whole
-            if len(repeated) > 1 and is_whole and extra >= _MIN_BYTES:
-                count = max(map(len, repeated))
-                yield ProgramFinding(
-                    rule=RULE.name,
-                    sessions=(),
-                    bytes=extra,
-                    message=(
-                        f"nearly all weights of {key.name} are in process {xray.pid} up to {count}"
-                        f" times in the same layout, and it has {counted(len(arenas), 'arena')}:"
-                        f" several sessions of the model. One would save {format_size(extra)}."
-                    ),
-                    remedy=sharing_advice(()),
-                )
+        for model in repeated_models(xray.attribution):
+            part = PartOfProcess(xray, model.bytes, model.private_bytes)
+            by_name[model.name].append((model, part))
+    for found in by_name.values():
+        models, parts = zip(*found, strict=True)
+        size = shared_once_bytes(run, parts)
+        most = max(models, key=lambda model: model.count)
+        one = "One session" if len(parts) == 1 else "One session each"
+        yield ProgramFinding(
+            rule=RULE.name,
+            sessions=(),
+            bytes=size,
+            message=(
+                f"{format_size(size)} in {listed_processes([part.xray for part in parts])} are"
+                f" {most.evidence}. {one} would save {format_size(size)}."
+            ),
+            remedy=most.remedy,
+        )
 
 
 def _saved_bytes(sessions: Sequence[ProgramSession]) -> int | None:

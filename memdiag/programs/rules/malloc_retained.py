@@ -8,7 +8,7 @@ ones. What is freed between blocks in use stays resident: temporaries of the gra
 optimization, and with `enable_cpu_mem_arena = False` the tensors of all runs.
 
 The bytes are the freed blocks in the last X-ray of each process, an upper bound: the next
-run, or the next session, takes some of them again.
+run, or the next session, takes some of them again. Pages that forks share are counted once.
 
 ## What to do
 
@@ -34,7 +34,14 @@ and allocators other than that of glibc, whose freed blocks the X-ray does not i
 from collections.abc import Iterator
 
 from memdiag.programs.session_facts import numbers
-from memdiag.programs.xray_facts import last_xrays, listed_processes, owned_bytes, sessions_in
+from memdiag.programs.xray_facts import (
+    last_xrays,
+    listed_processes,
+    owned_bytes,
+    owned_parts,
+    sessions_in,
+    shared_once_bytes,
+)
 from memdiag.records.run import ProgramFinding, ProgramRun
 from memdiag.rules.rule import Rule
 from memdiag.units import MIB, format_size
@@ -51,15 +58,15 @@ _MIN_SHARE = 0.1
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for all processes in which malloc retains much."""
-    found = [
-        (xray, size)
+    xrays = [
+        xray
         for xray in last_xrays(run)
         if (size := owned_bytes(xray, "allocator_retained")) >= _MIN_BYTES
         and size >= _MIN_SHARE * xray.attribution.resident_bytes
     ]
-    if not found:
+    if not xrays:
         return
-    xrays, sizes = zip(*found, strict=True)
+    size = shared_once_bytes(run, owned_parts(xrays, "allocator_retained"))
     without_arena = [
         session
         for session in sessions_in(run, xrays)
@@ -71,9 +78,9 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     yield ProgramFinding(
         rule=RULE.name,
         sessions=numbers(without_arena),
-        bytes=sum(sizes),
+        bytes=size,
         message=(
-            f"{format_size(sum(sizes))} in {listed_processes(xrays)} were freed, and malloc has not"
+            f"{format_size(size)} in {listed_processes(xrays)} were freed, and malloc has not"
             f" returned them to the system. The next run may use part of them again.{reason}"
         ),
         remedy=(

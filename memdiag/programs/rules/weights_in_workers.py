@@ -96,7 +96,7 @@ def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
     xrays = _alive_together(run, unrecorded_xrays(run))
     by_model: dict[ModelKey, list[tuple[ProcessXray, list[Copy]]]] = {}
     for xray in xrays:
-        for key, copies in weight_copies(xray).items():
+        for key, copies in weight_copies(xray.attribution).items():
             by_model.setdefault(key, []).append((xray, list(filter(is_private, copies))))
     for key, holders in by_model.items():
         # Pages that a fork shares with its parent are private to neither.

@@ -20,9 +20,10 @@ from memdiag.reports.run.sessions import (
     session_table,
     shape_table,
 )
-from memdiag.reports.run.timeline import run_timeline
+from memdiag.reports.run.timeline import left_out_texts, run_timeline
 from memdiag.reports.text import plain
 from memdiag.reports.xray.charts import tile_columns
+from memdiag.units import format_duration
 
 _MAX_SESSIONS = 300
 _MAX_SHAPES = 300
@@ -47,9 +48,9 @@ def render(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
         "has_timeline": bool(run.samples.t_s or line.lanes),
         "has_bars": any(lane.bars for lane in line.lanes),
         "is_watched": run.is_watched,
+        "longest_gap": format_duration(line.longest_gap_s) if line.longest_gap_s else "",
         "has_end_xrays": bool(line.end_xrays),
-        "left_out_lanes": line.left_out,
-        "left_out_bars": sum(lane.left_out for lane in line.lanes),
+        "left_out": left_out_texts(line),
         "findings": [finding_texts(finding) for finding in run.findings[:_MAX_FINDINGS]],
         "unlisted_findings": max(0, len(run.findings) - _MAX_FINDINGS),
         "after_findings": after_findings(run),

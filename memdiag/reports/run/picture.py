@@ -133,10 +133,11 @@ def _draw_memory(axes: Axes, line: RunTimeline) -> None:
             colors=[_color(index) for index in range(len(layers))],
             lw=0,
             alpha=0.85,
+            step="post",  # the memory between samples is not known
         )
     if line.t_s:
         sizes = [size / unit for size in line.rss_bytes]
-        axes.plot(line.t_s, sizes, color=COLOR.ink, lw=1.0)
+        axes.plot(line.t_s, sizes, color=COLOR.ink, lw=1.0, drawstyle="steps-post")
     at_peak = line.peak_bytes / unit
     axes.plot(
         [line.peak_s], [at_peak], "o", ms=8, mfc=COLOR.peak, mec=COLOR.surface, mew=1.6,

@@ -51,7 +51,7 @@ _SAMPLED = f"{SAMPLED_MARK} by the largest sample seen, the true peak may be hig
 _LEGENDS = {
     "weights": " Weights: resident copies.",
     "in model": " In model: the weights of one model.",
-    "arena": " Arena: in use / free, reserved for later runs. Only used pages are resident.",
+    "arena": " Arena: in use / free and resident, kept for later runs.",
 }
 """What is said of columns below the summary's table."""
 
@@ -219,12 +219,16 @@ def _weights(sessions: Sequence[ProgramSession]) -> str:
 
 
 def arena_text(sessions: Sequence[ProgramSession]) -> str:
-    """Return ``2/410``: MiB in use and slack of the arenas of `sessions`; empty if not known."""
-    used = [m.arena_used_bytes for s in sessions if (m := s.memory) and m.arena_used_bytes]
-    slack = [m.arena_slack_bytes for s in sessions if (m := s.memory) and m.arena_slack_bytes]
-    if not any(s.memory and s.memory.arena_slack_bytes is not None for s in sessions):
+    """Return ``2/410``: MiB in use, and resident slack, of the arenas of `sessions`.
+
+    Empty if they are not known.
+    """
+    found = [(m.arena_used_bytes or 0, m.slack_bytes) for s in sessions if (m := s.memory)]
+    known = [(used, slack) for used, slack in found if slack is not None]
+    if not known:
         return ""
-    return f"{mib(sum(used))}/{mib(sum(slack))}"
+    used, slack = map(sum, zip(*known, strict=True))
+    return f"{mib(used)}/{mib(slack)}"
 
 
 def mib(size: int) -> str:
@@ -252,6 +256,7 @@ def session_table(run: ProgramRun, *, limit: int) -> Table:
             Column("weights in model", "right", css="less"),
             Column("weight copies", "right"),
             Column("arena slack", "right", css="less"),
+            Column("slack reserved", "right", formats=("markdown",)),
             Column("arena in use", "right", formats=("markdown",)),
             Column("runs", "right"),
             Column("last run", "right", css="less"),
@@ -264,8 +269,9 @@ def session_table(run: ProgramRun, *, limit: int) -> Table:
             " creation."
             " Weight copies: resident copies of the weights, in every layout, at the last X-ray of"
             " the process; sessions with the same weights share them evenly. Arena: at the same"
-            " X-ray; its slack is free memory that it keeps for later runs. Last run and release:"
-            " time since the start."
+            " X-ray; its slack is free resident memory that it keeps for later runs, and reserved"
+            " are addresses of free chunks, resident or not. Last run and release: time since the"
+            " start."
         ),
     )
     return table.without_empty_columns()
@@ -297,6 +303,7 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
         _size(session.model.weight_bytes),
         _size(memory.weight_bytes if memory else None),
         _arena_slack(memory),
+        _size(memory.reserved_slack_bytes if memory else None),
         _size(memory.arena_used_bytes if memory else None),
         Cell(
             "failed" if session.error is not None else runs_text([session]),
@@ -308,10 +315,13 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
 
 
 def _arena_slack(memory: SessionMemory | None) -> Cell:
-    cell = _size(memory.arena_slack_bytes if memory else None)
+    cell = _size(memory.slack_bytes if memory else None)
     if memory is None or memory.arena_used_bytes is None:
         return cell
-    return replace(cell, title=f"{cell.title}; {memory.arena_used_bytes:,} bytes in use")
+    title = f"{cell.title}; {memory.arena_used_bytes:,} bytes in use"
+    if memory.reserved_slack_bytes is not None:
+        title += f"; {memory.reserved_slack_bytes:,} free bytes are reserved"
+    return replace(cell, title=title)
 
 
 def _duration(seconds: float | None) -> Cell:

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from memdiag.records.phases import PhaseName
-from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
+from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession, TreeSamples
 from memdiag.reports.run.headline import has_run, runs_text
 from memdiag.reports.run.names import (
     created_text,
@@ -21,7 +22,7 @@ from memdiag.reports.run.peaks import (
 )
 from memdiag.reports.text import plain, shortened
 from memdiag.thinning import thin
-from memdiag.units import MIB, format_duration, format_size
+from memdiag.units import MIB, counted, format_duration, format_size
 
 MIN_RISE_BYTES = MIB
 
@@ -103,6 +104,8 @@ class RunTimeline:
 
     Attributes:
         is_peak_sampled: whether the peak is the largest sum of samples, not a process's own mark.
+        longest_gap_s: the longest time between two samples that differ: what the memory was
+            between them is not known.
         end_xrays: start and end of the times in which processes waited for X-rays at their end.
         left_out: the number of processes that have no lane.
     """
@@ -115,6 +118,7 @@ class RunTimeline:
     peak_bytes: int
     is_peak_sampled: bool
     end_s: float
+    longest_gap_s: float
     end_xrays: tuple[tuple[float, float], ...]
     lanes: tuple[Lane, ...]
     left_out: int
@@ -167,6 +171,7 @@ def run_timeline(
         peak_bytes=run.peak_rss_bytes,
         is_peak_sampled=all(each.peak_rss_bytes != run.peak_rss_bytes for each in run.processes),
         end_s=max(ends),
+        longest_gap_s=_longest_gap_s(run.samples),
         end_xrays=_end_xrays(run),
         lanes=tuple(
             _lane(process, run, names, max_points, (max_rows, max_bars), named)
@@ -177,8 +182,33 @@ def run_timeline(
     )
 
 
+def left_out_texts(line: RunTimeline) -> tuple[str, ...]:
+    """Return how many processes and sessions are in the tables only; empty if none are."""
+    bars = sum(lane.left_out for lane in line.lanes)
+    counts = ((line.left_out, "more process", "more processes"), (bars, "more session", ""))
+    return tuple(
+        f"{counted(count, one, several)} {'is' if count == 1 else 'are'} in the tables only."
+        for count, one, several in counts
+        if count
+    )
+
+
+def _longest_gap_s(samples: TreeSamples) -> float:
+    """Return the longest time between neighbours of different size: equal ones are left out."""
+    rows = zip(samples.t_s, samples.rss_bytes, strict=True)
+    return max(
+        (after[0] - before[0] for before, after in pairwise(rows) if before[1] != after[1]),
+        default=0.0,
+    )
+
+
 def _end_xrays(run: ProgramRun) -> tuple[tuple[float, float], ...]:
-    """Return the times of X-rays at the end of processes; those that overlap are one."""
+    """Return the times of X-rays at the end of processes.
+
+    Records of older versions have those of X-rays with a result only; those that overlap are one.
+    """
+    if run.end_waits:
+        return run.end_waits
     found: list[tuple[float, float]] = []
     for xray in sorted(run.xrays, key=lambda each: each.t_s):
         if xray.reason != "end" or xray.duration_s is None:
@@ -332,9 +362,9 @@ def _sentences(session: ProgramSession) -> list[str]:
     memory = session.memory
     if memory is not None and memory.weight_bytes is not None:
         found.append(f"weight copies in memory {format_size(memory.weight_bytes)}")
-    if memory is not None and memory.arena_slack_bytes is not None:
+    if memory is not None and memory.slack_bytes is not None:
         used = format_size(memory.arena_used_bytes or 0)
-        found.append(f"arena {used} in use, {format_size(memory.arena_slack_bytes)} slack")
+        found.append(f"arena {used} in use, {format_size(memory.slack_bytes)} slack")
     if session.released_s is not None:
         found.append(f"released at {format_duration(session.released_s)}")
     return found

@@ -88,6 +88,7 @@
     customdata: items.map((item) => item.hover), hovertemplate: "%{customdata}<extra></extra>",
   });
 
+  // A sample is drawn until the next one ("hv"): a ramp between two that are far apart would look measured.
   function traces(c) {
     const list = [];
     let isFirst = true;
@@ -96,7 +97,7 @@
       if (each.kind === "tree") {
         list.push({
           x: line.t_s.map(at), y: line.rss_bytes.map((b) => b / treeUnit.by), yaxis: axis, type: "scatter", mode: "lines", name: "RSS of all processes",
-          line: { width: 1.4, color: c.ink }, fill: "tozeroy", fillcolor: c.band, showlegend: true,
+          line: { width: 1.4, color: c.ink, shape: "hv" }, fill: "tozeroy", fillcolor: c.band, showlegend: true,
           customdata: line.t_s.map((t, i) => `<b>${size(line.rss_bytes[i])}</b> RSS of all processes<br>at ${time(t)}`), hovertemplate: "%{customdata}<extra></extra>",
         });
         if (line.pss_bytes.length) list.push({
@@ -112,7 +113,7 @@
       } else if (each.kind === "memory") {
         const t = lane.t_s.map(at), by = (b) => b / laneUnit.by;
         const area = (values, name, color) => ({
-          x: t, y: values.map(by), yaxis: axis, name, type: "scatter", mode: "lines", line: { width: 0 }, fillcolor: color,
+          x: t, y: values.map(by), yaxis: axis, name, type: "scatter", mode: "lines", line: { width: 0, shape: "hv" }, fillcolor: color,
           stackgroup: `lane${axis}`, hoverinfo: "skip", showlegend: isFirst, legendgroup: name,
         });
         if (lane.anonymous_bytes && lane.file_bytes) {
@@ -120,7 +121,7 @@
         } else list.push(area(lane.rss_bytes, "resident", c.anonymous));
         isFirst = false;
         list.push({
-          x: t, y: lane.rss_bytes.map(by), yaxis: axis, type: "scatter", mode: "lines", showlegend: false, name: `process ${lane.pid}`, line: { width: 1, color: c.ink },
+          x: t, y: lane.rss_bytes.map(by), yaxis: axis, type: "scatter", mode: "lines", showlegend: false, name: `process ${lane.pid}`, line: { width: 1, color: c.ink, shape: "hv" },
           customdata: lane.t_s.map((moment, i) => {
             const split = lane.file_bytes && lane.anonymous_bytes ? `<br>anonymous ${size(lane.anonymous_bytes[i])}, file-backed ${size(lane.file_bytes[i])}` : "";
             return `<b>${size(lane.rss_bytes[i])}</b> in process ${lane.pid}<br>at ${time(moment)}${split}`;

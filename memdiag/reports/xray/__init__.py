@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memdiag.programs.repeated_models import repeated_models
 from memdiag.records import codec
 from memdiag.records.attribution import Attribution
 from memdiag.reports import markdown as md
@@ -61,10 +62,6 @@ _ARENA = (
     " enable_cpu_mem_arena=False, and start the process with MALLOC_MMAP_THRESHOLD_=131072:"
     " otherwise malloc retains what the arena frees."
 )
-_SESSIONS = (
-    "Use one session for all requests: its run() may be called by several threads at once. If"
-    " sessions must differ, share weights between them with SessionOptions.add_initializer."
-)
 _COPIES = "memdiag profile MODEL explains why onnxruntime makes these copies."
 _PER_MODEL = (
     "Only weights are attributed to a model: arena slack, retained memory and the rest of the heap"
@@ -91,14 +88,18 @@ def insight(attribution: Attribution) -> Insight:
     min_bytes = max(MIN_WASTE_BYTES, MIN_WASTE_SHARE * resident)
     retained = attribution.bytes_of("allocator_retained")
     same_layout, other_layouts = _extra_copies(attribution)
+    duplicates = list(repeated_models(attribution))
+    same_layout -= sum(model.bytes for model in duplicates)
     wastes = [
         (retained, "are retained by malloc after they were freed", _MALLOC),
         (attribution.arena_slack_bytes, "are free space in onnxruntime's arenas", _ARENA),
-        (same_layout, "are further copies of weights, in the same layout as the first", _SESSIONS),
+        (same_layout, "are further copies of weights, in the same layout as the first", _COPIES),
         (other_layouts, "are copies of weights in another layout, beside the original", _COPIES),
     ]
-    wastes = sorted((waste for waste in wastes if waste[0] >= min_bytes), key=lambda w: -w[0])
-    if wastes:
+    wastes = [waste for waste in wastes if waste[0] >= min_bytes]
+    wastes += [(model.bytes, f"are {plain(model.evidence)}", model.remedy) for model in duplicates]
+    wastes.sort(key=lambda waste: -waste[0])
+    if wastes and wastes[0][0] >= min_bytes:
         size, description, _ = wastes[0]
         headline = f"{_part_of(size, resident)} {description}"
     else:

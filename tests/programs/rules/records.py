@@ -172,10 +172,14 @@ def xray(
     slack: int = 0,
     reserved: int | None = None,
     retained: int = 0,
+    shared: int | None = None,
     arenas: int = 1,
     t_s: float = 99.0,
 ) -> ProcessXray:
-    """An X-ray of a process of 200 MiB, which searched for the weights of m.onnx."""
+    """An X-ray of a process of 200 MiB, which searched for the weights of m.onnx.
+
+    Other processes map `shared` bytes of each owner; None if that is not known.
+    """
     owned: tuple[tuple[OwnerKind, str, int], ...] = (
         ("arena", "slack", slack),
         ("allocator_retained", "freed blocks that malloc keeps", retained),
@@ -191,7 +195,15 @@ def xray(
             resident_bytes=200 * MIB,
             baseline_bytes=None,
             named_share=1.0,
-            owners=tuple(Owner(kind=kind, name=name, bytes=size) for kind, name, size in owned),
+            owners=tuple(
+                Owner(
+                    kind=kind,
+                    name=name,
+                    bytes=size,
+                    private_bytes=None if shared is None else max(0, size - shared),
+                )
+                for kind, name, size in owned
+            ),
             copies=copies,
             indistinct=(),
             verification="full",

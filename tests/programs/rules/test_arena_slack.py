@@ -37,3 +37,10 @@ def test_little_slack_and_slack_of_a_rare_large_input_are_left_out() -> None:
     rare = session(shapes=[runs(99), runs(1, (999, 8))], memory=memory(slack=80 * MIB))
     peak = RunPeak(session=1, t_s=9.0, peak_rss_bytes=900 * MIB, shapes={"x": (999, 8)})
     assert findings(program(rare, peaks=(peak,), xrays=(xray(PID, slack=80 * MIB),))) == []
+
+
+def test_slack_that_forks_share_counts_once() -> None:
+    workers = [process(pid=pid, parent=PID) for pid in (11, 12)]
+    xrays = tuple(xray(pid, slack=30 * MIB, shared=20 * MIB) for pid in (11, 12))
+    (found,) = findings(program(processes=(process(), *workers), xrays=xrays))
+    assert found.bytes == 40 * MIB

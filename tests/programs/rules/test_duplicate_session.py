@@ -4,6 +4,7 @@ import pytest
 
 from memdiag.records.attribution import Backing, Copy
 from memdiag.records.run import ProgramFinding, ProgramRun
+from memdiag.reports.xray import insight
 from tests.programs.rules.records import (
     MIB,
     PID,
@@ -181,13 +182,55 @@ def test_an_xray_proves_several_sessions_of_a_process_that_is_watched() -> None:
     twice = [copy(weight, address) for weight in "ab" for address in (1, 2)]
     (found,) = detected(watched(*twice))
     assert found.bytes == 20 * MIB
-    assert "m.onnx are in process 10 up to 2 times in the same layout" in found.message
-    assert "2 arenas" in found.message
+    assert (
+        "20 MiB in process 10 are further copies of nearly all weights of m.onnx" in found.message
+    )
+    assert "up to 2 times in the same layout" in found.message
+
+
+def test_sessions_without_memory_in_arenas_are_several_by_the_weights_that_no_kernel_packs() -> (
+    None
+):
+    packed = [copy(weight, at, layout="packed", kind="packed") for weight in "ab" for at in (1, 2)]
+    biases = [copy("bias", address, size=1024) for address in (3, 4)]
+    for arenas in (0, 1):  # none in the session; it never ran
+        (found,) = detected(watched(*packed, *biases, arenas=arenas))
+        assert found.bytes == 20 * MIB + 1024
+        # Two nodes pack each weight of a single session, or two biases are equal.
+        assert detected(watched(*packed, biases[0], arenas=arenas)) == []
+        equal = [copy("bias", at, size=1024, weights=("b", "c")) for at in (3, 4)]
+        assert detected(watched(*packed, *equal, arenas=arenas)) == []
+
+
+def test_processes_have_one_finding_with_pages_that_forks_share_once() -> None:
+    twice = [copy(weight, address, private_bytes=MIB) for weight in "ab" for address in (1, 2)]
+    xrays = tuple(xray(pid, *twice, arenas=2) for pid in (11, 12))
+    workers = [process(pid=pid, parent=PID) for pid in (11, 12)]
+    (found,) = detected(program(processes=(process(), *workers), xrays=xrays))
+    assert "in processes 11, 12 are further copies" in found.message
+    assert found.bytes == 2 * 2 * MIB + 2 * 9 * MIB
+    others = [process(pid=11), process(pid=12, parent=2)]
+    (found,) = detected(program(processes=(process(), *others), xrays=xrays))
+    assert found.bytes == 2 * 20 * MIB
+
+
+def test_an_xray_of_a_process_has_the_finding_of_watch() -> None:
+    twice = [copy(weight, address) for weight in "ab" for address in (1, 2)]
+    run = watched(*twice)
+    (found,) = detected(run)
+    (text,) = insight(run.xrays[0].attribution).advice
+    evidence = "further copies of nearly all weights of m.onnx, up to 2 times in the same layout"
+    assert evidence in found.message
+    assert evidence in text
+    assert text.endswith(found.remedy)
+    once = watched(copy("a", 1), copy("b", 2))
+    assert insight(once.xrays[0].attribution).advice == ()
 
 
 def test_further_copies_alone_prove_no_session() -> None:
     twice = [copy(weight, address) for weight in "ab" for address in (1, 2)]
-    assert detected(watched(*twice, arenas=1)) == []  # packed for several nodes
+    for_nodes = [copy(w, at, layout="packed", kind="packed") for w in "ab" for at in (1, 2)]
+    assert detected(watched(*for_nodes, arenas=1)) == []
     freed = [copy(weight, 3, in_use=False) for weight in "ab"]
     assert detected(watched(copy("a", 1), copy("b", 2), *freed)) == []
     packed = [copy(weight, 4, layout="packed", kind="packed") for weight in "ab"]

@@ -1,0 +1,37 @@
+"""A sentence for the user of a program whose end memdiag delays."""
+
+from collections.abc import Callable
+from typing import Final
+
+from memdiag.programs.recorder import Recorder
+from memdiag.units import counted
+
+NOTICE_S: Final = 1.0
+"""Seconds of waiting from which on the user is told."""
+
+OnWait = Callable[[str], None]
+"""Receives a sentence that says for what memdiag waits, and how long at most."""
+
+
+class WaitNotice:
+    """Reports once that processes wait at their end for X-rays.
+
+    Args:
+        on_wait: receives the sentence.
+    """
+
+    def __init__(self, on_wait: OnWait) -> None:
+        self._on_wait = on_wait
+        self._is_given = False
+
+    def update(self, recorder: Recorder) -> None:
+        """Report it if processes have waited for `NOTICE_S`."""
+        wait = recorder.end_wait
+        if wait is None or wait.waited_s < NOTICE_S or self._is_given:
+            return
+        self._is_given = True
+        count = counted(wait.process_count, "process", "processes")
+        self._on_wait(
+            f"waiting for X-rays at the end of {count}, {wait.limit_s:.0f} s at most (--no-xray"
+            " takes none)."
+        )
