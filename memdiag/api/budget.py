@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from memdiag.budgets.baselines import (
-    Status,
+    BaselineStatus,
     baseline_entry,
     differences,
     read_baseline,
@@ -52,7 +52,7 @@ class BaselineUpdate:
     entry: BaselineEntry
     tolerance: float | None
 
-    def write(self) -> Status:
+    def write(self) -> BaselineStatus:
         """Write the entry, unless the file has about the same one; return the change.
 
         Raises:

@@ -271,7 +271,7 @@ def _record(
         onnxruntime=runs.onnxruntime,
         trim_returned_bytes=observed.trim_returned_bytes,
         varied=varied or ["none"],
-        threads=plan.callers,
+        callers=plan.callers,
         dimensions=varied_sizes(sets),
         notes=_notes(plan, inputs),
         message=observed.message,

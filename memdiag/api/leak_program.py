@@ -37,7 +37,7 @@ WARM_UP_SHARE = 0.1
 MIN_COUNTED_RUNS = 40
 """Runs from which on growth is counted by runs instead of seconds."""
 
-CALLING_THREADS = 8
+PROGRAM_THREADS = 8
 """Threads of a program that may each have a cache of freed blocks."""
 
 ENDED_BY_USER = (0, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM)
@@ -277,7 +277,7 @@ def process_growth(
     heap_bytes: tuple[int | None, ...] | None = None
     if len(memory) > warm_up:
         before, after = memory[warm_up], memory[-1]
-        least = min_growth_of_program(CALLING_THREADS, after.moment.run - before.moment.run)
+        least = min_growth_of_program(PROGRAM_THREADS, after.moment.run - before.moment.run)
         sizes, heap_bytes = growing_heap(memory, warm_up, unit, least)
         blocks = grown_blocks(before, after, sizes=sizes, contents=history.contents)
     observation = Observation(

@@ -24,7 +24,7 @@ from memdiag.attribution.intervals import Ranges
 from memdiag.errors import XrayError
 from memdiag.model.tensor_types import Array
 
-CHUNK_BYTES = 256 << 10
+READ_CHUNK_BYTES = 256 << 10
 """Small enough for a chunk to stay in the cache until it is processed. Reading alone is faster in
 larger chunks, by half at 4 MiB."""
 

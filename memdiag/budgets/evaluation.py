@@ -27,7 +27,7 @@ from memdiag.records.profile import Profile
 from memdiag.units import MIB, MIN_GROUP_GAP, format_size, two_groups
 
 MIN_NOTABLE_ERROR = 10 * MIB
-MAX_OWNERS = 4
+MAX_EXPLAINED_OWNERS = 4
 """Owners of memory in the explanation of a breach."""
 
 _IN_EVERY_PROCESS = ("python", "runtime_libraries", "other_libraries")
@@ -99,7 +99,7 @@ def judge(
 
 def _largest_owners(attribution: Attribution) -> tuple[Owner, ...]:
     of_model = [owner for owner in attribution.owners if owner.kind not in _IN_EVERY_PROCESS]
-    return tuple(sorted(of_model, key=lambda owner: -owner.bytes)[:MAX_OWNERS])
+    return tuple(sorted(of_model, key=lambda owner: -owner.bytes)[:MAX_EXPLAINED_OWNERS])
 
 
 def _spread_notes(profiles: Sequence[Profile]) -> Iterator[str]:

@@ -8,7 +8,6 @@ import termios
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import PurePath
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from memdiag.errors import UsageError
@@ -32,7 +31,7 @@ MAX_REFRESH_SHARE: Final = 0.02
 """Share of the time that may be spent on drawing: processes wait for the recorder meanwhile."""
 
 SORT_ORDERS: Final = ("tree", "memory", "growth")
-MAX_COLUMNS: Final = 512
+MAX_CHART_COLUMNS: Final = 512
 """Columns of the memory chart before two neighbours become one."""
 
 COLUMN_S: Final = 0.1
@@ -42,7 +41,7 @@ CHART_ROWS: Final = 6
 MIN_HEIGHT: Final = 20
 """Rows of a terminal that is high enough for the chart."""
 
-MAX_OWNERS: Final = 4
+MAX_LISTED_OWNERS: Final = 4
 """Owners of memory that are listed for an X-ray."""
 
 DETAIL_INDENT: Final = 11
@@ -73,7 +72,7 @@ class MemoryHistory:
 
     def add(self, now_s: float, rss_bytes: int) -> None:
         """Add the memory at `now_s`, which is not before that of the last call."""
-        while now_s >= MAX_COLUMNS * self.column_s:
+        while now_s >= MAX_CHART_COLUMNS * self.column_s:
             self.columns = [
                 max(self.columns[index : index + 2]) for index in range(0, len(self.columns), 2)
             ]
@@ -141,12 +140,7 @@ class LiveView(AbstractContextManager["LiveView"]):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
         if self._failure is not None and not isinstance(self._failure, OSError):
             print(f"memdiag: the live view ended: {self._failure!r}", file=sys.stderr)
@@ -343,7 +337,7 @@ def session_state(session: RecordedSession, now_s: float) -> str:
 
 def xray_state(xray: ProcessXray) -> str:
     """Return the largest owners in an X-ray."""
-    owners = owner_sizes(xray.attribution.owners)[:MAX_OWNERS]
+    owners = owner_sizes(xray.attribution.owners)[:MAX_LISTED_OWNERS]
     listed = ", ".join(f"{label} {format_size(size)}" for label, size in owners)
     return f"X-ray at {format_duration(xray.t_s)}: {listed}"
 

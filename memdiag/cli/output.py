@@ -18,7 +18,7 @@ from memdiag.records.inventory import Inventory
 from memdiag.records.schemas import Reported
 from memdiag.reports import report_of
 from memdiag.reports.page import Plotly
-from memdiag.reports.picture import Kind
+from memdiag.reports.picture import PictureFormat
 from memdiag.runner.temporary import remove_stale
 
 _JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -182,7 +182,7 @@ def show_history(history: History, figure: str) -> None:
     history_report.show(history, figure, Console(highlight=False))
 
 
-def picture_kind(path: Path) -> Kind:
+def picture_kind(path: Path) -> PictureFormat:
     """Return the format of the picture `path`: SVG for ``.svg``, else PNG."""
     return "svg" if path.suffix.lower() == ".svg" else "png"
 

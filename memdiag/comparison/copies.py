@@ -16,7 +16,7 @@ _PHASES_BY_STEP: dict[str, PhaseName] = {
     "prepack": "prepack",
     "kernel": "first_run",
 }
-MAX_WEIGHTS = 20
+MAX_COPIED_WEIGHTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,7 @@ def _grouped(
                 from_=labels[0],
                 to=labels[1],
                 kind=kind,
-                weights=tuple(names)[:MAX_WEIGHTS],
+                weights=tuple(names)[:MAX_COPIED_WEIGHTS],
                 count=sign * sum(abs(copy.count) for copy in group),
                 bytes=sum(copy.bytes for copy in group),
                 made_by=group[0].made_by,

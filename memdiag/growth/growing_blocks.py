@@ -16,7 +16,7 @@ from memdiag.records.weights import qualified_name
 MAX_SIZES = 12
 """Sizes of blocks in a record."""
 
-MIN_SHARE = 0.01
+MIN_BLOCKS_SHARE = 0.01
 """Share of all growth below which a size of blocks is left out."""
 
 _MAX_EXAMINED = 4096  # blocks of a size whose content is compared
@@ -136,7 +136,7 @@ def grown_blocks(
         if count > before.block_counts.get(size, 0) and (size in sizes or not sizes)
     }
     total = sum(size * count for size, count in grown.items())
-    largest = [size for size in grown if size * grown[size] >= MIN_SHARE * total]
+    largest = [size for size in grown if size * grown[size] >= MIN_BLOCKS_SHARE * total]
     largest.sort(key=lambda size: -size * grown[size])
     return tuple(
         GrowingBlocks(

@@ -22,7 +22,7 @@ from memdiag.records.base import Record
 from memdiag.records.codec import encode
 from memdiag.records.growth import Growth
 
-CALLING_THREADS = 2
+FUNCTION_THREADS = 2
 """Threads that may have a cache of freed blocks: the one that calls, and one more."""
 
 
@@ -85,7 +85,7 @@ def _growth(
 ) -> Growth:
     """Return the growth by moments after the first call, after the warm-up, and until the end."""
     before, after = memory[1], memory[-1]
-    least = min_growth_of_program(CALLING_THREADS, after.moment.run - before.moment.run)
+    least = min_growth_of_program(FUNCTION_THREADS, after.moment.run - before.moment.run)
     heap = growing_heap(memory, 1, "run", least)
     blocks = grown_blocks(before, after, sizes=heap.sizes, contents=contents)
     observation = Observation(

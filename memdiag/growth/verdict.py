@@ -36,7 +36,7 @@ MAX_LATE_GROWTH_SHARE = 0.1
 """Growth has ended if the last third of the moments has at most this share of it."""
 
 MIN_EARLIER_VALUES = 40
-MIN_KEPT_SHARE = 0.5
+MIN_ALIVE_SHARE = 0.5
 """A program keeps its values if this share of those of earlier runs is alive, of at least 40."""
 
 MIN_MORE_SESSIONS = 10
@@ -218,7 +218,7 @@ def kept_values(alive: Mapping[str, tuple[int, int]], blocks: Sequence[GrowingBl
     kept = [
         name
         for name, (count, earlier) in alive.items()
-        if earlier >= MIN_EARLIER_VALUES and count >= MIN_KEPT_SHARE * earlier
+        if earlier >= MIN_EARLIER_VALUES and count >= MIN_ALIVE_SHARE * earlier
     ]
     if kept:
         # Whoever keeps an output may keep the input for the same reason; the output tells more.

@@ -17,7 +17,7 @@ SAMPLES = 16_000
 VIDEO_FRAMES = 16
 MELS = 80
 
-MAX_STEPS = 200
+MAX_FOLLOWED_USES = 200
 """An input is followed through at most this many uses to find the operators that need a size."""
 
 _BATCH = {"batch", "batchsize", "bs"}
@@ -294,11 +294,11 @@ def _operator_roles(scope: Scope, name: str, rank: int) -> dict[int, Role]:
     pending: list[tuple[Scope, str, tuple[int | None, ...]]] = [(scope, name, tuple(range(rank)))]
     seen = {(scope, name)}
     steps = 0
-    while pending and steps < MAX_STEPS:
+    while pending and steps < MAX_FOLLOWED_USES:
         here, value, layout = pending.pop()
         for use in here.uses(value):
             steps += 1
-            if steps >= MAX_STEPS:
+            if steps >= MAX_FOLLOWED_USES:
                 break
             for position, role in _required(use, layout):
                 at = layout[position] if 0 <= position < len(layout) else None

@@ -9,7 +9,6 @@ https://protobuf.dev/programming-guides/encoding/ and onnx.proto for the field n
 
 import mmap
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Final, Literal, NamedTuple, NoReturn, Self
 
 from memdiag.errors import ModelError
@@ -218,12 +217,7 @@ class _NamedMessage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, _DamageError):
             error.in_graph = error.in_graph or self._kind != "model" or _GRAPH in self.seen
             error.subject = error.subject or self._subject()

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from memdiag.attribution.address_space import Region, read_address_space
-from memdiag.attribution.process_memory import CHUNK_BYTES, ProcessMemory
+from memdiag.attribution.process_memory import READ_CHUNK_BYTES, ProcessMemory
 from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
 from memdiag.records.attribution import Attribution
@@ -206,7 +206,7 @@ def _paths_in_memory(pid: int, regions: Sequence[Region], folder: Path) -> list[
     """Return the paths of models among the strings in writable memory, relative to `folder`."""
     found: dict[Path, None] = {}
     left = MAX_PATH_SEARCH_BYTES
-    buffer = np.empty(CHUNK_BYTES, np.uint8)
+    buffer = np.empty(READ_CHUNK_BYTES, np.uint8)
     with ProcessMemory(pid) as memory:
         for region in sorted(regions, key=lambda region: region.path != "[heap]"):
             if not region.permissions.startswith("rw") or region.path.startswith("/"):

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from memdiag.records.run import ProgramRun, ProgramSession
-from memdiag.units import format_size, some_of
+from memdiag.units import counted, format_size, some_of
 
 K = TypeVar("K", bound=Hashable)
 
@@ -64,6 +64,23 @@ def process_ids(sessions: Iterable[ProgramSession]) -> str:
     """Return ``process 12``, or ``processes 12, 13, 14 and 5 more``."""
     pids = list(dict.fromkeys(str(session.pid) for session in sessions))
     return f"process{'es' if len(pids) > 1 else ''} {some_of(pids)}"
+
+
+def same_model_and_line(sessions: Iterable[ProgramSession]) -> list[list[ProgramSession]]:
+    """Return the sessions of the same model that the same line created together."""
+    return grouped(sessions, lambda each: (each.model_key, each.created_at))
+
+
+def described_sessions(sessions: Sequence[ProgramSession]) -> str:
+    """Return ``2 sessions of a.onnx, created at app.py:7 in process 12`` for `sessions` of a line.
+
+    The sessions have the same model and were created by the same line.
+    """
+    first = sessions[0]
+    return (
+        f"{counted(len(sessions), 'session')} of {model_name(first)}, created at {place(first)} in"
+        f" {process_ids(sessions)}"
+    )
 
 
 def numbers(sessions: Iterable[ProgramSession]) -> tuple[int, ...]:

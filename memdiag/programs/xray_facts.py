@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 from memdiag.records.attribution import Copy, OwnerKind
 from memdiag.records.run import ProcessXray, ProgramRun, ProgramSession
-from memdiag.units import some_of
+from memdiag.units import MIB, some_of
+
+MIN_OWNER_BYTES = 16 * MIB
+MIN_OWNER_SHARE = 0.1
 
 
 class ModelKey(NamedTuple):
@@ -29,9 +32,25 @@ def unrecorded_xrays(run: ProgramRun) -> list[ProcessXray]:
 
 
 def owned_bytes(xray: ProcessXray, kind: OwnerKind, name: str | None = None) -> int:
-    """Return the resident bytes of the owners of `kind`; with `name`, of those of that name."""
+    """Return the resident bytes of the owners of `kind`, or of those named `name`."""
     owners = xray.attribution.owners
     return sum(each.bytes for each in owners if each.kind == kind and name in (None, each.name))
+
+
+def large_owners(
+    run: ProgramRun, kind: OwnerKind, name: str | None = None
+) -> list[tuple[ProcessXray, int]]:
+    """Return the last X-ray of each process in which the owners of `kind` take much memory.
+
+    Much is at least `MIN_OWNER_BYTES` and `MIN_OWNER_SHARE` of the process's memory. Each X-ray
+    comes with the resident bytes of the owners; with `name`, of the owners of that name.
+    """
+    return [
+        (xray, size)
+        for xray in last_xrays(run)
+        if (size := owned_bytes(xray, kind, name)) >= MIN_OWNER_BYTES
+        and size >= MIN_OWNER_SHARE * xray.attribution.resident_bytes
+    ]
 
 
 def weight_copies(xray: ProcessXray) -> dict[ModelKey, list[Copy]]:

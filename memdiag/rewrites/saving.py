@@ -19,7 +19,7 @@ from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
 
 from memdiag.errors import ReportError, UsageError
-from memdiag.rewrites.model_editor import ModelEditor, Storage, tensors
+from memdiag.rewrites.model_editor import ModelEditor, TargetStorage, tensors
 from memdiag.rewrites.weights import FileRange
 from memdiag.runner.temporary import own_prefix
 
@@ -38,7 +38,7 @@ _MIN_EXTERNAL_BYTES = 1 << 16
 """New weights of at least this size become external data as well."""
 
 
-def save(editor: ModelEditor, path: Path, storage: Storage) -> tuple[Path, ...]:
+def save(editor: ModelEditor, path: Path, storage: TargetStorage) -> tuple[Path, ...]:
     """Write the model to `path` and return the files written, the model first.
 
     Files at `path` and of its external data are replaced; `ModelWriter` refuses targets that are

@@ -1,16 +1,16 @@
 """Run a model in a child process and measure the child: phases, spans, samples, runs, outcome."""
 
 import array
-import gc
 import re
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from memdiag.garbage import collection_disabled
 from memdiag.records.profile import (
     Memory,
     Outcome,
@@ -165,18 +165,6 @@ def measure(
     return MeasuredRun(job, observer=observer, on_progress=on_progress).run()
 
 
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Turn off the collection of garbage, which would be a gap in the samples."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 class _EndOfMeasurement(Exception):
     """Raised when the measurement ends; the status and the message are set before."""
 
@@ -241,7 +229,8 @@ class MeasuredRun:
         Raises:
             MeasurementError: the child's interpreter cannot be started.
         """
-        with _no_garbage_collection(), Child(self._job, self._job.message()) as self._child:
+        # A collection of garbage would be a gap in the samples.
+        with collection_disabled(), Child(self._job, self._job.message()) as self._child:
             try:
                 self._start_observing()
                 try:

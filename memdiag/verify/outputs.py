@@ -12,7 +12,7 @@ from memdiag.model.tensor_types import Array
 SavedOutputs = Mapping[str, Sequence[Path]]
 """The files of a model's outputs, by name."""
 
-MAX_ROUNDING = 1e-3
+MAX_RUN_TO_RUN_ROUNDING = 1e-3
 """Outputs that differ by more between two runs of one session are random, not rounded."""
 
 _MIN_REDUCTION = 64
@@ -92,7 +92,7 @@ def unstable_outputs(
         difference.output
         for before, after in zip(first, second, strict=True)
         for difference in compare_outputs(before, after)
-        if difference.relative > MAX_ROUNDING
+        if difference.relative > MAX_RUN_TO_RUN_ROUNDING
     )
 
 

@@ -4,7 +4,13 @@ from typing import Any
 
 import msgspec
 
-from memdiag.records.attribution import ATTRIBUTION_SCHEMA, Arena, Attribution, Owner, ScanTiming
+from memdiag.records.attribution import (
+    ATTRIBUTION_SCHEMA,
+    ArenaUsage,
+    Attribution,
+    Owner,
+    ScanTiming,
+)
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Environment, Memory, Phase, Samples
 from memdiag.records.run import (
@@ -143,7 +149,7 @@ def process(pid: int, *sizes: int, parent: int = 1, **changes: Any) -> ProgramPr
     return ProgramProcess(**(fields | changes))
 
 
-def xray(pid: int, *arenas: Arena, used: int = 2, slack: int = 40) -> ProcessXray:
+def xray(pid: int, *arenas: ArenaUsage, used: int = 2, slack: int = 40) -> ProcessXray:
     """Return an X-ray of 200 MiB."""
     sizes = {"original": 40, "in use": used, "slack": slack, "objects": 158 - used - slack}
     kinds: Any = ("weights", "arena", "arena", "python")
@@ -251,8 +257,8 @@ def server() -> ProgramRun:
             RunPeak(session=1, t_s=4.5, peak_rss_bytes=210 * MIB, shapes={"x": (1, 3, 640, 640)}),
         ),
         xrays=(
-            xray(100, Arena(session=1, used_bytes=MIB, slack_bytes=30 * MIB)),
-            xray(101, Arena(session=4, used_bytes=MIB, slack_bytes=100 * MIB)),
+            xray(100, ArenaUsage(session=1, used_bytes=MIB, slack_bytes=30 * MIB)),
+            xray(101, ArenaUsage(session=4, used_bytes=MIB, slack_bytes=100 * MIB)),
         ),
         findings=(
             ProgramFinding(

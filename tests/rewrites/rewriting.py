@@ -20,7 +20,7 @@ from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import runtime
 from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
-from memdiag.rewrites.model_editor import ModelEditor, Storage, tensors
+from memdiag.rewrites.model_editor import ModelEditor, TargetStorage, tensors
 from memdiag.rewrites.saving import save
 from memdiag.runner.job import Feed, Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
@@ -67,7 +67,7 @@ def rewrite(
     of: Finding,
     folder: Path,
     *,
-    storage: Storage | None = "embedded",
+    storage: TargetStorage | None = "embedded",
     overridable: bool = False,
 ) -> Path:
     """Return the rewritten model, saved in `folder`; `model` becomes ``original.onnx`` there.

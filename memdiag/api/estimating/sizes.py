@@ -13,7 +13,7 @@ from memdiag.model.dimensions import Axis, axes_of, choose_sizes, is_expression
 from memdiag.model.model_file import ModelFile
 from memdiag.records.dimension import Dimension
 
-MAX_STEPS = 8
+MAX_SIZES = 8
 """Sizes of a dimension into which a range is divided at most."""
 
 MAX_POINTS = 64
@@ -136,7 +136,7 @@ def _steps_of_ranges(ranges: Mapping[str, tuple[int, int]], others: int) -> dict
 
     `others` is the number of combinations of the dimensions without a range.
     """
-    for most in range(MAX_STEPS, 2, -1):
+    for most in range(MAX_SIZES, 2, -1):
         steps = {name: size_steps(*ends, most) for name, ends in ranges.items()}
         if others * prod(map(len, steps.values())) <= MAX_POINTS:
             return steps

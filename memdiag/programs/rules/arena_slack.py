@@ -29,7 +29,6 @@ Less than 16 MiB, or less than a tenth of the process's memory; slack of a rare 
 
 from collections.abc import Iterator
 
-from memdiag.programs.rules import rare_large_input
 from memdiag.programs.session_facts import (
     SHRINKAGE_CODE,
     model_name,
@@ -37,10 +36,12 @@ from memdiag.programs.session_facts import (
     reserved_text,
     slack_bytes,
 )
-from memdiag.programs.xray_facts import last_xrays, listed_processes, owned_bytes, sessions_in
+from memdiag.programs.session_patterns import rare_large_inputs
+from memdiag.programs.xray_facts import large_owners, listed_processes, sessions_in
+from memdiag.records.attribution import ARENA_SLACK
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
-from memdiag.units import MIB, format_size, some_of
+from memdiag.units import format_size, some_of
 
 RULE = Rule(
     code="MD709",
@@ -48,20 +49,15 @@ RULE = Rule(
     summary="The arenas of sessions keep memory that is free",
     needs_sessions=False,
 )
-_MIN_BYTES = 16 * MIB
-_MIN_SHARE = 0.1
 
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for all processes whose arenas have much slack."""
-    rare = {number for found in rare_large_input.detect(run) for number in found.sessions}
-    explained = {session.pid for session in run.sessions if session.number in rare}
+    explained = {rare.session.pid for rare in rare_large_inputs(run)}
     found = [
         (xray, size)
-        for xray in last_xrays(run)
+        for xray, size in large_owners(run, "arena", ARENA_SLACK)
         if xray.pid not in explained
-        and (size := owned_bytes(xray, "arena", "slack")) >= _MIN_BYTES
-        and size >= _MIN_SHARE * xray.attribution.resident_bytes
     ]
     if not found:
         return

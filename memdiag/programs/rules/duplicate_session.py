@@ -37,7 +37,6 @@ the same layout, and more arenas than models.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from memdiag.programs.rules.session_per_call import sessions_per_call
 from memdiag.programs.session_facts import (
     alive_together,
     created_sessions,
@@ -50,6 +49,7 @@ from memdiag.programs.session_facts import (
     sharing_advice,
     size_text,
 )
+from memdiag.programs.session_patterns import sessions_per_call
 from memdiag.programs.xray_facts import is_private, same_form, unrecorded_xrays, weight_copies
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule

@@ -34,10 +34,10 @@ and allocators other than that of glibc, whose freed blocks the X-ray does not i
 from collections.abc import Iterator
 
 from memdiag.programs.session_facts import numbers
-from memdiag.programs.xray_facts import last_xrays, listed_processes, owned_bytes, sessions_in
+from memdiag.programs.xray_facts import large_owners, listed_processes, sessions_in
 from memdiag.records.run import ProgramFinding, ProgramRun
 from memdiag.rules.rule import Rule
-from memdiag.units import MIB, format_size
+from memdiag.units import format_size
 
 RULE = Rule(
     code="MD710",
@@ -45,18 +45,11 @@ RULE = Rule(
     summary="malloc keeps memory that the program has freed",
     needs_sessions=False,
 )
-_MIN_BYTES = 16 * MIB
-_MIN_SHARE = 0.1
 
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for all processes in which malloc retains much."""
-    found = [
-        (xray, size)
-        for xray in last_xrays(run)
-        if (size := owned_bytes(xray, "allocator_retained")) >= _MIN_BYTES
-        and size >= _MIN_SHARE * xray.attribution.resident_bytes
-    ]
+    found = large_owners(run, "allocator_retained")
     if not found:
         return
     xrays, sizes = zip(*found, strict=True)

@@ -14,7 +14,7 @@ from memdiag.units import counted, format_duration, format_limit, format_size
 BEFORE = "Python, numpy and onnxruntime before the session"
 
 
-class Headline(NamedTuple):
+class EstimateHeadline(NamedTuple):
     """The answer.
 
     Attributes:
@@ -36,7 +36,7 @@ class Headline(NamedTuple):
         return f"{self.model} {self.first}"
 
 
-def estimate_headline(estimate: Estimate) -> Headline:
+def estimate_headline(estimate: Estimate) -> EstimateHeadline:
     """Return the answer of `estimate` at its first point."""
     point, base = estimate.point, estimate.baseline_bytes or 0
     peak, steady = format_size(point.peak_bytes + base), format_size(point.steady_bytes + base)
@@ -51,7 +51,7 @@ def estimate_headline(estimate: Estimate) -> Headline:
     first = ", ".join(
         part for part in (need, sizes, f"under onnxruntime {plain(estimate.onnxruntime)}") if part
     )
-    return Headline(
+    return EstimateHeadline(
         model=model_file(estimate.model),
         first=f"{first}: {how}.",
         second=" ".join(filter(None, (_process(estimate), _malloc(estimate), _points(estimate)))),

@@ -32,7 +32,7 @@ TERM_COLORS: dict[str, str] = {
 MAX_LIVE = 8
 """Tensors that a terminal and Markdown list."""
 
-MAX_COLUMNS = 6
+MAX_GRID_COLUMNS = 6
 """Sizes of the second dimension for which points of two dimensions are a grid on a terminal."""
 
 MAX_NAME = 40
@@ -164,7 +164,7 @@ def point_grid(estimate: Estimate) -> Table | None:
     rows = sorted({point.dims[first] for point in estimate.points})
     columns = sorted({point.dims[second] for point in estimate.points})
     found = {(point.dims[first], point.dims[second]): point for point in estimate.points}
-    if len(columns) > MAX_COLUMNS:
+    if len(columns) > MAX_GRID_COLUMNS:
         return None
     return Table(
         columns=(

@@ -103,4 +103,4 @@ def _varied(growth: Growth) -> str:
 
 
 def _callers(growth: Growth) -> str:
-    return f"{growth.threads} calls at once" if growth.threads > 1 else ""
+    return f"{growth.callers} calls at once" if growth.callers > 1 else ""

@@ -34,7 +34,7 @@ MIN_PSS_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
+class RunHeadline:
     """The answer.
 
     Attributes:
@@ -59,7 +59,7 @@ MIN_END_XRAYS_S = 0.1
 """Seconds of X-rays that are stated."""
 
 
-def run_headline(run: ProgramRun) -> Headline:
+def run_headline(run: ProgramRun) -> RunHeadline:
     """Return the headline of `run`."""
     pss = pss_near_peak(run)
     shared = ""
@@ -75,7 +75,7 @@ def run_headline(run: ProgramRun) -> Headline:
         )
     version = run.environment.onnxruntime
     cpus = counted(run.environment.cpu_count, "CPU")
-    return Headline(
+    return RunHeadline(
         program=shortened(command_text(run.command), 120) or "program",
         first=" ".join((_answer(run, pss), _counts(run))).strip(),
         second=" ".join(filter(None, (_ending(run), shared))),

@@ -42,7 +42,7 @@ _COMMAND_WIDTH = 50
 _MAX_NUMBERS = 11
 _MIN_WHOLE_BYTES = 10 * MIB
 
-MIN_SHARE = 0.1
+MIN_OWN_LINE_SHARE = 0.1
 ALIKE = 1.1
 """Processes without sessions are one line if all have less than this share of the largest peak, or
 if their peaks differ by about this ratio at most."""
@@ -129,7 +129,7 @@ def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterato
 def _size_class(process: ProgramProcess, run: ProgramRun) -> int:
     """Return a number that is equal for processes of about the same peak; 0 for small ones."""
     largest = max(each.peak_rss_bytes for each in run.processes)
-    if process.peak_rss_bytes < MIN_SHARE * largest:
+    if process.peak_rss_bytes < MIN_OWN_LINE_SHARE * largest:
         return 0
     return round(math.log(max(1, process.peak_rss_bytes), ALIKE))
 

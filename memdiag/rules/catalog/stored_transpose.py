@@ -36,7 +36,7 @@ from memdiag.ort.session_constants import LoadedWeight
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
-from memdiag.rules.equal_weights import MIN_BYTES, direct_reader_names, is_listed_by_name
+from memdiag.rules.equal_weights import MIN_EQUAL_BYTES, direct_reader_names, is_listed_by_name
 from memdiag.rules.expected_copies import expected_copies
 from memdiag.rules.rule import Rule
 from memdiag.units import format_size
@@ -66,7 +66,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     candidates = [
         weight
         for weight in ctx.model.weights
-        if weight.nbytes >= MIN_BYTES
+        if weight.nbytes >= MIN_EQUAL_BYTES
         and weight.origin != "attribute"
         and ctx.graphs.scopes(weight)
         and weight not in repeated

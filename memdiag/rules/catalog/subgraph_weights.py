@@ -45,7 +45,7 @@ from memdiag.ort.session_memory import subgraph_depth
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.equal_weights import (
-    MIN_BYTES,
+    MIN_EQUAL_BYTES,
     is_in_branches,
     is_listed_by_name,
     mergeable_groups,
@@ -84,7 +84,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         copies = sum(
             (loaded.stale_copies + loaded.is_kept) * loaded.weight.nbytes for loaded in costly
         )
-        if copies >= MIN_BYTES:
+        if copies >= MIN_EQUAL_BYTES:
             costly.sort(key=lambda loaded: -loaded.weight.nbytes)
             yield _finding(ctx, scope, node, costly)
 

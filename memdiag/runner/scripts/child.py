@@ -40,7 +40,7 @@ SEVERITY_WARNING = 2
 SEVERITY_FATAL = 4
 EVENT_MARK = b"\x1ememdiag "
 MAX_EVENT_BYTES = 4096  # PIPE_BUF of Linux: a write up to this size is atomic
-MAX_MESSAGE = 2000
+MAX_ERROR_MESSAGE = 2000
 NOT_IN_NUMPY = re.compile(r"tensor\((bfloat16|float[468]\w+|u?int[24])\)")
 SHARED: list[Any] = []  # keeps values alive that sessions use without a reference
 
@@ -334,7 +334,7 @@ def main() -> None:
         channel.step("end")
     except Exception as error:
         channel.step(
-            "error", stage=stage, kind=type(error).__name__, message=str(error)[:MAX_MESSAGE]
+            "error", stage=stage, kind=type(error).__name__, message=str(error)[:MAX_ERROR_MESSAGE]
         )
         os._exit(1)
     # Tearing the session down would only take time: the kernel frees it all.

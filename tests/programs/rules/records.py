@@ -8,7 +8,7 @@ import msgspec
 from memdiag.programs.rules import detectors
 from memdiag.records.attribution import (
     ATTRIBUTION_SCHEMA,
-    Arena,
+    ArenaUsage,
     Attribution,
     Backing,
     Copy,
@@ -202,7 +202,7 @@ def xray(
             ),
             models=(SearchedModel(name="m.onnx", weight_bytes=WEIGHTS),),
             arenas=(
-                Arena(
+                ArenaUsage(
                     session=None,
                     used_bytes=0,
                     slack_bytes=slack if reserved is None else reserved,
