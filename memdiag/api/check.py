@@ -173,12 +173,12 @@ def find_waste(
             found = list(detector.detect(ctx))
             model.release()
         except ModelError as error:  # its file changed, or is damaged in a part read only now
-            ctx.notes.append(f"rule {detector.rule.name} could not examine this model: {error}")
+            ctx.notes.append(f"rule {detector.rule.name} could not check this model: {error}")
         except Exception as error:  # a defect of one rule must not lose the others, or a profile
             reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
             ctx.notes.append(
-                f"rule {detector.rule.name} failed on this model, which is a defect of memdiag's;"
-                f" please report it ({reason})"
+                f"rule {detector.rule.name} failed on this model, which is a defect of memdiag."
+                f" Please report it ({reason})"
             )
         else:
             findings += filter(selection.keeps, found)

@@ -49,7 +49,7 @@ class ChildRelease:
         self.failure: str | None = None
         self._before: KindRanges | None = None
 
-    def examine(self, moment: XrayMoment) -> None:
+    def read_memory(self, moment: XrayMoment) -> None:
         """Read the memory of the child at the baseline and at the release."""
         try:
             match moment:

@@ -16,7 +16,7 @@ from memdiag.errors import UsageError
 from memdiag.programs.assemble import assemble_run
 from memdiag.programs.control import control_file
 from memdiag.programs.interrupt import Interrupt
-from memdiag.programs.open_files import most_open_files
+from memdiag.programs.open_files import max_open_files
 from memdiag.programs.recorder import Recorder, RunPause
 from memdiag.records.run import ProgramRun
 
@@ -32,7 +32,7 @@ def run(
     program_output_folder: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Recorder], None] | None = None,
 ) -> ProgramRun:
-    """Run the program `command` and return what was recorded of it.
+    """Run the program `command` and return its recording.
 
     >>> run = memdiag.run(["python", "app.py"])
     >>> run.write_reports("out")
@@ -96,7 +96,7 @@ def run_program(
             raise UsageError(f"{words[0]}: cannot be started ({error.strerror}).") from error
         interrupt = Interrupt(process.pid)
 
-        with _SignalPassing(process, recorder) as signals, most_open_files():
+        with _SignalPassing(process, recorder) as signals, max_open_files():
 
             def has_ended() -> bool:
                 if signals.has_process_ended():
@@ -170,10 +170,11 @@ def _other_threads_block(numbers: Collection[int]) -> bool:
 class _SignalPassing:
     """Passes signals that were sent to this process on to the program, whose end it waits for.
 
-    A terminal sends its signals, such as that of Ctrl-C, to all processes of the foreground: the
+    A terminal sends its signals, such as SIGINT by Ctrl-C, to all processes of the foreground: the
     program has them already. They come from the kernel (`si_code`), and others from a process.
 
-    A signal that a process sends to the whole group cannot be told from one to this process alone.
+    A signal that a process sends to the whole group cannot be distinguished from a signal to this
+    process alone.
 
     Used as a context manager, within which the signals are blocked in this thread. Where another
     thread does not block them, or the system does not report who sent a signal, signals that may

@@ -37,7 +37,7 @@ def session_arenas(
     memory: ProcessMemory,
     heap: Heap,
 ) -> dict[int, int]:
-    """Return the index in `arenas` by index in `sessions`, as far as it can be told.
+    """Return the index in `arenas` by index in `sessions`, as far as it is known.
 
     Args:
         sessions: addresses of the sessions' C++ objects.
@@ -59,16 +59,16 @@ def session_arenas(
     # A session that has not run has an arena without a region, which is not among `arenas`: its
     # object is recognised by the size of its block.
     sizes = {pointers.size_of(block) for block in arena_blocks}
-    most = 0
+    max_reached = 0
     candidates: list[dict[int, int]] = []
     for path in paths:
         ends = [pointers.follow(block, path) for block in session_blocks]
         reached = [end for end in ends if end >= 0 and pointers.size_of(end) in sizes]
         # No two sessions have the same arena, unless the program has registered one for all.
-        if len(set(reached)) < len(reached) or len(reached) < most:
+        if len(set(reached)) < len(reached) or len(reached) < max_reached:
             continue
-        if len(reached) > most:
-            most, candidates = len(reached), []
+        if len(reached) > max_reached:
+            max_reached, candidates = len(reached), []
         index = {block: arena for arena, block in enumerate(arena_blocks)}
         candidates.append({session: index.get(end, -1) for session, end in enumerate(ends)})
     # Several paths lead to the same arenas: the map of allocators has several ways to an entry.

@@ -40,7 +40,7 @@ _DEFAULTS: dict[str, Any] = {
     "pinned": True,
 }
 _NOT_IN_NAME = ("python", *(each.name for each in fields(Limits)))
-"""Options that do not change what is measured."""
+"""Options that do not change the measured figures."""
 
 MAX_NAME = 100
 

@@ -252,9 +252,9 @@ def _notes(
         yield f"the baseline has {name}, which this run did not distinguish"
     for name in ("peak", "steady"):
         if name in before and name in figures:
-            saved = before[name] - figures[name]
+            saving_bytes = before[name] - figures[name]
             if before[name] > max_figure(name, figures[name], budget.tolerance):
                 yield (
-                    f"{name} is {format_size(saved)} below the baseline, which may be updated"
-                    f" ({update_option})"
+                    f"{name} is {format_size(saving_bytes)} below the baseline, which may be"
+                    f" updated ({update_option})"
                 )

@@ -109,7 +109,7 @@ def explain_peak(
             or abs(peaks[1] - peaks[0] - size) > max(tolerance, MAX_PEAK_ERROR * abs(size))
         ):
             return (
-                f"the peak of {after.label} is in {new.peak_phase}, that of {before.label} in"
+                f"the peak of {after.label} is in {new.peak_phase}, the peak of {before.label} in"
                 f" {old.peak_phase}"
             )
     if not _has_xrays(before, after):

@@ -85,7 +85,7 @@ def in_words(change: CopyChange) -> str:
     if change.kind == "original":
         return f"{column} keeps {weight} as it is{more}"
     if change.kind == "fused":
-        return f"{column} keeps what was computed from {weight}{more}"
+        return f"{column} keeps results computed from {weight}{more}"
     maker = f", made by {change.made_by}" if change.made_by else ""
     return f"{column} has a {change.kind} copy of {weight}{maker}{more}"
 

@@ -27,7 +27,7 @@ TABLE = Path(optimizers.__file__).absolute()
 """The file with the optimizers, which the child loads by its path."""
 
 ALL = "all"
-"""Stands for all optimizers."""
+"""The name for all optimizers."""
 
 MAX_SINGLE_FILE_BYTES = 1 << 30
 """Larger models are written with their weights in a file beside them."""
@@ -56,7 +56,7 @@ class OptimizerResult:
 
 
 def choose_optimizers(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of optimizers without repetition; `ALL` stands for every one.
+    """Return the names of optimizers without repetition; `ALL` means every optimizer.
 
     Raises:
         UsageError: there is no such optimizer; the message lists the optimizers.
@@ -144,7 +144,7 @@ def run_optimizer(
         return _ended(code, child.log.tail)
     if answer.name == "error":
         return OptimizerResult(
-            status="failed", message=_shortened(f"the optimizer says: {answer.fields['message']}")
+            status="failed", message=_shortened(f"the optimizer failed: {answer.fields['message']}")
         )
     run = OptimizerRun(
         version=str(answer.fields["version"]),

@@ -46,7 +46,7 @@ class BuiltModel:
         kept_bytes: bytes of its weights in these files.
         disk_bytes: size of all files that it needs.
         digest: hash of the written files.
-        newer: what it declares that needs a newer runtime than the original; None if nothing.
+        newer: the declared version that needs a newer runtime than the original; None if none does.
         oldest: the oldest release that can load it.
     """
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from memdiag.growth.verdict import Observation, grown_bytes, judge
+from memdiag.growth.observation import Observation
+from memdiag.growth.verdict import grown_bytes, judge
 from memdiag.growth.wording import advice, sentence
 from memdiag.records.growth import Growth, Moment, RunSample, Varied
 from memdiag.thinning import thin

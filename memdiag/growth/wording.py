@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from memdiag.growth.verdict import GrowthJudgement, Observation, grown_bytes, grows_after_warm_up
+from memdiag.growth.observation import Observation
+from memdiag.growth.verdict import GrowthJudgement, grown_bytes, grows_after_warm_up
 from memdiag.records.growth import GrowingBlocks, GrowingOwner, Moment, Slope, Unit
 from memdiag.units import GIB, counted, format_duration, format_size
 

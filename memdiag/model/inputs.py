@@ -105,7 +105,7 @@ class InputPlan(Record, frozen=True, kw_only=True):
     def bits_type(self) -> int | None:
         """`element_type` if numpy has no such type, else None.
 
-        The array then has the bits of the elements, and the runtime must be told the type.
+        The array then has the bits of the elements, and the type must be passed to the runtime.
         """
         return None if ELEMENT_TYPES[self.element_type].native else self.element_type
 

@@ -87,7 +87,7 @@ def with_guess_note(attribution: Attribution, are_used: Sequence[bool]) -> Attri
 
     Args:
         attribution: the X-ray.
-        are_used: which of its models the process uses, as far as its files tell.
+        are_used: which of its models the process uses, as far as its open files show.
     """
     note = "no model was given, and none was found; name it with --model to identify its weights"
     if attribution.models:
@@ -116,13 +116,13 @@ def with_guess_note(attribution: Attribution, are_used: Sequence[bool]) -> Attri
 def named_models(attribution: Attribution, are_used: Sequence[bool]) -> frozenset[int]:
     """Return the indices of the models that are only named in the memory of the process.
 
-    No file tells that the process uses them, and all of their weights there, if any, are weights
+    No file shows that the process uses them, and all of their weights there, if any, are weights
     of a model that it uses: an optimized model in the folder of the original has some. Without a
     model that it uses there are none.
 
     Args:
         attribution: the X-ray.
-        are_used: which of its models the process uses, as far as its files tell.
+        are_used: which of its models the process uses, as far as its open files show.
     """
     proven = set(proven_models(attribution))
     models = enumerate(zip(attribution.models, are_used, strict=True))
@@ -136,7 +136,7 @@ def named_models(attribution: Attribution, are_used: Sequence[bool]) -> frozense
 
 
 def _without_models(attribution: Attribution, left_out: Set[int]) -> Attribution:
-    """Return `attribution` without models whose weights are those of others, too."""
+    """Return `attribution` without models whose weights are all weights of other models too."""
     kept = [index for index in range(len(attribution.models)) if index not in left_out]
     numbers = {index: number for number, index in enumerate(kept)} if len(kept) > 1 else {}
     return msgspec.structs.replace(

@@ -116,13 +116,13 @@ def alive_together(sessions: Sequence[ProgramSession]) -> list[ProgramSession]:
     events = sorted(
         [(ready_s(session), 1) for session in sessions] + [(end, -1) for end in ends.values()]
     )
-    alive = most = 0
-    most_s = 0.0
+    alive = max_alive = 0
+    max_alive_s = 0.0
     for at_s, change in events:
         alive += change
-        if alive > most:
-            most, most_s = alive, at_s
-    return [each for each in sessions if ready_s(each) <= most_s < ends[each.number]]
+        if alive > max_alive:
+            max_alive, max_alive_s = alive, at_s
+    return [each for each in sessions if ready_s(each) <= max_alive_s < ends[each.number]]
 
 
 def private_weight_bytes(session: ProgramSession) -> int | None:
@@ -200,7 +200,7 @@ def redundant_bytes(sessions: Sequence[ProgramSession]) -> int | None:
 
 
 def size_text(size: int | None, sessions: Iterable[ProgramSession]) -> str:
-    """Return the size of `sessions`, and what it is if no X-ray measured one of them."""
+    """Return the size of `sessions` as text, and why it is an estimate, if it is one."""
     if size is None:
         return "an unknown amount of memory"
     text, every = format_size(size), list(sessions)

@@ -30,7 +30,7 @@ class MemdiagLeak:
         call, which does not count, are stored.
 
         Args:
-            function: called without arguments, in this thread; what it returns is dropped.
+            function: called without arguments, in this thread; its result is dropped.
             runs: the number of calls, 40 or more; more calls see smaller leaks.
 
         Returns:

@@ -203,8 +203,8 @@ def _session_lines(rows: Sequence[_Row]) -> Iterator[str]:
         " of the process"
     )
     largest = sorted(rows, key=lambda row: -row["rise_bytes"])
-    shown = largest[:_MAX_SESSIONS]
-    listed = [row for row in rows if row in shown]
+    largest_rows = largest[:_MAX_SESSIONS]
+    listed = [row for row in rows if row in largest_rows]
     for test, found in groupby(listed, key=lambda row: row["test"]):
         yield test
         yield from _aligned([_cells(row) for row in found], listed)

@@ -240,7 +240,7 @@ def _next_step(fix: Fix) -> str:
             return "Run it again on a quieter machine, or with a higher --max-slowdown."
         if _with_status(fix, "untried"):
             return _time_limit_advice(fix)
-        return "Options of the session may still help: let memdiag tune look for them."
+        return "Options of the session may still help: let memdiag tune search for them."
     if not fix.verified:
         return f"Compare the outputs of {plain(fix.output)} with the original's before using it."
     return f"Load {plain(fix.output)} instead of {plain(fix.model)}."

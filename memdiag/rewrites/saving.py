@@ -27,8 +27,8 @@ ALIGNMENT = 4096
 """Alignment of external weights: the page, by which files are mapped."""
 
 IN_PLACE_ALIGNMENT = 64
-"""Alignment of weights that are referenced in the original's model file: that of onnxruntime's own
-tensors, on which kernels may rely."""
+"""Alignment of weights that are referenced in the original's model file. Kernels may rely on it, as
+onnxruntime aligns its own tensors so."""
 
 MAX_EMBEDDED_BYTES = 64 << 20
 """Models whose weights are larger are better stored with external data."""

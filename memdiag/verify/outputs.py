@@ -102,7 +102,7 @@ def difference(name: str, before: Array, after: Array) -> Difference:
     Floating point values are compared relative to the largest finite magnitude of `before`; NaN and
     infinities must be at the same places. Everything else must be equal.
     """
-    # The width of a string type is that of the longest string.
+    # The width of a string type is the width of the longest string.
     if before.dtype != after.dtype and {before.dtype.kind, after.dtype.kind} != {"U"}:
         reason = f"has the type {after.dtype} instead of {before.dtype}"
         return Difference(output=name, relative=inf, reason=reason)

@@ -4,7 +4,8 @@ import pytest
 
 from memdiag.api.leak_program import has_failed
 from memdiag.growth.growth_record import MAX_RUN_SAMPLES, growth_record
-from memdiag.growth.verdict import Observation, kept_values
+from memdiag.growth.observation import Observation
+from memdiag.growth.verdict import kept_values
 from memdiag.records.growth import GrowingBlocks, Moment, RunSample
 from memdiag.units import MIB
 

@@ -4,15 +4,9 @@ from typing import Any
 
 import msgspec
 
-from memdiag.records.attribution import (
-    ATTRIBUTION_SCHEMA,
-    ArenaUsage,
-    Attribution,
-    Owner,
-    ScanTiming,
-)
+from memdiag.records.attribution import ArenaUsage, Owner
 from memdiag.records.phases import PhaseName
-from memdiag.records.profile import Environment, Memory, Phase, Samples
+from memdiag.records.profile import Memory, Phase, Samples
 from memdiag.records.run import (
     RUN_SCHEMA,
     Caller,
@@ -28,8 +22,10 @@ from memdiag.records.run import (
     SessionModel,
     TreeSamples,
 )
+from tests.program_records import attribution, environment
 
 MIB = 1 << 20
+
 _SHARES: tuple[tuple[PhaseName, float], ...] = (
     ("parse", 0.3),
     ("optimize", 0.2),
@@ -162,22 +158,8 @@ def xray(pid: int, *arenas: ArenaUsage, used: int = 2, slack: int = 40) -> Proce
         pid=pid,
         t_s=9.5,
         reason="end",
-        attribution=Attribution(
-            schema=ATTRIBUTION_SCHEMA,
-            pid=pid,
-            resident_bytes=200 * MIB,
-            baseline_bytes=None,
-            named_share=0.99,
-            owners=tuple(owners),
-            copies=(),
-            indistinct=(),
-            verification="full",
-            partial=False,
-            notes=("some memory could not be read",),
-            timing=ScanTiming(
-                total_s=0.1, scan_s=0.05, verify_s=0.01, scanned_bytes=1, verified_bytes=1
-            ),
-            arenas=arenas,
+        attribution=attribution(
+            pid, owners, arenas, named_share=0.99, notes=("some memory could not be read",)
         ),
     )
 
@@ -199,14 +181,8 @@ def run(*sessions: ProgramSession, **changes: Any) -> ProgramRun:
         "command": ("python", "/app/main.py"),
         "duration_s": 10.0,
         "exit_code": 0,
-        "environment": Environment(
-            memdiag="0.1.0",
-            onnxruntime="1.32.0",
-            python="3.11.7",
-            platform="Linux-6.1-x86_64",
-            cpu="AMD EPYC",
-            cpu_count=2,
-            memory_bytes=8 << 30,
+        "environment": environment(
+            platform="Linux-6.1-x86_64", cpu="AMD EPYC", cpu_count=2, memory_bytes=8 << 30
         ),
         "peak_rss_bytes": 310 * MIB,
         "peak_s": 4.0,

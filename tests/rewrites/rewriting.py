@@ -1,7 +1,7 @@
 """A model rewritten for one finding, saved, and run beside the original."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from tempfile import mkdtemp
@@ -234,6 +234,11 @@ def random(shape: Sequence[int], seed: int = 0, dtype: Any = np.float32) -> Arra
     if dtype == np.bool_:
         return generator.integers(0, 2, shape).astype(np.bool_)
     return generator.integers(0, 100, shape).astype(dtype)
+
+
+def branch_feeds(arrays: Iterable[Array]) -> list[dict[str, Array]]:
+    """Return inputs of a model with an If: each of `arrays` as x, for both branches."""
+    return [{"x": x, "c": np.array(c)} for x in arrays for c in (True, False)]
 
 
 def tensor(array: Array, name: str) -> TensorProto:

@@ -14,7 +14,7 @@ PeakAt = Callable[[Mapping[str, int]], int | None]
 
 
 CHECKED_SIZES = 16
-"""Sizes below the largest one of which it is checked that they fit, too."""
+"""Sizes below the largest size that are checked to fit, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class FitSearch:
                 low = _last(fits, below, size)
                 break
             below = size
-        # The end may be that of the search, or of the model's shapes.
+        # The end may be the end of the search, or the largest size of the model's shapes.
         ended = low == MAX_DIM_SIZE or peaks[low + 1] is None
         return self._fit(name, self.grid.at({name: low}), peaks[low] or 0, options, not ended)
 

@@ -61,7 +61,7 @@ def _peak_in(point: EstimatedPoint, *, is_run: bool) -> float:
 
 
 def _candidates(sizes: np.ndarray) -> Iterator[Powers]:
-    """Yield the powers of the terms that the points can tell apart."""
+    """Yield the powers of the terms that the points can distinguish."""
     levels = [len(np.unique(column)) for column in sizes.T]
     choices = (range(min(MAX_POWER, count - 1) + 1) for count in levels)
     found = [powers for powers in product(*choices) if sum(powers) <= MAX_DEGREE]

@@ -90,7 +90,7 @@ _CHANGE_NO_OUTPUTS = {
 
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
-    """Yield a finding for each model of which processes have several sessions at once.
+    """Yield a finding for each model with several sessions in a process at once.
 
     Processes that create them at the same places, such as workers, have one finding.
     """

@@ -104,7 +104,7 @@ def _facts(estimate: Estimate) -> str:
 
 
 def sizes_text(estimate: Estimate, sizes: Mapping[str, int]) -> str:
-    """Return `sizes` of the free dimensions in words, those that follow from others left out."""
+    """Return the sizes of the free dimensions in words, unless they follow from others."""
     names = [each.name for each in estimate.dimensions if each.role != "sum"]
     listed = [f"{plain(name)} {sizes[name]:,}" for name in names if name in sizes]
     return " × ".join(listed) or plain(in_words(estimate.dimensions))
@@ -113,7 +113,7 @@ def sizes_text(estimate: Estimate, sizes: Mapping[str, int]) -> str:
 def formula_text(formula: Formula, baseline_bytes: int | None) -> str:
     """Return the formula with its largest error: ``peak = 198 MiB + 81 KiB·batch·seq …``.
 
-    Where other figures include the process before the session, it says that the formula does not.
+    Where other figures include the process before the session, it states that the formula does not.
     """
     terms = []
     for term in formula.terms:
@@ -157,7 +157,7 @@ def _fit_line(estimate: Estimate, fit: Fit) -> str:
 
 
 def calibration_lines(estimate: Estimate) -> list[str]:
-    """Return a sentence for each measured point; the one held out comes first."""
+    """Return a sentence for each measured point, the point outside the correction first."""
     ordered = sorted(estimate.calibration, key=lambda each: not each.is_held_out)
     return [_calibration_line(estimate, each) for each in ordered]
 

@@ -99,8 +99,8 @@ def term_table(estimate: Estimate) -> Table:
     )
 
 
-def live_table(estimate: Estimate, *, most: int | None = None) -> Table:
-    """Return the tensors in memory at the peak of a run, at most `most` of them."""
+def live_table(estimate: Estimate, *, max_tensors: int | None = None) -> Table:
+    """Return the tensors in memory at the peak of a run, at most `max_tensors` of them."""
     rows = [
         Row(
             Cell(shortened(plain(tensor.name), MAX_NAME), is_code=True, title=plain(tensor.name)),
@@ -109,7 +109,7 @@ def live_table(estimate: Estimate, *, most: int | None = None) -> Table:
             Cell(plain(tensor.producer), is_code=True),
             Cell(plain(tensor.last_use), is_code=True),
         )
-        for tensor in estimate.point.live[:most]
+        for tensor in estimate.point.live[:max_tensors]
     ]
     return Table(
         columns=(

@@ -53,7 +53,7 @@ _LEGENDS = {
     "in model": " In model: the weights of one model.",
     "arena": " Arena: in use / free, reserved for later runs. Only used pages are resident.",
 }
-"""What is said of columns below the summary's table."""
+"""Explanations of columns below the summary's table."""
 
 _OPTIONAL_COLUMNS = ("created in", "threads", "last run", "in model")
 """Columns of the summary that a narrow terminal goes without, the first one first."""
@@ -122,7 +122,7 @@ def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterato
             is_strong=True,
         )
         for alike_groups in zip(*(groups for _, groups in found), strict=True):
-            together = tuple(one for group in alike_groups for one in group.sessions)
+            together = tuple(each for group in alike_groups for each in group.sessions)
             yield _line(_Equal(together), models, created)
 
 
@@ -418,7 +418,7 @@ def process_table(run: ProgramRun, *, limit: int) -> Table:
 
 
 def peak_sentences(run: ProgramRun) -> tuple[str, ...]:
-    """Return what was under way at the peak, and which run and which creation rose most.
+    """Return the activities at the peak, and the run and the creation that raised memory most.
 
     The last sentence is the title of the phase table of `largest_session`.
     """

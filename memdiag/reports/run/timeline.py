@@ -51,7 +51,7 @@ class SessionBar:
 
     Attributes:
         row: the row below the lane of its process, from 0; bars of a row do not overlap.
-        sentences: what is known of the session.
+        sentences: the facts of the session.
     """
 
     number: int
@@ -79,7 +79,7 @@ class Lane:
 
     Attributes:
         anonymous_bytes, file_bytes: None if the system does not split the resident set.
-        peak_bytes: the largest resident set, between the samples too if the system tells it.
+        peak_bytes: the largest resident set, between the samples too if the system reports it.
         rows: the number of rows of the bars.
         left_out: the number of sessions that have no bar.
     """
@@ -135,7 +135,7 @@ def run_timeline(
         max_points: about the number of samples of all processes together, and of each process.
         max_lanes: processes with a lane: those with sessions, and of these the largest, go first.
         max_rows: rows of bars below a lane.
-        max_bars: bars below a lane; those of the longest lives go first.
+        max_bars: bars below a lane; the bars of the longest lives are kept.
 
     The sessions at the peak of the program, the one with the largest rise, and their processes go
     before all.
@@ -178,7 +178,7 @@ def run_timeline(
 
 
 def _end_xrays(run: ProgramRun) -> tuple[tuple[float, float], ...]:
-    """Return the times of X-rays at the end of processes; those that overlap are one."""
+    """Return the times of X-rays at the end of processes; times that overlap are one."""
     found: list[tuple[float, float]] = []
     for xray in sorted(run.xrays, key=lambda each: each.t_s):
         if xray.reason != "end" or xray.duration_s is None:

@@ -144,8 +144,8 @@ def _merged(path: Path, run: ProgramRun, track_ids: Iterator[int]) -> Iterator[E
     """Yield the events of one of onnxruntime's own profiles, in the time of the recording.
 
     Its times are relative to the start of the profiling, which is part of the creation of the
-    session. The session is that of the same process whose creation lasted as long, and whose first
-    run ended as long after it.
+    session. It belongs to the session of the same process whose creation lasted as long, and whose
+    first run ended as long after it.
 
     Raises:
         RecordError: the file cannot be read, or is no profile of onnxruntime.

@@ -21,7 +21,7 @@ from memdiag.rewrites.rewrite import Rewrite, first_problem
 
 REWRITE = Rewrite(
     name="defer-expand",
-    summary="read the small operand of an Expand, Tile or Cast, and grow only what was read",
+    summary="read the small operand of an Expand, Tile or Cast, and expand only elements in use",
     rules=("folding-grows",),
     arithmetic="same",
 )

@@ -1,4 +1,4 @@
-"""Weights in Constant nodes are copied during parsing, those of functions for each call.
+"""Weights in Constant nodes are copied during parsing, in functions once for each call.
 
 An initializer is moved from the parsed file to where the kernels read it. The tensor of a
 Constant node is first copied into an initializer, and the nodes are freed only after all
@@ -41,7 +41,7 @@ from memdiag.units import MIB, counted, format_size, some_of
 RULE = Rule(
     code="MD403",
     name="constant-nodes",
-    summary="Weights in Constant nodes are copied during parsing, those of functions for each call",
+    summary="Weights in Constant nodes are copied during parsing, in functions once for each call",
     remedies=("constant-to-initializer", "pass-function-weights", "externalize"),
 )
 
@@ -97,8 +97,8 @@ def _in_function(
     """Yield a finding if a session keeps a copy of a function's constants for each of its
     `calls`."""
     kept = [weight for weight in weights if not ctx.session.is_freed(weight)]
-    saved = _total(kept) * (calls - 1)
-    if calls < 2 or saved < _MIN_KEPT:
+    saving_bytes = _total(kept) * (calls - 1)
+    if calls < 2 or saving_bytes < _MIN_KEPT:
         return
     kept.sort(key=lambda weight: -weight.nbytes)
     names = [qualified_name(weight) for weight in kept]
@@ -110,7 +110,7 @@ def _in_function(
         detail=f"All but one of the {calls:,} copies could be saved.",
         weights=names,
         graph=name,
-        nbytes=saved,
+        nbytes=saving_bytes,
         peak_bytes=_total(weights) * transient,
         phase="optimize",
         expected=(

@@ -98,7 +98,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         ctx,
         f"{largest.name} reserves {format_size(largest.nbytes)} for each thread of the session, up "
         f"to {largest.threads:,} times, in each run under onnxruntime {ctx.runtime}{others}",
-        detail="It is a defect of 1.23.2 to 1.26 and takes address space, of which little becomes "
+        detail="It is a defect of 1.23.2 to 1.26 and takes address space, but little of it becomes "
         "resident. Use a newer release, or fewer threads.",
         nodes=[each.name for each in found],
         phase="first_run",

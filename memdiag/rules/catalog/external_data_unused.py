@@ -46,7 +46,7 @@ _MIN_SHARE = 0.1
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield a finding for each external file of which a large part contains no weight in use."""
+    """Yield a finding for each external file with a large part that contains no weight in use."""
     weights = [weight for weight in ctx.model.weights if weight.storage == "external"]
     if not weights or any(weight.file is None for weight in weights):
         return  # the places of a sparse tensor's parts are not known

@@ -59,7 +59,7 @@ from memdiag.units import KIB, MIB, format_size, some_of
 RULE = Rule(
     code="MD301",
     name="folding-grows",
-    summary="Constant folding makes a large constant of something small",
+    summary="Constant folding makes a large constant from a small one",
     remedies=(
         "defer-expand",
         "fp16-to-fp32",
@@ -80,7 +80,7 @@ _MIN_GROWTH = 1.5
 
 
 class _GrownResult(NamedTuple):
-    """A result of constant folding that is larger than what it replaces.
+    """A result of constant folding that is larger than the constants that it replaces.
 
     Attributes:
         result: the result.

@@ -40,7 +40,7 @@ from memdiag.units import MIB, format_size, some_of
 RULE = Rule(
     code="MD302",
     name="folding-peak",
-    summary="Constant folding makes large values for a moment, of which little stays",
+    summary="Constant folding makes large values for a moment, and little of them stays",
     remedies=("store-folded-result",),
 )
 
@@ -56,8 +56,8 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         return
     memory = ctx.session.folding_memory()
     largest = max((weight.nbytes for weight in ctx.session.largest_weights), default=0)
-    saved = memory.peak_bytes - memory.kept_bytes - largest
-    if saved < _MIN_BYTES:
+    saving_bytes = memory.peak_bytes - memory.kept_bytes - largest
+    if saving_bytes < _MIN_BYTES:
         return
     intermediate = nlargest(_MAX_NODES, intermediate, key=lambda fold: fold.nbytes)
     nodes = node_names(ctx, intermediate)
@@ -71,6 +71,6 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         f"evaluated. The largest such result is {intermediate[0].output!r} with "
         f"{format_size(intermediate[0].nbytes)}.",
         nodes=nodes,
-        peak_bytes=saved,
+        peak_bytes=saving_bytes,
         phase="constant_fold",
     )

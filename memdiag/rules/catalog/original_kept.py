@@ -223,7 +223,7 @@ def _finding(
 ) -> Finding:
     weights = [packed.weight for packed in group]
     kinds = {buffer.kind for buffer in buffers}
-    # Results of folding are those of the rules on folding.
+    # Results of folding are reported by the rules on folding.
     loaded = [replace(packed.loaded, content_key=weights[0], results=()) for packed in group]
     return RULE.finding(
         ctx,

@@ -59,7 +59,7 @@ RULE = Rule(
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield a finding for each pair of matrices of which one is the transpose of the other."""
+    """Yield a finding for each pair of matrices where one is the transpose of the other."""
     if not ctx.reads_weights:
         return
     repeated = {weight for group in ctx.equal_weights for weight in group[1:]}

@@ -57,7 +57,7 @@ from memdiag.units import format_size
 RULE = Rule(
     code="MD104",
     name="subgraph-weights",
-    summary="Weights owned by a subgraph, of which stale copies stay",
+    summary="Weights owned by a subgraph, whose stale copies stay in memory",
     remedies=("hoist-subgraph-weights", "hoist-shallow-weights"),
 )
 
