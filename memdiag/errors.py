@@ -32,7 +32,7 @@ class MissingDataError(ModelError):
 
 
 class RecordError(MemdiagError):
-    """A saved record that does not decode as the schema it should follow."""
+    """A saved record that does not match its schema."""
 
 
 class MeasurementError(MemdiagError):

@@ -84,7 +84,7 @@ def main() -> None:
 def _growth(
     memory: list[MemoryMoment], contents: Mapping[int, str], request: ReadingRequest, subject: str
 ) -> Growth:
-    """Return the growth by moments after the first call, after the warm-up, and until the end."""
+    """Return the record of growth from the moments in `memory`."""
     before, after = memory[1], memory[-1]
     min_growth = min_growth_of_program(FUNCTION_THREADS, after.moment.run - before.moment.run)
     heap = growing_heap(memory, 1, "run", min_growth)

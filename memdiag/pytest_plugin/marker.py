@@ -122,7 +122,7 @@ def measure_marked(item: pytest.Item) -> None:
         for mark in item.iter_markers(MARK):
             if mark.args and growth.ARGUMENT in mark.kwargs:
                 growth.measure_growth(item, mark)
-            if mark.args and not growth.wants_nothing_else(mark):
+            if mark.args and not growth.limits_growth_only(mark):
                 measured.append(_measure(item, MarkerArguments.of(mark, settings), settings))
     except MemdiagError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None

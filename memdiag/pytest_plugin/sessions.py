@@ -199,8 +199,7 @@ def _session_lines(rows: Sequence[_Row]) -> Iterator[str]:
         yield _no_session()
         return
     yield (
-        f"{counted(len(rows), 'session')}; + is how much creation and first run raised the memory"
-        " of the process"
+        f"{counted(len(rows), 'session')}; + is the growth of the process by creation and first run"
     )
     largest = sorted(rows, key=lambda row: -row["rise_bytes"])
     largest_rows = largest[:_MAX_SESSIONS]

@@ -226,7 +226,7 @@ def _changed(fix: Fix) -> str:
     if possible := _with_status(fix, "possible"):
         return f"Nothing yet; these remedies would be tried: {joined_names(possible)}."
     if undecided := _with_status(fix, "undecided"):
-        return f"Nothing yet; these may be too slow, which is undecided: {joined_names(undecided)}."
+        return f"Nothing yet. Undecided, as these may be too slow: {joined_names(undecided)}."
     if _with_status(fix, "untried"):
         return f"Nothing yet: {_search_progress(fix)}."
     return "Nothing: no remedy that was tried is worth it."

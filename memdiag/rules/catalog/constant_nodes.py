@@ -6,13 +6,14 @@ were copied.
 
 ## Why it costs
 
-At the end of parsing there are two copies of all Constants of the main graph, and of
-those of one subgraph at a time. Afterwards they are treated like initializers (1.20 to 1.31.1).
+At the end of parsing there are two copies of all Constants of the main graph, and of the
+Constants of one subgraph at a time. Afterwards they are treated like initializers (1.20 to
+1.31.1).
 
-A function has no initializers: its weights are Constants. Every call of it is inlined
-with copies of its own, which stay resident where a kernel reads them as they are. Packed
-copies are shared by content since 1.23; before that the copies behind them stay as well.
-While the calls are inlined there is one more copy, and since 1.23 two.
+A function has no initializers: its weights are Constants. Every call is inlined with its own
+copies, which stay resident where a kernel reads them unpacked. Packed copies are shared by
+content since 1.23; before that, the unpacked copies stay as well. While the calls are inlined
+there is one more copy, and since 1.23 there are two more.
 
 ## What to do
 

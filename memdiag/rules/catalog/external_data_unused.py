@@ -10,9 +10,8 @@ the model is saved, the file grows by all its weights.
 
 ## What to do
 
-`externalize` again, to a file that does not exist yet: the weights are then written once
-each. Weights that nothing reads are a part of what is counted; `drop-unused` removes them
-first.
+`externalize` again, to a file that does not exist yet: the weights are then written once each.
+The unused bytes include weights that no node reads; `drop-unused` removes them first.
 
 ## Not reported
 

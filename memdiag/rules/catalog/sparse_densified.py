@@ -16,9 +16,9 @@ zeros small.
 
 ## Not reported
 
-Sparse weights of less than 1 MiB that would be saved: those that are packed from their
-dense form leave only values and indices behind. Those in functions, and those that no
-node reads.
+- Sparse weights that would save less than 1 MiB. A kernel that packs the dense form frees it, so
+  that only values and indices are left.
+- Sparse weights in functions, and sparse weights that no node reads.
 """
 
 from collections.abc import Iterator
