@@ -26,7 +26,7 @@ from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave, spread
 from memdiag.attribution.address_space import read_address_space
-from memdiag.attribution.process_memory import CHUNK_BYTES, ProcessMemory
+from memdiag.attribution.process_memory import READ_CHUNK_BYTES, ProcessMemory
 from memdiag.attribution.scan import MAX_THREADS, SPAN_BYTES
 from memdiag.runner.machine import describe_machine
 from sample_models import load_recipes
@@ -99,7 +99,7 @@ def raw(pid: int, threads: int) -> Look:
         ranges = read_address_space(pid).anonymous
 
         def part(number: int) -> int:
-            buffer = np.empty(CHUNK_BYTES, np.uint8)
+            buffer = np.empty(READ_CHUNK_BYTES, np.uint8)
             spans = [
                 (at, min(at + SPAN_BYTES, end))
                 for start, end in ranges.tolist()

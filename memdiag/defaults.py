@@ -11,7 +11,8 @@ BUDGET_PROCESSES = 3
 """Number of processes whose figures are aggregated for a budget or a baseline."""
 
 COMPARISON_PROCESSES = 5
-"""Number of processes for each column of a comparison: their spread decides what is a change."""
+"""Number of processes for each column of a comparison: their spread decides whether a
+difference is a change."""
 
 DEFAULT_MAX_SLOWDOWN = 1.05
 """Largest acceptable latency of a changed model, relative to the original."""

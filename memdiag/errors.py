@@ -8,10 +8,10 @@
     ├── MeasurementError   the child could not be started or watched at all
     ├── ReportError        a report could not be written
     ├── ProvisionError     an environment with other packages cannot be made
-    └── XrayError          a process whose memory cannot be looked into
+    └── XrayError          a process whose memory cannot be read
 
 A session that fails *while it is being measured* raises none of these: that is an outcome of the
-profile (`Profile.outcome`), so that what was seen until then is kept.
+profile (`Profile.outcome`), so that the figures until then are kept.
 """
 
 
@@ -32,7 +32,7 @@ class MissingDataError(ModelError):
 
 
 class RecordError(MemdiagError):
-    """A saved record that does not decode as the schema it should follow."""
+    """A saved record that does not match its schema."""
 
 
 class MeasurementError(MemdiagError):
@@ -44,7 +44,7 @@ class ReportError(MemdiagError):
 
 
 class XrayError(MemdiagError):
-    """A process whose memory cannot be looked into: it is gone, not ours, or not on Linux."""
+    """A process whose memory cannot be read: it ended, is another user's, or is not on Linux."""
 
 
 class ProvisionError(MemdiagError):

@@ -51,7 +51,7 @@ def parse_size(text: str) -> int:
 
 _ALIKE = 0.01
 
-MAX_SIZE = 1 << 63
+MAX_SIZE_BYTES = 1 << 63
 """Sizes from here on, which only damaged files have, are not written as numbers."""
 
 
@@ -59,7 +59,7 @@ def format_size(size: int, *, signed: bool = False) -> str:
     """Return `size` bytes in MiB or GiB (KiB and bytes below), three digits where they matter."""
     sign = "-" if size < 0 else "+" if signed and size > 0 else ""
     size = abs(size)
-    if size >= MAX_SIZE:
+    if size >= MAX_SIZE_BYTES:
         return f"{sign}more than 8,589,934,592 GiB"
     if size >= GIB:
         return f"{sign}{size / GIB:.2f} GiB"

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from memdiag.budgets.baselines import (
-    Status,
+    BaselineStatus,
     baseline_entry,
     differences,
     read_baseline,
@@ -52,7 +52,7 @@ class BaselineUpdate:
     entry: BaselineEntry
     tolerance: float | None
 
-    def write(self) -> Status:
+    def write(self) -> BaselineStatus:
         """Write the entry, unless the file has about the same one; return the change.
 
         Raises:
@@ -189,7 +189,7 @@ def _other_baselines(path: Path, model: str) -> str:
     """Return a clause that names the baselines of `model` beside the missing file `path`."""
     start = f"{Path(model).name}."
     names = [file.name for file in sorted(path.parent.glob("*.json"))]
-    # The name of a file is that of the model, and the options other than the defaults.
+    # A file is named after the model and the options that differ from the defaults.
     found = [
         f"{name} ({name.removeprefix(start).removesuffix('json').rstrip('.') or 'the defaults'})"
         for name in names
@@ -205,8 +205,8 @@ def _other_baselines(path: Path, model: str) -> str:
     )
 
 
-def _incomparable(saved: Baseline, machine: str, update_option: str) -> str:
+def _incomparable(baseline: Baseline, machine: str, update_option: str) -> str:
     return (
         f"its baseline has no entry for this class of machine ({machine}), only for"
-        f" {', '.join(sorted(saved.machines))}. Update it here ({update_option})"
+        f" {', '.join(sorted(baseline.machines))}. Update it here ({update_option})"
     )

@@ -1,14 +1,13 @@
 """The use case of ``memdiag check``: findings in models without a run."""
 
-import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from memdiag.api.arguments import check_dims, model_path
 from memdiag.errors import ModelError, UsageError
+from memdiag.garbage import collection_disabled
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.native_memory import trim_heap
 from memdiag.ort.analysis import AnalysisContext
@@ -91,7 +90,8 @@ def check(
     path = model_path(model)
     check_dims(dims)
     selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
-    with _without_cycle_collection(), open_model(path) as opened:
+    # A collection would visit all nodes and weights of the model, which are no garbage.
+    with collection_disabled(), open_model(path) as opened:
         found, _ = find_waste(opened, _runtime(for_onnxruntime), selection, dims=dims)
         opened.release()  # an error where the file became shorter
         return Findings(found)
@@ -120,7 +120,7 @@ def check_models(
         if on_model is not None:
             on_model(path)
         try:
-            with _without_cycle_collection(), open_model(path) as opened:
+            with collection_disabled(), open_model(path) as opened:
                 found, notes = find_waste(opened, runtime, selection, dims=dims)
                 opened.release()  # an error where the file became shorter
                 checked.append(_checked_model(opened, notes))
@@ -173,12 +173,12 @@ def find_waste(
             found = list(detector.detect(ctx))
             model.release()
         except ModelError as error:  # its file changed, or is damaged in a part read only now
-            ctx.notes.append(f"rule {detector.rule.name} could not examine this model: {error}")
+            ctx.notes.append(f"rule {detector.rule.name} could not check this model: {error}")
         except Exception as error:  # a defect of one rule must not lose the others, or a profile
             reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
             ctx.notes.append(
-                f"rule {detector.rule.name} failed on this model, which is a defect of memdiag's;"
-                f" please report it ({reason})"
+                f"rule {detector.rule.name} failed on this model, which is a defect of memdiag."
+                f" Please report it ({reason})"
             )
         else:
             findings += filter(selection.keeps, found)
@@ -187,21 +187,6 @@ def find_waste(
         trim_heap()
     findings.sort(key=_by_cost)
     return with_paths(findings, model, ctx.graphs), tuple(dict.fromkeys(ctx.notes))
-
-
-@contextmanager
-def _without_cycle_collection() -> Iterator[None]:
-    """Disable Python's cyclic garbage collection within the block.
-
-    Each collection would visit all nodes and weights of a model, which are no garbage.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _by_cost(finding: Finding) -> tuple[int, int, str, tuple[str, ...]]:

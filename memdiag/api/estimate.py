@@ -47,7 +47,7 @@ _REMEDIES: dict[str, dict[str, Any]] = {
     "graph_optimization_level=extended": {"level": "extended"},
 }
 """Session options that may need less memory, with the fields of `EstimateOptions` that they set;
-those that cost least latency first."""
+the least costly in latency first."""
 
 
 def estimate(
@@ -194,7 +194,7 @@ def _is_on(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text is None:
         return default
     if text.lower() not in _WORDS:
-        raise UsageError(f"session option {name} takes true or false, not {text!r}.")
+        raise UsageError(f"session option {name} must be true or false, not {text!r}.")
     return _WORDS[text.lower()]
 
 

@@ -72,7 +72,7 @@ def fix(
             result has to load and to reproduce the original's outputs too.
         time_limit_s: seconds after which the search ends, as at Ctrl-C; the best result so far is
             written.
-        on_progress: called with a few words about what is being done.
+        on_progress: called with a few words about the current step.
 
     Raises:
         ModelError: the file is missing, is no ONNX model, lacks its external data, or changed

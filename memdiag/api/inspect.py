@@ -29,8 +29,8 @@ from memdiag.records.inventory import (
 )
 from memdiag.records.weights import Weight
 
-MAX_WEIGHTS = 20
-MAX_READERS = 4
+MAX_LISTED_WEIGHTS = 20
+MAX_LISTED_READERS = 4
 
 
 def inspect(model: str | Path) -> Inventory:
@@ -136,7 +136,7 @@ def _operators(graphs: Iterable[Graph]) -> tuple[Operator, ...]:
 def _largest(model: ModelFile) -> Iterator[LargeWeight]:
     graphs = GraphIndex(model)
     ordered = sorted(model.weights, key=lambda weight: (-weight.nbytes, weight.graph, weight.name))
-    for weight in ordered[:MAX_WEIGHTS]:
+    for weight in ordered[:MAX_LISTED_WEIGHTS]:
         operators = dict.fromkeys(use.node.op_type for use in readers(graphs, weight))
         yield LargeWeight(
             name=joined(weight.graph, weight.name),
@@ -145,7 +145,7 @@ def _largest(model: ModelFile) -> Iterator[LargeWeight]:
             bytes=weight.nbytes,
             origin=weight.origin,
             storage=weight.storage,
-            readers=tuple(operators)[:MAX_READERS],
+            readers=tuple(operators)[:MAX_LISTED_READERS],
         )
 
 

@@ -1,4 +1,4 @@
-"""Is it a leak? Run a model many times, with other inputs in each run, and judge its growth."""
+"""Leak search in a model: run it many times with other inputs, and judge the growth of memory."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from memdiag.growth.growing_sizes import growing_heap, min_growth_of_model
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.model_observation import ModelObservation, OnGrowth, observe_runs
 from memdiag.growth.model_runs import ModelRuns, RunPlan
-from memdiag.growth.verdict import Observation
+from memdiag.growth.observation import Observation
 from memdiag.model.model_file import open_model
 from memdiag.records.growth import Growth, Unit, Varied
 from memdiag.runner.job import InputConfig, Job, Limits, SessionConfig
@@ -197,7 +197,9 @@ def check_runs(runs: int) -> None:
         UsageError: they are not.
     """
     if runs < MIN_LEAK_RUNS:
-        raise UsageError(f"runs must be at least {MIN_LEAK_RUNS}, to tell growth from warm-up.")
+        raise UsageError(
+            f"runs must be at least {MIN_LEAK_RUNS}, to distinguish growth from warm-up."
+        )
 
 
 def _split(
@@ -271,7 +273,7 @@ def _record(
         onnxruntime=runs.onnxruntime,
         trim_returned_bytes=observed.trim_returned_bytes,
         varied=varied or ["none"],
-        threads=plan.callers,
+        callers=plan.callers,
         dimensions=varied_sizes(sets),
         notes=_notes(plan, inputs),
         message=observed.message,

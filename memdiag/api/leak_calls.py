@@ -1,4 +1,4 @@
-"""Is it a leak? Call a function of this process many times, and judge the growth of its memory."""
+"""Leak search in a function: call it many times in this process, and judge the growth of memory."""
 
 import gc
 import os
@@ -14,13 +14,13 @@ from memdiag.api.leak import check_runs
 from memdiag.api.recording import allow_reading_by, count_sessions
 from memdiag.errors import MeasurementError, XrayError
 from memdiag.growth.model_observation import moments_of_runs
-from memdiag.growth.own_process import ReadingRequest
+from memdiag.growth.parent_reader import ReadingRequest
 from memdiag.growth.steady_growth import MIN_MOMENTS
 from memdiag.programs.hook.between_runs import FOLLOWED_RUNS, EarlierValues, following
 from memdiag.records.codec import decode
 from memdiag.records.growth import Growth
 
-_READER = "from memdiag.growth.own_process import main; main()"
+_READER = "from memdiag.growth.parent_reader import main; main()"
 
 
 def leak_calls(function: Callable[[], object], *, runs: int, subject: str) -> Growth:
@@ -30,7 +30,7 @@ def leak_calls(function: Callable[[], object], *, runs: int, subject: str) -> Gr
     times until the end. Garbage is collected before.
 
     Args:
-        function: called without arguments, in this thread; what it returns is dropped.
+        function: called without arguments, in this thread; its result is dropped.
         runs: the number of calls, 40 or more.
         subject: the name of the function in the record.
 

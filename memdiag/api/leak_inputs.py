@@ -38,7 +38,7 @@ def sized_inputs(
     vary_shapes: bool,
     scratch: Path,
 ) -> list[SizedInputs]:
-    """Return the sets of inputs of the runs, the largest first; those that do not run are left out.
+    """Return the sets of inputs of the runs, the largest first; sets that do not run are left out.
 
     Args:
         file: the model.

@@ -15,9 +15,10 @@ from memdiag.growth.growing_blocks import grown_blocks
 from memdiag.growth.growing_sizes import growing_heap, min_growth_of_program
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.model_observation import GrowthProgress, OnGrowth
+from memdiag.growth.observation import Observation
 from memdiag.growth.process_history import ProcessHistory
 from memdiag.growth.steady_growth import MIN_MOMENTS
-from memdiag.growth.verdict import Observation, kept_values
+from memdiag.growth.verdict import kept_values
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.run_pause import RunPause
@@ -39,7 +40,7 @@ WARM_UP_SHARE = 0.1
 MIN_COUNTED_RUNS = 40
 """Runs from which on growth is counted by runs instead of seconds."""
 
-CALLING_THREADS = 8
+PROGRAM_THREADS = 8
 """Threads of a program that may each have a cache of freed blocks."""
 
 ENDED_BY_USER = (0, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM)
@@ -89,7 +90,7 @@ def leak_process(
         XrayError: there is no such process, or it cannot be read.
     """
     histories = _Histories(
-        _period(period_s, duration_s, PROCESS_PERIOD_S), on_progress, pauses=pause
+        _period(period_s, duration_s, PROCESS_PERIOD_S), on_progress, stops_process=pause
     )
     run = watch(pid, duration_s=duration_s, on_progress=histories.update)
     growth = histories.growth(run, f"process {pid}", "process")
@@ -178,13 +179,13 @@ class _Histories:
     """The histories of the processes of a recording that use onnxruntime."""
 
     def __init__(
-        self, period_s: float, on_progress: OnGrowth | None, *, pauses: bool = False
+        self, period_s: float, on_progress: OnGrowth | None, *, stops_process: bool = False
     ) -> None:
         if not period_s > 0:
             raise UsageError(f"--every must be greater than 0, not {period_s:g}.")
         self._period_s = period_s
         self._on_progress = on_progress
-        self._pauses = pauses
+        self._stops_process = stops_process
         self._histories: dict[int, ProcessHistory] = {}
         self._processes: dict[int, RecordedProcess] = {}
 
@@ -197,7 +198,8 @@ class _Histories:
     def read(self, process: RecordedProcess, now_s: float, runs: int) -> None:
         """Read `process` if its next moment is due."""
         history = self._histories.setdefault(
-            process.pid, ProcessHistory(process.pid, self._period_s, pauses=self._pauses)
+            process.pid,
+            ProcessHistory(process.pid, self._period_s, stops_process=self._stops_process),
         )
         self._processes[process.pid] = process
         sessions = None if process.unrecorded else len(process.live_sessions)
@@ -241,7 +243,7 @@ class _Histories:
                 reason = "no session was run. Send the program requests while it is observed."
             if has_failed(run.exit_code):
                 before = "a run of a session ended" if run.sessions else "it used onnxruntime"
-                reason = f"{_end_text(run)} before {before}. Mend its error."
+                reason = f"{_end_text(run)} before {before}. Correct its error."
             raise XrayError(f"{subject}: {reason}")
         growths.sort(key=lambda growth: (growth.is_leak_or_kept, growth.grown_bytes))
         *others, growth = growths
@@ -252,7 +254,7 @@ class _Histories:
                 growth,
                 verdict="undecided",
                 sentence=f"{_end_text(run)}, and nothing could be judged",
-                advice="mend the error of the program, and observe it again",
+                advice="correct the error of the program, and observe it again",
                 message="too few readings of the memory before the program's error",
             )
         return msgspec.structs.replace(growth, subject=subject, notes=tuple(notes))
@@ -273,7 +275,7 @@ def _end_text(run: ProgramRun) -> str:
 def process_growth(
     history: ProcessHistory, process: RecordedProcess, kind: Literal["program", "process"]
 ) -> Growth:
-    """Return the growth of one process, which has one moment at least."""
+    """Return the growth of one process, which has at least one moment."""
     memory = history.moments
     moments = tuple(each.moment for each in memory)
     warm_up = max(1, round(WARM_UP_SHARE * len(moments)))
@@ -282,8 +284,8 @@ def process_growth(
     heap_bytes: tuple[int | None, ...] | None = None
     if len(memory) > warm_up:
         before, after = memory[warm_up], memory[-1]
-        least = min_growth_of_program(CALLING_THREADS, after.moment.run - before.moment.run)
-        sizes, heap_bytes = growing_heap(memory, warm_up, unit, least)
+        min_growth = min_growth_of_program(PROGRAM_THREADS, after.moment.run - before.moment.run)
+        sizes, heap_bytes = growing_heap(memory, warm_up, unit, min_growth)
         blocks = grown_blocks(before, after, sizes=sizes, contents=history.contents)
     observation = Observation(
         moments=moments,

@@ -71,14 +71,14 @@ def join_fix(profile: Profile, change: Fix | Tuning) -> Profile:
     names = [PurePath(path).name for path in (profile.model.path, change.model)]
     if names[0] != names[1]:
         raise UsageError(
-            f"the {kind} is of {names[1]}, but the profile is of {names[0]}. Join those of one"
+            f"the {kind} is of {names[1]}, but the profile is of {names[0]}. Join records of one"
             " model."
         )
     size = profile.model.file_bytes + profile.model.external_bytes
     if change.before is not None and change.before.disk_bytes != size:
         raise UsageError(
             f"{names[0]}: its files had {change.before.disk_bytes:,} bytes at the time of the"
-            f" {kind}, and {size:,} at that of the profile. Use the same files for both."
+            f" {kind}, and {size:,} at the profile's path. Use the same files for both."
         )
     if isinstance(change, Fix):
         return msgspec.structs.replace(profile, fix=change)

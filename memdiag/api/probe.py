@@ -11,7 +11,7 @@ from memdiag.records.probe import Probe
 from memdiag.runner.observer import observe
 from memdiag.runner.scripts.child import trim
 
-LIMITS = (
+PROBE_NOTES = (
     "this process runs other code too: memory of other threads is counted, and memory that was"
     " freed before and is used again is not",
     "phases and copies of weights are not measured; memdiag.profile measures them",
@@ -61,7 +61,7 @@ class SessionProbe:
             name=_NAME,
             figures=figures | {"process_peak": peak},
             peak_kind="exact" if self._sampler is None else "sampled",
-            notes=LIMITS,
+            notes=PROBE_NOTES,
         )
 
 

@@ -1,4 +1,4 @@
-"""Profile one model: run it in a child process, and assemble what was measured in a record."""
+"""Profile one model: run it in a child process, and assemble the measurement in a record."""
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -303,13 +303,13 @@ def _run_child(
     release = ChildRelease() if job.release else None
     readers = [reader for reader in (xray, release) if reader is not None]
 
-    def examine(moment: XrayMoment) -> None:
+    def read_memory(moment: XrayMoment) -> None:
         for reader in readers:
-            reader.examine(moment)
+            reader.read_memory(moment)
 
     run = MeasuredRun(
         job,
-        examine if readers else None,
+        read_memory if readers else None,
         phase_ends=config.when == "phases",
         on_progress=on_progress,
     )

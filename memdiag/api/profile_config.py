@@ -74,7 +74,7 @@ def profile_config(
 ) -> ProfileConfig:
     """Return the configuration of a profile.
 
-    The arguments are those of `memdiag.profile`; `rules` are the rules to run, and `command` is the
+    The arguments are as in `memdiag.profile`; `rules` are the rules to run, and `command` is the
     command line that asked for the profile.
 
     Raises:

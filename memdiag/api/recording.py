@@ -1,6 +1,6 @@
 """Record the sessions of this process: a context manager for programs and notebooks.
 
-Everything here is in the process that is measured: what is large is imported where it is needed.
+This module runs in the measured process, so it imports large modules only where they are needed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from memdiag.records.run import ProgramRun
 
 _PR_SET_PTRACER = 0x59616D61
-_WATCHER = "from memdiag.programs.watcher import main; main()"
+_RECORDING_PROCESS = "from memdiag.programs.recording_process import main; main()"
 _VARIABLES = ("PYTHONPATH", sitecustomize.ADDRESS)
 
 
@@ -52,11 +52,11 @@ class Recording:
         self._record: bytes | None = None
         self._run: ProgramRun | None = None
         self._xray = xray
-        self._watcher: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._uninstall: Callable[[], None] | None = None
 
     def __enter__(self) -> Self:
-        if self._watcher is not None:
+        if self._process is not None:
             raise UsageError("this recording is under way already. Make another one.")
         if sitecustomize.ADDRESS in os.environ:
             raise UsageError(
@@ -64,18 +64,18 @@ class Recording:
                 " out."
             )
         earlier_sessions = count_sessions()
-        self._watcher = subprocess.Popen(
-            [sys.executable, "-c", _WATCHER, *self._arguments(earlier_sessions)],
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _RECORDING_PROCESS, *self._arguments(earlier_sessions)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             process_group=0,  # Ctrl-C is meant for this process, which ends the recording
         )
-        assert self._watcher.stdout is not None
-        address, _, origin_s = self._watcher.stdout.readline().decode().strip().partition(" ")
+        assert self._process.stdout is not None
+        address, _, origin_s = self._process.stdout.readline().decode().strip().partition(" ")
         if not address:
             raise MeasurementError("the recording cannot be started: its process has ended.")
         self._origin_s = float(origin_s)
-        allow_reading_by(self._watcher.pid)
+        allow_reading_by(self._process.pid)
         self._environment = {name: os.environ.get(name) for name in _VARIABLES}
         paths = [sitecustomize.FOLDER, *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
@@ -116,7 +116,7 @@ class Recording:
         if self not in _writing:
             return
         _writing.remove(self)
-        failure, has_failed = self._close_watcher()
+        failure, has_failed = self._close_process()
         if failure:
             raise ReportError(failure.decode())
         if has_failed:
@@ -129,9 +129,9 @@ class Recording:
             MeasurementError: the process that records has ended.
             ReportError: the record could not be written.
         """
-        assert self._watcher is not None
-        assert self._watcher.stdin is not None
-        assert self._watcher.stdout is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         assert self._uninstall is not None
         self._uninstall()
         for name, value in self._environment.items():
@@ -142,32 +142,32 @@ class Recording:
         writes = request == END_WITH_REPORTS
         if writes:
             _finish([each for each in _writing if each.folder == self.folder or each._has_ended()])
-        with suppress(OSError), self._watcher.stdin as requests:
+        with suppress(OSError), self._process.stdin as requests:
             requests.write(request)
-        failure, length = (self._watcher.stdout.readline().strip() for _ in range(2))
-        record = self._watcher.stdout.read(int(length or 0))
+        failure, length = (self._process.stdout.readline().strip() for _ in range(2))
+        record = self._process.stdout.read(int(length or 0))
         if not length or len(record) < int(length):
-            self._close_watcher()
+            self._close_process()
             raise MeasurementError("the recording has failed: its process has ended.")
         self._record = record
         if writes and not failure:
             _writing.append(self)
             return
-        self._close_watcher()
+        self._close_process()
         if failure:
             raise ReportError(failure.decode())
 
     def _has_ended(self) -> bool:
         """Return whether the process that records has ended."""
-        return self._watcher is not None and self._watcher.poll() is not None
+        return self._process is not None and self._process.poll() is not None
 
-    def _close_watcher(self) -> tuple[bytes, bool]:
+    def _close_process(self) -> tuple[bytes, bool]:
         """Wait for the end of the process that records; return its last words, and if it failed."""
-        assert self._watcher is not None
-        assert self._watcher.stdout is not None
-        with self._watcher as watcher:
-            words = self._watcher.stdout.read()
-        return words, watcher.returncode != 0
+        assert self._process is not None
+        assert self._process.stdout is not None
+        with self._process as process:
+            words = self._process.stdout.read()
+        return words, process.returncode != 0
 
     def now_s(self) -> float:
         """Return the seconds since the start of the recording, on the clock of its record."""
@@ -179,14 +179,14 @@ class Recording:
         Raises:
             MeasurementError: the process that records has ended.
         """
-        assert self._watcher is not None
-        assert self._watcher.stdin is not None
-        assert self._watcher.stdout is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         answer = b""
         with suppress(OSError):
-            self._watcher.stdin.write(b"\n")
-            self._watcher.stdin.flush()
-            answer = self._watcher.stdout.readline()
+            self._process.stdin.write(b"\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
         if not answer:
             raise MeasurementError("the recording has failed: its process has ended.")
         import msgspec
@@ -203,7 +203,7 @@ class Recording:
 
     def _arguments(self, earlier_sessions: int) -> list[str]:
         options = [] if self._xray else ["--no-xray"]
-        options += [str(each._watcher.pid) for each in _writing if each._watcher is not None]
+        options += [str(each._process.pid) for each in _writing if each._process is not None]
         folder = "" if self.folder is None else str(self.folder.absolute())
         return [memdiag.__version__, str(os.getpid()), str(earlier_sessions), folder, *options]
 

@@ -26,8 +26,8 @@ from memdiag.runner.run import (
 from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.units import MIB
 
-MIN_KEPT_BYTES = 16 * MIB
-MIN_KEPT_SHARE = 0.1
+MIN_UNRELEASED_BYTES = 16 * MIB
+MIN_UNRELEASED_SHARE = 0.1
 """Remedies are measured if this much stays, and this share of the peak above the baseline."""
 
 REMEDIES = ("mmap-threshold", "malloc-arenas", "jemalloc", "mimalloc", "arena-off")
@@ -49,7 +49,7 @@ class ChildRelease:
         self.failure: str | None = None
         self._before: KindRanges | None = None
 
-    def examine(self, moment: XrayMoment) -> None:
+    def read_memory(self, moment: XrayMoment) -> None:
         """Read the memory of the child at the baseline and at the release."""
         try:
             match moment:
@@ -98,7 +98,7 @@ def with_remedies(
     above = profile.peak_rss_bytes - profile.baseline_rss_bytes
     if release is None or version is None or profile.outcome.status != "completed":
         return profile
-    if release.kept_bytes < max(MIN_KEPT_BYTES, MIN_KEPT_SHARE * above):
+    if release.kept_bytes < max(MIN_UNRELEASED_BYTES, MIN_UNRELEASED_SHARE * above):
         return profile
     remedies: list[ReleaseRemedy] = []
     notes = list(profile.notes)

@@ -16,7 +16,7 @@ from memdiag.errors import UsageError
 from memdiag.programs.assemble import assemble_run
 from memdiag.programs.control import control_file
 from memdiag.programs.interrupt import Interrupt
-from memdiag.programs.open_files import most_open_files
+from memdiag.programs.open_files import max_open_files
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.wait_notice import OnWait, WaitNotice
@@ -35,7 +35,7 @@ def run(
     on_progress: Callable[[Recorder], None] | None = None,
     on_wait: OnWait = lambda text: None,
 ) -> ProgramRun:
-    """Run the program `command` and return what was recorded of it.
+    """Run the program `command` and return its recording.
 
     >>> run = memdiag.run(["python", "app.py"])
     >>> run.write_reports("out")
@@ -109,7 +109,7 @@ def run_program(
             if on_progress is not None:
                 on_progress(recorder)
 
-        with _SignalPassing(process, recorder) as signals, most_open_files():
+        with _SignalPassing(process, recorder) as signals, max_open_files():
 
             def has_ended() -> bool:
                 if signals.has_process_ended():
@@ -183,10 +183,11 @@ def _other_threads_block(numbers: Collection[int]) -> bool:
 class _SignalPassing:
     """Passes signals that were sent to this process on to the program, whose end it waits for.
 
-    A terminal sends its signals, such as that of Ctrl-C, to all processes of the foreground: the
+    A terminal sends its signals, such as SIGINT by Ctrl-C, to all processes of the foreground: the
     program has them already. They come from the kernel (`si_code`), and others from a process.
 
-    A signal that a process sends to the whole group cannot be told from one to this process alone.
+    A signal that a process sends to the whole group cannot be distinguished from a signal to this
+    process alone.
 
     Used as a context manager, within which the signals are blocked in this thread. Where another
     thread does not block them, or the system does not report who sent a signal, signals that may

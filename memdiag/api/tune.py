@@ -84,7 +84,7 @@ def tune(
         sizes: further sizes of free dimensions at which outputs and latency are compared.
         time_limit_s: seconds for everything, including the rewriting, which gets half of them, and
             the last measurements.
-        on_progress: called with a few words about what is being done.
+        on_progress: called with a few words about the current step.
 
     Raises:
         ModelError: the file is missing, is no ONNX model, lacks its external data, or changed

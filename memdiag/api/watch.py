@@ -1,4 +1,4 @@
-"""Watch a running process: record its memory, and that of its descendants, from outside."""
+"""Watch a running process: record the memory of the process and its descendants, from outside."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from memdiag.errors import UsageError, XrayError
 from memdiag.model.model_file import open_model
 from memdiag.programs.assemble import assemble_run
 from memdiag.programs.control import control_file
-from memdiag.programs.open_files import most_open_files
+from memdiag.programs.open_files import max_open_files
 from memdiag.programs.recorder import Recorder
 from memdiag.records.run import ProgramRun
 
@@ -66,7 +66,7 @@ def watch(
     recorder = Recorder(xray=xray, period_s=period_s, models=paths)
     with ExitStack() as stack:
         stack.callback(recorder.close)
-        stack.enter_context(most_open_files())
+        stack.enter_context(max_open_files())
         if request_folder is not None:
             stack.enter_context(control_file(Path(request_folder), recorder.address))
         signals = stack.enter_context(_counting_signals())

@@ -11,10 +11,10 @@ from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.fused_weights import fused_search_targets
 from memdiag.attribution.intervals import normal
 from memdiag.attribution.owners import BaselinePages
-from memdiag.attribution.pause import paused
 from memdiag.attribution.process_xray import take_xray
 from memdiag.attribution.provenance import with_provenance
 from memdiag.attribution.search_target import SearchTarget, search_target
+from memdiag.attribution.stopped_process import stopped
 from memdiag.errors import MemdiagError, ModelError, UsageError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.programs.process_files import guess_models, with_guess_note
@@ -68,7 +68,7 @@ def xray(
                     raise
         targets = [search_target(file) for file in files]
         if pause:
-            stack.enter_context(paused(pid))
+            stack.enter_context(stopped(pid))
         found = take_xray(pid, targets, sampled=verify == "sampled")
     return with_guess_note(found, are_used) if given is None else found
 
@@ -100,7 +100,7 @@ class ChildXray:
         self._sampled = sampled
         self._baseline: BaselinePages | None = None
 
-    def examine(self, moment: XrayMoment) -> None:
+    def read_memory(self, moment: XrayMoment) -> None:
         """Read the memory of the child at `moment`, and store the error if that fails."""
         try:
             match moment:
@@ -111,11 +111,11 @@ class ChildXray:
                     self.by_phase.pop(phase, None)
                     self.by_phase[phase] = self._take_xray(pid, [self._target], arena)
                 case AtSteady(pid, arena, log):
-                    self._examine_steady(pid, arena, log)
+                    self._take_steady_xray(pid, arena, log)
         except MemdiagError as error:
             self.failure = str(error)
 
-    def _examine_steady(self, pid: int, arena: AddressRanges, log: LogEvidence) -> None:
+    def _take_steady_xray(self, pid: int, arena: AddressRanges, log: LogEvidence) -> None:
         found = self._take_xray(pid, [self._target], arena)
         self.attribution = with_provenance(found, [self._target], log)
         with ExitStack() as stack:

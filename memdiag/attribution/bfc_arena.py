@@ -40,7 +40,7 @@ _MIN_OBJECT, _MAX_OBJECT = 1280, 2048
 _MAX_BLOCKS_PER_READ = 256
 _HEAD_WORDS = 8
 _REGION_BYTES = 40
-_CHUNK_BYTES = (56, 64, 72, 80)
+_CHUNK_STRUCT_BYTES = (56, 64, 72, 80)
 _CHUNK_WORDS = 6  # words that are read of a chunk's record
 _UNIT = 256
 """Sizes of chunks and regions are multiples of this (kMinAllocationSize)."""
@@ -213,8 +213,8 @@ def _heads(words: Words) -> NDArray[np.int64]:
     fits = (first | chunks | end) % _WORD == 0
     fits &= ((last - first) % _REGION_BYTES == 0) & ((capacity - first) % _REGION_BYTES == 0)
     fits &= (capacity - last <= _MAX_VECTOR) & (chunk_capacity - end <= _MAX_VECTOR)
-    fits &= (end - chunks >= _CHUNK_BYTES[0]) & (end - chunks <= _MAX_VECTOR)
-    fits &= (unused == _NONE) | (unused < (end - chunks) // _CHUNK_BYTES[0])
+    fits &= (end - chunks >= _CHUNK_STRUCT_BYTES[0]) & (end - chunks <= _MAX_VECTOR)
+    fits &= (unused == _NONE) | (unused < (end - chunks) // _CHUNK_STRUCT_BYTES[0])
     fits &= (following >= 1) & (following < _MAX_ALLOCATIONS)
     heads: NDArray[np.int64] = indices[fits]
     return heads
@@ -289,7 +289,7 @@ def _read_chunks(
     if words is None or any(handle is None for handle in handles):
         return None
     starts = [int(handle[0]) for handle in handles if handle is not None]
-    for nbytes in _CHUNK_BYTES:
+    for nbytes in _CHUNK_STRUCT_BYTES:
         if words.nbytes % nbytes:
             continue
         records = words.reshape(-1, nbytes // _WORD)[:, :_CHUNK_WORDS].tolist()

@@ -1,4 +1,4 @@
-"""Weights that onnxruntime computed from those of a model, found in the model that it writes after
+"""Weights that onnxruntime computed from a model's weights, found in the model that it writes after
 its optimization."""
 
 import tempfile
@@ -34,7 +34,7 @@ def fused_search_targets(
             written by a child that is not measured; a model that cannot be written is left out.
         folder: for the optimized models; it must exist as long as they are searched for.
         opened: closes the optimized models.
-        index: the index of the model among those of the X-ray.
+        index: the index of the model among the models of the X-ray.
 
     Raises:
         MeasurementError: the interpreter of a job cannot be started.
@@ -46,9 +46,9 @@ def fused_search_targets(
         return []
     targets: list[SearchTarget] = []
     for job in jobs:
-        saved = Path(tempfile.mkdtemp(dir=folder)) / "model.onnx"
-        if save_optimized_model(job, saved):
-            fused = fused_search_target(opened.enter_context(open_model(saved)), target)
+        optimized_path = Path(tempfile.mkdtemp(dir=folder)) / "model.onnx"
+        if save_optimized_model(job, optimized_path):
+            fused = fused_search_target(opened.enter_context(open_model(optimized_path)), target)
             if targets:  # weights without a distinct content are listed once
                 fused = fused._replace(unidentifiable=())
             if fused.weights or fused.unidentifiable:

@@ -48,7 +48,7 @@ def intersect(first: Ranges, second: Ranges) -> Ranges:
     high = np.searchsorted(second[:, 0], first[:, 1], side="left")
     counts = np.maximum(high - low, 0)
     rows = np.repeat(np.arange(len(first)), counts)
-    # Index of each pair within its row: its overall index minus that of the row's first pair.
+    # Index of each pair within its row: the overall index minus the row's first index.
     within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     columns = low[rows] + within
     starts = np.maximum(first[rows, 0], second[columns, 0])

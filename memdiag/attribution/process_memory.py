@@ -24,7 +24,7 @@ from memdiag.attribution.intervals import Ranges
 from memdiag.errors import XrayError
 from memdiag.model.tensor_types import Array
 
-CHUNK_BYTES = 256 << 10
+READ_CHUNK_BYTES = 256 << 10
 """Small enough for a chunk to stay in the cache until it is processed. Reading alone is faster in
 larger chunks, by half at 4 MiB."""
 
@@ -225,7 +225,7 @@ def _shares_private_memory(pid: int) -> bool:
     """Return whether pages of process `pid` are shared until one of the processes writes to them.
 
     Its proportional set of private memory is smaller than that memory then. False if the kernel
-    does not tell, which it does since 5.4, as do all that copy such pages.
+    does not state it, which it does since 5.4, as do all that copy such pages.
     """
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]

@@ -24,7 +24,7 @@ from memdiag.attribution.search_target import (
 from memdiag.attribution.session_arenas import session_arenas
 from memdiag.paths import distinct_names, path_text
 from memdiag.records.attribution import (
-    Arena,
+    ArenaUsage,
     Attribution,
     Backing,
     Copy,
@@ -136,7 +136,7 @@ def take_xray(
 
 def _arenas(
     sessions: Mapping[int, int], space: AddressSpace, memory: ProcessMemory, layout: ProcessLayout
-) -> tuple[Arena, ...]:
+) -> tuple[ArenaUsage, ...]:
     """Return the arenas, with the numbers of the sessions to which they belong."""
     objects = layout.arenas.objects
     numbers = list(sessions)
@@ -145,7 +145,7 @@ def _arenas(
     )
     owners = {arena: numbers[session] for session, arena in owned.items()}
     return tuple(
-        Arena(
+        ArenaUsage(
             session=owners.get(index),
             used_bytes=arena.used_bytes,
             slack_bytes=arena.slack_bytes,

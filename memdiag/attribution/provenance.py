@@ -13,8 +13,8 @@ import msgspec
 from memdiag.attribution.search_target import SearchTarget, WeightContent
 from memdiag.attribution.weight_operators import (
     FILTERS,
+    MATRIX_PRODUCTS,
     PACKED_INPUTS,
-    PRODUCTS,
     QUANTIZED_FILTERS,
     SAME_AXES,
     TRANSPOSED_FILTERS,
@@ -237,7 +237,7 @@ def reads_transposed(reader: Reader) -> bool | None:
     other operators.
     """
     through = reader.through
-    if reader.node.op_type not in PRODUCTS or {*through} - {*SAME_AXES, "Transpose"}:
+    if reader.node.op_type not in MATRIX_PRODUCTS or {*through} - {*SAME_AXES, "Transpose"}:
         return None
     return bool(integer(reader.node, "transB", 0)) ^ bool(through.count("Transpose") % 2)
 

@@ -76,7 +76,7 @@ class SearchTarget(NamedTuple):
 
     @property
     def fused(self) -> bool:
-        """Whether onnxruntime computed these weights from those of the user's model."""
+        """Whether onnxruntime computed these weights from weights of the user's model."""
         return self.fused_from is not None
 
 
@@ -111,7 +111,7 @@ def missing_bytes(target: SearchTarget, attribution: Attribution, *, index: int 
     Args:
         target: a model that was searched for.
         attribution: the X-ray.
-        index: the index of the model among those of the X-ray.
+        index: the index of the model among the models of the X-ray.
     """
     found = {
         name

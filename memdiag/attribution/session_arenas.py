@@ -17,9 +17,9 @@ from memdiag.attribution import intervals
 from memdiag.attribution.address_space import AddressSpace
 from memdiag.attribution.heap import Heap
 from memdiag.attribution.intervals import Ranges
-from memdiag.attribution.process_memory import CHUNK_BYTES, ProcessMemory
+from memdiag.attribution.process_memory import READ_CHUNK_BYTES, ProcessMemory
 
-MAX_STEPS = 7
+MAX_POINTERS = 7
 """Pointers from a session to its arena: five in 1.20 to 1.32."""
 
 MAX_BLOCK_BYTES = 256 << 10
@@ -37,7 +37,7 @@ def session_arenas(
     memory: ProcessMemory,
     heap: Heap,
 ) -> dict[int, int]:
-    """Return the index in `arenas` by index in `sessions`, as far as it can be told.
+    """Return the index in `arenas` by index in `sessions`, as far as it is known.
 
     Args:
         sessions: addresses of the sessions' C++ objects.
@@ -59,16 +59,16 @@ def session_arenas(
     # A session that has not run has an arena without a region, which is not among `arenas`: its
     # object is recognised by the size of its block.
     sizes = {pointers.size_of(block) for block in arena_blocks}
-    most = 0
+    max_reached = 0
     candidates: list[dict[int, int]] = []
     for path in paths:
         ends = [pointers.follow(block, path) for block in session_blocks]
         reached = [end for end in ends if end >= 0 and pointers.size_of(end) in sizes]
         # No two sessions have the same arena, unless the program has registered one for all.
-        if len(set(reached)) < len(reached) or len(reached) < most:
+        if len(set(reached)) < len(reached) or len(reached) < max_reached:
             continue
-        if len(reached) > most:
-            most, candidates = len(reached), []
+        if len(reached) > max_reached:
+            max_reached, candidates = len(reached), []
         index = {block: arena for arena, block in enumerate(arena_blocks)}
         candidates.append({session: index.get(end, -1) for session, end in enumerate(ends)})
     # Several paths lead to the same arenas: the map of allocators has several ways to an entry.
@@ -113,7 +113,7 @@ class _Pointers:
         """Return the address of each pointer, and the index of the block that it points to."""
         sources, targets = [intervals.empty()[:, 0]], [intervals.empty()[:, 0]]
         readable: Ranges = intervals.intersect(intervals.normal(self._blocks), space.resident)
-        buffer = np.zeros(CHUNK_BYTES, np.uint8)
+        buffer = np.zeros(READ_CHUNK_BYTES, np.uint8)
         for address, length in memory.iter_chunks(readable, buffer):
             skipped = -address % _WORD
             whole = (length - skipped) // _WORD * _WORD
@@ -147,11 +147,11 @@ class _Pointers:
         return block
 
     def steps_to(self, block: int) -> dict[int, int]:
-        """Return the fewest pointers to `block` by block, up to `MAX_STEPS`."""
+        """Return the fewest pointers to `block` by block, up to `MAX_POINTERS`."""
         steps = {block: 0} if block >= 0 else {}
         pending = list(steps)
         for current in pending:
-            if steps[current] < MAX_STEPS:
+            if steps[current] < MAX_POINTERS:
                 first, last = self._first_source[current : current + 2]
                 for source in self._sources[first:last].tolist():
                     if source not in steps:
@@ -166,7 +166,7 @@ class _Pointers:
         while pending and len(found) < MAX_PATHS:
             current, path, passed = pending.pop()
             left = steps.get(current)
-            if left is None or left + len(path) > MAX_STEPS:
+            if left is None or left + len(path) > MAX_POINTERS:
                 continue
             if left == 0:
                 found.append(path)

@@ -50,7 +50,7 @@ GROUPED_FILTERS: InputIndices = {
 ATTENTION_WEIGHTS: InputIndices = {"Attention": (1,), "QAttention": (1,)}
 """Weights that are divided into heads."""
 
-PRODUCTS = frozenset(
+MATRIX_PRODUCTS = frozenset(
     {
         *("FusedGemm", "FusedMatMul", "Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat"),
         *("QGemm", "QLinearMatMul"),

@@ -26,7 +26,7 @@ from memdiag.runner.temporary import remove_stale
 from memdiag.units import KIB, MIB
 
 DEFAULT_TOLERANCE = 0.02
-MIN_GROWTH = {"growth_per_run": 64 * KIB, "copies": 0}
+MIN_FIGURE_GROWTH = {"growth_per_run": 64 * KIB, "copies": 0}
 """Growth of a figure that is always allowed, however small the figure is; 1 MiB by default."""
 
 _NOT_STORED = "process_peak"
@@ -40,11 +40,11 @@ _DEFAULTS: dict[str, Any] = {
     "pinned": True,
 }
 _NOT_IN_NAME = ("python", *(each.name for each in fields(Limits)))
-"""Options that do not change what is measured."""
+"""Options that do not change the measured figures."""
 
 MAX_NAME = 100
 
-Status = Literal["created", "updated", "kept"]
+BaselineStatus = Literal["created", "updated", "kept"]
 """The change of a baseline file by an update."""
 
 
@@ -75,7 +75,7 @@ def max_figure(name: str, before: int, tolerance: float | None, *, late: int = 0
     share = DEFAULT_TOLERANCE if tolerance is None else tolerance
     if FIGURES[name].unit == "count":
         return before
-    maximum = before + max(round(share * before), MIN_GROWTH.get(name, MIB))
+    maximum = before + max(round(share * before), MIN_FIGURE_GROWTH.get(name, MIB))
     return maximum + late if name in BUDGET_PHASES else maximum
 
 
@@ -224,7 +224,7 @@ def read_baseline(path: Path) -> Baseline | None:
 
 def update_baseline(
     path: Path, model: str, machine: str, entry: BaselineEntry, tolerance: float | None
-) -> Status:
+) -> BaselineStatus:
     """Write `entry` for `machine` to the file `path`, unless the file has about the same entry.
 
     Raises:

@@ -29,7 +29,7 @@ from memdiag.units import MIB, MIN_GROUP_GAP, format_size, two_groups
 
 MIN_NOTABLE_ERROR = 10 * MIB
 _MIN_MAIN_SHARE = 0.9
-MAX_OWNERS = 4
+MAX_EXPLAINED_OWNERS = 4
 """Owners of memory in the explanation of a breach."""
 
 _IN_EVERY_PROCESS = ("python", "runtime_libraries", "other_libraries")
@@ -103,7 +103,7 @@ def judge(
 
 def _largest_owners(attribution: Attribution) -> tuple[Owner, ...]:
     of_model = [owner for owner in attribution.owners if owner.kind not in _IN_EVERY_PROCESS]
-    return tuple(sorted(of_model, key=lambda owner: -owner.bytes)[:MAX_OWNERS])
+    return tuple(sorted(of_model, key=lambda owner: -owner.bytes)[:MAX_EXPLAINED_OWNERS])
 
 
 def _spread_notes(profiles: Sequence[Profile]) -> Iterator[str]:
@@ -300,9 +300,9 @@ def _notes(
         yield f"the baseline has {name}, which this run did not distinguish"
     for name in ("peak", "steady"):
         if name in before and name in figures:
-            saved = before[name] - figures[name]
+            saving_bytes = before[name] - figures[name]
             if before[name] > max_figure(name, figures[name], budget.tolerance):
                 yield (
-                    f"{name} is {format_size(saved)} below the baseline, which may be updated"
-                    f" ({update_option})"
+                    f"{name} is {format_size(saving_bytes)} below the baseline, which may be"
+                    f" updated ({update_option})"
                 )

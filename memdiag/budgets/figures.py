@@ -12,7 +12,7 @@ from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Memory, Profile
 from memdiag.units import format_size
 
-Unit = Literal["bytes", "count"]
+FigureUnit = Literal["bytes", "count"]
 
 MIN_COPY_BYTES = 4096
 """Copies of smaller weights are not counted: a budget of copies is about large ones."""
@@ -33,7 +33,7 @@ class Figure:
 
     name: str
     description: str
-    unit: Unit = "bytes"
+    unit: FigureUnit = "bytes"
 
     def show(self, value: int, *, signed: bool = False) -> str:
         """Return `value`, bytes or a count, as text with its unit."""

@@ -8,7 +8,6 @@ import termios
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import PurePath
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from memdiag.errors import UsageError
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
 
 REFRESH_S: Final = 0.5
 KEYS_S: Final = 0.1
-"""Seconds between two looks for pressed keys."""
+"""Seconds between two checks for pressed keys."""
 
 MAX_REFRESH_SHARE: Final = 0.02
 """Share of the time that may be spent on drawing: processes wait for the recorder meanwhile."""
 
 SORT_ORDERS: Final = ("tree", "memory", "growth")
-MAX_COLUMNS: Final = 512
+MAX_CHART_COLUMNS: Final = 512
 """Columns of the memory chart before two neighbours become one."""
 
 COLUMN_S: Final = 0.1
@@ -42,7 +41,7 @@ CHART_ROWS: Final = 6
 MIN_HEIGHT: Final = 20
 """Rows of a terminal that is high enough for the chart."""
 
-MAX_OWNERS: Final = 4
+MAX_LISTED_OWNERS: Final = 4
 """Owners of memory that are listed for an X-ray."""
 
 DETAIL_INDENT: Final = 11
@@ -72,8 +71,8 @@ class MemoryHistory:
         self.column_s = COLUMN_S
 
     def add(self, now_s: float, rss_bytes: int) -> None:
-        """Add the memory at `now_s`, which is not before that of the last call."""
-        while now_s >= MAX_COLUMNS * self.column_s:
+        """Add the memory at `now_s`, which is not before the `now_s` of the last call."""
+        while now_s >= MAX_CHART_COLUMNS * self.column_s:
             self.columns = [
                 max(self.columns[index : index + 2]) for index in range(0, len(self.columns), 2)
             ]
@@ -105,7 +104,7 @@ class LiveView(AbstractContextManager["LiveView"]):
     and the recording goes on.
 
     Args:
-        title: what is recorded.
+        title: the recorded program or process.
         on_quit: is called when the key q is pressed.
     """
 
@@ -117,7 +116,7 @@ class LiveView(AbstractContextManager["LiveView"]):
         self._keys = _Keys()
         self._live: Any = None
         self._failure: Exception | None = None
-        self._paused = False
+        self._is_display_paused = False
         self._order = SORT_ORDERS[0]
         self._message = ""
         self._look_s = self._draw_s = 0.0
@@ -141,12 +140,7 @@ class LiveView(AbstractContextManager["LiveView"]):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
         if self._failure is not None and not isinstance(self._failure, OSError):
             print(f"memdiag: the live view ended: {self._failure!r}", file=sys.stderr)
@@ -182,7 +176,7 @@ class LiveView(AbstractContextManager["LiveView"]):
         was_pressed = self._handle_keys(recorder)
         if self._live is None or (now_s < self._draw_s and not was_pressed):
             return
-        if not self._paused or was_pressed:
+        if not self._is_display_paused or was_pressed:
             self.draw(recorder)
         duration_s = recorder.now_s() - now_s
         self._draw_s = now_s + max(REFRESH_S, duration_s / MAX_REFRESH_SHARE)
@@ -200,7 +194,7 @@ class LiveView(AbstractContextManager["LiveView"]):
                 case "x" if not recorder.pending_xrays:
                     recorder.examine("request", self._report_xrays)
                 case "p":
-                    self._paused = not self._paused
+                    self._is_display_paused = not self._is_display_paused
                 case "s":
                     index = SORT_ORDERS.index(self._order) + 1
                     self._order = SORT_ORDERS[index % len(SORT_ORDERS)]
@@ -235,7 +229,7 @@ class LiveView(AbstractContextManager["LiveView"]):
     def _head(self, recorder: Recorder, width: int, rows: int) -> Iterator[Text]:
         rss = recorder.tree.last.rss_bytes if recorder.tree.last else 0
         running = [process for process in recorder.processes if process.ended_s is None]
-        state = " · display paused" if self._paused else ""
+        state = " · display paused" if self._is_display_paused else ""
         yield _line(f"{self._title} · {format_duration(recorder.now_s())}{state}", "bold")
         chart_width = max(1, width - _LABEL_WIDTH - 2)
         labels = [format_size(max(self._history.columns, default=0)), *[""] * (rows - 2), "0"]
@@ -307,7 +301,9 @@ class LiveView(AbstractContextManager["LiveView"]):
         return self._first.setdefault(process, _rss(process))
 
     def _foot(self, recorder: Recorder) -> Text:
-        keys = f"x X-ray · p {'go on' if self._paused else 'pause'} · s sort: {self._order}"
+        keys = (
+            f"x X-ray · p {'go on' if self._is_display_paused else 'pause'} · s sort: {self._order}"
+        )
         parts = [f"{keys} · q quit" if self._keys.is_open else "Ctrl-C ends"]
         if recorder.pending_xrays:
             parts.append(counted(recorder.pending_xrays, "X-ray") + " under way")
@@ -343,7 +339,7 @@ def session_state(session: RecordedSession, now_s: float) -> str:
 
 def xray_state(xray: ProcessXray) -> str:
     """Return the largest owners in an X-ray."""
-    owners = owner_sizes(xray.attribution.owners)[:MAX_OWNERS]
+    owners = owner_sizes(xray.attribution.owners)[:MAX_LISTED_OWNERS]
     listed = ", ".join(f"{label} {format_size(size)}" for label, size in owners)
     return f"X-ray at {format_duration(xray.t_s)}: {listed}"
 

@@ -60,7 +60,7 @@ def add_same_inputs(group: Group) -> None:
     group.add_argument(
         "--same-inputs",
         action="store_true",
-        help="Run with the same contents each time; by default those of generated inputs differ.",
+        help="Run with the same contents each time; by default generated contents differ.",
     )
 
 

@@ -19,7 +19,7 @@ from memdiag.records.inventory import Inventory
 from memdiag.records.schemas import Reported
 from memdiag.reports import report_of
 from memdiag.reports.page import Plotly
-from memdiag.reports.picture import Kind
+from memdiag.reports.picture import PictureFormat
 from memdiag.runner.temporary import remove_stale
 
 _JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -52,7 +52,7 @@ class Destination:
             existing = existing.parent
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise ReportError(
-                f"{folder}: reports cannot be written there; choose another folder with --out."
+                f"{folder}: reports cannot be written there. Choose another folder with --out."
             )
         remove_stale(folder)
 
@@ -71,17 +71,17 @@ class Destination:
             return ()
         report = report_of(record)
         formats = report.default_formats() if formats is None else formats
-        saved = self._save(record) if "json" in formats else ()
-        where = f" The {report.name} itself is at {saved[0]}." if saved else ""
+        record_paths = self._save(record) if "json" in formats else ()
+        where = f" The {report.name} itself is at {record_paths[0]}." if record_paths else ""
         others = [name for name in formats if name != "json"]
         try:
-            return (*report.write(record, self._folder, others, plotly=self._plotly), *saved)
+            return (*report.write(record, self._folder, others, plotly=self._plotly), *record_paths)
         except ReportError as error:
             raise ReportError(f"{error}{where}") from error
         except KeyboardInterrupt:
             raise KeyboardInterrupt(where.strip()) from None
         except Exception as error:
-            if saved:
+            if record_paths:
                 error.add_note(where.strip())
             raise
 
@@ -114,14 +114,14 @@ class Destination:
         except ReportError as error:
             other_folder = Path(tempfile.mkdtemp(prefix="memdiag-"))
             try:
-                (saved,) = report.write(record, other_folder, ("json",))
+                (record_path,) = report.write(record, other_folder, ("json",))
             except ReportError:
                 other_folder.rmdir()
                 raise error from None
-            raise ReportError(f"{error} The {report.name} itself is at {saved}.") from error
+            raise ReportError(f"{error} The {report.name} itself is at {record_path}.") from error
         except KeyboardInterrupt:  # it takes less time than the measurement took
-            (saved,) = report.write(record, self._folder, ("json",))
-            raise KeyboardInterrupt(f"The {report.name} itself is at {saved}.") from None
+            (record_path,) = report.write(record, self._folder, ("json",))
+            raise KeyboardInterrupt(f"The {report.name} itself is at {record_path}.") from None
 
 
 def show(
@@ -129,7 +129,7 @@ def show(
 ) -> None:
     """Print the summary of `record` on standard output, and the files that were written.
 
-    `options` are those of the console of its kind.
+    `options` are the options of this kind's console summary.
     """
     from rich.console import Console
 
@@ -189,7 +189,7 @@ def show_history(history: History, figure: str) -> None:
     history_report.show(history, figure, Console(highlight=False))
 
 
-def picture_kind(path: Path) -> Kind:
+def picture_kind(path: Path) -> PictureFormat:
     """Return the format of the picture `path`: SVG for ``.svg``, else PNG."""
     return "svg" if path.suffix.lower() == ".svg" else "png"
 

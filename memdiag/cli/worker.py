@@ -78,7 +78,7 @@ def run_in_worker(command: Callable[[], int]) -> NoReturn:
 
 @contextmanager
 def signals_for_main_thread() -> Iterator[None]:
-    """Have threads that start in the block, as those of numpy at its import, receive no signal.
+    """Block signals in threads that start in the block, such as numpy's threads at its import.
 
     A signal of the process otherwise arrives in any thread, and not where it is waited for.
     """

@@ -16,10 +16,10 @@ from memdiag.records.profile import Profile
 from memdiag.units import MIB, counted, format_size
 
 MAX_CAUSES = 3
-MIN_SHARE = 0.5
+MIN_LOAD_SHARE = 0.5
 """A phase is named as the cause of a longer load if it takes at least this share of it."""
 
-MAX_ROUNDING = 0.01
+MAX_UNEXPLAINED_SHARE = 0.01
 """A larger share of a difference that its causes leave is stated as not explained: together with
 them it is the difference, as far as sizes are rounded."""
 
@@ -109,7 +109,7 @@ def explain_peak(
             or abs(peaks[1] - peaks[0] - size) > max(tolerance, MAX_PEAK_ERROR * abs(size))
         ):
             return (
-                f"the peak of {after.label} is in {new.peak_phase}, that of {before.label} in"
+                f"the peak of {after.label} is in {new.peak_phase}, the peak of {before.label} in"
                 f" {old.peak_phase}"
             )
     if not _has_xrays(before, after):
@@ -165,7 +165,7 @@ def explain_load(before: ColumnFigures, after: ColumnFigures) -> str:
     if not differences:
         return ""
     largest, phase = max(differences) if total > 0 else min(differences)
-    if largest / total < MIN_SHARE:
+    if largest / total < MIN_LOAD_SHARE:
         return ""
     return f"mostly in {phase}"
 
@@ -237,6 +237,6 @@ def _explained(causes: Sequence[_Cause], size: int) -> str:
     rest = size - sum(cause.bytes for cause in causes)
     if not causes:
         return "not explained"
-    if abs(rest) > MAX_ROUNDING * abs(size):
+    if abs(rest) > MAX_UNEXPLAINED_SHARE * abs(size):
         parts.append(f"{format_size(rest, signed=True)} not explained")
     return "; ".join(parts)

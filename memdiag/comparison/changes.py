@@ -17,11 +17,11 @@ from memdiag.records.comparison import (
 from memdiag.records.phases import PhaseName
 from memdiag.units import format_size
 
-MIN_BYTES = 1 << 20
-MIN_KEPT_BYTES = 4 << 20
+MIN_CHANGE_BYTES = 1 << 20
+MIN_PHASE_CHANGE_BYTES = 4 << 20
 """Boundaries are read late: figures of phases spread more than their sum."""
 
-MIN_SHARE = 0.02
+MIN_CHANGE_SHARE = 0.02
 MIN_SHARE_SINGLE_RUN = 0.05
 """Minimum share of the peak if there is a single run, whose spread is not known."""
 
@@ -32,7 +32,7 @@ MIN_GROWTH_RATIO = 1.5
 differs as well."""
 
 MIN_LOAD_S = 0.005
-MAX_ROUNDING = 1e-3
+MAX_OUTPUT_ROUNDING = 1e-3
 """Outputs that differ by a larger share of their largest value are a change."""
 
 
@@ -139,13 +139,13 @@ class _ColumnPair:
         old, new = self._before.graph, self._after.graph
         if old is not None and new is not None:
             size = new.saved_bytes - old.saved_bytes
-            if abs(size) > max(MIN_BYTES, MIN_SHARE * old.saved_bytes):
+            if abs(size) > max(MIN_CHANGE_BYTES, MIN_CHANGE_SHARE * old.saved_bytes):
                 yield self._change(
                     "disk", None, size, None, causes.explain_disk(self._before, self._after)
                 )
         difference = self._after.largest_difference
         parts = [self._after.difference] if self._after.difference else []
-        if difference is not None and difference > MAX_ROUNDING:
+        if difference is not None and difference > MAX_OUTPUT_ROUNDING:
             parts.insert(0, f"an output differs by {difference:.1e} of its largest value")
         if parts:
             yield self._change("outputs", None, 0, None, "; ".join(parts))
@@ -155,7 +155,9 @@ class _ColumnPair:
         for each in self._new.phases:
             if each.phase in before:
                 size = self._difference(before[each.phase], each.kept)
-                if size is not None and abs(size) > max(MIN_KEPT_BYTES, 2 * self._tolerance):
+                if size is not None and abs(size) > max(
+                    MIN_PHASE_CHANGE_BYTES, 2 * self._tolerance
+                ):
                     why = causes.explain_kept(
                         self._copies, self._before, self._after, each.phase, size, self._tolerance
                     )
@@ -240,8 +242,8 @@ def _tolerance(before: ComparisonColumn, after: ComparisonColumn) -> int:
     largest = max((each.measured.peak.median for each in columns if each.measured), default=0)
     has_single_run = any(each.measured.times == 1 for each in columns if each.measured)
     if not has_single_run:
-        return max(MIN_BYTES, round(MIN_SHARE * largest))
-    return max(MIN_BYTES, round(MIN_SHARE_SINGLE_RUN * largest)) + _retained(before, after)
+        return max(MIN_CHANGE_BYTES, round(MIN_CHANGE_SHARE * largest))
+    return max(MIN_CHANGE_BYTES, round(MIN_SHARE_SINGLE_RUN * largest)) + _retained(before, after)
 
 
 def _retained(before: ComparisonColumn, after: ComparisonColumn) -> int:
@@ -264,7 +266,7 @@ def undecided_note(before: ComparisonColumn, after: ComparisonColumn) -> str:
         for name, size in sizes.items()
         if tolerance - retained < abs(size) <= tolerance
     ]
-    if not differences or retained < MIN_BYTES:
+    if not differences or retained < MIN_CHANGE_BYTES:
         return ""
     return (
         f"{before.label}, {after.label}: differ in {' and '.join(differences)}. This may be chance:"

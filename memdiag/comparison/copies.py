@@ -16,7 +16,7 @@ _PHASES_BY_STEP: dict[str, PhaseName] = {
     "prepack": "prepack",
     "kernel": "first_run",
 }
-MAX_WEIGHTS = 20
+MAX_COPIED_WEIGHTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def in_words(change: CopyChange) -> str:
     if change.kind == "original":
         return f"{column} keeps {weight} as it is{more}"
     if change.kind == "fused":
-        return f"{column} keeps what was computed from {weight}{more}"
+        return f"{column} keeps results computed from {weight}{more}"
     maker = f", made by {change.made_by}" if change.made_by else ""
     return f"{column} has a {change.kind} copy of {weight}{maker}{more}"
 
@@ -166,7 +166,7 @@ def _grouped(
                 from_=labels[0],
                 to=labels[1],
                 kind=kind,
-                weights=tuple(names)[:MAX_WEIGHTS],
+                weights=tuple(names)[:MAX_COPIED_WEIGHTS],
                 count=sign * sum(abs(copy.count) for copy in group),
                 bytes=sum(copy.bytes for copy in group),
                 made_by=group[0].made_by,

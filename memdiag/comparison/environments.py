@@ -28,7 +28,7 @@ MIN_FREE_BYTES = 256 * MIB
 _REASONS = (
     (
         ("No space left", "os error 28", "Errno 28"),
-        f"the disk is full; free some, or name another folder in {VARIABLE}.",
+        f"the disk is full. Free some space, or name another folder in {VARIABLE}.",
     ),
     (
         (
@@ -43,12 +43,12 @@ _REASONS = (
             "name resolution",
             "network was disabled",
         ),
-        "the package registry cannot be reached; connect to the network, or name an interpreter"
+        "the package registry cannot be reached. Connect to the network, or name an interpreter"
         " that has it with --environment.",
     ),
     (
         ("no wheels with a matching", "has no wheels", "no wheels are available"),
-        "there is no wheel for this Python and platform; name an interpreter that has it with"
+        "there is no wheel for this Python and platform. Name an interpreter that has it with"
         " --environment.",
     ),
     (

@@ -17,7 +17,7 @@ class Optimizer(NamedTuple):
     """One optimizer.
 
     Attributes:
-        packages: the packages that it needs; the version of the first one is that of the
+        packages: the packages that it needs; the version of the first one is the version of the
             optimizer.
         optimize: reads the model at the first path and writes the result to the second one, with
             weights in a file beside it if the flag `large` is set. Returns None, or the reason why

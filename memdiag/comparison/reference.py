@@ -74,11 +74,11 @@ class ReferenceSession:
             MeasurementError: the model does not run.
         """
         with SessionServer(replace(job, runs=None), self._feeds) as server:
-            saved = self._save(server)
-            first_names, names = self._outputs[0].keys(), saved[0].keys()
+            outputs = self._save(server)
+            first_names, names = self._outputs[0].keys(), outputs[0].keys()
             differences = [
                 difference
-                for before, after in zip(self._outputs, saved, strict=True)
+                for before, after in zip(self._outputs, outputs, strict=True)
                 for difference in compare_outputs(before, after)
                 if difference.output in names and difference.output not in self.unstable
             ]

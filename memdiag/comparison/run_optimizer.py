@@ -27,15 +27,15 @@ TABLE = Path(optimizers.__file__).absolute()
 """The file with the optimizers, which the child loads by its path."""
 
 ALL = "all"
-"""Stands for all optimizers."""
+"""The name for all optimizers."""
 
-MAX_EMBEDDED_BYTES = 1 << 30
+MAX_SINGLE_FILE_BYTES = 1 << 30
 """Larger models are written with their weights in a file beside them."""
 
 MAX_FREE_SHARE = 0.9
 """Share of the free memory that an optimizer may use if no limit is given."""
 
-MAX_MESSAGE = 300
+MAX_OPTIMIZER_MESSAGE = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class OptimizerResult:
 
 
 def choose_optimizers(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of optimizers without repetition; `ALL` stands for every one.
+    """Return the names of optimizers without repetition; `ALL` means every optimizer.
 
     Raises:
         UsageError: there is no such optimizer; the message lists the optimizers.
@@ -116,7 +116,7 @@ def run_optimizer(
         "name": name,
         "source": str(model.absolute()),
         "target": str(target.absolute()),
-        "large": model_bytes > MAX_EMBEDDED_BYTES,
+        "large": model_bytes > MAX_SINGLE_FILE_BYTES,
     }
     largest = 0
     stopped: tuple[ColumnStatus, str] | None = None
@@ -144,7 +144,7 @@ def run_optimizer(
         return _ended(code, child.log.tail)
     if answer.name == "error":
         return OptimizerResult(
-            status="failed", message=_shortened(f"the optimizer says: {answer.fields['message']}")
+            status="failed", message=_shortened(f"the optimizer failed: {answer.fields['message']}")
         )
     run = OptimizerRun(
         version=str(answer.fields["version"]),
@@ -183,4 +183,4 @@ def _resident_bytes(pid: int) -> int:
 
 def _shortened(message: str) -> str:
     line = " ".join(message.split())
-    return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 1]}…"
+    return line if len(line) <= MAX_OPTIMIZER_MESSAGE else f"{line[: MAX_OPTIMIZER_MESSAGE - 1]}…"

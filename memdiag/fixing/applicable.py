@@ -11,10 +11,10 @@ from memdiag.rewrites import rewriters, rewriters_for
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import UNSAFE_PROBLEM
 
-MAX_NODES = 10_000
+MAX_CHECKED_NODES = 10_000
 """Maximum nodes of a model that is checked: reading a graph takes about 0.1 ms a node."""
 
-MAX_FINDINGS = 50
+MAX_CHECKED_FINDINGS = 50
 """Maximum findings that are checked, the costliest first."""
 
 
@@ -22,10 +22,10 @@ def with_rewrites(findings: Sequence[Finding], file: ModelFile) -> tuple[Finding
     """Return `findings`, each with the rewrites that can be applied to the open model.
 
     No weight is read. Not checked are findings that a measurement refuted, findings beyond
-    `MAX_FINDINGS`, and all findings in a model of more than `MAX_NODES` nodes.
+    `MAX_CHECKED_FINDINGS`, and all findings in a model of more than `MAX_CHECKED_NODES` nodes.
     """
-    checked = [each for each in findings[:MAX_FINDINGS] if each.evidence != "refuted"]
-    if not checked or file.node_count > MAX_NODES:
+    checked = [each for each in findings[:MAX_CHECKED_FINDINGS] if each.evidence != "refuted"]
+    if not checked or file.node_count > MAX_CHECKED_NODES:
         return tuple(findings)
     try:
         editor = ModelEditor(file, reads_weights=False)

@@ -24,7 +24,7 @@ from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.loadable import OldestRelease, oldest_runtime
 from memdiag.records.files import resolve_output
-from memdiag.rewrites.model_editor import ModelEditor, Storage
+from memdiag.rewrites.model_editor import ModelEditor, TargetStorage
 from memdiag.rewrites.saving import (
     MAX_EMBEDDED_BYTES,
     can_refer,
@@ -46,7 +46,7 @@ class BuiltModel:
         kept_bytes: bytes of its weights in these files.
         disk_bytes: size of all files that it needs.
         digest: hash of the written files.
-        newer: what it declares that needs a newer runtime than the original; None if nothing.
+        newer: the declared version that needs a newer runtime than the original; None if none does.
         oldest: the oldest release that can load it.
     """
 
@@ -173,7 +173,7 @@ class ModelWriter:
         )
         return " ".join(re.sub(hidden, "", text).split())
 
-    def _save(self, editor: ModelEditor, path: Path, storage: Storage) -> tuple[Path, ...]:
+    def _save(self, editor: ModelEditor, path: Path, storage: TargetStorage) -> tuple[Path, ...]:
         try:
             return save(editor, path, storage)
         except ReportError as error:
@@ -200,7 +200,7 @@ class ModelWriter:
                 oldest=oldest_runtime(model),
             )
 
-    def _storage(self, editor: ModelEditor) -> Storage:
+    def _storage(self, editor: ModelEditor) -> TargetStorage:
         """Return how weights are stored: as a rewrite requires, or else as in the original."""
         large = weight_bytes(editor) > MAX_EMBEDDED_BYTES
         if editor.storage is None and not self.file.external_bytes and not large:

@@ -48,7 +48,7 @@ class RewriteSearch:
         evaluator: compares models with the original.
         other_runtimes: further releases of onnxruntime that the result has to run on.
         max_slowdown: the largest ratio of latencies.
-        report_progress: called with a few words about what is being done.
+        report_progress: called with a few words about the current step.
         end: when the search has to end, by `time.monotonic()`.
         setup_s: duration of everything before the search: inputs and figures of the original.
     """
@@ -218,7 +218,7 @@ class RewriteSearch:
     def _confirmed(self, found: Candidate) -> Candidate | str:
         """Return a candidate with thorough figures, or the reason to reject it.
 
-        Its memory and that of the model with only the accepted changes are measured alternately.
+        Both the model and the model with only the accepted changes are measured, alternately.
         """
         about = format_duration(self._confirming_s())
         self.report_progress(f"measuring {found.change.name} again (about {about})")
@@ -380,7 +380,7 @@ class RewriteSearch:
         return ["the time limit ended the search"]
 
     def _sufficient_time_limit_s(self) -> float:
-        """Return the expected duration of a whole fix, with a margin, from what was measured."""
+        """Return the expected duration of a whole fix, with a margin, from measured durations."""
         possible = [outcome for outcome in self.state.outcomes if outcome.status != "refused"]
         rules = {outcome.rule for outcome in possible}
         trials_s = len(possible) * max(self._trial_s(), self._step_estimate.step_s)

@@ -16,10 +16,10 @@ from memdiag.records.weights import qualified_name
 MAX_SIZES = 12
 """Sizes of blocks in a record."""
 
-MIN_SHARE = 0.01
+MIN_BLOCKS_SHARE = 0.01
 """Share of all growth below which a size of blocks is left out."""
 
-_MAX_EXAMINED = 4096  # blocks of a size whose content is compared
+_MAX_COMPARED = 4096  # blocks of a size whose content is compared
 _MAX_OFFSET = 160  # from the start of a block to its content: headers and alignment
 _MIN_PREFIX_BYTES = 32  # shorter values also occur by chance, in blocks with stale content
 
@@ -43,8 +43,8 @@ class KnownContent(NamedTuple):
 
     def fits(self, block_bytes: int) -> bool:
         """Return whether a block of that size may contain it."""
-        most = self.nbytes * _MAX_RATIO + _MAX_OFFSET
-        return not self.nbytes or self.nbytes <= block_bytes <= most
+        max_bytes = self.nbytes * _MAX_RATIO + _MAX_OFFSET
+        return not self.nbytes or self.nbytes <= block_bytes <= max_bytes
 
 
 def known_weights(file: ModelFile) -> list[KnownContent]:
@@ -63,13 +63,13 @@ def known_weights(file: ModelFile) -> list[KnownContent]:
 def growing_blocks(
     pid: int, before: MemoryMoment, after: MemoryMoment, contents: Iterable[KnownContent]
 ) -> tuple[GrowingBlocks, ...]:
-    """Return the sizes of blocks of which there are more than before, most bytes first.
+    """Return the sizes of blocks whose number grew, most bytes first.
 
     Args:
         pid: the process, which waits since `after`.
         before: the memory after the warm-up.
         after: the memory now.
-        contents: what to recognise.
+        contents: the contents to recognise.
 
     Raises:
         XrayError: the process cannot be read.
@@ -85,7 +85,7 @@ def growing_blocks(
             starts = after.blocks[lengths == each.block_bytes, 0].tolist()
             new = np.array([start for start in starts if start not in known], np.int64)
             fitting = [content for content in distinct if content.fits(each.block_bytes)]
-            content = _content(memory, new[-_MAX_EXAMINED:], each.block_bytes, fitting)
+            content = _content(memory, new[-_MAX_COMPARED:], each.block_bytes, fitting)
             found.append(msgspec.structs.replace(each, content=content))
     return tuple(found)
 
@@ -93,7 +93,7 @@ def growing_blocks(
 def recognised_contents(
     pid: int, before: MemoryMoment, after: MemoryMoment, starts: Mapping[str, tuple[str, int]]
 ) -> dict[int, str]:
-    """Return the values that blocks contain which came into use, by the size of the blocks.
+    """Return the values found in blocks that came into use, by the size of the blocks.
 
     Args:
         pid: the process, which waits since `after`.
@@ -120,7 +120,7 @@ def grown_blocks(
     sizes: frozenset[int] = frozenset(),
     contents: Mapping[int, str] = MappingProxyType({}),
 ) -> tuple[GrowingBlocks, ...]:
-    """Return the sizes of blocks of which there are more than before, without reading contents.
+    """Return the sizes of blocks whose number grew, without reading contents.
 
     Args:
         before: the memory after the warm-up.
@@ -136,7 +136,7 @@ def grown_blocks(
         if count > before.block_counts.get(size, 0) and (size in sizes or not sizes)
     }
     total = sum(size * count for size, count in grown.items())
-    largest = [size for size in grown if size * grown[size] >= MIN_SHARE * total]
+    largest = [size for size in grown if size * grown[size] >= MIN_BLOCKS_SHARE * total]
     largest.sort(key=lambda size: -size * grown[size])
     return tuple(
         GrowingBlocks(
@@ -158,8 +158,8 @@ def _content(
     length = min(size, _MAX_OFFSET + max(len(each.prefix) for each in contents))
     blocks, _ = memory.read_blocks(starts, length)
     for block in blocks:
-        examined = block.tobytes()
+        data = block.tobytes()
         for each in contents:
-            if each.prefix[: size - 16] in examined:
+            if each.prefix[: size - 16] in data:
                 return each.description
     return ""

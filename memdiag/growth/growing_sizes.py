@@ -1,6 +1,6 @@
 """Sizes of malloc's blocks whose number grows steadily, apart from blocks that come and go.
 
-The bytes in use of a whole heap say little about a leak: one buffer that was doubled is more than
+The bytes in use of a whole heap prove little about a leak: one buffer that was doubled is more than
 a thousand small blocks that were lost. What a leak repeats is an allocation, so that the number of
 blocks of its size grows with the runs.
 
@@ -51,8 +51,9 @@ class MinGrowth(NamedTuple):
 def min_growth_of_model(threads: int) -> MinGrowth:
     """Return the least growth of a child that does nothing but run a model.
 
-    A freed block in a thread's cache looks like one in use: by default up to 7 blocks of each size
-    up to 1,032 bytes for each thread (tcache_count and tcache_max_bytes, malloc/malloc.c in glibc).
+    A freed block in a thread's cache is read as a block in use: by default up to 7 blocks of each
+    size up to 1,032 bytes for each thread (tcache_count and tcache_max_bytes, malloc/malloc.c in
+    glibc).
 
     Args:
         threads: the number of threads that may have a cache.
@@ -86,7 +87,7 @@ class GrowingHeap(NamedTuple):
 
 
 def growing_heap(
-    memory: Sequence[MemoryMoment], warm_up: int, unit: Unit, least: MinGrowth
+    memory: Sequence[MemoryMoment], warm_up: int, unit: Unit, min_growth: MinGrowth
 ) -> GrowingHeap:
     """Return the blocks of malloc whose number grows steadily.
 
@@ -94,11 +95,11 @@ def growing_heap(
         memory: the moments of a process.
         warm_up: the first moment after the warm-up, an index of `memory`.
         unit: the unit that growth is counted by.
-        least: the growth that is not noise.
+        min_growth: the growth that is not noise.
     """
     later = [each for each in memory[warm_up:] if each.moment.heap_bytes is not None]
     positions = [each.moment.position(unit) for each in later]
-    sizes = steadily_growing_sizes(positions, [each.block_counts for each in later], least)
+    sizes = steadily_growing_sizes(positions, [each.block_counts for each in later], min_growth)
     return GrowingHeap(
         sizes,
         tuple(
@@ -109,14 +110,14 @@ def growing_heap(
 
 
 def steadily_growing_sizes(
-    positions: Sequence[float], counts: Sequence[Mapping[int, int]], least: MinGrowth
+    positions: Sequence[float], counts: Sequence[Mapping[int, int]], min_growth: MinGrowth
 ) -> frozenset[int]:
     """Return the sizes in bytes of blocks whose number grows steadily.
 
     Args:
         positions: runs, or seconds, after the warm-up.
         counts: the number of blocks by size at each of them.
-        least: the growth that is not noise.
+        min_growth: the growth that is not noise.
     """
     if len(counts) < MIN_MOMENTS:
         return frozenset()
@@ -130,7 +131,7 @@ def steadily_growing_sizes(
         growing = growing & {
             size
             for members in bins.values()
-            if _grows(positions, counts, members, least.of_size(min(members)))
+            if _grows(positions, counts, members, min_growth.of_size(min(members)))
             for size in members
         }
     return frozenset(growing)
@@ -145,9 +146,9 @@ def _grows(
     positions: Sequence[float],
     counts: Sequence[Mapping[int, int]],
     sizes: Sequence[int],
-    least: float,
+    min_growth: float,
 ) -> bool:
-    if sum(counts[-1].get(size, 0) - counts[0].get(size, 0) for size in sizes) <= least:
+    if sum(counts[-1].get(size, 0) - counts[0].get(size, 0) for size in sizes) <= min_growth:
         return False
     numbers = [sum(each.get(size, 0) for size in sizes) for each in counts]
-    return steady_slope(positions, numbers, least) is not None
+    return steady_slope(positions, numbers, min_growth) is not None

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from memdiag.growth.verdict import Observation, grown_bytes, judge
+from memdiag.growth.observation import Observation
+from memdiag.growth.verdict import grown_bytes, judge
 from memdiag.growth.wording import advice, sentence
 from memdiag.records.growth import Growth, Moment, RunSample, Varied
 from memdiag.thinning import thin
 
-MAX_SAMPLES = 5000
+MAX_RUN_SAMPLES = 5000
 
 
 def growth_record(
@@ -22,7 +23,7 @@ def growth_record(
     onnxruntime: str | None,
     trim_returned_bytes: int | None = None,
     varied: Sequence[Varied] = (),
-    threads: int = 1,
+    callers: int = 1,
     dimensions: Mapping[str, tuple[int, int]] | None = None,
     notes: Sequence[str] = (),
     message: str = "",
@@ -47,7 +48,7 @@ def growth_record(
         warm_up_s=warm_up_s,
         unit=observation.unit,
         varied=tuple(varied),
-        threads=threads,
+        callers=callers,
         dimensions=dict(dimensions or {}),
         blocks=observation.blocks,
         moments=moments,
@@ -59,9 +60,9 @@ def growth_record(
 
 
 def _thinned(samples: Sequence[RunSample]) -> tuple[RunSample, ...]:
-    """Return about `MAX_SAMPLES` of the samples at most, every peak included."""
+    """Return about `MAX_RUN_SAMPLES` of the samples at most, every peak included."""
     sizes = [sample.resident_bytes for sample in samples]
-    return tuple(samples[index] for index in thin(sizes, MAX_SAMPLES))
+    return tuple(samples[index] for index in thin(sizes, MAX_RUN_SAMPLES))
 
 
 def _notes(moments: Sequence[Moment]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from memdiag.attribution import intervals
@@ -63,27 +64,22 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
     # Anonymous shared memory is a deleted file of the kernel.
     mapped_bytes = sum(each.end - each.start for each in space.regions if each.inode)
     owners = tuple(OwnerBytes(kind=kind, bytes=size) for kind, size in owned.items())  # type: ignore[arg-type] # the kinds are the owners'
+    moment = Moment(
+        run=run,
+        time_s=time_s,
+        resident_bytes=space.resident_bytes,
+        owners=owners,
+        mapped_bytes=mapped_bytes,
+    )
     if layout.heap.allocator != "glibc" or layout.heap.unknown:
-        return MemoryMoment(
-            moment=Moment(
-                run=run,
-                time_s=time_s,
-                resident_bytes=space.resident_bytes,
-                owners=owners,
-                mapped_bytes=mapped_bytes,
-            )
-        )
+        return MemoryMoment(moment=moment)
     arenas = layout.arenas
     blocks = layout.heap.blocks_in_use(0, _MAX_BLOCK_BYTES)
     blocks = _outside(blocks, arenas.chunks, arenas.inconsistent)
     sizes, counts = np.unique(blocks[:, 1] - blocks[:, 0], return_counts=True)
     return MemoryMoment(
-        moment=Moment(
-            run=run,
-            time_s=time_s,
-            resident_bytes=space.resident_bytes,
-            owners=owners,
-            mapped_bytes=mapped_bytes,
+        moment=msgspec.structs.replace(
+            moment,
             heap_bytes=intervals.total(blocks),
             heap_blocks=len(blocks),
             arena_used_bytes=intervals.total(arenas.in_use),

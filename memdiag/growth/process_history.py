@@ -9,7 +9,7 @@ from types import MappingProxyType
 import msgspec
 
 from memdiag.attribution import intervals
-from memdiag.attribution.pause import paused
+from memdiag.attribution.stopped_process import stopped
 from memdiag.errors import XrayError
 from memdiag.growth.growing_blocks import recognised_contents
 from memdiag.growth.moment import MemoryMoment, read_moment
@@ -32,8 +32,8 @@ class ProcessHistory:
         pid: the process.
         period_s: seconds between two moments.
         moments: the moments. Only the first and the last one have the addresses of blocks.
-        pauses: whether the process is stopped while it is read (SIGSTOP), for some tenths of a
-            second.
+        stops_process: whether the process is stopped while it is read (SIGSTOP), for some tenths
+            of a second.
         failure: why the last reading failed; empty if it did not.
         contents: the contents that were recognised in blocks which came into use since the first
             moment, by the size of the blocks.
@@ -42,7 +42,7 @@ class ProcessHistory:
     pid: int
     period_s: float
     moments: list[MemoryMoment] = field(default_factory=list)
-    pauses: bool = False
+    stops_process: bool = False
     failure: str = ""
     contents: dict[int, str] = field(default_factory=dict)
     _due_s: float = 0.0
@@ -71,7 +71,7 @@ class ProcessHistory:
             return
         started = time.perf_counter()
         try:
-            with paused(self.pid) if self.pauses else nullcontext():
+            with stopped(self.pid) if self.stops_process else nullcontext():
                 read = read_moment(self.pid, run=runs, time_s=now_s)
                 if self.moments:
                     self.contents |= recognised_contents(

@@ -31,7 +31,7 @@ def steady_slope(
     """Return the slope of `values`; None if they do not grow steadily, or are too few to know.
 
     They grow steadily if their slope is above 0 with a certainty of 99.9 %, and the slope of the
-    second half is not much lower than that of the first and of the whole.
+    second half is not much lower than the slopes of the first half and of the whole.
 
     Args:
         positions: runs, or seconds, that do not decrease.

@@ -2,25 +2,42 @@
 
 The resident set alone cannot distinguish these, and their remedies are opposite. The owner of the
 growth does: blocks and chunks *in use* that become more with every run are a leak or values that
-somebody keeps; free chunks and freed blocks are not.
+the program keeps; free chunks and freed blocks are not. `judge` applies these rules in order:
+
+== ======================================================================== ======================
+ # condition                                                                verdict
+== ======================================================================== ======================
+ 1 memory in use of an owner (`IN_USE`) grows steadily (`steady_slope`)     ``leak``, or ``kept``
+                                                                            (`_is_kept`)
+ 2 fewer than `MIN_MOMENTS` moments, and more sessions at each of them      ``kept``
+ 3 fewer than `MIN_MOMENTS` moments                                         ``undecided``
+ 4 growth below `MIN_GROWTH_BYTES`, or below `MIN_GROWTH_SHARE`             ``flat``
+ 5 most of the growth is freed blocks that malloc retains                   ``retained``
+ 6 most is arena slack, and rises with new largest inputs                   ``high_water``
+ 7 the growth has ended (`MAX_LATE_GROWTH_SHARE`)                           ``plateau``
+ 8 none of these                                                            ``undecided``
+== ======================================================================== ======================
+
+Moments are counted after the warm-up. Rule 1 sees single bytes, the others the resident set.
+The slope is the Theil-Sen estimator (`memdiag.growth.slope`); the heap is judged by the sizes of
+its blocks (`memdiag.growth.growing_sizes`, with the limits of glibc's caches). With these
+thresholds all verdicts of ``benchmarks/leaks.py`` are right (``docs/leaks.md``, *Measurements*).
 """
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import compress, pairwise
+from dataclasses import dataclass
+from itertools import pairwise
 
+from memdiag.growth.observation import IN_USE, Observation, resident_bytes_of
 from memdiag.growth.slope import MIN_POINTS, robust_slope
 from memdiag.growth.steady_growth import MIN_MOMENTS, steady_slope
 from memdiag.records.growth import (
     GrowingBlocks,
     GrowingOwner,
     Moment,
-    RunSample,
     Slope,
-    Unit,
     Verdict,
-    kinds_of,
 )
 from memdiag.units import KIB, MIB
 
@@ -36,98 +53,14 @@ MAX_LATE_GROWTH_SHARE = 0.1
 """Growth has ended if the last third of the moments has at most this share of it."""
 
 MIN_EARLIER_VALUES = 40
-MIN_KEPT_SHARE = 0.5
-"""A program keeps its values if this share of those of earlier runs is alive, of at least 40."""
+MIN_ALIVE_SHARE = 0.5
+"""A program keeps its values if this share of the values of earlier runs is alive, of at least
+`MIN_EARLIER_VALUES`."""
 
 MIN_MORE_SESSIONS = 10
 """Sessions that became alive between a few moments, more at each, from which on they are kept."""
 
 _SLACK_BYTES = 64 * KIB  # of a resident set at rest, between two readings
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerInUse:
-    """An owner whose memory is in use, and how much growth of it is certain.
-
-    Attributes:
-        owner: the owner.
-        bytes_of: its bytes at a moment; None if they could not be read.
-        min_bytes: the smallest growth after the warm-up that is not noise. Owners that are known by
-            resident pages only need more.
-    """
-
-    owner: GrowingOwner
-    bytes_of: Callable[[Moment], int | None]
-    min_bytes: int
-
-
-def _resident(owner: GrowingOwner) -> Callable[[Moment], int | None]:
-    kinds = kinds_of(owner)
-    return lambda moment: moment.bytes_of(*kinds) if moment.owners else None
-
-
-IN_USE = (
-    OwnerInUse("arena", lambda moment: moment.arena_used_bytes, KIB),
-    OwnerInUse("heap", lambda moment: moment.heap_bytes, KIB),
-    OwnerInUse("python", _resident("python"), 512 * KIB),
-    OwnerInUse("files", lambda moment: moment.mapped_bytes, MIB),
-    OwnerInUse("other", _resident("other"), MIB),
-)
-"""The owners whose steady growth is a leak or kept values. Blocks of malloc are counted to the
-byte; Python's heap and private mappings by resident pages; files and shared memory by the size of
-their mappings, because reading on in a mapped file makes more pages resident, too."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Observation:
-    """Figures of a process from which the verdict follows.
-
-    Attributes:
-        moments: after the first run, after the warm-up, and then evenly spread until the end.
-        unit: the unit that growth is counted by.
-        warm_up: the first moment after the warm-up, an index of `moments`.
-        samples: counters after each run.
-        new_largest: the numbers of the runs that had an input larger than all before.
-        blocks: sizes of blocks of malloc that grew.
-        growing_heap_bytes: at each moment the bytes of blocks of malloc of the sizes whose number
-            grows steadily (`memdiag.growth.growing_sizes`), by which the heap is judged; None to
-            judge it by all blocks in use.
-        caller_keeps_nothing: whether the caller is memdiag, which keeps no outputs.
-        kept_values: the values of most earlier runs that are alive in the program, or copies of
-            them; empty for none.
-    """
-
-    moments: tuple[Moment, ...]
-    unit: Unit
-    warm_up: int
-    samples: tuple[RunSample, ...] = ()
-    new_largest: frozenset[int] = frozenset()
-    blocks: tuple[GrowingBlocks, ...] = ()
-    growing_heap_bytes: tuple[int | None, ...] | None = None
-    caller_keeps_nothing: bool
-    kept_values: str = ""
-
-    def with_heap(self) -> "Observation":
-        """Return the observation without moments whose heap was not read, if enough remain."""
-        known = [moment.heap_bytes is not None for moment in self.moments]
-        if all(known) or sum(known[self.warm_up :]) < MIN_MOMENTS:
-            return self
-        growing = self.growing_heap_bytes
-        return replace(
-            self,
-            moments=tuple(compress(self.moments, known)),
-            warm_up=sum(known[: self.warm_up]),
-            growing_heap_bytes=None if growing is None else tuple(compress(growing, known)),
-        )
-
-    @property
-    def moments_after_warm_up(self) -> tuple[Moment, ...]:
-        """The moments from the end of the warm-up on, by which growth is judged."""
-        return self.moments[self.warm_up :]
-
-    def positions(self, moments: Sequence[Moment]) -> list[float]:
-        """Return the runs, or the seconds, at which `moments` were."""
-        return [moment.position(self.unit) for moment in moments]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +74,45 @@ class GrowthJudgement:
 
 
 def judge(observation: Observation) -> GrowthJudgement:
-    """Return the verdict on `observation`, by the moments at which the heap was read."""
+    """Return the verdict on `observation`, by the moments at which the heap was read.
+
+    The numbers of the rules are in the docstring of this module.
+    """
     observation = observation.with_heap()
-    moments = observation.moments
     steady = _steady_growth(observation)
     if steady:
-        owner, slope = max(steady, key=lambda each: each[1].bytes_per_unit)
-        if any(_rises(observation, figure) for figure in _SESSIONS):
-            owner = "sessions"
-        owners = {owner, *(each for each, _ in steady)}
-        return GrowthJudgement(_of_memory_in_use(owners, observation), owner, slope)
+        return _of_memory_in_use(steady, observation)  # 1
     if len(observation.moments_after_warm_up) < MIN_MOMENTS:
-        return _of_few_moments(observation)
+        return _of_few_moments(observation)  # 2, 3
+    return _of_resident_set(observation)  # 4 to 8
+
+
+def _of_memory_in_use(
+    steady: Sequence[tuple[GrowingOwner, Slope]], observation: Observation
+) -> GrowthJudgement:
+    """Return ``leak`` or ``kept`` for the owners in `steady`, with the owner that grows fastest."""
+    owner, slope = max(steady, key=lambda each: each[1].bytes_per_unit)
+    if any(_rises(observation, count) for count in _SESSION_COUNTS):
+        owner = "sessions"
+    owners = {owner, *(each for each, _ in steady)}
+    verdict: Verdict = "kept" if _is_kept(owners, observation) else "leak"
+    return GrowthJudgement(verdict, owner, slope)
+
+
+def _is_kept(owners: set[GrowingOwner], observation: Observation) -> bool:
+    """Return whether a program keeps the memory in use of `owners` that grows steadily.
+
+    Values in arenas are outputs, or inputs that onnxruntime copied: only the caller keeps them, and
+    with them other blocks, such as the blocks of a binding.
+    """
+    if observation.caller_keeps_nothing:
+        return False
+    return not owners.isdisjoint(("arena", "sessions")) or observation.kept_values != ""
+
+
+def _of_resident_set(observation: Observation) -> GrowthJudgement:
+    """Return the verdict by the growth of the resident set and its largest part."""
+    moments = observation.moments
     if grown_bytes(moments) < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * moments[0].resident_bytes):
         return GrowthJudgement("flat")
     largest = _largest_growth(moments[0], moments[-1])
@@ -166,11 +126,11 @@ def judge(observation: Observation) -> GrowthJudgement:
     return GrowthJudgement("plateau" if _has_ended(moments) else "undecided", largest, slope)
 
 
-_SESSIONS: tuple[Callable[[Moment], int | None], ...] = (
+_SESSION_COUNTS: tuple[Callable[[Moment], int | None], ...] = (
     lambda moment: moment.sessions,
     lambda moment: moment.arenas,
 )
-"""The numbers that grow where sessions are created and not released."""
+"""The counts that rise where sessions are created and not released."""
 
 
 def _of_few_moments(observation: Observation) -> GrowthJudgement:
@@ -208,7 +168,7 @@ def grows_after_warm_up(observation: Observation) -> bool:
 
 
 def kept_values(alive: Mapping[str, tuple[int, int]], blocks: Sequence[GrowingBlocks] = ()) -> str:
-    """Return which values of earlier runs a program keeps, or copies of which; empty for none.
+    """Return the description of the values that a program keeps, or copies; empty for none.
 
     Args:
         alive: how many values of earlier runs are alive, and how many there were, by descriptions
@@ -218,25 +178,13 @@ def kept_values(alive: Mapping[str, tuple[int, int]], blocks: Sequence[GrowingBl
     kept = [
         name
         for name, (count, earlier) in alive.items()
-        if earlier >= MIN_EARLIER_VALUES and count >= MIN_KEPT_SHARE * earlier
+        if earlier >= MIN_EARLIER_VALUES and count >= MIN_ALIVE_SHARE * earlier
     ]
     if kept:
-        # Whoever keeps an output may keep the input for the same reason; the output tells more.
+        # Whoever keeps an output may keep the input for the same reason; the output is named.
         return min(kept, key=lambda name: name.startswith("input"))
     copied = blocks[0].content if blocks else ""
     return f"copies of {copied}" if copied else ""
-
-
-def _of_memory_in_use(owners: set[GrowingOwner], observation: Observation) -> Verdict:
-    """Return the verdict if memory in use of `owners` grows steadily.
-
-    Values in arenas are outputs, or inputs that onnxruntime copied: only the caller keeps them, and
-    with them other blocks, such as those of a binding.
-    """
-    if observation.caller_keeps_nothing:
-        return "leak"
-    is_kept = not owners.isdisjoint(("arena", "sessions")) or observation.kept_values != ""
-    return "kept" if is_kept else "leak"
 
 
 def _steady_growth(observation: Observation) -> list[tuple[GrowingOwner, Slope]]:
@@ -291,7 +239,7 @@ def _largest_growth(first: Moment, last: Moment) -> GrowingOwner | None:
         "allocator_retained": growth(lambda moment: moment.bytes_of("allocator_retained")),
         **{each.owner: growth(each.bytes_of) for each in IN_USE},
         # Here with the libraries that were loaded meanwhile.
-        "files": growth(_resident("files")),
+        "files": growth(resident_bytes_of("files")),
     }
     return max(grown, key=lambda owner: grown[owner])
 

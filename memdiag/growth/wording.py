@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from memdiag.growth.verdict import GrowthJudgement, Observation, grown_bytes, grows_after_warm_up
+from memdiag.growth.observation import Observation
+from memdiag.growth.verdict import GrowthJudgement, grown_bytes, grows_after_warm_up
 from memdiag.records.growth import GrowingBlocks, GrowingOwner, Moment, Slope, Unit
 from memdiag.units import GIB, counted, format_duration, format_size
 
@@ -122,7 +123,7 @@ def advice(
         case "kept", "arena":
             return (
                 "drop the outputs or bindings of earlier runs: look for lists, caches and globals"
-                " of the program. A copy of a part takes less only if the output itself is dropped"
+                " of the program. Copying a part saves memory only if the output itself is dropped"
             )
         case "kept", _:
             return "drop the values of earlier runs: look for lists, caches and globals that grow"
@@ -131,7 +132,7 @@ def advice(
         case "leak", _ if not observation.caller_keeps_nothing:
             return (
                 "look for lists, caches and globals of the program that grow. memdiag leak with the"
-                " model alone tells whether it is the program: if the model grows as well, try"
+                " model alone shows whether it is the program: if the model grows as well, try"
                 " another release of onnxruntime"
             )
         case "leak", _:

@@ -12,12 +12,12 @@ from memdiag.model.index_ranges import small_constant
 
 SEQUENCE = 128
 IMAGE_SIDE = 224
-DETECTION_SIDE = 640  # of an image whose output is a map of it, or what was found in it
+DETECTION_SIDE = 640  # of an image whose output is a map of it, or a list of detected objects
 SAMPLES = 16_000
 VIDEO_FRAMES = 16
 MELS = 80
 
-MAX_STEPS = 200
+MAX_FOLLOWED_USES = 200
 """An input is followed through at most this many uses to find the operators that need a size."""
 
 _BATCH = {"batch", "batchsize", "bs"}
@@ -106,7 +106,7 @@ def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, Role]
 def _free_sides(
     inputs: Mapping[str, tuple[Axis, ...] | None], roles: Mapping[str, Role]
 ) -> set[str]:
-    """Return the keys of height and width of image inputs, for images of which both are free.
+    """Return the keys of height and width of image inputs, for images where both are free.
 
     An image has 1 or 3 channels; a tensor with another number of channels is a feature map. Images
     with one fixed side (such as lines of text, which have a fixed height) are left out.
@@ -124,7 +124,7 @@ def _free_sides(
 
 
 def _detection_output(graph: Graph, roles: Mapping[str, Role]) -> str:
-    """Return the name of an output whose size depends on that of the image; ``""`` without one.
+    """Return the name of an output whose size depends on the image's size; ``""`` without one.
 
     Such an output is a map or a list of objects. It has three or more dimensions, one of them
     behind the first free, which is neither the length of a text nor a dimension of an input; or its
@@ -294,11 +294,11 @@ def _operator_roles(scope: Scope, name: str, rank: int) -> dict[int, Role]:
     pending: list[tuple[Scope, str, tuple[int | None, ...]]] = [(scope, name, tuple(range(rank)))]
     seen = {(scope, name)}
     steps = 0
-    while pending and steps < MAX_STEPS:
+    while pending and steps < MAX_FOLLOWED_USES:
         here, value, layout = pending.pop()
         for use in here.uses(value):
             steps += 1
-            if steps >= MAX_STEPS:
+            if steps >= MAX_FOLLOWED_USES:
                 break
             for position, role in _required(use, layout):
                 at = layout[position] if 0 <= position < len(layout) else None

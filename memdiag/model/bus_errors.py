@@ -91,7 +91,7 @@ def _install() -> None:
 
 
 def _replace(libc: Any, address: int) -> bool:
-    """Replace a watched mapping by zeros from the page of `address` on; return whether there was
+    """Replace a registered mapping by zeros from the page of `address` on; return whether there was
     one."""
     for line in _maps():
         fields = line.split(b" ", 5)

@@ -88,8 +88,8 @@ class ExternalFiles:
         path, size = self._found[location]
         if size < end:
             raise MissingDataError(
-                f"{where} needs {end:,} bytes of {location!r}, which has {size:,}; "
-                "download or export that file again."
+                f"{where} needs {end:,} bytes of {location!r}, which has {size:,}. "
+                "Download or export that file again."
             )
         return path
 
@@ -100,8 +100,8 @@ class ExternalFiles:
             inside = any(path.is_relative_to(root) for root in self._roots)
             if named.is_absolute() or ".." in named.parts or not inside:
                 raise ModelError(
-                    f"{where} has its data in {location!r}, which is outside the model's folder; "
-                    "put the file beside the model and name it so."
+                    f"{where} has its data in {location!r}, which is outside the model's folder. "
+                    "Put the file beside the model and refer to it by its name."
                 )
             status = path.stat()
         except (OSError, ValueError, RuntimeError) as error:
@@ -109,11 +109,11 @@ class ExternalFiles:
             reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else ""
             raise MissingDataError(
                 f"{where} has its data in {location!r}, which cannot be opened"
-                f"{f' ({reason})' if reason else ''}; put that file beside the model."
+                f"{f' ({reason})' if reason else ''}. Put that file beside the model."
             ) from error
         if not stat.S_ISREG(status.st_mode):
             raise MissingDataError(
-                f"{where} has its data in {location!r}, which is not a file; "
-                "put that file beside the model."
+                f"{where} has its data in {location!r}, which is not a file. "
+                "Put that file beside the model."
             )
         return path, status.st_size

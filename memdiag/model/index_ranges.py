@@ -116,7 +116,7 @@ class _ConstraintSearch:
         self.input_shapes = input_shapes
         self.limits: list[IndexLimit] = []
         self.equals: list[float] = []
-        # Values to follow: their scope, their name, and what was added to the input on the way.
+        # Values to follow: their scope, their name, and the number added to the input so far.
         self.pending: list[tuple[Scope, str, int]] = []
         self.offsets: dict[tuple[Scope, str], int] = {}
 

@@ -18,7 +18,7 @@ from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import ELEMENT_TYPES, STRING, Array, ElementType
 from memdiag.records.base import Record
 
-Kind = Literal["tensor", "sequence", "optional"]
+InputKind = Literal["tensor", "sequence", "optional"]
 Fill = Literal["normal", "uniform", "positions", "constant", "given"]
 
 MAX_SETTING_ELEMENTS = 8
@@ -90,7 +90,7 @@ class InputPlan(Record, frozen=True, kw_only=True):
     """
 
     name: str
-    kind: Kind
+    kind: InputKind
     element_type: int
     dtype: str
     shape: tuple[int, ...]
@@ -105,7 +105,7 @@ class InputPlan(Record, frozen=True, kw_only=True):
     def bits_type(self) -> int | None:
         """`element_type` if numpy has no such type, else None.
 
-        The array then has the bits of the elements, and the runtime must be told the type.
+        The array then has the bits of the elements, and the type must be passed to the runtime.
         """
         return None if ELEMENT_TYPES[self.element_type].native else self.element_type
 
@@ -227,7 +227,7 @@ def _plan(
     return tuple(plans)
 
 
-def _kind(kind: TypeProto) -> Kind:
+def _kind(kind: TypeProto) -> InputKind:
     """Return the kind of a plan for the type `kind`; an optional sequence is a sequence."""
     if kind.HasField("optional_type"):
         return "sequence" if kind.optional_type.elem_type.HasField("sequence_type") else "optional"

@@ -124,14 +124,14 @@ class ModelFile:
         """
         mapping = self._maps.get(self._real_path)
         if mapping is None:
-            raise ModelError(f"{self.path}: it is closed; read it while it is open.")
+            raise ModelError(f"{self.path}: the model is closed. Read it while it is open.")
         try:
             proto: ModelProto = ModelProto.FromString(
                 skeleton(mapping, origin=str(self.path)).proto
             )
         except (ModelError, DecodeError) as error:
             self.release()
-            raise ModelError(f"{self.path}: it changed since it was opened; try again.") from error
+            raise ModelError(f"{self.path}: changed since it was opened. Try again.") from error
         self.release()
         return proto
 
@@ -318,16 +318,16 @@ def _parse(serialized: bytes, origin: str) -> tuple[ModelProto, Graph, tuple[Gra
         return proto, Graph(proto.graph), tuple(map(Graph, proto.functions))
     except DecodeError as error:
         raise ModelError(
-            f"{origin}: it is damaged or no ONNX model, protobuf cannot decode it; "
-            "download or export it again."
+            f"{origin}: damaged or no ONNX model: protobuf cannot decode it. "
+            "Download or export it again."
         ) from error
     except TypeError as error:
         name = next(_damaged_texts(proto), None)
         if name is None:
             raise
         raise ModelError(
-            f"{origin}: it is damaged, the name {name[:MAX_NAME]!r} in it is not UTF-8 text; "
-            "download or export it again."
+            f"{origin}: damaged: the name {name[:MAX_NAME]!r} is not UTF-8 text. "
+            "Download or export it again."
         ) from error
 
 
@@ -351,9 +351,9 @@ def _map_file(path: Path) -> tuple[int, mmap.mmap]:
         with open(path, "rb", opener=_open_without_waiting) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"{path}: it is not a regular file; give a model file.")
+                raise ModelError(f"{path}: not a regular file. Name a model file.")
             if not status.st_size:
-                raise ModelError(f"{path}: it is empty; download or export it again.")
+                raise ModelError(f"{path}: the file is empty. Download or export it again.")
             return status.st_size, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise ModelError(f"{path}: {_reason(error)}.") from error
@@ -367,10 +367,10 @@ def _open_without_waiting(path: str, flags: int) -> int:
 def _reason(error: OSError | ValueError) -> str:
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.ENOENT:
-        return "there is no such file; check the path"
+        return "there is no such file. Check the path"
     if number == errno.EISDIR:
-        return "it is a folder; give the .onnx file in it"
+        return "this is a folder. Name the .onnx file in it"
     if number in (errno.EACCES, errno.EPERM):
         return "cannot be read (Permission denied). Check its permissions"
     words = os.strerror(number) if number else "no file can have that name"
-    return f"it cannot be opened ({words}); check the path"
+    return f"cannot be opened ({words}). Check the path"

@@ -10,7 +10,7 @@ SAME_ORDER = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"
 """Operators that leave the order of a weight's elements as it is."""
 
 _FOLLOWED = {*SAME_ORDER, "Transpose", "Cast", "DequantizeLinear"}
-MAX_STEPS = 8
+MAX_PATH_STEPS = 8
 MAX_READERS = 2000
 
 
@@ -85,7 +85,7 @@ def readers(graphs: GraphIndex, weight: Weight) -> Iterator[Reader]:
             function = use.scope.call(use.node)
             if function is not None and use.input_index < len(function.inputs):
                 pending.append((function, function.inputs[use.input_index], path))
-            elif len(path) < MAX_STEPS and _is_path_step(graphs, use):
+            elif len(path) < MAX_PATH_STEPS and _is_path_step(graphs, use):
                 step = PathStep(use.scope, use.node)
                 pending.append((use.scope, use.node.output[0], (*path, step)))
 

@@ -215,7 +215,7 @@ class _ShapeInference:
                 self.notes.append(unknown_note(unknown))
             if problem:
                 self.notes.append(
-                    f"Shapes could not be inferred ({problem}); only those that the model itself "
+                    f"Shapes could not be inferred ({problem}); only shapes that the model itself "
                     "states are known."
                 )
         trim_heap()

@@ -42,8 +42,8 @@ def element_type(number: int, *, where: str) -> ElementType:
         return ELEMENT_TYPES[number]
     except KeyError:
         raise ModelError(
-            f"{where} has the element type {number}, which memdiag does not know; "
-            "export the model again."
+            f"{where} has the element type {number}, which memdiag does not know. "
+            "Export the model again."
         ) from None
 
 

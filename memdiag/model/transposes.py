@@ -1,4 +1,4 @@
-"""Search for pairs of matrices of which one is the transpose of the other."""
+"""Search for pairs of matrices where one is the transpose of the other."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ class _Matrix(NamedTuple):
 
 
 def transposes(model: ModelFile, weights: Sequence[Weight]) -> Iterator[tuple[Weight, Weight]]:
-    """Yield pairs of `weights` of which one is the transpose of the other, bit for bit.
+    """Yield pairs of `weights` where one is the transpose of the other, bit for bit.
 
     Give only one of several weights with equal content. A weight is in one pair at most; the first
     of a pair comes first in `weights`. Leading axes of length 1 are ignored.

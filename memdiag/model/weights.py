@@ -248,11 +248,11 @@ def _shape(dims: Sequence[int], where: str) -> tuple[int, ...]:
     shape = tuple(dims)
     if len(shape) > MAX_AXES:
         raise ModelError(
-            f"{where} has {len(shape):,} axes, more than {MAX_AXES}; export the model again."
+            f"{where} has {len(shape):,} axes, more than {MAX_AXES}. Export the model again."
         )
     if min(shape, default=0) < 0:
         raise ModelError(
-            f"{where} has the shape {_words(shape)}, which no tensor can have; "
-            "export the model again."
+            f"{where} has the shape {_words(shape)}, which no tensor can have. "
+            "Export the model again."
         )
     return shape

@@ -1,7 +1,7 @@
 """The skeleton of a model file: its protobuf with large tensor data replaced by references.
 
 The wire format is walked over a mapping of the file, so that neither time nor memory depends on
-the size of the weights. Each large raw_data (and packed float_data or double_data, which holds the
+the size of the weights. Each large raw_data (and packed float_data or double_data, which stores the
 same bytes) becomes external data that names the file, an offset and a length. Everything else,
 unknown fields included, is kept byte for byte. See
 https://protobuf.dev/programming-guides/encoding/ and onnx.proto for the field numbers.
@@ -9,7 +9,6 @@ https://protobuf.dev/programming-guides/encoding/ and onnx.proto for the field n
 
 import mmap
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Final, Literal, NamedTuple, NoReturn, Self
 
 from memdiag.errors import ModelError
@@ -31,12 +30,12 @@ MAX_SKELETON_BYTES = 256 << 20
 """A model whose graph takes more without its weights is refused; real ones take a few megabytes."""
 
 MAX_MESSAGES = 4_000_000
-"""A model of more nodes, attributes and tensors is refused: it is some seconds of walking."""
+"""A model with more nodes, attributes and tensors is refused: reading it would take seconds."""
 
 MAX_DEPTH = 100
 """Messages nested deeper are refused: protobuf's own limit, in every language."""
 
-NOT_ONNX = "it is not an ONNX model; give the .onnx file that an exporter wrote"
+NOT_ONNX = "not an ONNX model. Name the .onnx file that an exporter wrote"
 
 Buffer = bytes | mmap.mmap
 
@@ -99,13 +98,13 @@ _OTHER_FORMATS = (
     (
         4,
         b"ORTM",
-        "it is in ONNX Runtime's own .ort format, which memdiag does not read; "
-        "give the .onnx file it was made from",
+        "a file in ONNX Runtime's own .ort format, which memdiag does not read. "
+        "Name the .onnx file that was converted",
     ),
     (
         0,
         b"version https://git-lfs",
-        "it is a Git LFS pointer, not the model itself; fetch that with 'git lfs pull'",
+        "a Git LFS pointer instead of the model. Fetch the model with 'git lfs pull'",
     ),
 )
 
@@ -140,7 +139,7 @@ def skeleton(
             messages that are too small to contain a large tensor is left to the parser.
     """
     if not len(data):
-        raise ModelError(f"{origin}: it is empty; download or export it again.")
+        raise ModelError(f"{origin}: the file is empty. Download or export it again.")
     for start, magic, sentence in _OTHER_FORMATS:
         if data[start : start + len(magic)] == magic:
             raise ModelError(f"{origin}: {sentence}.")
@@ -181,7 +180,7 @@ class _DamageError(Exception):
         if not self.in_graph:
             return NOT_ONNX
         subject = self.subject or "the model"
-        return f"{self.problem} {subject}{self.detail}; download or export it again"
+        return f"{self.problem} {subject}{self.detail}. Download or export it again"
 
 
 class _TooLargeError(_DamageError):
@@ -218,12 +217,7 @@ class _NamedMessage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, _DamageError):
             error.in_graph = error.in_graph or self._kind != "model" or _GRAPH in self.seen
             error.subject = error.subject or self._subject()
@@ -258,7 +252,7 @@ class _SkeletonBuilder:
     ) -> bytes | None:
         """Return the message from `start` to `end` with references; None if it needs none."""
         if depth > MAX_DEPTH:
-            raise _DamageError(f"it nests more than {MAX_DEPTH} messages in each other, inside")
+            raise _DamageError(f"more than {MAX_DEPTH} messages are nested inside")
         with _NamedMessage(self.data, kind, noun) as message:
             if kind == "tensor":
                 return self._tensor(start, end, message)
@@ -278,7 +272,7 @@ class _SkeletonBuilder:
                 if number not in children:
                     continue
                 if number in singular and number in message.seen:
-                    raise _DamageError("it has one tensor twice, inside")
+                    raise _DamageError("one tensor occurs twice inside")
                 message.seen.add(number)
                 self._count_message()
                 if field.stop - field.content < MIN_REFERENCED_BYTES:
@@ -425,7 +419,7 @@ class _SkeletonBuilder:
             self.message(child, pos, end, depth + 1, noun)
         detail = ""
         if kind == "tensor" and number in (_RAW_DATA, *_TYPED_DATA):
-            detail = f" ({stop - pos:,} bytes announced, {end - pos:,} there)"
+            detail = f" ({stop - pos:,} bytes announced, {end - pos:,} present)"
         damage = _DamageError("the file ends inside", detail)
         damage.in_graph = child is not None
         raise damage
@@ -436,7 +430,7 @@ class _SkeletonBuilder:
         raise _DamageError("the file ends inside")
 
     def _damaged(self, pos: int) -> NoReturn:
-        raise _DamageError(f"it is damaged at byte {pos:,}, inside")
+        raise _DamageError(f"damaged at byte {pos:,}, inside")
 
 
 def _replaceable(

@@ -32,7 +32,7 @@ from memdiag.records.run import (
 from memdiag.runner.machine import describe_machine
 from memdiag.units import MIB, counted
 
-NEAR_PEAK = 0.005
+MAX_PLATEAU_SPREAD = 0.005
 """Share of the peak by which samples of a plateau differ."""
 
 _CELL = re.compile(r"cell \[\d+\]$")
@@ -132,7 +132,7 @@ def _peak_s(samples: Samples, recorder: Recorder) -> float:
     raised it, if that is known.
     """
     sampled = recorder.peak_rss_bytes
-    tolerance = max(MIB, NEAR_PEAK * sampled)
+    tolerance = max(MIB, MAX_PLATEAU_SPREAD * sampled)
     marks = [run for run in recorder.peaks if run.peak_rss_bytes > sampled + tolerance]
     if marks:
         highest = max(marks, key=lambda run: run.peak_rss_bytes)

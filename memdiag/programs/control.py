@@ -19,7 +19,7 @@ from memdiag.records.run import SessionMemory
 CONTROL_FILE: Final = "recording.json"
 """File with the address of a recording that is under way. Only its owner may read it."""
 
-ANSWER_S = 300.0
+CONTROL_ANSWER_S = 300.0
 _NO_RECORDING = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
 """Errors of a file or an answer that is not of a recording."""
 
@@ -76,7 +76,7 @@ def _connect(folder: Path) -> tuple[socket.socket, str]:
     address, _, secret = str(content["address"]).partition("#")
     connection = socket.socket(socket.AF_UNIX)
     try:
-        connection.settimeout(ANSWER_S)
+        connection.settimeout(CONTROL_ANSWER_S)
         connection.connect(address.replace("@", "\0", 1))
     except BaseException:
         connection.close()

@@ -14,7 +14,8 @@ def control_groups_of(
 
     Args:
         pid: the process; none are yielded if it has ended.
-        controller: the groups that control it, such as ``cpu``; those of version 2 control all.
+        controller: the groups that control it, such as ``cpu``; groups of version 2
+            control everything.
         proc: the folder with the processes.
         control_groups: the folder with the control groups.
     """

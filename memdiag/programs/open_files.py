@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 
 
 @contextmanager
-def most_open_files() -> Iterator[None]:
+def max_open_files() -> Iterator[None]:
     """Allow this process as many open files as the system permits, in the block.
 
     Processes that it starts meanwhile inherit the limit.

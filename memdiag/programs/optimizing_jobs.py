@@ -31,7 +31,7 @@ _ENTRIES = (
     "session.disable_quant_qdq",
     "session.set_denormal_as_zero",
 )
-"""The config entries, of those that are recorded, that change optimized weights."""
+"""Recorded config entries that change optimized weights."""
 
 
 class _Optimization(NamedTuple):

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from memdiag.attribution.address_space import Region, read_address_space
-from memdiag.attribution.process_memory import CHUNK_BYTES, ProcessMemory
+from memdiag.attribution.process_memory import READ_CHUNK_BYTES, ProcessMemory
 from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
 from memdiag.records.attribution import Attribution
@@ -92,7 +92,7 @@ def with_guess_note(attribution: Attribution, are_used: Sequence[bool]) -> Attri
 
     Args:
         attribution: the X-ray.
-        are_used: which of its models the process uses, as far as its files tell.
+        are_used: which of its models the process uses, as far as its open files show.
     """
     note = "no model was given, and none was found; name it with --model to identify its weights"
     if attribution.models:
@@ -121,13 +121,13 @@ def with_guess_note(attribution: Attribution, are_used: Sequence[bool]) -> Attri
 def named_models(attribution: Attribution, are_used: Sequence[bool]) -> frozenset[int]:
     """Return the indices of the models that are only named in the memory of the process.
 
-    No file tells that the process uses them, and all of their weights there, if any, are weights
+    No file shows that the process uses them, and all of their weights there, if any, are weights
     of a model that it uses: an optimized model in the folder of the original has some. Without a
     model that it uses there are none.
 
     Args:
         attribution: the X-ray.
-        are_used: which of its models the process uses, as far as its files tell.
+        are_used: which of its models the process uses, as far as its open files show.
     """
     proven = set(proven_models(attribution))
     models = enumerate(zip(attribution.models, are_used, strict=True))
@@ -141,7 +141,7 @@ def named_models(attribution: Attribution, are_used: Sequence[bool]) -> frozense
 
 
 def _without_models(attribution: Attribution, left_out: Set[int]) -> Attribution:
-    """Return `attribution` without models whose weights are those of others, too."""
+    """Return `attribution` without models whose weights are all weights of other models too."""
     kept = [index for index in range(len(attribution.models)) if index not in left_out]
     numbers = {index: number for number, index in enumerate(kept)} if len(kept) > 1 else {}
     return msgspec.structs.replace(
@@ -211,7 +211,7 @@ def _paths_in_memory(pid: int, regions: Sequence[Region], folder: Path) -> list[
     """Return the paths of models among the strings in writable memory, relative to `folder`."""
     found: dict[Path, None] = {}
     left = MAX_PATH_SEARCH_BYTES
-    buffer = np.empty(CHUNK_BYTES, np.uint8)
+    buffer = np.empty(READ_CHUNK_BYTES, np.uint8)
     with ProcessMemory(pid) as memory:
         for region in sorted(regions, key=lambda region: region.path != "[heap]"):
             if not region.permissions.startswith("rw") or region.path.startswith("/"):

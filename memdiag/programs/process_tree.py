@@ -24,7 +24,7 @@ class ProcessInfo(NamedTuple):
 
 
 def process_info(pid: int) -> ProcessInfo | None:
-    """Return what is known of process `pid`; None if it has ended."""
+    """Return the state of process `pid`; None if it has ended."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():

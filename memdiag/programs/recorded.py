@@ -36,7 +36,7 @@ class RecordedProcess:
         inherited: the sessions of the process that it was forked from, by the same number as
             `local_sessions`.
         cpus_allowed: the CPUs that it may use; None if that is not known.
-        runtime: the onnxruntime that was found in it from outside; None if it was not looked for.
+        runtime: the onnxruntime that was found in it from outside; None if it was not searched for.
         models: names of models that were found from outside, and whether it is certain that the
             process uses them.
         has_searched_models: whether an X-ray has searched for their weights.
@@ -47,9 +47,9 @@ class RecordedProcess:
         has_said_exit: whether its hook has sent the last counts of runs.
         exit_rss_bytes: the resident set at that moment; None if it is not known.
         alive_values: how many inputs and outputs of earlier runs are alive, and how many there
-            were, by description; empty if they are not watched.
+            were, by description; empty if they are not tracked.
         largest_input_bytes: the most bytes that all inputs of a run had together; 0 if they are not
-            known or not watched.
+            known or not tracked.
         value_starts: the first bytes of values of an earlier run in hexadecimal, and their sizes in
             bytes, by description.
 
@@ -141,7 +141,7 @@ class RecordedProcess:
         return bool(self.live_sessions) or any(each.is_used for each in inherited)
 
     def introduce(self, hello: events.Hello, parent: "RecordedProcess | None") -> None:
-        """Store what the hook tells of the process; `parent` is the process it is a fork of."""
+        """Store the hook's description of the process; `parent` is the process that was forked."""
         # At first it may have been a fork of its parent that had not started the program yet.
         self.info = process_info(self.pid) or self.info
         self.onnxruntime, self.build = hello.onnxruntime, hello.build
@@ -301,7 +301,7 @@ class RecordedSession:
         number: its number in the recording.
         process: its process.
         now_s: seconds since the start of the recording.
-        description: what the hook tells at the start of the creation.
+        description: the hook's event at the start of the creation.
         before: the process at the start of the creation.
 
     Attributes:
@@ -361,13 +361,13 @@ class RecordedSession:
         self.providers = event.providers
         self.address = event.address
         threads = thread_count(self.process.pid)
-        # Threads of sessions that are created at once cannot be told apart.
+        # Threads of sessions that are created at once cannot be assigned to one of them.
         if threads is not None and self._threads_before is not None and not self.shared_with:
             self.started_threads = max(0, threads - self._threads_before)
         for local in event.ran_meanwhile:
             if local in self.process.local_sessions:
                 self.shared_with.add(self.process.local_sessions[local].number)
-        self._pause(now_s)
+        self._leave_phase(now_s)
 
     def start_first_run(self, now_s: float) -> None:
         """Start the first run."""
@@ -377,7 +377,7 @@ class RecordedSession:
     def finish_first_run(self, now_s: float) -> None:
         """End the first run."""
         self.first_run_s = now_s
-        self._pause(now_s)
+        self._leave_phase(now_s)
 
     def add_runs(self, now_s: float, event: events.Runs) -> None:
         """Store the counts of runs that have changed."""
@@ -429,7 +429,7 @@ class RecordedSession:
             self.shared_with.add(other.number)
         self.process.active.append(self)
 
-    def _pause(self, now_s: float) -> None:
+    def _leave_phase(self, now_s: float) -> None:
         """End the open span; what follows belongs to no phase."""
         self.phases.start_span("outside", "start", now_s, self.process.boundary(now_s, self))
         self.process.active.remove(self)

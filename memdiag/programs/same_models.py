@@ -17,7 +17,7 @@ def files_of_bytes(models: Iterable[ModelSource]) -> dict[str, str]:
     out: the same bytes may refer to other data in another folder.
 
     Args:
-        models: what the hook tells of the models: the path, or the length and the digest.
+        models: the path, or the length and the digest, of each model, as the hook reports them.
     """
     described = list(models)
     digests = {model.digest for model in described if model.path is None}

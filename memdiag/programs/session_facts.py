@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from memdiag.records.run import ProgramRun, ProgramSession
-from memdiag.units import format_size, some_of
+from memdiag.units import counted, format_size, some_of
 
 K = TypeVar("K", bound=Hashable)
 
@@ -66,6 +66,23 @@ def process_ids(sessions: Iterable[ProgramSession]) -> str:
     return f"process{'es' if len(pids) > 1 else ''} {some_of(pids)}"
 
 
+def same_model_and_line(sessions: Iterable[ProgramSession]) -> list[list[ProgramSession]]:
+    """Return the sessions of the same model that the same line created together."""
+    return grouped(sessions, lambda each: (each.model_key, each.created_at))
+
+
+def described_sessions(sessions: Sequence[ProgramSession]) -> str:
+    """Return ``2 sessions of a.onnx, created at app.py:7 in process 12`` for `sessions` of a line.
+
+    The sessions have the same model and were created by the same line.
+    """
+    first = sessions[0]
+    return (
+        f"{counted(len(sessions), 'session')} of {model_name(first)}, created at {place(first)} in"
+        f" {process_ids(sessions)}"
+    )
+
+
 def numbers(sessions: Iterable[ProgramSession]) -> tuple[int, ...]:
     """Return the numbers of the sessions, in order."""
     return tuple(sorted(session.number for session in sessions))
@@ -99,13 +116,13 @@ def alive_together(sessions: Sequence[ProgramSession]) -> list[ProgramSession]:
     events = sorted(
         [(ready_s(session), 1) for session in sessions] + [(end, -1) for end in ends.values()]
     )
-    alive = most = 0
-    most_s = 0.0
+    alive = max_alive = 0
+    max_alive_s = 0.0
     for at_s, change in events:
         alive += change
-        if alive > most:
-            most, most_s = alive, at_s
-    return [each for each in sessions if ready_s(each) <= most_s < ends[each.number]]
+        if alive > max_alive:
+            max_alive, max_alive_s = alive, at_s
+    return [each for each in sessions if ready_s(each) <= max_alive_s < ends[each.number]]
 
 
 def private_weight_bytes(session: ProgramSession) -> int | None:
@@ -176,7 +193,7 @@ def redundant_bytes(sessions: Sequence[ProgramSession]) -> int | None:
 
 
 def size_text(size: int | None, sessions: Iterable[ProgramSession]) -> str:
-    """Return the size of `sessions`, and what it is if no X-ray measured one of them."""
+    """Return the size of `sessions` as text, and why it is an estimate, if it is one."""
     if size is None:
         return "an unknown amount of memory"
     text, every = format_size(size), list(sessions)

@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 from memdiag.records.attribution import Attribution, Copy, OwnerKind
 from memdiag.records.run import ProcessXray, ProgramRun, ProgramSession
-from memdiag.units import some_of
+from memdiag.units import MIB, some_of
+
+MIN_OWNER_BYTES = 16 * MIB
+MIN_OWNER_SHARE = 0.1
 
 
 class ModelKey(NamedTuple):
@@ -32,12 +35,6 @@ def unrecorded_xrays(run: ProgramRun) -> list[ProcessXray]:
     return [xray for xray in last_xrays(run) if xray.pid not in recorded]
 
 
-def owned_bytes(xray: ProcessXray, kind: OwnerKind, name: str | None = None) -> int:
-    """Return the resident bytes of the owners of `kind`; with `name`, of those of that name."""
-    owners = xray.attribution.owners
-    return sum(each.bytes for each in owners if each.kind == kind and name in (None, each.name))
-
-
 class PartOfProcess(NamedTuple):
     """Memory of one kind in a process.
 
@@ -51,19 +48,23 @@ class PartOfProcess(NamedTuple):
     private_bytes: int | None
 
 
-def owned_parts(
-    xrays: Iterable[ProcessXray], kind: OwnerKind, name: str | None = None
-) -> list[PartOfProcess]:
-    """Return the memory of the owners of `kind` in each process; with `name`, of that name."""
+def large_owners(run: ProgramRun, kind: OwnerKind, name: str | None = None) -> list[PartOfProcess]:
+    """Return the memory of the owners of `kind` in each process where they take much of it.
+
+    Much is at least `MIN_OWNER_BYTES` and `MIN_OWNER_SHARE` of the process's memory, in its last
+    X-ray. With `name`, only the owners of that name count.
+    """
     parts = []
-    for xray in xrays:
+    for xray in last_xrays(run):
         owners = [
             each
             for each in xray.attribution.owners
             if each.kind == kind and name in (None, each.name)
         ]
-        private = added(owner.private_bytes for owner in owners)
-        parts.append(PartOfProcess(xray, sum(owner.bytes for owner in owners), private))
+        size = sum(owner.bytes for owner in owners)
+        if size >= max(MIN_OWNER_BYTES, MIN_OWNER_SHARE * xray.attribution.resident_bytes):
+            private = added(owner.private_bytes for owner in owners)
+            parts.append(PartOfProcess(xray, size, private))
     return parts
 
 

@@ -14,7 +14,7 @@ from memdiag.api.leak_calls import leak_calls
 from memdiag.errors import UsageError
 from memdiag.records.growth import Growth
 
-DEFAULT_RUNS = 200
+DEFAULT_CALLS = 200
 
 
 class MemdiagLeak:
@@ -23,14 +23,14 @@ class MemdiagLeak:
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._request = request
 
-    def __call__(self, function: Callable[[], object], *, runs: int = DEFAULT_RUNS) -> Growth:
+    def __call__(self, function: Callable[[], object], *, runs: int = DEFAULT_CALLS) -> Growth:
         """Call `function` `runs` times, and fail the test if the memory in use grows with calls.
 
         What pytest stores of log messages and warnings is growth as well, so only those of a first
         call, which does not count, are stored.
 
         Args:
-            function: called without arguments, in this thread; what it returns is dropped.
+            function: called without arguments, in this thread; its result is dropped.
             runs: the number of calls, 40 or more; more calls see smaller leaks.
 
         Returns:

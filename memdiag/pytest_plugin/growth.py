@@ -62,6 +62,6 @@ def judge_growth(item: pytest.Item) -> None:
         pytest.fail("\n".join(texts), pytrace=False)
 
 
-def wants_nothing_else(mark: pytest.Mark) -> bool:
+def limits_growth_only(mark: pytest.Mark) -> bool:
     """Return whether `mark` limits the growth alone, so that no profile is needed."""
     return ARGUMENT in mark.kwargs and set(mark.kwargs) <= {ARGUMENT, *LEAK_OPTIONS}

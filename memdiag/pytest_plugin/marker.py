@@ -18,7 +18,7 @@ from memdiag.budgets.parsing import merged, parse_budget, parse_tolerance
 from memdiag.defaults import BUDGET_PROCESSES
 from memdiag.errors import MemdiagError, UsageError
 from memdiag.pytest_plugin import MARK, growth
-from memdiag.pytest_plugin.process_budget import LIMITS, process_budget
+from memdiag.pytest_plugin.process_budget import TEST_LIMITS, process_budget
 from memdiag.pytest_plugin.profiling import (
     CachedProfileRunner,
     outcome_sentence,
@@ -80,7 +80,7 @@ class MarkerArguments:
         """
         if len(mark.args) != 1 or not isinstance(mark.args[0], str | Path):
             raise UsageError(f'{MARK} needs the path of one model, as {MARK}("model.onnx", …).')
-        for limit in LIMITS:
+        for limit in TEST_LIMITS:
             if limit in mark.kwargs:
                 raise UsageError(
                     f"{MARK}: {limit} is a limit of the test itself, not of a model. Write it in a"
@@ -122,7 +122,7 @@ def measure_marked(item: pytest.Item) -> None:
         for mark in item.iter_markers(MARK):
             if mark.args and growth.ARGUMENT in mark.kwargs:
                 growth.measure_growth(item, mark)
-            if mark.args and not growth.wants_nothing_else(mark):
+            if mark.args and not growth.limits_growth_only(mark):
                 measured.append(_measure(item, MarkerArguments.of(mark, settings), settings))
     except MemdiagError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None

@@ -20,7 +20,7 @@ from memdiag.reports.text import plain
 from memdiag.runner.child import RECORDING_ADDRESS
 from memdiag.units import counted, format_limit, format_size
 
-LIMITS = ("sessions", "tree_peak")
+TEST_LIMITS = ("sessions", "tree_peak")
 _MAX_LISTED = 20
 
 
@@ -102,7 +102,7 @@ def _limits(mark: pytest.Mark) -> dict[str, int]:
     Raises:
         UsageError: a name or a value is not valid.
     """
-    others = [name for name in mark.kwargs if name not in LIMITS]
+    others = [name for name in mark.kwargs if name not in TEST_LIMITS]
     if not mark.kwargs:
         raise UsageError(
             f'{MARK} needs the path of one model, as {MARK}("model.onnx", …), or limits of the'
@@ -110,9 +110,9 @@ def _limits(mark: pytest.Mark) -> dict[str, int]:
         )
     if others:
         raise UsageError(
-            f"{MARK}: {others[0]!r} is not a limit of the test itself. Use {' and '.join(LIMITS)}."
-            " Limits of a model need its path, in a marker of its own:"
-            f' {MARK}("model.onnx", peak="1 GB").'
+            f"{MARK}: {others[0]!r} is not a limit of the test itself. Use"
+            f" {' and '.join(TEST_LIMITS)}. Limits of a model need its path, in a marker of its"
+            f' own: {MARK}("model.onnx", peak="1 GB").'
         )
     limits = dict(mark.kwargs)
     sessions = limits.pop("sessions", 0)

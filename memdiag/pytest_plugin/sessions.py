@@ -199,12 +199,11 @@ def _session_lines(rows: Sequence[_Row]) -> Iterator[str]:
         yield _no_session()
         return
     yield (
-        f"{counted(len(rows), 'session')}; + is how much creation and first run raised the memory"
-        " of the process"
+        f"{counted(len(rows), 'session')}; + is the growth of the process by creation and first run"
     )
     largest = sorted(rows, key=lambda row: -row["rise_bytes"])
-    shown = largest[:_MAX_SESSIONS]
-    listed = [row for row in rows if row in shown]
+    largest_rows = largest[:_MAX_SESSIONS]
+    listed = [row for row in rows if row in largest_rows]
     for test, found in groupby(listed, key=lambda row: row["test"]):
         yield test
         yield from _aligned([_cells(row) for row in found], listed)

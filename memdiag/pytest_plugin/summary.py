@@ -21,7 +21,7 @@ def record(
 ) -> dict[str, Any]:
     """Add `judgement` to the summary, and its figures to the properties of the test (JUnit XML).
 
-    Return its row of the summary. `profile` is what was judged; None for a probe.
+    Return its row of the summary. `profile` is the judged profile; None for a probe.
     """
     from memdiag.budgets.figures import FIGURES
     from memdiag.reports.budget import measured_sizes, verdict

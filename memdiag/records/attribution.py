@@ -138,7 +138,7 @@ class AddressRange(Record, frozen=True, kw_only=True):
     copy: int | None
 
 
-class Arena(Record, frozen=True, kw_only=True):
+class ArenaUsage(Record, frozen=True, kw_only=True):
     """One arena of onnxruntime.
 
     Attributes:
@@ -219,7 +219,7 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
     timing: ScanTiming
     ranges: tuple[AddressRange, ...] = ()
     models: tuple[SearchedModel, ...] = ()
-    arenas: tuple[Arena, ...] = ()
+    arenas: tuple[ArenaUsage, ...] = ()
 
     def __post_init__(self) -> None:
         owned = sum(owner.bytes for owner in self.owners)

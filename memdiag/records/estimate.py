@@ -53,7 +53,7 @@ class EstimatedTerm(Record, frozen=True, kw_only=True):
     """A part of the memory.
 
     Attributes:
-        name: what it is for.
+        name: the purpose of the memory.
         bytes: its size.
         largest: the weight, node or value that takes most of it; empty if none does.
     """
@@ -138,7 +138,7 @@ class Fit(Record, frozen=True, kw_only=True):
         dims: the sizes of all free dimensions.
         peak_bytes: the peak at these, the process before the session included if it is known.
         limit_bytes: the limit.
-        options: the session options with which it fits; empty for those of the estimate.
+        options: the session options with which it fits; empty for the options of the estimate.
         fits: whether it fits at these sizes; if not, they are the smallest ones.
         is_largest: False if the search ended before a size that does not fit.
     """
@@ -215,7 +215,7 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         formula: the peak over the free dimensions; None with one point.
         fits: the largest sizes that fit into the limit.
         calibration: measured points; empty unless asked for.
-        notes: limits of the estimate, and what was assumed.
+        notes: limits and assumptions of the estimate.
         duration_s: the time it took.
     """
 
@@ -256,6 +256,6 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """The dimensions of which the points have several sizes."""
+        """The dimensions that have several sizes among the points."""
         names = [dimension.name for dimension in self.dimensions]
         return tuple(n for n in names if len({point.dims.get(n) for point in self.points}) > 1)

@@ -109,7 +109,7 @@ def resolve_output(path: Path) -> Path:
 
 
 def special_kind(path: Path) -> str | None:
-    """Return the kind of what is at `path`, such as "a pipe"; None for a regular file or nothing.
+    """Return the kind of the file at `path`, such as "a pipe"; None for a regular file or nothing.
 
     Raises:
         ReportError: the file system does not report the kind.

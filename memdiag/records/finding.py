@@ -11,7 +11,7 @@ from memdiag.records.phases import PhaseName
 CHECK_SCHEMA: Final = "memdiag.check/1"
 
 Evidence = Literal["predicted", "measured", "refuted"]
-"""``predicted``: from the file alone; ``measured``: the X-ray of a run found what was predicted;
+"""``predicted``: from the file alone; ``measured``: the X-ray of a run found the predicted copies;
 ``refuted``: it did not."""
 
 

@@ -286,7 +286,7 @@ class ProgramFinding(Record, frozen=True, kw_only=True):
         rule: the name of the rule.
         sessions: numbers of the sessions.
         bytes: the memory that the remedy saves; None if it is not known.
-        message: what was found.
+        message: the waste in one sentence.
         remedy: what to do.
     """
 

@@ -16,7 +16,7 @@ class Point(Record, frozen=True, kw_only=True):
     """One combination of options that was measured.
 
     Attributes:
-        options: the names of the options; `REWRITE` stands for the fixed model.
+        options: the names of the options; `REWRITE` is the fixed model.
         session_options: SessionOptions attributes and config entries.
         environment: variables that must be set before the process starts.
         run_options: config entries of RunOptions.
@@ -27,8 +27,8 @@ class Point(Record, frozen=True, kw_only=True):
         load_from: what the session is created from.
         shares_weights: whether all sessions of the process share one mapping of the weights.
         figures: memory and load time; None if the model did not run.
-        ratio: the latency relative to that of the defaults: the largest median of all inputs. None
-            if it was not compared.
+        ratio: the latency relative to the latency of the defaults: the largest median of all
+            inputs. None if it was not compared.
         low, high: 95 % confidence interval of the ratio.
         slowest_with: the inputs with that ratio.
         undecided: whether the interval of some inputs includes the allowed slowdown.

@@ -1,4 +1,4 @@
-"""Findings in words: where, what they cost, how that is known, what to do, and the rule's text."""
+"""Findings as text: place, cost, evidence, remedy, and the documentation of the rule."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FindingText:
         rule, name: code and name of the rule.
         path: the uses of the first weight.
         cost: bytes and phase: ``costs 64 MiB steady, in prepack``.
-        evidence: how the cost is known: ``predicted``, or what was measured.
+        evidence: ``predicted``, or the measured cost.
         remedies: names of remedies, the preferred one first.
     """
 

@@ -226,7 +226,7 @@ def _changed(fix: Fix) -> str:
     if possible := _with_status(fix, "possible"):
         return f"Nothing yet; these remedies would be tried: {joined_names(possible)}."
     if undecided := _with_status(fix, "undecided"):
-        return f"Nothing yet; these may be too slow, which is undecided: {joined_names(undecided)}."
+        return f"Nothing yet. Undecided, as these may be too slow: {joined_names(undecided)}."
     if _with_status(fix, "untried"):
         return f"Nothing yet: {_search_progress(fix)}."
     return "Nothing: no remedy that was tried is worth it."
@@ -240,7 +240,7 @@ def _next_step(fix: Fix) -> str:
             return "Run it again on a quieter machine, or with a higher --max-slowdown."
         if _with_status(fix, "untried"):
             return _time_limit_advice(fix)
-        return "Options of the session may still help: let memdiag tune look for them."
+        return "Options of the session may still help: let memdiag tune search for them."
     if not fix.verified:
         return f"Compare the outputs of {plain(fix.output)} with the original's before using it."
     return f"Load {plain(fix.output)} instead of {plain(fix.model)}."

@@ -133,7 +133,7 @@ def show(history: History, figure: str, console: Console) -> None:
             print_table(console, Table(columns=columns, rows=tuple(rows)))
 
 
-def render(history: History, figure: str, kind: picture.Kind = "png") -> bytes:
+def render(history: History, figure: str, kind: picture.PictureFormat = "png") -> bytes:
     """Return the chart of `figure` as PNG or SVG.
 
     Raises:

@@ -30,7 +30,7 @@ class BeforeAndAfter:
     Attributes:
         label: the name of the figure.
         before, after: the figure with its unit.
-        ratio: after ÷ before; empty if it says nothing.
+        ratio: after ÷ before; empty if it is not meaningful.
         note: the ratio and its uncertainty.
         exact: both figures in bytes or seconds.
     """
@@ -52,7 +52,7 @@ class ChangeSummary:
         facts: sizes of the inputs, release of onnxruntime and duration.
         answer: the result in one sentence.
         changes: peak and steady memory; empty if nothing was changed, or nothing measured.
-        sentences: what was changed, latency, outputs, what it depends on, each with a label.
+        sentences: changes, latency, outputs and conditions, each with a label.
     """
 
     model: str
@@ -111,7 +111,7 @@ def latency_changes(record: MeasuredChange) -> tuple[BeforeAndAfter, ...]:
 
 
 def change_table(changes: Sequence[BeforeAndAfter], heading: str = "") -> Table:
-    """Return the table of `changes`; `heading` is that of their labels."""
+    """Return the table of `changes`; `heading` is the heading of the first column."""
     return Table(
         columns=(
             Column(heading, max_width=_MAX_LABEL, css="name"),

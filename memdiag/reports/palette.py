@@ -72,7 +72,7 @@ SERIES = (
     "#7a8691",
     "#9b5de5",
 )
-"""Colours of columns side by side: those of Okabe and Ito, a darker yellow, and three more."""
+"""Colours of columns side by side: Okabe and Ito's, a darker yellow, and three more."""
 
 COPIES: dict[Theme, dict[str, str]] = {
     "light": {

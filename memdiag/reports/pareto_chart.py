@@ -37,13 +37,13 @@ class ParetoPoint:
         label: the names of the options.
         steady_bytes, peak_bytes: the memory.
         steady, peak: the memory as text.
-        ratio: latency ÷ that of the defaults.
+        ratio: latency ÷ latency of the defaults.
         low, high: the interval of the ratio; the ratio itself if there is none.
         may_equal_defaults: whether it is unknown if the point is faster or slower than the
             defaults, because its interval includes 1. False for the defaults.
         drawn_ratio: the ratio that is drawn and that the fronts are of: 1 if the point may equal
             the defaults.
-        is_chosen, is_defaults: whether it is the chosen point, or that of the defaults.
+        is_chosen, is_defaults: whether it is the chosen point, or the point of the defaults.
     """
 
     number: int
@@ -152,7 +152,7 @@ def draw_points(figure: Figure, points: Sequence[ParetoPoint]) -> None:
     picture.style(right, "peak", grid="both")
     left.set_xlabel("MiB")
     right.set_xlabel("MiB")
-    left.set_ylabel("latency, × that of the defaults")
+    left.set_ylabel("latency ÷ latency of the defaults")
     legend = figure.add_subplot(grid[1, :])
     legend.set_axis_off()
     legend.legend(

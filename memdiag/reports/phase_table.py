@@ -52,7 +52,8 @@ class PhaseRow:
         duration_s: seconds in this phase.
         median_run_s: seconds of the median run of `steady`.
         start_bytes, end_bytes: resident set; None for a part that consists of several time ranges.
-        peak_bytes: None for `OTHER_STEPS` if the peak of the whole row may be that of another part.
+        peak_bytes: None for `OTHER_STEPS` if the peak of the whole row may be the peak of another
+            part.
         net_bytes: the memory that the phase adds to the resident set.
         responsible: the span that made the phase grow most.
         is_peak: whether the overall peak is in this phase.
@@ -178,7 +179,7 @@ def table_of(
     if "sampled" in kinds:
         caption += f"; {SAMPLED_MARK} is the largest sample seen, the true peak may be higher"
     peak_heading = f"peak ({kinds.pop()})" if len(kinds) == 1 else "peak"
-    # On a terminal the phase where a run ended says so in the last column.
+    # On a terminal the phase where a run ended is marked in the last column.
     has_last = any(row.responsible for row in rows)
     return Table(
         columns=(

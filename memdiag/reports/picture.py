@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Kind = Literal["png", "svg"]
+PictureFormat = Literal["png", "svg"]
 
 TITLE, TEXT, SMALL = 16.0, 12.5, 11.5  # points: legible where the picture is 400 pixels wide
 
@@ -29,7 +29,7 @@ _MAX_LINES = 2
 _LETTER = 0.66  # a wide letter's width as a share of its size
 
 
-def rendered(draw: Callable[[], Figure], kind: Kind, *, outlined: bool = False) -> bytes:
+def rendered(draw: Callable[[], Figure], kind: PictureFormat, *, outlined: bool = False) -> bytes:
     """Return the figure of `draw` as PNG or SVG, the same bytes for the same record.
 
     In SVG letters are text, in whatever font the reader has, unless they are to be `outlined`.

@@ -34,9 +34,9 @@ def pages() -> dict[str, str]:
     found = {f"{detector.rule.name}.md": page(detector) for detector in all_detectors()}
     found[INDEX] = (
         "# Rules\n\nEach page is what `memdiag explain` prints.\n\n"
-        "`memdiag check` and `memdiag profile` look for these in a model:\n\n"
+        "`memdiag check` and `memdiag profile` search a model for this waste:\n\n"
         f"{_table(detectors())}\n"
-        "`memdiag run` looks for these in a program:\n\n"
+        "`memdiag run` searches a program for this waste:\n\n"
         f"{_table(program_rules.detectors())}"
     )
     return found

@@ -15,7 +15,7 @@ from memdiag.units import MIB
 
 Event = dict[str, Any]
 
-MAX_SAMPLES = 20_000
+MAX_COUNTER_SAMPLES = 20_000
 """Samples of a counter; of more, the largest and smallest ones are kept."""
 
 
@@ -26,7 +26,7 @@ def memory_counter(
     events = []
     split = all(size is not None for size in (*samples.anonymous_bytes, *samples.file_bytes))
     values: dict[str, float] = {}
-    for i in thin(samples.rss_bytes, MAX_SAMPLES):
+    for i in thin(samples.rss_bytes, MAX_COUNTER_SAMPLES):
         if split:
             values = {
                 "anonymous": mebibytes(samples.anonymous_bytes[i] or 0),

@@ -18,7 +18,7 @@ from memdiag.runner.temporary import own_prefix
 ByteArray = NDArray[np.uint8]
 Chunks = Callable[[], Iterable[Array]]
 
-CHUNK_BYTES = 1 << 20
+TENSOR_CHUNK_BYTES = 1 << 20
 """Size of the chunks in which a tensor is read: a multiple of every element's size."""
 
 _MIN_FILE_BYTES = 1 << 16
@@ -91,7 +91,7 @@ def computed_tensor(
     return tensor
 
 
-def iter_chunks(tensor: Tensor, size: int = CHUNK_BYTES) -> Iterator[ByteArray]:
+def iter_chunks(tensor: Tensor, size: int = TENSOR_CHUNK_BYTES) -> Iterator[ByteArray]:
     """Yield the bytes of `tensor` in chunks of `size`, aligned for numpy."""
     if not isinstance(tensor, ir.ExternalTensor):
         data = tensor.tobytes()

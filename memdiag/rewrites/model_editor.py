@@ -19,7 +19,7 @@ from memdiag.records.finding import Finding
 
 """The names of the domain of ONNX's own operators."""
 
-Storage = Literal["in_place", "external", "embedded"]
+TargetStorage = Literal["in_place", "external", "embedded"]
 """``in_place``: references into the original's files, which must be kept, but for a few weights
 that cannot be referenced; ``external``: an aligned data file beside the model; ``embedded``: in the
 model file itself."""
@@ -63,7 +63,7 @@ class ModelEditor:
     def __init__(self, file: ModelFile, *, reads_weights: bool = True) -> None:
         self.file = file
         self.reads_weights = reads_weights
-        self.storage: Storage | None = None
+        self.storage: TargetStorage | None = None
         self.model = self._parse()
         self._values: dict[str, ir.Value | None] = {}
         self._replacements: dict[ir.Value, ir.Value] = {}

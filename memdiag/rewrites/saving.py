@@ -19,7 +19,7 @@ from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
 
 from memdiag.errors import ReportError, UsageError
-from memdiag.rewrites.model_editor import ModelEditor, Storage, tensors
+from memdiag.rewrites.model_editor import ModelEditor, TargetStorage, tensors
 from memdiag.rewrites.weights import FileRange
 from memdiag.runner.temporary import own_prefix
 
@@ -27,8 +27,8 @@ ALIGNMENT = 4096
 """Alignment of external weights: the page, by which files are mapped."""
 
 IN_PLACE_ALIGNMENT = 64
-"""Alignment of weights that are referenced in the original's model file: that of onnxruntime's own
-tensors, on which kernels may rely."""
+"""Alignment of weights that are referenced in the original's model file. Kernels may rely on it, as
+onnxruntime aligns its own tensors so."""
 
 MAX_EMBEDDED_BYTES = 64 << 20
 """Models whose weights are larger are better stored with external data."""
@@ -38,7 +38,7 @@ _MIN_EXTERNAL_BYTES = 1 << 16
 """New weights of at least this size become external data as well."""
 
 
-def save(editor: ModelEditor, path: Path, storage: Storage) -> tuple[Path, ...]:
+def save(editor: ModelEditor, path: Path, storage: TargetStorage) -> tuple[Path, ...]:
     """Write the model to `path` and return the files written, the model first.
 
     Files at `path` and of its external data are replaced; `ModelWriter` refuses targets that are

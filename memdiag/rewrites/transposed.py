@@ -31,7 +31,7 @@ def transposed_nibbles(
         both = np.zeros((strip.shape[1], padded), np.uint8)
         both[:, :rows] = strip.T
         paired = np.empty((strip.shape[1], 2, padded // 2), np.uint8)
-        # A byte holds two values of a row: of an even column and of the odd one after it.
+        # A byte stores two values of a row: of an even column and of the odd one after it.
         first, second = both[:, 0::2], both[:, 1::2]
         paired[:, 0] = (first & 0x0F) | (second << 4)
         paired[:, 1] = (first >> 4) | (second & 0xF0)

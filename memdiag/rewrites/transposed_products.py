@@ -13,7 +13,7 @@ from memdiag.rewrites.weights import constant_tensor
 STORED_TRANSPOSE = "stored-transpose"
 """The rule about a matrix that is stored a second time as its transpose."""
 
-MAX_CHAIN = 8
+MAX_STEPS_TO_PRODUCT = 8
 """Maximum number of Identity and Cast nodes between a weight and a product."""
 
 _ALLOWZERO_SINCE = 14
@@ -297,7 +297,7 @@ def _transposes(weight: ir.Value) -> Iterator[tuple[ir.Node, ir.Value]]:
     while pending:
         value, source, depth = pending.pop()
         for node, index in value.uses():
-            if index or node.domain or depth >= MAX_CHAIN:
+            if index or node.domain or depth >= MAX_STEPS_TO_PRODUCT:
                 continue
             output = node.outputs[0]
             if node.op_type == "Transpose" and _swaps_axes(node):
@@ -322,7 +322,7 @@ def _collect(
     """
     if value.is_graph_output():
         return "the transposed weight is an output"
-    if len(template.casts) > MAX_CHAIN or not value.uses():
+    if len(template.casts) > MAX_STEPS_TO_PRODUCT or not value.uses():
         return "nothing multiplies by the transposed weight"
     for node, index in value.uses():
         problem = ""

@@ -9,7 +9,7 @@ from memdiag.ort.session_memory import subgraph_depth
 from memdiag.records.weights import Weight
 from memdiag.rules.wording import node_names
 
-MIN_BYTES = 64 << 10
+MIN_EQUAL_BYTES = 64 << 10
 """A waste of fewer bytes is not reported, even of many weights together."""
 
 WeightGroup = Sequence[Weight]

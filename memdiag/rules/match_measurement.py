@@ -43,7 +43,7 @@ def match_profile(finding: Finding, profile: Profile) -> Finding:
 
 
 def _folds_nothing(profile: Profile, finding: Finding) -> bool:
-    """Return whether session options disabled constant folding, or that of large results."""
+    """Return whether session options disabled constant folding, wholly or for large results."""
     names = {phase.name for phase in profile.phases}
     if "prepack" in names and "constant_fold" not in names:
         return True

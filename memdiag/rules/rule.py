@@ -63,9 +63,9 @@ class Rule:
 
         Args:
             ctx: the model.
-            message: what was found, in one sentence.
+            message: the waste in one sentence.
             detail: further sentences.
-            weights: names, of which the first `MAX_NAMED` are recorded.
+            weights: names; the first `MAX_NAMED` are recorded.
             nodes: likewise.
             graph: the path of the graph, if it is in one.
             nbytes: what could be saved at steady state.

@@ -12,10 +12,10 @@ from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight
 from memdiag.units import counted
 
-MAX_FINDINGS = 50
+MAX_DESCRIBED_FINDINGS = 50
 """Findings that get a path: the first of them, which cost most."""
 
-MAX_CHAIN = 4
+MAX_CHAIN_NODES = 4
 """Nodes of one use."""
 
 MAX_USES = 100
@@ -28,12 +28,12 @@ MAX_NAME = 48
 def with_paths(
     findings: Sequence[Finding], model: ModelFile, index: GraphIndex
 ) -> tuple[Finding, ...]:
-    """Return `findings` with the field `path` set in the first `MAX_FINDINGS` of them.
+    """Return `findings` with the field `path` set in the first `MAX_DESCRIBED_FINDINGS` of them.
 
     The path, such as ``Gather ← w → Transpose → MatMul``, has the uses of the finding's first
     weight, or of the first weight that its nodes read.
     """
-    first = findings[:MAX_FINDINGS]
+    first = findings[:MAX_DESCRIBED_FINDINGS]
     weights = _weights_by_name(first, model)
     nodes = _nodes_by_name(first, index)
     with_path = []
@@ -44,7 +44,7 @@ def with_paths(
             weight = next(filter(None, (_first_weight(*each, index) for each in used)), None)
         path = _path(finding, weight, index) if weight is not None else ""
         with_path.append(msgspec.structs.replace(finding, path=path))
-    return (*with_path, *findings[MAX_FINDINGS:])
+    return (*with_path, *findings[MAX_DESCRIBED_FINDINGS:])
 
 
 def _weights_by_name(findings: Sequence[Finding], model: ModelFile) -> dict[str, Weight]:
@@ -106,7 +106,7 @@ def _chain(scope: Scope, node: Node, index: GraphIndex) -> _UseChain:
     """Return `node` followed by the nodes that read its output, up to one that is not constant."""
     nodes = [(scope, node)]
     computed: set[str] = set()
-    while len(nodes) < MAX_CHAIN and _is_foldable(scope, node, computed, index):
+    while len(nodes) < MAX_CHAIN_NODES and _is_foldable(scope, node, computed, index):
         following = next((use for output in node.output for use in scope.uses(output)), None)
         if following is None:
             break

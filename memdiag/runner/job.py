@@ -124,7 +124,8 @@ class InputConfig:
         dims: sizes of free dimensions by name; the others are chosen.
         arrays: arrays by input name; the others are generated.
         runs: number of runs after the first one; None stops after session creation.
-        same_inputs: run all with the same contents; those of generated inputs differ otherwise.
+        same_inputs: run all with the same contents; otherwise the contents of generated inputs
+            differ.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)

@@ -49,9 +49,9 @@ class _Bounds:
 class PeakAssignment(Generic[K]):
     """Assigns the kernel's high-water marks (VmHWM) to keys: the spans, or the phases.
 
-    The mark is read and reset at each boundary at which the watcher wakes up; the time between two
-    readings is a *window*. Ideally a window contains one span, but onnxruntime goes on while the
-    watcher wakes up, so that a window may contain the start or end of a neighbour, or several short
+    The mark is read and reset at each boundary at which memdiag wakes up; the time between two
+    readings is a *window*. Ideally a window contains one span, but onnxruntime continues while
+    memdiag wakes up, so that a window may contain the start or end of a neighbour, or several short
     spans. A mark is assigned only where the windows leave no other answer.
     """
 

@@ -1,16 +1,16 @@
 """Run a model in a child process and measure the child: phases, spans, samples, runs, outcome."""
 
 import array
-import gc
 import re
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from memdiag.garbage import collection_disabled
 from memdiag.records.profile import (
     Memory,
     Outcome,
@@ -64,7 +64,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """Everything measured of one child. Fields without a description are those of `Profile`.
+    """The measurement of one child. Fields without a description are as in `Profile`.
 
     Attributes:
         onnxruntime: the version of onnxruntime; None if the child ended before the import.
@@ -157,24 +157,12 @@ def measure(
     observer: ObserverFactory = observe,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Measurement:
-    """Run `job` in a child of its own and return what was measured, however it ended.
+    """Run `job` in a child of its own and return its measurement, however it ended.
 
     Raises:
         MeasurementError: the child's interpreter cannot be started.
     """
     return MeasuredRun(job, observer=observer, on_progress=on_progress).run()
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Turn off the collection of garbage, which would be a gap in the samples."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _EndOfMeasurement(Exception):
@@ -186,7 +174,7 @@ class MeasuredRun:
 
     Args:
         job: the model, the configuration and the limits.
-        inspect: called at each moment at which the memory of the child can be read; its time
+        on_moment: called at each moment at which the memory of the child can be read; its time
             belongs to no phase.
         phase_ends: also stop the child at the end of each phase.
         observer: creates the reader of the child's memory.
@@ -196,14 +184,14 @@ class MeasuredRun:
     def __init__(
         self,
         job: Job,
-        inspect: Callable[[XrayMoment], None] | None = None,
+        on_moment: Callable[[XrayMoment], None] | None = None,
         *,
         phase_ends: bool = False,
         observer: ObserverFactory = observe,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self._job = job
-        self._inspect = inspect
+        self._on_moment = on_moment
         self._phase_ends = phase_ends
         self._make_observer = observer
         self._on_progress = on_progress
@@ -234,14 +222,15 @@ class MeasuredRun:
         self._progress_s = 0.0  # the time of the next report
 
     def run(self) -> Measurement:
-        """Start the child, and return what was measured when it is done or has ended.
+        """Start the child, and return its measurement when it is done or has ended.
 
         A limit ends it, and so does Ctrl-C, without an exception: see `Measurement.interrupted`.
 
         Raises:
             MeasurementError: the child's interpreter cannot be started.
         """
-        with _no_garbage_collection(), Child(self._job, self._job.message()) as self._child:
+        # A collection of garbage would be a gap in the samples.
+        with collection_disabled(), Child(self._job, self._job.message()) as self._child:
             try:
                 self._start_observing()
                 try:
@@ -268,7 +257,7 @@ class MeasuredRun:
     def _observe_to_end(self) -> None:
         """Let the child run until it is done, has ended, or has reached a limit."""
         try:
-            self._watch()
+            self._read_output()
         except _EndOfMeasurement:
             pass
         except ProcessGone:
@@ -278,7 +267,7 @@ class MeasuredRun:
                 self._child.read(0.05)
 
     def _measurement(self) -> Measurement:
-        """Return what was measured until the child was done or has ended."""
+        """Return the measurement until the child was done or ended."""
         self._child.log.finish()
         phase = self._phases.phase
         if self._is_timed:
@@ -318,10 +307,10 @@ class MeasuredRun:
         )
 
     def _now(self) -> float:
-        """Return the seconds since the child was started, without the time of `inspect`."""
+        """Return the seconds since the child was started, without the time of `on_moment`."""
         return time.perf_counter() - self._origin
 
-    def _watch(self) -> None:
+    def _read_output(self) -> None:
         """Read log and events of the child, and sample its memory, until its output ends."""
         while True:
             period_s = self._observer.period_s if self._observer else _PROGRESS_S
@@ -348,7 +337,7 @@ class MeasuredRun:
         self._check_memory(boundary.max_rss_bytes)
         if self._phases.phase != phase:
             self._report(now_s)
-            self._inspect_end_of(phase)
+            self._read_memory_at_end_of(phase)
 
     def _apply_event(self, event: Event) -> None:
         """Handle one event of scripts/child.py, in the order in which the script sends them."""
@@ -358,7 +347,7 @@ class MeasuredRun:
                 self._versions = fields
                 return
             case "ready":
-                self._inspect_at(AtBaseline(self._child.pid))
+                self._read_memory_at(AtBaseline(self._child.pid))
                 self._baseline = self._start_span("create the session", "parse")
             case "created":
                 self._providers = tuple(fields["providers"])
@@ -374,16 +363,16 @@ class MeasuredRun:
             case "steady":
                 self._steady = self._end_last_phase()
             case "release":
-                self._inspect_steady()
+                self._read_memory_at_steady()
                 self._restart("delete the session", "release")
             case "released":
                 self._released = self._end_last_phase()
-                self._inspect_at(AtRelease(self._child.pid))
+                self._read_memory_at(AtRelease(self._child.pid))
             case "trimmed":
                 self._measure_trim(possible=fields["possible"])
             case "end":
                 if not self._job.release:
-                    self._inspect_steady()
+                    self._read_memory_at_steady()
                 self._child.proceed()
                 raise _EndOfMeasurement
             case "error":
@@ -401,36 +390,36 @@ class MeasuredRun:
         self._check_memory(boundary.max_rss_bytes)
         self._report(now_s)
         if ended != "start":
-            self._inspect_end_of(ended)
+            self._read_memory_at_end_of(ended)
         return boundary.memory
 
     def _restart(self, name: str, phase: PhaseName) -> None:
         """Start a phase after the last one has ended; the time between counts to no phase."""
-        pause_s = self._now() - self._ended_s
-        self._origin += pause_s
-        self._origin_epoch += pause_s
+        excluded_s = self._now() - self._ended_s
+        self._origin += excluded_s
+        self._origin_epoch += excluded_s
         self._sampled_s = self._ended_s
         self._is_timed = True
         now_s, boundary = self._read_boundary()
         self._phases.restart(name, phase, self._ended_s, boundary)
         self._report(now_s)
 
-    def _inspect_steady(self) -> None:
+    def _read_memory_at_steady(self) -> None:
         log = self._child.log
-        self._inspect_at(AtSteady(self._child.pid, log.arena, log.evidence()))
+        self._read_memory_at(AtSteady(self._child.pid, log.arena, log.evidence()))
 
-    def _inspect_end_of(self, phase: PhaseName) -> None:
+    def _read_memory_at_end_of(self, phase: PhaseName) -> None:
         if self._phase_ends:
-            self._inspect_at(AtPhaseEnd(self._child.pid, phase, self._child.log.arena))
+            self._read_memory_at(AtPhaseEnd(self._child.pid, phase, self._child.log.arena))
 
-    def _inspect_at(self, moment: XrayMoment) -> None:
-        """Call `inspect`, at the end of a phase with the child stopped; no phase has its time."""
-        if self._inspect is None:
+    def _read_memory_at(self, moment: XrayMoment) -> None:
+        """Call `on_moment`, at the end of a phase with the child stopped; no phase has its time."""
+        if self._on_moment is None:
             return
         started = time.perf_counter()
         try:
             with self._child.stopped() if isinstance(moment, AtPhaseEnd) else nullcontext():
-                self._inspect(moment)
+                self._on_moment(moment)
         finally:
             duration = time.perf_counter() - started
             self._origin += duration

@@ -83,7 +83,7 @@ class SessionServer:
         return tuple(map(float, self._answer("ran")["latencies"]))
 
     def restart_inputs(self) -> None:
-        """Go back to the first contents: the next runs repeat those that a new process starts with.
+        """Go back to the first contents: the next runs repeat the first ones.
 
         Raises:
             MeasurementError: the process does not answer.

@@ -113,7 +113,7 @@ def _table() -> list[TuningOption]:
         # is disabled. Folded and reordered copies are not shared either.
         TuningOption(
             name="share-weights",
-            does="Weights are mapped once and given to every session (`add_initializer`),"
+            does="Weights are mapped once and passed to every session (`add_initializer`),"
             " unpacked.",
             hurts="Weights must be in a separate file, and matrix products pack them in every run."
             " Mapped pages count only while they are resident.",
@@ -207,7 +207,7 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="arena-shrinkage",
             does="The arena releases unused regions after every run.",
-            hurts="The next run asks the system for them again.",
+            hurts="The next run requests them from the system again.",
             run={"memory.enable_memory_arena_shrinkage": "cpu:0"},
             excludes=("arena-off",),
         ),
@@ -235,14 +235,14 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="optimization-basic",
             does="Graph optimization stops at basic: folding, dropping and simple fusions.",
-            hurts="Fused and blocked kernels are missed: usually slower.",
+            hurts="No fused and no blocked kernels: runs are usually slower.",
             session={"graph_optimization_level": "basic"},
             excludes=("disable-nchwc", "optimization-extended", "optimization-off"),
         ),
         TuningOption(
             name="optimization-extended",
             does="Graph optimization stops at extended: no convolution is blocked.",
-            hurts="Fused and blocked kernels are missed: usually slower.",
+            hurts="No fused and no blocked kernels: runs are usually slower.",
             session={"graph_optimization_level": "extended"},
             excludes=("disable-nchwc", "optimization-basic", "optimization-off"),
         ),
@@ -261,7 +261,7 @@ def _table() -> list[TuningOption]:
         ),
         TuningOption(
             name="same-as-requested",
-            does="An arena of the environment grows by what is asked for (kSameAsRequested).",
+            does="An arena of the environment grows by requested sizes only (kSameAsRequested).",
             hurts="More, smaller regions; all sessions of the process share the arena.",
             shared_arena=True,
             excludes=("arena-off",),

@@ -71,8 +71,9 @@ class PointEvaluator:
     def reserve_s(self, remaining_s: float) -> float:
         """Return how much of the remaining time to reserve for confirming a point.
 
-        Enough to measure its memory and that of the defaults again and to compare latency briefly,
-        or for memory alone, where that leaves most of the time for the search; otherwise nothing.
+        Enough to measure its memory and the memory of the defaults again and to compare latency
+        briefly, or for memory alone, where that leaves most of the time for the search; otherwise
+        nothing.
         """
         if remaining_s == inf:
             return 0.0
@@ -107,7 +108,7 @@ class PointEvaluator:
         return msgspec.structs.replace(point, figures=figures)
 
     def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
-        """Return `point`, that of `chosen`, with its outputs checked and a quick latency ratio.
+        """Return `point` (options `chosen`) with its outputs checked and a quick latency ratio.
 
         The ratio comes from few pairs of runs, which only reveal points that are clearly slower.
         """
@@ -116,9 +117,9 @@ class PointEvaluator:
     def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
         """Return `point` measured thoroughly, and whether it still saves enough.
 
-        Its memory and that of the defaults are measured alternately, in several processes each, and
-        then its latency is compared precisely. If the time for that runs out, the latency ratio of
-        `point` is kept.
+        The memory of the point and of the defaults is measured alternately, in several processes
+        each, and then its latency is compared precisely. If the time for that runs out, the
+        latency ratio of `point` is kept.
         """
         try:
             job = self._models.prepare(_configured(self.model_evaluator.job, chosen), chosen)

@@ -63,7 +63,7 @@ def recommended_point(points: Sequence[Point], budget: Mapping[str, int], limit:
     """Return the point to recommend; the defaults, the first of `points`, where none is better.
 
     With a `budget` it is the fastest point that fits, or else the one nearest to the budget that is
-    slower by no more than `limit`; without, the one with the least memory. Among equals the one
+    slower by no more than `limit`; without, the point with the least memory. Among equals the one
     with the fewest options is preferred.
     """
     usable = usable_points(points)
@@ -79,12 +79,12 @@ def recommended_point(points: Sequence[Point], budget: Mapping[str, int], limit:
         return min(
             within, key=lambda entry: (over_budget_bytes(entry[1], budget), len(entry[0].options))
         )[0]
-    least = min((figures for _, figures in within), key=peak_plus_steady)
+    smallest = min((figures for _, figures in within), key=peak_plus_steady)
     defaults, default_figures = within[0]
     equals = [
         (point, figures)
         for point, figures in within
-        if not is_worth_an_option(least, figures)
+        if not is_worth_an_option(smallest, figures)
         and (point is defaults or is_worth_an_option(figures, default_figures))
     ]
     return _simplest(equals or within[:1])
@@ -97,8 +97,12 @@ def _simplest(points: Sequence[tuple[Point, Figures]]) -> Point:
 
 def _saving(after: Figures, before: Figures) -> int:
     """Return the bytes that `after` takes less than `before`; 0 where that may be chance."""
-    saved = peak_plus_steady(before) - peak_plus_steady(after)
-    return saved if saved > max(before.peak_spread_bytes, before.steady_spread_bytes) else 0
+    saving_bytes = peak_plus_steady(before) - peak_plus_steady(after)
+    return (
+        saving_bytes
+        if saving_bytes > max(before.peak_spread_bytes, before.steady_spread_bytes)
+        else 0
+    )
 
 
 def _dominates(first: Point, second: Point) -> bool:

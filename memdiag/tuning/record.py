@@ -50,7 +50,7 @@ def tuning_record(
     points, chosen = search.point_evaluator, search.chosen
     verdict = points.verdict(chosen)
     difference = verdict.difference if verdict else None
-    program_point = chosen if chosen.options else _least_offered(search.points)
+    program_point = chosen if chosen.options else _smallest_offered(search.points)
     return Tuning(
         schema=TUNING_SCHEMA,
         model=path_text(file.path),
@@ -149,7 +149,7 @@ def _sizes(point: Point) -> str:
     return f"{peak} at the peak, {steady} steady"
 
 
-def _least_offered(points: Sequence[Point]) -> Point | None:
+def _smallest_offered(points: Sequence[Point]) -> Point | None:
     """Return the offered point with the least memory; None where none is offered."""
     found = [
         (peak_plus_steady(point.figures), point)

@@ -46,7 +46,7 @@ class OptionSearch:
         always: options that are part of every point but the first.
         budget: bytes above the baseline by kind.
         limit: the largest ratio of latencies.
-        report_progress: called with a few words about what is being done.
+        report_progress: called with a few words about the current step.
         end: when the search has to end, by `clock`.
         ended_by: what ended the search.
     """
@@ -234,23 +234,23 @@ class OptionSearch:
 
     def _grow(self, best: tuple[TuningOption, ...], limit: float) -> tuple[TuningOption, ...]:
         """Add each option in turn, the most saving first, and keep options that save more."""
-        least = self._figures(best) or self._base()
+        smallest = self._figures(best) or self._base()
         for option in sorted(self.usable, key=self._single_cost):
             if option in best or _clashes(option, best):
                 continue
-            self._try((*best, option), least)
+            self._try((*best, option), smallest)
             found = self._figures((*best, option), limit)
-            if found is not None and is_worth_an_option(found, least):
-                best, least = (*best, option), found
+            if found is not None and is_worth_an_option(found, smallest):
+                best, smallest = (*best, option), found
         return best
 
     def _shrink(self, best: tuple[TuningOption, ...], limit: float) -> tuple[TuningOption, ...]:
         """Remove the options without which the combination is as good."""
         for option in best if len(best) > 2 else ():
             fewer = tuple(each for each in best if each is not option)
-            least = self._figures(best)
+            smallest = self._figures(best)
             figures = self._measure(fewer).figures
-            if least is None or figures is None or is_worth_an_option(least, figures):
+            if smallest is None or figures is None or is_worth_an_option(smallest, figures):
                 continue
             self._compare(fewer)
             if self._figures(fewer, limit) is not None:

@@ -30,10 +30,10 @@ class LatencyRatio(NamedTuple):
 
 
 def paired_ratio(before: Sequence[float], after: Sequence[float]) -> LatencyRatio:
-    """Return the ratio of the pairs, of which there is at least one.
+    """Return the ratio of the pairs (at least one).
 
-    The interval is that of the median (see `median_interval`) at `CHECKPOINT_CONFIDENCE`, because
-    growing data may be examined several times.
+    It comes with the interval of the median (see `median_interval`) at `CHECKPOINT_CONFIDENCE`,
+    because growing data may be examined several times.
     """
     ratios = [new / old for old, new in zip(before, after, strict=True) if old > 0]
     if not ratios:
@@ -44,7 +44,7 @@ def paired_ratio(before: Sequence[float], after: Sequence[float]) -> LatencyRati
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the confidence interval of the median of `values`, of which there is at least one.
+    """Return the confidence interval of the median of `values` (at least one).
 
     It uses order statistics, valid for any distribution (Conover, "Practical Nonparametric
     Statistics", 1999, section 3.2). Fewer than six values have no interval of 95 %, fewer than

@@ -23,9 +23,9 @@ def measure_once(job: Job) -> Measurement:
     """Measure `job` once, in a fresh process.
 
     Raises:
-        MeasurementError: the run did not complete; the message says how it ended.
+        MeasurementError: the run did not complete; the message describes its end.
         TimeLimitReached: the job's deadline passed.
-        KeyboardInterrupt: the run was interrupted; the runner returns what it recorded until then.
+        KeyboardInterrupt: the run was interrupted; the runner returns the measurement until then.
     """
     for _ in range(MAX_TRIES):
         job.limits.deadline.check()

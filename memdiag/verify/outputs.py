@@ -12,7 +12,7 @@ from memdiag.model.tensor_types import Array
 SavedOutputs = Mapping[str, Sequence[Path]]
 """The files of a model's outputs, by name."""
 
-MAX_ROUNDING = 1e-3
+MAX_RUN_TO_RUN_ROUNDING = 1e-3
 """Outputs that differ by more between two runs of one session are random, not rounded."""
 
 _MIN_REDUCTION = 64
@@ -92,7 +92,7 @@ def unstable_outputs(
         difference.output
         for before, after in zip(first, second, strict=True)
         for difference in compare_outputs(before, after)
-        if difference.relative > MAX_ROUNDING
+        if difference.relative > MAX_RUN_TO_RUN_ROUNDING
     )
 
 
@@ -102,7 +102,7 @@ def difference(name: str, before: Array, after: Array) -> Difference:
     Floating point values are compared relative to the largest finite magnitude of `before`; NaN and
     infinities must be at the same places. Everything else must be equal.
     """
-    # The width of a string type is that of the longest string.
+    # The width of a string type is the width of the longest string.
     if before.dtype != after.dtype and {before.dtype.kind, after.dtype.kind} != {"U"}:
         reason = f"has the type {after.dtype} instead of {before.dtype}"
         return Difference(output=name, relative=inf, reason=reason)

@@ -65,7 +65,7 @@ class StepEstimate:
         self._started = self.clock()
 
     def step(self, left: int | None = None) -> str:
-        """Count a step that starts now; return its estimated duration, and that of `left` more."""
+        """Count a step that starts now; return how long it takes, and how long `left` more take."""
         each_s = self._mean_s() if self._count else self.first_s
         self._count += 1
         remaining_s = max(0.0, self.end - self.clock())

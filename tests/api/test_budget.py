@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from memdiag.api.budget import BudgetResult, check_budget, pinned, refuse_other_configuration
-from memdiag.budgets.baselines import Status, read_baseline
+from memdiag.budgets.baselines import BaselineStatus, read_baseline
 from memdiag.errors import UsageError
 from memdiag.records.budget import Budget
 from memdiag.records.profile import Profile
@@ -50,7 +50,7 @@ class Asked:
         return self.made.pop(0)
 
 
-def update(result: BudgetResult) -> Status:
+def update(result: BudgetResult) -> BaselineStatus:
     assert result.update is not None
     return result.update.write()
 

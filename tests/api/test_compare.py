@@ -144,7 +144,7 @@ def test_a_missing_model_is_an_error_before_anything_is_measured(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save(tmp_path / "good.onnx", "y = Abs(x)")
-    with pytest.raises(ModelError, match=r"^nope.onnx: there is no such file; check the path\.$"):
+    with pytest.raises(ModelError, match=r"^nope.onnx: there is no such file. Check the path\.$"):
         memdiag.compare(*names)
 
 

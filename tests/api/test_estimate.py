@@ -306,7 +306,10 @@ def test_a_point_that_does_not_fit_into_the_machine_is_not_run(
         ({"fit_bytes": 0}, "--fit must be greater than 0"),
         ({"runs": -1}, "--runs must be 0 or greater"),
         ({"optimization_level": "most"}, "there is no optimization level 'most'"),
-        ({"session_options": {"enable_mem_pattern": "maybe"}}, "takes true or false, not 'maybe'"),
+        (
+            {"session_options": {"enable_mem_pattern": "maybe"}},
+            "must be true or false, not 'maybe'",
+        ),
         ({"load_from": "url"}, "load_from cannot be 'url'"),
         ({"disabled_optimizers": "ConstantFolding"}, "must be a list of names"),
     ],

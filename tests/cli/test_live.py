@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 import pytest
 
-from memdiag.cli.live import MAX_COLUMNS, LiveView, MemoryHistory, require_terminal
+from memdiag.cli.live import MAX_CHART_COLUMNS, LiveView, MemoryHistory, require_terminal
 from memdiag.errors import UsageError
 from memdiag.programs.recorder import Recorder
 from memdiag.records.codec import load
@@ -336,9 +336,9 @@ def test_a_chart_without_memory_is_empty() -> None:
 
 def test_a_long_recording_keeps_its_peak_in_the_chart() -> None:
     history = MemoryHistory()
-    for second in range(20 * MAX_COLUMNS):
-        history.add(second, 900 if second == 7 * MAX_COLUMNS else 100)
-    assert len(history.columns) <= MAX_COLUMNS
+    for second in range(20 * MAX_CHART_COLUMNS):
+        history.add(second, 900 if second == 7 * MAX_CHART_COLUMNS else 100)
+    assert len(history.columns) <= MAX_CHART_COLUMNS
     (line,) = history.chart(80, 1)
     assert line.count("█") == 1
     assert len(line) == 80

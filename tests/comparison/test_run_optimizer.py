@@ -80,7 +80,7 @@ def test_a_remark_instead_of_a_file_is_no_failure(run: Run) -> None:
 def test_a_refusal_says_why(run: Run) -> None:
     done = run("raise ValueError('no such\\noperator')")
     assert done.status == "failed"
-    assert done.message == "the optimizer says: ValueError: no such operator"
+    assert done.message == "the optimizer failed: ValueError: no such operator"
     assert done.path is None
 
 

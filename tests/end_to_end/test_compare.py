@@ -103,7 +103,7 @@ def test_with_nothing_measured_it_ends_with_an_error(memdiag: RunMemdiag, tmp_pa
     assert "a.onnx failed" in finished.stdout
     missing = memdiag("compare", "a.onnx", "nowhere.onnx", *QUICK)
     assert (missing.returncode, missing.stdout) == (2, "")
-    assert missing.stderr == "memdiag: nowhere.onnx: there is no such file; check the path.\n"
+    assert missing.stderr == "memdiag: nowhere.onnx: there is no such file. Check the path.\n"
 
 
 @pytest.mark.slow

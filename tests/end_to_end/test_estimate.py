@@ -77,7 +77,7 @@ def test_reports_are_written_and_rendered_again(
         (("--dim", "tokens=9..1"), "9..1 is not a range of sizes"),
         (("--dim", "nothing=1"), "unknown dimension 'nothing'"),
         (("--fit", "much"), "is not a size"),
-        (("--session-option", "enable_mem_pattern=2"), "takes true or false"),
+        (("--session-option", "enable_mem_pattern=2"), "must be true or false"),
         (("--for-onnxruntime", "new"), "is not a version of onnxruntime"),
         (("--plotly", "cdn"), "--plotly has no effect without --out"),
     ],

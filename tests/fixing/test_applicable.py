@@ -97,7 +97,7 @@ def test_a_large_graph_and_refuted_findings_are_not_checked(
     refuted = tuple(msgspec.structs.replace(one, evidence="refuted") for one in findings)
     with open_model(path) as file:
         assert with_rewrites(refuted, file) == refuted
-        monkeypatch.setattr(applicable, "MAX_NODES", file.node_count)
+        monkeypatch.setattr(applicable, "MAX_CHECKED_NODES", file.node_count)
         assert all(one.rewrites is not None for one in with_rewrites(findings, file))
-        monkeypatch.setattr(applicable, "MAX_NODES", file.node_count - 1)
+        monkeypatch.setattr(applicable, "MAX_CHECKED_NODES", file.node_count - 1)
         assert with_rewrites(findings, file) == findings

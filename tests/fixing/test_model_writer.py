@@ -14,7 +14,7 @@ from memdiag.errors import ReportError, UsageError
 from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import BuiltModel, ModelWriter, PublishedModel
 from memdiag.model.model_file import open_model
-from memdiag.rewrites.model_editor import ModelEditor, Storage
+from memdiag.rewrites.model_editor import ModelEditor, TargetStorage
 from tests.fixing.renamed import COLUMNS, ROWS, finding, renaming, write
 
 WEIGHT_BYTES = ROWS * COLUMNS * 4
@@ -24,7 +24,7 @@ def names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def published(model: Path, target: Path, storage: Storage | None = None) -> PublishedModel:
+def published(model: Path, target: Path, storage: TargetStorage | None = None) -> PublishedModel:
     with open_model(model) as file:
         files = ModelWriter(file, target)
         editor = files.editor([Change(renaming("one", "_1"), (finding(),))])
@@ -88,7 +88,7 @@ def test_a_file_of_several_names_is_not_referred_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize("storage", [None, "external"])
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_link_stays_and_the_model_goes_where_it_points(
-    tmp_path: Path, storage: Storage | None, exists: bool
+    tmp_path: Path, storage: TargetStorage | None, exists: bool
 ) -> None:
     model = write(tmp_path / "m.onnx")
     real = tmp_path / "there" / "real.onnx"
@@ -119,7 +119,7 @@ def interrupt(files: ModelWriter, editor: ModelEditor) -> None:
 @pytest.mark.parametrize("storage", [None, "external"])
 @pytest.mark.parametrize("external", [False, True])
 def test_what_is_not_published_leaves_nothing(
-    tmp_path: Path, storage: Storage | None, external: bool
+    tmp_path: Path, storage: TargetStorage | None, external: bool
 ) -> None:
     target = tmp_path / "out.onnx"
     target.write_text("from an earlier time")
@@ -138,7 +138,7 @@ def test_the_same_changes_give_the_same_model(tmp_path: Path) -> None:
     with open_model(write(tmp_path / "m.onnx")) as file:
         files = ModelWriter(file, tmp_path / "out.onnx")
 
-        def digest(*suffixes: str, storage: Storage | None = None) -> bytes:
+        def digest(*suffixes: str, storage: TargetStorage | None = None) -> bytes:
             changes = [Change(renaming(suffix, suffix), (finding(),)) for suffix in suffixes]
             editor = files.editor(changes)
             editor.storage = storage

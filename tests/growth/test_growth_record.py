@@ -3,14 +3,15 @@
 import pytest
 
 from memdiag.api.leak_program import has_failed
-from memdiag.growth.growth_record import MAX_SAMPLES, growth_record
-from memdiag.growth.verdict import Observation, kept_values
+from memdiag.growth.growth_record import MAX_RUN_SAMPLES, growth_record
+from memdiag.growth.observation import Observation
+from memdiag.growth.verdict import kept_values
 from memdiag.records.growth import GrowingBlocks, Moment, RunSample
 from memdiag.units import MIB
 
 
 def test_a_peak_of_one_run_stays_among_the_samples() -> None:
-    count, peak = 3 * MAX_SAMPLES, 7001
+    count, peak = 3 * MAX_RUN_SAMPLES, 7001
     samples = tuple(
         RunSample(
             run=run,
@@ -36,7 +37,7 @@ def test_a_peak_of_one_run_stays_among_the_samples() -> None:
         onnxruntime=None,
     )
     runs = [sample.run for sample in growth.samples]
-    assert len(runs) <= MAX_SAMPLES + 2
+    assert len(runs) <= MAX_RUN_SAMPLES + 2
     assert peak in runs
     assert (runs[0], runs[-1]) == (1, count)
     assert (growth.verdict, growth.slope_bytes_per_run) == ("flat", 0.0)

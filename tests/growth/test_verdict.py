@@ -5,7 +5,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from memdiag.growth.verdict import Observation, judge
+from memdiag.growth.observation import Observation
+from memdiag.growth.verdict import judge
 from memdiag.records.growth import Moment, OwnerBytes, RunSample
 from memdiag.units import MIB
 

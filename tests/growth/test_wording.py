@@ -5,7 +5,8 @@ from typing import get_args
 
 import pytest
 
-from memdiag.growth.verdict import GrowthJudgement, Observation
+from memdiag.growth.observation import Observation
+from memdiag.growth.verdict import GrowthJudgement
 from memdiag.growth.wording import OWNER_LABELS, advice, sentence
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.growth import (

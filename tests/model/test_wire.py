@@ -157,7 +157,9 @@ def test_one_tensor_given_twice_is_refused_because_protobuf_would_merge_it() -> 
     tensor = TensorProto(name="w", data_type=2, dims=[4000], raw_data=LARGE).SerializeToString()
     attribute = field(1, b"value") + field(5, tensor) + field(5, tensor)
     node = field(4, b"Constant") + field(3, b"c") + field(5, attribute)
-    assert "has one tensor twice, inside node 'c'" in error(b"\x08\x0a" + field(7, field(1, node)))
+    assert "one tensor occurs twice inside node 'c'" in error(
+        b"\x08\x0a" + field(7, field(1, node))
+    )
 
 
 def test_a_truncated_weight_is_named_with_what_is_there() -> None:
@@ -165,14 +167,14 @@ def test_a_truncated_weight_is_named_with_what_is_there() -> None:
     cut = data.index(LARGE) + 1500
     assert error(data[:cut]) == (
         "broken.onnx: the file ends inside initializer 'encoder.weight' (4,000 bytes announced, "
-        "1,500 there); download or export it again."
+        "1,500 present). Download or export it again."
     )
 
 
 def test_a_truncated_small_weight_is_named_too() -> None:
     data = with_weight(b"\x05" * 16)
     cut = data.index(b"\x05" * 16) + 3
-    assert "'encoder.weight' (16 bytes announced, 3 there)" in error(data[:cut])
+    assert "'encoder.weight' (16 bytes announced, 3 present)" in error(data[:cut])
 
 
 def test_a_truncation_outside_a_tensor_names_the_node() -> None:
@@ -196,7 +198,7 @@ def test_a_length_past_its_parent_is_damage() -> None:
     assert skeleton(data, origin="m.onnx").proto == data
     large = field(5, field(9, LARGE) + b"\x42\x7fw")
     data = b"\x08\x0a" + field(7, large) + field(2, b"producer" * 20)
-    assert "it is damaged at byte" in error(data)
+    assert "damaged at byte" in error(data)
     assert "inside an initializer" in error(data)
 
 
@@ -210,7 +212,7 @@ def nested(levels: int) -> bytes:
 
 
 def test_deep_nesting_is_refused_and_less_is_not() -> None:
-    assert f"it nests more than {MAX_DEPTH} messages" in error(nested(300))
+    assert f"more than {MAX_DEPTH} messages are nested inside the model" in error(nested(300))
     assert skeleton(nested(MAX_DEPTH - 10), origin="m.onnx").proto == nested(MAX_DEPTH - 10)
 
 
@@ -228,16 +230,16 @@ def test_deep_nesting_is_refused_and_less_is_not() -> None:
     ids=["png", "text", "html", "group", "zeros", "ones", "zip"],
 )
 def test_files_of_other_kinds_are_not_onnx_models(data: bytes) -> None:
-    assert error(data).startswith("broken.onnx: it is not an ONNX model; ")
+    assert error(data).startswith("broken.onnx: not an ONNX model. ")
 
 
 def test_a_group_inside_the_graph_is_damage() -> None:
     graph = b"\x2b" + field(5, field(9, LARGE)) + b"\x2c"
-    assert "it is damaged at byte" in error(b"\x08\x0a" + field(7, graph))
+    assert "damaged at byte" in error(b"\x08\x0a" + field(7, graph))
 
 
 def test_an_empty_file_says_so() -> None:
-    assert error(b"") == "broken.onnx: it is empty; download or export it again."
+    assert error(b"") == "broken.onnx: the file is empty. Download or export it again."
 
 
 def test_the_runtimes_own_format_is_named() -> None:

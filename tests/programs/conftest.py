@@ -7,18 +7,24 @@ import onnx
 import pytest
 
 
-@pytest.fixture(scope="session")
-def linear_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "linear.onnx"
-    graph = onnx.parser.parse_model(
+def one_product() -> onnx.ModelProto:
+    """Return a model of one product with a weight of 1 MiB."""
+    model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]>'
         " linear (float[n, 512] x) => (float[n, 512] y) { y = MatMul(x, w) }"
     )
     weight = np.random.default_rng(0).standard_normal((512, 512), np.float32)
-    graph.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    return model
+
+
+@pytest.fixture(scope="session")
+def linear_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "linear.onnx"
+    model = one_product()
     unused = onnx.numpy_helper.from_array(np.ones(4, np.float32), "unused")
-    graph.graph.initializer.append(unused)  # onnxruntime warns of it
-    onnx.save(graph, path)
+    model.graph.initializer.append(unused)  # onnxruntime warns of it
+    onnx.save(model, path)
     return path
 
 

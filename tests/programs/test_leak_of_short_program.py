@@ -109,7 +109,7 @@ def test_a_program_that_failed_is_not_judged(model: Path) -> None:
 
 
 def test_a_program_that_failed_before_its_first_session_is_an_error() -> None:
-    with pytest.raises(XrayError, match=r"ended with exit code 4 after .* Mend its error\."):
+    with pytest.raises(XrayError, match=r"ended with exit code 4 after .* Correct its error\."):
         leak_program([sys.executable, "-c", "raise SystemExit(4)"])
 
 

@@ -87,7 +87,7 @@ def test_a_block_of_a_program_is_recorded(tmp_path: Path, linear_model: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
-def test_the_watcher_does_what_takes_memory(tmp_path: Path) -> None:
+def test_another_process_does_what_takes_memory(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(LARGE_MODULES)
     out = tmp_path / "out"
@@ -185,7 +185,7 @@ def test_a_recorder_that_was_killed_is_one_sentence() -> None:
         "import os, signal, memdiag\n"
         "try:\n"
         "    with memdiag.recording() as recording:\n"
-        "        os.kill(recording._watcher.pid, signal.SIGKILL)\n"
+        "        os.kill(recording._process.pid, signal.SIGKILL)\n"
         "except memdiag.MemdiagError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -23,6 +23,7 @@ from memdiag.programs.loaded_runtime import LoadedRuntime, loaded_runtime
 from memdiag.programs.recorder import Recorder
 from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun
+from tests.programs.conftest import one_product
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
 
@@ -60,13 +61,7 @@ def running(program: str, *words: str) -> Iterator[int]:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with its weights in a file of their own, which a session maps."""
     path = tmp_path_factory.mktemp("model") / "linear.onnx"
-    parsed = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]>'
-        " linear (float[n, 512] x) => (float[n, 512] y) { y = MatMul(x, w) }"
-    )
-    weight = np.random.default_rng(0).standard_normal((512, 512), np.float32)
-    parsed.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
-    onnx.save(parsed, path, save_as_external_data=True, location="weights", size_threshold=0)
+    onnx.save(one_product(), path, save_as_external_data=True, location="weights", size_threshold=0)
     return path
 
 

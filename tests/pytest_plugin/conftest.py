@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
 
 # What the plugin imports when it measures. pytester forgets the modules that a run of pytest
@@ -29,6 +30,16 @@ def model(pytester: pytest.Pytester, sample_model: Callable[..., Path]) -> Path:
     path = pytester.path / "model.onnx"
     path.symlink_to(sample_model("tied_if", 1.0))
     return path
+
+
+@pytest.fixture
+def tiny_model(pytester: pytest.Pytester) -> None:
+    """Save a model of one node in the project, ``tiny.onnx``."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]>'
+        " tiny (float[n] x) => (float[n] y) { y = Add(x, x) }"
+    )
+    onnx.save(model, pytester.path / "tiny.onnx")
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def test_functions_that_leak_fail_and_others_pass(
             f"{name}malloc_leaks: a leak: malloc blocks in use grow by 4* KiB a run*",
             f"{name}python_leaks: a leak: Python objects grow by * KiB a run*",
             "*KeyError: 'the error of the function'",
-            "*UsageError: runs must be at least 40, to tell growth from warm-up.",
+            "*UsageError: runs must be at least 40, to distinguish growth from warm-up.",
             "*UsageError: runs must be a whole number, not 'many'.",
             "*UsageError: memdiag_leak: None is not a function. Pass one to be called.",
         ]

@@ -1,12 +1,11 @@
 """The marker without a model: sessions and memory of the test function itself."""
 
-from pathlib import Path
-
-import onnx
 import pytest
 
 from memdiag.runner.child import RECORDING_ADDRESS
 from tests.pytest_plugin.conftest import RunPytest
+
+pytestmark = pytest.mark.usefixtures("tiny_model")
 
 PROJECT = """
 import subprocess
@@ -32,17 +31,6 @@ def child(program, argument):
 def service():
     return create()
 """
-
-
-@pytest.fixture(autouse=True)
-def project(pytester: pytest.Pytester) -> Path:
-    """A project with a model of one node."""
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]>'
-        " tiny (float[n] x) => (float[n] y) { y = Add(x, x) }"
-    )
-    onnx.save(model, pytester.path / "tiny.onnx")
-    return pytester.path
 
 
 def marked(pytester: pytest.Pytester, *tests: str) -> None:

@@ -1,13 +1,13 @@
 """``--memdiag-sessions``: the sessions of a test run in the terminal summary."""
 
 import sys
-from pathlib import Path
 
-import onnx
 import pytest
 
 from memdiag.runner.child import RECORDING_ADDRESS
 from tests.pytest_plugin.conftest import RunPytest
+
+pytestmark = pytest.mark.usefixtures("tiny_model")
 
 CREATE = """
 import subprocess
@@ -19,17 +19,6 @@ import pytest
 def create():
     return onnxruntime.InferenceSession("tiny.onnx", providers=["CPUExecutionProvider"])
 """
-
-
-@pytest.fixture(autouse=True)
-def project(pytester: pytest.Pytester) -> Path:
-    """A project with a model of one node."""
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]>'
-        " tiny (float[n] x) => (float[n] y) { y = Add(x, x) }"
-    )
-    onnx.save(model, pytester.path / "tiny.onnx")
-    return pytester.path
 
 
 def test_every_session_is_listed_below_its_test(

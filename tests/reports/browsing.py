@@ -20,6 +20,26 @@ def wait_for(condition: Callable[[], Any]) -> Any:
     return value
 
 
+def hover_text(page: Any, curve: str, point: int, *, find: str = "findLastIndex") -> str:
+    """Return the text at a point of the timeline's last curve called `curve`.
+
+    With "findIndex" as `find` it is the first curve of that name.
+    """
+    text = "return document.querySelector('#timeline .hoverlayer').textContent"
+    page.execute_script("Plotly.Fx.unhover('timeline')")
+    wait_for(lambda: not page.execute_script(text))
+    page.execute_script(
+        "const chart = document.getElementById('timeline');"
+        f"const curve = chart.data.{find}((each) => each.name === arguments[0]);"
+        "const subplot = `xy${(chart.data[curve].yaxis || 'y').slice(1)}`;"
+        "Plotly.Fx.hover(chart, [{ curveNumber: curve, pointNumber: arguments[1] }], subplot)",
+        curve,
+        point,
+    )
+    found: str = wait_for(lambda: page.execute_script(text))
+    return found
+
+
 def requested(browser: Any) -> set[str]:
     """Return the addresses that the page asked for."""
     messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))

@@ -84,7 +84,7 @@ def growth(
         warm_up_s=WARM_UP / 100,
         unit="run",
         varied=("content",),
-        threads=1,
+        callers=1,
         dimensions={},
         blocks=(GrowingBlocks(block_bytes=576, blocks=2, blocks_per_run=0.002),),
         moments=tuple(map(moment, moments)),
@@ -181,7 +181,7 @@ def leak() -> Growth:
         owner="heap",
         slope=Slope(bytes_per_unit=448.0, low=440.0, high=456.0),
         grown_bytes=8 * MIB,
-        threads=4,
+        callers=4,
         blocks=(GrowingBlocks(block_bytes=112, blocks=3600, blocks_per_run=4.0),),
         notes=("a note",),
     )

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from memdiag.records.attribution import ATTRIBUTION_SCHEMA, Arena, Attribution, Owner, ScanTiming
+from memdiag.records.attribution import ArenaUsage, Owner
 from memdiag.records.phases import PhaseName
-from memdiag.records.profile import Environment, Memory, Phase, Samples
+from memdiag.records.profile import Memory, Phase, Samples
 from memdiag.records.run import (
     RUN_SCHEMA,
     Caller,
@@ -22,8 +22,10 @@ from memdiag.records.run import (
     SessionModel,
     TreeSamples,
 )
+from tests.program_records import attribution, environment
 
 MIB = 1 << 20
+
 _SHARES: tuple[tuple[PhaseName, float], ...] = (
     ("parse", 0.3),
     ("optimize", 0.2),
@@ -143,7 +145,7 @@ def process(pid: int, *sizes: int, parent: int = 1, **changes: Any) -> ProgramPr
     return ProgramProcess(**(fields | changes))
 
 
-def xray(pid: int, *arenas: Arena, used: int = 2, slack: int = 40) -> ProcessXray:
+def xray(pid: int, *arenas: ArenaUsage, used: int = 2, slack: int = 40) -> ProcessXray:
     """Return an X-ray of 200 MiB."""
     sizes = {"original": 40, "in use": used, "slack": slack, "objects": 158 - used - slack}
     kinds: Any = ("weights", "arena", "arena", "python")
@@ -156,22 +158,8 @@ def xray(pid: int, *arenas: Arena, used: int = 2, slack: int = 40) -> ProcessXra
         pid=pid,
         t_s=9.5,
         reason="end",
-        attribution=Attribution(
-            schema=ATTRIBUTION_SCHEMA,
-            pid=pid,
-            resident_bytes=200 * MIB,
-            baseline_bytes=None,
-            named_share=0.99,
-            owners=tuple(owners),
-            copies=(),
-            indistinct=(),
-            verification="full",
-            partial=False,
-            notes=("some memory could not be read",),
-            timing=ScanTiming(
-                total_s=0.1, scan_s=0.05, verify_s=0.01, scanned_bytes=1, verified_bytes=1
-            ),
-            arenas=arenas,
+        attribution=attribution(
+            pid, owners, arenas, named_share=0.99, notes=("some memory could not be read",)
         ),
     )
 
@@ -202,14 +190,8 @@ def run(*sessions: ProgramSession, **changes: Any) -> ProgramRun:
         "command": ("python", "/app/main.py"),
         "duration_s": 10.0,
         "exit_code": 0,
-        "environment": Environment(
-            memdiag="0.1.0",
-            onnxruntime="1.32.0",
-            python="3.11.7",
-            platform="Linux-6.1-x86_64",
-            cpu="AMD EPYC",
-            cpu_count=2,
-            memory_bytes=8 << 30,
+        "environment": environment(
+            platform="Linux-6.1-x86_64", cpu="AMD EPYC", cpu_count=2, memory_bytes=8 << 30
         ),
         "peak_rss_bytes": 310 * MIB,
         "peak_s": 4.0,
@@ -260,8 +242,8 @@ def server() -> ProgramRun:
             RunPeak(session=1, t_s=4.5, peak_rss_bytes=210 * MIB, shapes={"x": (1, 3, 640, 640)}),
         ),
         xrays=(
-            xray(100, Arena(session=1, used_bytes=MIB, slack_bytes=30 * MIB)),
-            xray(101, Arena(session=4, used_bytes=MIB, slack_bytes=100 * MIB)),
+            xray(100, ArenaUsage(session=1, used_bytes=MIB, slack_bytes=30 * MIB)),
+            xray(101, ArenaUsage(session=4, used_bytes=MIB, slack_bytes=100 * MIB)),
         ),
         findings=(
             ProgramFinding(

@@ -14,6 +14,7 @@ from tests.reports.browsing import (
     assert_fits,
     assert_quiet,
     emulate_print,
+    hover_text,
     requested,
     wait_for,
 )
@@ -36,23 +37,6 @@ def drawn(page: Any) -> Any:
 def buttons(page: Any) -> dict[str, Any]:
     """Return the buttons above the timeline by their texts."""
     return {each.text: each for each in page.find_elements("css selector", "#ranges button")}
-
-
-def hover_text(page: Any, curve: str, point: int) -> str:
-    """Return the text at a point of the curve called `curve`."""
-    text = "return document.querySelector('#timeline .hoverlayer').textContent"
-    page.execute_script("Plotly.Fx.unhover('timeline')")
-    wait_for(lambda: not page.execute_script(text))
-    page.execute_script(
-        "const chart = document.getElementById('timeline');"
-        "const curve = chart.data.findLastIndex((each) => each.name === arguments[0]);"
-        "const subplot = `xy${(chart.data[curve].yaxis || 'y').slice(1)}`;"
-        "Plotly.Fx.hover(chart, [{ curveNumber: curve, pointNumber: arguments[1] }], subplot)",
-        curve,
-        point,
-    )
-    found: str = wait_for(lambda: page.execute_script(text))
-    return found
 
 
 def test_the_timeline_is_drawn_hovered_zoomed_and_moved(opened: Callable[..., Any]) -> None:

@@ -16,6 +16,7 @@ from tests.reports.browsing import (
     assert_fits,
     assert_quiet,
     emulate_print,
+    hover_text,
     requested,
     wait_for,
 )
@@ -97,23 +98,6 @@ def drawn(page: Any) -> Any:
     return page
 
 
-def hover(page: Any, trace: str, point: int) -> str:
-    """Return the text that appears over a point of the first trace with this name."""
-    text = "return document.querySelector('#timeline .hoverlayer').textContent"
-    page.execute_script("Plotly.Fx.unhover('timeline')")
-    wait_for(lambda: not page.execute_script(text))
-    page.execute_script(
-        "const chart = document.getElementById('timeline');"
-        "const curve = chart.data.findIndex((each) => each.name === arguments[0]);"
-        "const axis = chart.data[curve].yaxis || 'y';"
-        "Plotly.Fx.hover(chart, [{ curveNumber: curve, pointNumber: arguments[1] }], `x${axis}`)",
-        trace,
-        point,
-    )
-    found: str = wait_for(lambda: page.execute_script(text))
-    return found
-
-
 HOVER_TEXTS = (
     ("runs", 0, ("peak raised to 210 MiB", "session 1 (a.onnx)", "x: 1×3×640×640")),
     ("phases", 0, ("parse of session 1",)),
@@ -131,7 +115,7 @@ def test_the_timeline_is_drawn_hovered_and_zoomed_by_buttons_and_keys(
     assert_fits(page, 1280)
     assert_lanes_bars_and_tiles(page)
     for trace, point, parts in HOVER_TEXTS:
-        text = hover(page, trace, point)
+        text = hover_text(page, trace, point, find="findIndex")
         assert [part for part in parts if part not in text] == []
     assert page.execute_script(RANGE) == [0, 10]
     buttons = {
@@ -228,5 +212,5 @@ def test_hostile_names_stay_text_on_a_phone(opened: Callable[..., Any]) -> None:
     page = drawn(opened(runs.hostile(EVIL), width=390))
     assert_fits(page, 390)
     assert page.execute_script("return document.images.length") == 0
-    assert "<img src=x onerror" in hover(page, "sessions", 0)
+    assert "<img src=x onerror" in hover_text(page, "sessions", 0, find="findIndex")
     assert_quiet(page)

@@ -1,7 +1,7 @@
 """A model rewritten for one finding, saved, and run beside the original."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from tempfile import mkdtemp
@@ -20,7 +20,7 @@ from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import runtime
 from memdiag.model.model_file import open_model
 from memdiag.records.finding import Finding
-from memdiag.rewrites.model_editor import ModelEditor, Storage, tensors
+from memdiag.rewrites.model_editor import ModelEditor, TargetStorage, tensors
 from memdiag.rewrites.saving import save
 from memdiag.runner.job import Feed, Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
@@ -67,7 +67,7 @@ def rewrite(
     of: Finding,
     folder: Path,
     *,
-    storage: Storage | None = "embedded",
+    storage: TargetStorage | None = "embedded",
     overridable: bool = False,
 ) -> Path:
     """Return the rewritten model, saved in `folder`; `model` becomes ``original.onnx`` there.
@@ -234,6 +234,11 @@ def random(shape: Sequence[int], seed: int = 0, dtype: Any = np.float32) -> Arra
     if dtype == np.bool_:
         return generator.integers(0, 2, shape).astype(np.bool_)
     return generator.integers(0, 100, shape).astype(dtype)
+
+
+def branch_feeds(arrays: Iterable[Array]) -> list[dict[str, Array]]:
+    """Return inputs of a model with an If: each of `arrays` as x, for both branches."""
+    return [{"x": x, "c": np.array(c)} for x in arrays for c in (True, False)]
 
 
 def tensor(array: Array, name: str) -> TensorProto:

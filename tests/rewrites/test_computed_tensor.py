@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from memdiag.rewrites.computed_tensor import (
-    CHUNK_BYTES,
+    TENSOR_CHUNK_BYTES,
     ComputedTensor,
     computed_tensor,
     iter_chunks,
@@ -69,7 +69,7 @@ def test_too_few_bytes_are_noticed() -> None:
         _ = one.location
 
 
-@pytest.mark.parametrize("nbytes", [0, 8, CHUNK_BYTES, CHUNK_BYTES + 8])
+@pytest.mark.parametrize("nbytes", [0, 8, TENSOR_CHUNK_BYTES, TENSOR_CHUNK_BYTES + 8])
 def test_bytes_come_in_slices(tmp_path: Path, nbytes: int) -> None:
     data = np.random.default_rng(0).integers(0, 256, nbytes).astype(np.uint8)
     (tmp_path / "data").write_bytes(b"before" + data.tobytes() + b"behind")
@@ -78,7 +78,7 @@ def test_bytes_come_in_slices(tmp_path: Path, nbytes: int) -> None:
     )
     for one in (external, ir.Tensor(data)):
         pieces = list(iter_chunks(one))
-        assert all(len(piece) <= CHUNK_BYTES for piece in pieces)
+        assert all(len(piece) <= TENSOR_CHUNK_BYTES for piece in pieces)
         assert b"".join(piece.tobytes() for piece in pieces) == data.tobytes()
         assert all(piece.ctypes.data % 8 == 0 for piece in pieces)
 

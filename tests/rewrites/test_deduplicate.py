@@ -15,6 +15,7 @@ from memdiag.verify.outputs import Bound
 from tests.rewrites.rewriting import (
     Array,
     assert_same_outputs,
+    branch_feeds,
     finding,
     largest_difference,
     random,
@@ -38,11 +39,6 @@ BRANCHES = """g (float[n, 8] x, bool c) => (float[n, k] y) {
     > }"""
 
 
-def of_branches() -> list[dict[str, Array]]:
-    """Return inputs for both branches, with several numbers of rows."""
-    return [{"x": x, "c": np.array(c)} for x in X.values() for c in (True, False)]
-
-
 def test_two_weights_of_one_graph(tmp_path: Path) -> None:
     model = text_model(MAIN, a=W, b=W)
     fixed = rewrite(deduplicate, model, finding("a", "b"), tmp_path)
@@ -63,7 +59,7 @@ def test_weights_of_the_main_graph_and_of_branches(tmp_path: Path) -> None:
     model.graph.node[2].name = "If_3"
     fixed = rewrite(deduplicate, model, finding(*names), tmp_path)
     assert [one.name for one in stored(fixed)] == ["w"]
-    assert_same_outputs(tmp_path / "original.onnx", fixed, *of_branches())
+    assert_same_outputs(tmp_path / "original.onnx", fixed, *branch_feeds(X.values()))
 
 
 def test_weights_of_branches_move_to_the_main_graph(tmp_path: Path) -> None:
@@ -72,7 +68,7 @@ def test_weights_of_branches_move_to_the_main_graph(tmp_path: Path) -> None:
     fixed = rewrite(deduplicate, model, finding(*names), tmp_path)
     assert [one.name for one in onnx.load(fixed).graph.initializer] == ["v"]
     assert len(stored(fixed)) == 1
-    assert_same_outputs(tmp_path / "original.onnx", fixed, *of_branches())
+    assert_same_outputs(tmp_path / "original.onnx", fixed, *branch_feeds(X.values()))
 
 
 def test_the_same_name_in_both_branches(tmp_path: Path) -> None:
@@ -80,7 +76,7 @@ def test_the_same_name_in_both_branches(tmp_path: Path) -> None:
     names = ("If_0/then_branch/v", "If_0/else_branch/v")
     fixed = rewrite(deduplicate, model, finding(*names), tmp_path)
     assert [one.name for one in stored(fixed)] == ["v"]
-    assert_same_outputs(tmp_path / "original.onnx", fixed, *of_branches())
+    assert_same_outputs(tmp_path / "original.onnx", fixed, *branch_feeds(X.values()))
 
 
 def test_a_name_that_a_branch_hides(tmp_path: Path) -> None:
@@ -122,7 +118,7 @@ def test_weights_at_several_depths(tmp_path: Path) -> None:
     assert [one.name for one in onnx.load(fixed).graph.initializer] == ["outer"]
     assert len(stored(fixed)) == 1
     # A weight of the main graph is not packed two levels in: the kernel adds in another order.
-    for one in of_branches():
+    for one in branch_feeds(X.values()):
         for trips in (0, 3):
             feeds = {**one, "trips": np.array(trips)}
             found = largest_difference(tmp_path / "original.onnx", fixed, feeds, tmp_path)

@@ -14,6 +14,7 @@ from memdiag.verify.outputs import Bound
 from tests.rewrites.rewriting import (
     Array,
     assert_same_outputs,
+    branch_feeds,
     finding,
     largest_difference,
     random,
@@ -47,22 +48,17 @@ SCAN = """g (float[n, 8] s, float[m, 8, 8] xs) => (float[n, 8] y, float[m, n, 8]
 NAMES = ("If_0/then_branch/w", "If_0/else_branch/v")
 
 
-def of_branches() -> list[dict[str, Array]]:
-    """Return inputs for both branches, with several numbers of rows."""
-    return [{"x": x, "c": np.array(c)} for x in X.values() for c in (True, False)]
-
-
 def test_initializers_and_constants_of_branches(tmp_path: Path) -> None:
     fixed = rewrite(hoist, text_model(BRANCHES, w=W, v=V), finding(*NAMES), tmp_path)
     assert [one.name for one in onnx.load(fixed).graph.initializer] == ["w", "v"]
     assert len(stored(fixed)) == 2
-    assert_same_outputs(tmp_path / "original.onnx", fixed, *of_branches())
+    assert_same_outputs(tmp_path / "original.onnx", fixed, *branch_feeds(X.values()))
 
 
 def test_weights_of_one_content_become_one(tmp_path: Path) -> None:
     fixed = rewrite(hoist, text_model(BRANCHES, w=W, v=W), finding(*NAMES), tmp_path)
     assert [one.name for one in stored(fixed)] == ["w"]
-    assert_same_outputs(tmp_path / "original.onnx", fixed, *of_branches())
+    assert_same_outputs(tmp_path / "original.onnx", fixed, *branch_feeds(X.values()))
 
 
 def test_one_name_in_both_branches(tmp_path: Path) -> None:
@@ -72,14 +68,14 @@ def test_one_name_in_both_branches(tmp_path: Path) -> None:
     of = finding("If_0/then_branch/w", "If_0/else_branch/w")
     fixed = rewrite(hoist, model, of, tmp_path)
     assert [one.name for one in stored(fixed)] == ["w_2", "w"]
-    assert_same_outputs(tmp_path / "original.onnx", fixed, *of_branches())
+    assert_same_outputs(tmp_path / "original.onnx", fixed, *branch_feeds(X.values()))
 
 
 def test_a_name_that_another_branch_has(tmp_path: Path) -> None:
     model = text_model(BRANCHES.replace("r = ", "w = ").replace("Neg(r)", "Neg(w)"), w=W, v=V)
     fixed = rewrite(hoist, model, finding(*NAMES), tmp_path)
     assert [one.name for one in stored(fixed)] == ["w_2", "v"]
-    assert_same_outputs(tmp_path / "original.onnx", fixed, *of_branches())
+    assert_same_outputs(tmp_path / "original.onnx", fixed, *branch_feeds(X.values()))
 
 
 def test_a_name_that_the_main_graph_has(tmp_path: Path) -> None:
@@ -183,7 +179,7 @@ def test_weights_two_levels_in(tmp_path: Path) -> None:
     of = finding("If_0/then_branch/w", "If_0/then_branch/If_1/then_branch/w2")
     fixed = rewrite(hoist, model, of, tmp_path)
     assert [one.name for one in onnx.load(fixed).graph.initializer] == ["w", "w2"]
-    for one in of_branches():
+    for one in branch_feeds(X.values()):
         for d in (True, False):
             feeds = {**one, "d": np.array(d)}
             # What is two levels in is not packed any more, which adds in another order.

@@ -18,7 +18,7 @@ from onnx import TensorProto, numpy_helper, parser
 from memdiag.errors import ReportError, UsageError
 from memdiag.model.model_file import open_model
 from memdiag.rewrites import saving
-from memdiag.rewrites.model_editor import ModelEditor, Storage
+from memdiag.rewrites.model_editor import ModelEditor, TargetStorage
 from memdiag.rewrites.saving import ALIGNMENT, can_refer, save, weight_bytes
 from tests.rewrites.weights_everywhere import (
     BIG,
@@ -30,7 +30,7 @@ from tests.rewrites.weights_everywhere import (
     written,
 )
 
-STORAGES: tuple[Storage, ...] = get_args(Storage)
+STORAGES: tuple[TargetStorage, ...] = get_args(TargetStorage)
 
 
 FEEDS = [{"c": np.array(flag), "x": np.ones((2, 20), np.float32)} for flag in (True, False)]
@@ -44,7 +44,7 @@ def results(path: Path) -> list[bytes]:
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("source", ["embedded", "external", "external in a folder"])
 def test_weights_are_the_same_wherever_they_go(
-    tmp_path: Path, source: str, storage: Storage
+    tmp_path: Path, source: str, storage: TargetStorage
 ) -> None:
     model = everywhere()
     if source == "embedded":
@@ -78,7 +78,7 @@ def test_external_data_is_aligned_and_shared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_what_the_reference_leaves_out_is_known(tmp_path: Path, storage: Storage) -> None:
+def test_what_the_reference_leaves_out_is_known(tmp_path: Path, storage: TargetStorage) -> None:
     model = parser.parse_model(
         '<ir_version: 9, opset_import: ["" : 17]>'
         " g (float[2, 20] x) => (float[2, 30] y) { y = MatMul(x, w) }"
@@ -94,7 +94,7 @@ def test_what_the_reference_leaves_out_is_known(tmp_path: Path, storage: Storage
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_a_weight_without_elements(tmp_path: Path, storage: Storage) -> None:
+def test_a_weight_without_elements(tmp_path: Path, storage: TargetStorage) -> None:
     model = parser.parse_model(
         '<ir_version: 9, opset_import: ["" : 17]>'
         " g (float[2, 20] x) => (float[2, 20] y) { y = Concat <axis = 0> (x, none) }"
@@ -110,7 +110,7 @@ def test_a_weight_without_elements(tmp_path: Path, storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_a_large_new_weight(tmp_path: Path, storage: Storage) -> None:
+def test_a_large_new_weight(tmp_path: Path, storage: TargetStorage) -> None:
     large = RNG.standard_normal((30, 1000)).astype(np.float32)
     with open_model(written(everywhere(), tmp_path)) as file:
         editor = ModelEditor(file)
@@ -195,7 +195,7 @@ def results_of(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_a_model_behind_a_link(tmp_path: Path, storage: Storage) -> None:
+def test_a_model_behind_a_link(tmp_path: Path, storage: TargetStorage) -> None:
     real = moved(everywhere(), tmp_path / "blobs")
     (tmp_path / "snapshot").mkdir()
     for name, target in (("model.onnx", "model.onnx"), ("model.data", "model.data")):
@@ -210,7 +210,7 @@ def test_a_model_behind_a_link(tmp_path: Path, storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_what_was_there_is_replaced_as_a_whole(tmp_path: Path, storage: Storage) -> None:
+def test_what_was_there_is_replaced_as_a_whole(tmp_path: Path, storage: TargetStorage) -> None:
     path = written(everywhere(), tmp_path)
     with open_model(path) as file:
         for _ in range(2):
@@ -251,7 +251,7 @@ def test_weights_that_are_too_many_are_not_embedded(
 )
 def test_a_full_disk_leaves_what_was_there(
     tmp_path: Path,
-    storage: Storage,
+    storage: TargetStorage,
     room: int,
     file_size_limit: Callable[[int], AbstractContextManager[None]],
 ) -> None:
@@ -273,7 +273,7 @@ def test_a_full_disk_leaves_what_was_there(
 
 
 @pytest.mark.parametrize("storage", ["external", "embedded"])
-def test_a_file_that_became_shorter_is_told(tmp_path: Path, storage: Storage) -> None:
+def test_a_file_that_became_shorter_is_told(tmp_path: Path, storage: TargetStorage) -> None:
     path = moved(everywhere(), tmp_path)
     with open_model(path) as file:
         editor = ModelEditor(file)
@@ -299,7 +299,7 @@ def memory_limit(nbytes: int) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("storage", ["in_place", "external"])
-def test_large_weights_are_never_in_memory(tmp_path: Path, storage: Storage) -> None:
+def test_large_weights_are_never_in_memory(tmp_path: Path, storage: TargetStorage) -> None:
     model = parser.parse_model(
         '<ir_version: 9, opset_import: ["" : 17]>'
         " g (float[2, 20] x) => (float[2, 4194304] y) { y = MatMul(x, w) }"

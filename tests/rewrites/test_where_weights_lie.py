@@ -10,7 +10,7 @@ from onnx import ModelProto, TensorProto
 
 from memdiag.model.model_file import open_model
 from memdiag.rewrites.catalog import externalize, reference_in_place
-from memdiag.rewrites.model_editor import ModelEditor, Storage
+from memdiag.rewrites.model_editor import ModelEditor, TargetStorage
 from memdiag.rewrites.saving import ALIGNMENT
 from tests.rewrites.rewriting import (
     assert_same_outputs,
@@ -114,7 +114,7 @@ def test_weights_at_odd_places_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("module", [externalize, reference_in_place])
 @pytest.mark.parametrize("storage", ["external", "in_place"])
 def test_what_another_remedy_decided_is_kept(
-    tmp_path: Path, module: ModuleType, storage: Storage
+    tmp_path: Path, module: ModuleType, storage: TargetStorage
 ) -> None:
     with open_model(aligned(product(), tmp_path)) as file:
         editor = ModelEditor(file)

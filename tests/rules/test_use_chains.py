@@ -111,7 +111,7 @@ def test_only_the_first_findings_have_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert path_of(tmp_path, SHARED)
-    monkeypatch.setattr(use_chains, "MAX_FINDINGS", 1)
+    monkeypatch.setattr(use_chains, "MAX_DESCRIBED_FINDINGS", 1)
     with open_model(tmp_path / "m.onnx") as opened:
         given = (finding(weights=("w",)),) * 2
         first, second = with_paths(given, opened, GraphIndex(opened))

@@ -320,14 +320,14 @@ def test_the_moments_come_in_order_with_the_facts_of_the_log(fake_job: MakeJob) 
 def test_the_time_of_an_inspection_belongs_to_no_phase(fake_job: MakeJob) -> None:
     ended: list[PhaseName] = []
 
-    def inspect(moment: XrayMoment) -> None:
+    def on_moment(moment: XrayMoment) -> None:
         time.sleep(0.5)
         if isinstance(moment, AtPhaseEnd):
             assert psutil.Process(moment.pid).status() == psutil.STATUS_STOPPED
             ended.append(moment.phase)
 
     job = fake_job({"create": SESSION, "run": []})
-    measured = MeasuredRun(job, inspect, phase_ends=True).run()
+    measured = MeasuredRun(job, on_moment, phase_ends=True).run()
     assert measured.outcome.status == "completed"
     assert list(dict.fromkeys(ended)) == [
         "parse",
@@ -364,12 +364,12 @@ def test_without_runs_the_created_session_is_released(fake_job: MakeJob) -> None
 def test_the_release_follows_the_runs_and_has_no_time_of_the_xray(fake_job: MakeJob) -> None:
     moments: list[XrayMoment] = []
 
-    def inspect(moment: XrayMoment) -> None:
+    def on_moment(moment: XrayMoment) -> None:
         moments.append(moment)
         if isinstance(moment, AtSteady):
             time.sleep(0.5)
 
-    measured = MeasuredRun(fake_job({"create": []}, release=True), inspect).run()
+    measured = MeasuredRun(fake_job({"create": []}, release=True), on_moment).run()
     assert [type(moment) for moment in moments] == [AtBaseline, AtSteady, AtRelease]
     runs, release = measured.spans[-2:]
     assert (runs.phase, release.phase) == ("steady", "release")
@@ -386,11 +386,11 @@ def test_a_session_is_kept_to_the_end_unless_asked(fake_job: MakeJob) -> None:
 
 
 def test_an_interrupt_at_a_moment_keeps_what_was_measured(fake_job: MakeJob) -> None:
-    def inspect(moment: XrayMoment) -> None:
+    def on_moment(moment: XrayMoment) -> None:
         if isinstance(moment, AtPhaseEnd) and moment.phase == "prepack":
             os.kill(os.getpid(), signal.SIGINT)
 
-    measured = MeasuredRun(fake_job({"create": SESSION}), inspect, phase_ends=True).run()
+    measured = MeasuredRun(fake_job({"create": SESSION}), on_moment, phase_ends=True).run()
     assert measured.interrupted
     assert measured.outcome.status == "killed"
     assert "prepack" in [phase.name for phase in measured.phases]

@@ -78,7 +78,7 @@ def test_the_log_is_always_verbose() -> None:
         ({"nope": "1"}, "no session option called nope"),
         ({"_private": "1"}, "no session option called _private"),
         ({"add_session_config_entry": "1"}, "no session option called add_session"),
-        ({"enable_mem_pattern": "perhaps"}, "takes true or false"),
+        ({"enable_mem_pattern": "perhaps"}, "must be true or false"),
         ({"graph_optimization_level": "most"}, "takes one of ORT_DISABLE_ALL"),
         ({"intra_op_num_threads": "many"}, "invalid literal"),
     ],

@@ -260,7 +260,7 @@ class SideBySide:
         )
 
     def _profile(self, plan: ColumnPlan, *, is_first: bool) -> Profile:
-        # A model that runs with no inputs gets those of the first: the profile has the error.
+        # A model that runs with no inputs gets the first model's inputs: the profile has the error.
         own = self._own.get(plan.label, self._trials)
         sets = own.sets or self._sets
         job = replace(plan.job, runs=self.inputs.runs if sets else None)

@@ -35,7 +35,7 @@ def calibrate(
     """Return the correction of the peak, and the measured points beside their estimates.
 
     The points with the smallest and the largest peak are measured, and one between them, which is
-    held out: the correction is the line through the two others.
+    left out: the correction is the line through the two others.
     """
     ordered = sorted(points, key=lambda point: (point.peak_bytes, *point.dims.values()))
     chosen = {id(each): each for each in (ordered[0], ordered[-1])}

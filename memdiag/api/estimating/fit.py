@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from memdiag.api.estimating.sizes import SizeGrid
 from memdiag.records.estimate import Fit
 
-MAX_SIZE = 1 << 20
+MAX_DIM_SIZE = 1 << 20
 """The search ends at this size."""
 
 PeakAt = Callable[[Mapping[str, int]], int | None]
@@ -14,7 +14,7 @@ PeakAt = Callable[[Mapping[str, int]], int | None]
 
 
 CHECKED_SIZES = 16
-"""Sizes below the largest one of which it is checked that they fit, too."""
+"""Sizes below the largest size that are checked to fit, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class FitSearch:
             usual = self._largest(dimension.name, self.peak_at, 1)
             yield usual
             start = usual.dims[dimension.name] + 1 if usual.fits else 1
-            if start > MAX_SIZE or not usual.is_largest:
+            if start > MAX_DIM_SIZE or not usual.is_largest:
                 continue
             for option, peak_at in self.remedies.items():
                 found = self._largest(dimension.name, peak_at, start, (option,))
@@ -75,9 +75,9 @@ class FitSearch:
         if not fits(start):
             return self._fit(name, self.grid.at({name: start}), peaks[start] or 0, options)
         low, step = start, 1
-        while low + step <= MAX_SIZE and fits(low + step):
+        while low + step <= MAX_DIM_SIZE and fits(low + step):
             low, step = low + step, 2 * step
-        low = _last(fits, low, min(low + step, MAX_SIZE + 1))
+        low = _last(fits, low, min(low + step, MAX_DIM_SIZE + 1))
         # An arena takes regions of powers of two: a size may need more than a larger one. What
         # needs more is less than twice as small.
         below = start
@@ -86,8 +86,8 @@ class FitSearch:
                 low = _last(fits, below, size)
                 break
             below = size
-        # The end may be that of the search, or of the model's shapes.
-        ended = low == MAX_SIZE or peaks[low + 1] is None
+        # The end may be the end of the search, or the largest size of the model's shapes.
+        ended = low == MAX_DIM_SIZE or peaks[low + 1] is None
         return self._fit(name, self.grid.at({name: low}), peaks[low] or 0, options, not ended)
 
     def _fit(

@@ -11,7 +11,7 @@ from memdiag.records.phases import PhaseName
 
 MAX_POWER = 2
 MAX_DEGREE = 3
-MIN_SHARE = 0.002
+MIN_TERM_SHARE = 0.002
 """Terms that are a smaller share of the peak at every point are left out."""
 
 RUN_PHASES: tuple[PhaseName, ...] = ("first_run", "steady")
@@ -61,7 +61,7 @@ def _peak_in(point: EstimatedPoint, *, is_run: bool) -> float:
 
 
 def _candidates(sizes: np.ndarray) -> Iterator[Powers]:
-    """Yield the powers of the terms that the points can tell apart."""
+    """Yield the powers of the terms that the points can distinguish."""
     levels = [len(np.unique(column)) for column in sizes.T]
     choices = (range(min(MAX_POWER, count - 1) + 1) for count in levels)
     found = [powers for powers in product(*choices) if sum(powers) <= MAX_DEGREE]
@@ -82,7 +82,7 @@ def _fitted(sizes: np.ndarray, wanted: np.ndarray, powers: list[Powers]) -> dict
         shares = (relative * (solved / scale)).T  # of each term at each point
         lowest = [float(share[np.abs(share).argmax()]) for share in shares]
         negative = [i for i in range(len(powers)) if sum(powers[i]) and lowest[i] < 0]
-        small = [i for i in range(len(powers)) if sum(powers[i]) and lowest[i] < MIN_SHARE]
+        small = [i for i in range(len(powers)) if sum(powers[i]) and lowest[i] < MIN_TERM_SHARE]
         if not small:
             return dict(zip(powers, (solved / scale).tolist(), strict=True))
         worst = min(negative or small, key=lambda i: lowest[i])

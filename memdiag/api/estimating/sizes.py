@@ -13,7 +13,7 @@ from memdiag.model.dimensions import Axis, axes_of, choose_sizes, is_expression
 from memdiag.model.model_file import ModelFile
 from memdiag.records.dimension import Dimension
 
-MAX_STEPS = 8
+MAX_SIZES = 8
 """Sizes of a dimension into which a range is divided at most."""
 
 MAX_POINTS = 64
@@ -42,7 +42,7 @@ class SizeGrid:
 
     @property
     def free(self) -> tuple[Dimension, ...]:
-        """The dimensions whose sizes do not follow from those of others."""
+        """The dimensions whose sizes do not follow from other dimensions."""
         given = {each.name for each in self.dimensions if each.source == "given"}
         keys = {axis.key: axis for axes in self.inputs.values() for axis in axes or ()}
         return tuple(
@@ -111,10 +111,11 @@ def size_grid(model: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
     )
 
 
-def size_steps(low: int, high: int, most: int) -> list[int]:
-    """Return at most `most` sizes from `low` to `high`, each a power of two times the one before.
+def size_steps(low: int, high: int, max_count: int) -> list[int]:
+    """Return at most `max_count` sizes from `low` to `high`.
 
-    The last step may be shorter or a little longer, as both ends are among the sizes.
+    Each size is a power of two times the size before it. The last step may be shorter or a
+    little longer, as both ends are among the sizes.
     """
     if low == high:
         return [low]
@@ -126,7 +127,7 @@ def size_steps(low: int, high: int, most: int) -> list[int]:
         if len(sizes) > 1 and sizes[-1] * sqrt(factor) > high:
             sizes.pop()
         sizes.append(high)
-        if len(sizes) <= most:
+        if len(sizes) <= max_count:
             return sizes
         factor *= 2
 
@@ -136,8 +137,8 @@ def _steps_of_ranges(ranges: Mapping[str, tuple[int, int]], others: int) -> dict
 
     `others` is the number of combinations of the dimensions without a range.
     """
-    for most in range(MAX_STEPS, 2, -1):
-        steps = {name: size_steps(*ends, most) for name, ends in ranges.items()}
+    for max_count in range(MAX_SIZES, 2, -1):
+        steps = {name: size_steps(*ends, max_count) for name, ends in ranges.items()}
         if others * prod(map(len, steps.values())) <= MAX_POINTS:
             return steps
     return {name: size_steps(*ends, 2) for name, ends in ranges.items()}

@@ -13,7 +13,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Explain a rule: what it finds, why this costs memory, and how to fix it."""
+    """Explain a rule: its waste, the reason why this costs memory, and the remedies."""
     from memdiag.cli.output import print_markdown
     from memdiag.reports.rule_pages import all_detectors, page
     from memdiag.rules.rule import find_by_name

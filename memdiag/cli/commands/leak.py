@@ -70,8 +70,8 @@ def configure(parser: ArgumentParser) -> None:
         metavar="N",
         type=whole_number(1),
         help=f"Number of runs, or of reloads, {MIN_LEAK_RUNS} or more (default: up to"
-        f" {DEFAULT_LEAK_RUNS:,} within a minute). With --for, at most as many as fit into that"
-        " time. A program is ended after as many runs of its sessions.",
+        f" {DEFAULT_LEAK_RUNS:,} within a minute). With --for, runs also end after that"
+        " time. A program is ended after this number of runs of its sessions.",
     )
     group.add_argument(
         "--for",

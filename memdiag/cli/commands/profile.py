@@ -170,8 +170,8 @@ def run(options: Namespace) -> int:
         )
     if interrupted and completed:
         # Measured, but not yet examined: a user who interrupts does not wait for reports.
-        (saved,) = destination.write(profile, ("json",))
-        raise KeyboardInterrupt(f"The profile, without findings, is at {saved}.")
+        (record_path,) = destination.write(profile, ("json",))
+        raise KeyboardInterrupt(f"The profile, without findings, is at {record_path}.")
 
     def update_baseline_and_print(written: Sequence[Path]) -> int:
         status = None

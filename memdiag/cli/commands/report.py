@@ -49,7 +49,7 @@ def configure(parser: ArgumentParser) -> None:
         help="Profiles that onnxruntime wrote in the recorded program (enable_profiling), to"
         " include in the trace.json of a run.",
     )
-    add_reports_folder(parser, default="that of FILE")
+    add_reports_folder(parser, default="the folder of FILE")
 
 
 def run(options: Namespace) -> int:

@@ -12,7 +12,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """List the rules of memdiag check and memdiag profile, and those of memdiag run (MD7)."""
+    """List the rules of memdiag check and memdiag profile, and the rules of memdiag run (MD7)."""
     from memdiag.reports.rule_pages import all_detectors
 
     rules = [detector.rule for detector in all_detectors()]

@@ -71,7 +71,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Find the session options and environment with which a model uses the least memory.
 
-    Measures the memory of every option, compares the latency of those that save memory with that of
+    Measures the memory of every option, compares the latency of options that save memory with
     the defaults, and combines those that help. Ctrl-C or --time-limit ends the search with the best
     result so far. --out DIR writes tune.json, tune.html, tune.md and
     tune.png. Exit codes: 0; 1 if a budget was given and no combination fits it, or if the search

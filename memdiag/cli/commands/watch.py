@@ -46,8 +46,8 @@ def configure(parser: ArgumentParser) -> None:
         "--model",
         metavar="FILE",
         type=Path,
-        help="The ONNX model that the process runs, for X-rays; can be repeated. By default those"
-        " whose files the processes use.",
+        help="The ONNX model that the process runs, for X-rays; can be repeated. By default the"
+        " models whose files the processes use.",
     )
     parser.add_argument(
         "--live",

@@ -25,7 +25,7 @@ def detectors() -> tuple[ProgramDetector, ...]:
 
 
 def program_findings(run: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple[str, ...]]:
-    """Return the findings in `run`, those that save most memory first, and notes."""
+    """Return the findings in `run`, the largest saving first, and notes."""
     found: list[ProgramFinding] = []
     notes = []
     for detector in detectors():
@@ -34,8 +34,8 @@ def program_findings(run: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple
         except Exception as error:  # a defect of one rule must not lose the recording
             reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
             notes.append(
-                f"rule {detector.rule.name} failed on this program, which is a defect of memdiag's;"
-                f" please report it ({reason})"
+                f"rule {detector.rule.name} failed on this program, which is a defect of memdiag."
+                f" Please report it ({reason})"
             )
     notes += _unchecked(run)
     return tuple(sorted(found, key=lambda finding: -(finding.bytes or 0))), tuple(notes)

@@ -29,7 +29,6 @@ Less than 16 MiB, or less than a tenth of the process's memory; slack of a rare 
 
 from collections.abc import Iterator
 
-from memdiag.programs.rules import rare_large_input
 from memdiag.programs.session_facts import (
     SHRINKAGE_CODE,
     model_name,
@@ -37,17 +36,17 @@ from memdiag.programs.session_facts import (
     reserved_text,
     slack_bytes,
 )
+from memdiag.programs.session_patterns import rare_large_inputs
 from memdiag.programs.xray_facts import (
-    last_xrays,
+    large_owners,
     listed_processes,
-    owned_bytes,
-    owned_parts,
     sessions_in,
     shared_once_bytes,
 )
+from memdiag.records.attribution import ARENA_SLACK
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
-from memdiag.units import MIB, format_size, some_of
+from memdiag.units import format_size, some_of
 
 RULE = Rule(
     code="MD709",
@@ -55,24 +54,18 @@ RULE = Rule(
     summary="The arenas of sessions keep memory that is free",
     needs_sessions=False,
 )
-_MIN_BYTES = 16 * MIB
-_MIN_SHARE = 0.1
 
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for all processes whose arenas have much slack."""
-    rare = {number for found in rare_large_input.detect(run) for number in found.sessions}
-    explained = {session.pid for session in run.sessions if session.number in rare}
-    xrays = [
-        xray
-        for xray in last_xrays(run)
-        if xray.pid not in explained
-        and (size := owned_bytes(xray, "arena", "slack")) >= _MIN_BYTES
-        and size >= _MIN_SHARE * xray.attribution.resident_bytes
+    explained = {rare.session.pid for rare in rare_large_inputs(run)}
+    parts = [
+        part for part in large_owners(run, "arena", ARENA_SLACK) if part.xray.pid not in explained
     ]
-    if not xrays:
+    if not parts:
         return
-    size = shared_once_bytes(run, owned_parts(xrays, "arena", "slack"))
+    xrays = [part.xray for part in parts]
+    size = shared_once_bytes(run, parts)
     sessions = sorted((s for s in sessions_in(run, xrays) if _slack(s)), key=_slack, reverse=True)
     reserved = sum(arena.slack_bytes for xray in xrays for arena in xray.attribution.arenas)
     yield ProgramFinding(

@@ -40,7 +40,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from memdiag.programs.repeated_models import RepeatedModel, repeated_models
-from memdiag.programs.rules.session_per_call import sessions_per_call
 from memdiag.programs.session_facts import (
     alive_together,
     created_sessions,
@@ -53,6 +52,7 @@ from memdiag.programs.session_facts import (
     sharing_advice,
     size_text,
 )
+from memdiag.programs.session_patterns import sessions_per_call
 from memdiag.programs.xray_facts import (
     PartOfProcess,
     listed_processes,
@@ -95,7 +95,7 @@ _CHANGE_NO_OUTPUTS = {
 
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
-    """Yield a finding for each model of which processes have several sessions at once.
+    """Yield a finding for each model with several sessions in a process at once.
 
     Processes that create them at the same places, such as workers, have one finding.
     """

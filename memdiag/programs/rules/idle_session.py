@@ -32,14 +32,12 @@ from collections.abc import Iterator
 from memdiag.programs.session_facts import (
     SHRINKAGE_CODE,
     created_sessions,
+    described_sessions,
     end_s,
-    grouped,
     inherited_run_counts,
-    model_name,
     numbers,
-    place,
-    process_ids,
     ready_s,
+    same_model_and_line,
     size_text,
     total_bytes,
 )
@@ -66,11 +64,10 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         for session in created_sessions(run)
         if not ran_elsewhere[session.number] and _is_idle_long(run, session)
     ]
-    for sessions in grouped(idle, lambda each: (each.model_key, each.created_at)):
+    for sessions in same_model_and_line(idle):
         size = total_bytes(sessions)
         if size is not None and size < _MIN_BYTES:
             continue
-        first = sessions[0]
         idle_s = max(_idle_s(run, session) for session in sessions)
         runs = sum(session.run_count for session in sessions)
         yield ProgramFinding(
@@ -78,10 +75,8 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
             sessions=numbers(sessions),
             bytes=size,
             message=(
-                f"{counted(len(sessions), 'session')} of {model_name(first)}, created at"
-                f" {place(first)} in {process_ids(sessions)}, stayed for"
-                f" {format_duration(idle_s)} after the last of {counted(runs, 'run')}, and took"
-                f" {size_text(size, sessions)}."
+                f"{described_sessions(sessions)}, stayed for {format_duration(idle_s)} after the"
+                f" last of {counted(runs, 'run')}, and took {size_text(size, sessions)}."
             ),
             remedy=(
                 "Release the session after its last use: del session, and each object that has it."

@@ -35,16 +35,14 @@ from collections.abc import Iterator
 
 from memdiag.programs.session_facts import numbers
 from memdiag.programs.xray_facts import (
-    last_xrays,
+    large_owners,
     listed_processes,
-    owned_bytes,
-    owned_parts,
     sessions_in,
     shared_once_bytes,
 )
 from memdiag.records.run import ProgramFinding, ProgramRun
 from memdiag.rules.rule import Rule
-from memdiag.units import MIB, format_size
+from memdiag.units import format_size
 
 RULE = Rule(
     code="MD710",
@@ -52,21 +50,15 @@ RULE = Rule(
     summary="malloc keeps memory that the program has freed",
     needs_sessions=False,
 )
-_MIN_BYTES = 16 * MIB
-_MIN_SHARE = 0.1
 
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for all processes in which malloc retains much."""
-    xrays = [
-        xray
-        for xray in last_xrays(run)
-        if (size := owned_bytes(xray, "allocator_retained")) >= _MIN_BYTES
-        and size >= _MIN_SHARE * xray.attribution.resident_bytes
-    ]
-    if not xrays:
+    parts = large_owners(run, "allocator_retained")
+    if not parts:
         return
-    size = shared_once_bytes(run, owned_parts(xrays, "allocator_retained"))
+    xrays = [part.xray for part in parts]
+    size = shared_once_bytes(run, parts)
     without_arena = [
         session
         for session in sessions_in(run, xrays)

@@ -34,19 +34,13 @@ slightly larger input; sessions whose large run was their first, when memory gro
 reasons too; runs with an IOBinding, whose shapes are not recorded.
 """
 
-from collections.abc import Iterator, Sequence
-from math import prod
+from collections.abc import Iterator, Mapping, Sequence
 
-from memdiag.programs.session_facts import (
-    SHRINKAGE_CODE,
-    created_sessions,
-    model_name,
-    reserved_text,
-    slack_bytes,
-)
-from memdiag.records.run import InputShapes, ProgramFinding, ProgramRun, ProgramSession, RunPeak
+from memdiag.programs.session_facts import SHRINKAGE_CODE, model_name, reserved_text
+from memdiag.programs.session_patterns import rare_large_inputs
+from memdiag.records.run import ProgramFinding, ProgramRun
 from memdiag.rules.rule import Rule
-from memdiag.units import MIB, format_size
+from memdiag.units import format_size
 
 RULE = Rule(
     code="MD706",
@@ -54,83 +48,31 @@ RULE = Rule(
     summary="A rare large input made the arena grow, and the memory stays",
 )
 
-_MIN_SLACK_BYTES = 64 * MIB
-_MAX_RARE_SHARE = 0.05
-_MIN_RATIO = 2
-
-_Shapes = dict[str, tuple[int, ...]]
-
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each session whose arena is as large as a rare input made it."""
-    for session in created_sessions(run):
-        slack = slack_bytes(session)
-        peak = _largest_step(run, session)
-        if slack is None or slack < _MIN_SLACK_BYTES or peak is None:
-            continue
-        finding = _finding(session, peak, slack)
-        if finding is not None:
-            yield finding
+    for found in rare_large_inputs(run):
+        session, slack = found.session, found.slack_bytes
+        reserved = session.memory.arena_slack_bytes if session.memory else None
+        yield ProgramFinding(
+            rule=RULE.name,
+            sessions=(session.number,),
+            bytes=slack,
+            message=(
+                f"the arena of {model_name(session)} (session {session.number}, process"
+                f" {session.pid}) keeps {format_size(slack)}{reserved_text(reserved or 0, slack)}"
+                " that are free, and was enlarged most by a run with"
+                f" {_shapes_text(found.shapes)}. Of {found.runs:,} runs {found.large_runs:,} had"
+                f" such inputs, and 95 % had at most 1/{int(found.ratio):,} of their elements."
+            ),
+            remedy=(
+                "Split or limit such inputs, or let the run after one of them return free memory at"
+                f" its end: {SHRINKAGE_CODE}."
+            ),
+        )
 
 
-def _largest_step(run: ProgramRun, session: ProgramSession) -> RunPeak | None:
-    """Return the run of `session` that raised the high-water mark most; None without such runs."""
-    peaks = [peak for peak in run.peaks if peak.session == session.number]
-    start = max((phase.peak_rss_bytes for phase in session.phases), default=0)
-    before = [start, *(peak.peak_rss_bytes for peak in peaks)]
-    steps = [peak.peak_rss_bytes - mark for peak, mark in zip(peaks, before, strict=False)]
-    return peaks[steps.index(max(steps))] if peaks else None
-
-
-def _finding(session: ProgramSession, peak: RunPeak, slack: int) -> ProgramFinding | None:
-    """Return the finding if the shapes of `peak` are rare, and the usual ones much smaller."""
-    known = [each for each in session.shapes if each.shapes]
-    runs = sum(each.runs for each in known)
-    if not peak.shapes:
-        return None
-    usual = _usual_elements(known, runs)
-    large_runs = sum(each.runs for each in known if _elements(each) >= _MIN_RATIO * usual)
-    ratio = _element_count(peak.shapes) / max(usual, 1)
-    if ratio < _MIN_RATIO or large_runs > _MAX_RARE_SHARE * runs:
-        return None
-    reserved = session.memory.arena_slack_bytes if session.memory else None
-    return ProgramFinding(
-        rule=RULE.name,
-        sessions=(session.number,),
-        bytes=slack,
-        message=(
-            f"the arena of {model_name(session)} (session {session.number}, process {session.pid})"
-            f" keeps {format_size(slack)}{reserved_text(reserved or 0, slack)} that are free, and"
-            f" was enlarged most by a run with {_shapes_text(peak.shapes)}. Of {runs:,} runs"
-            f" {large_runs:,} had such inputs, and 95 % had at most 1/{int(ratio):,} of their"
-            " elements."
-        ),
-        remedy=(
-            "Split or limit such inputs, or let the run after one of them return free memory at"
-            f" its end: {SHRINKAGE_CODE}."
-        ),
-    )
-
-
-def _usual_elements(shapes: Sequence[InputShapes], runs: int) -> int:
-    """Return the fewest elements that nearly all runs do not exceed."""
-    covered = 0
-    for each in sorted(shapes, key=_elements):
-        covered += each.runs
-        if covered >= (1 - _MAX_RARE_SHARE) * runs:
-            return _elements(each)
-    return 0
-
-
-def _elements(shapes: InputShapes) -> int:
-    return _element_count(shapes.shapes or {})
-
-
-def _element_count(shapes: _Shapes) -> int:
-    return sum(prod(shape) for shape in shapes.values())
-
-
-def _shapes_text(shapes: _Shapes) -> str:
+def _shapes_text(shapes: Mapping[str, Sequence[int]]) -> str:
     """Return shapes as text: ``ids: 8×512, mask: 8×512``."""
     return ", ".join(
         f"{name}: {'×'.join(map(str, shape)) or 'scalar'}" for name, shape in shapes.items()

@@ -30,12 +30,9 @@ their last run before the last one was created.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from statistics import median
 
 from memdiag.programs.session_facts import (
     alive_together,
-    created_sessions,
-    grouped,
     model_name,
     numbers,
     place,
@@ -44,6 +41,7 @@ from memdiag.programs.session_facts import (
     sharing_advice,
     size_text,
 )
+from memdiag.programs.session_patterns import sessions_per_call
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
 from memdiag.units import counted, format_duration
@@ -54,10 +52,6 @@ RULE = Rule(
     summary="A session is created for each call, runs a few times and is replaced by the next",
 )
 
-_MIN_SESSIONS = 5
-_MAX_RUNS = 10
-_MIN_REPLACED_SHARE = 0.5
-
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each line that creates a session of the same model for each call."""
@@ -66,29 +60,6 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         alike[sessions[0].model_key, sessions[0].created_at].append(sessions)
     for processes in alike.values():
         yield _finding(processes)
-
-
-def sessions_per_call(run: ProgramRun) -> Iterator[list[ProgramSession]]:
-    """Yield the sessions of each line that creates one for each call, in order of creation."""
-    for sessions in grouped(
-        created_sessions(run), lambda each: (each.pid, each.model_key, each.created_at)
-    ):
-        if (
-            len(sessions) >= _MIN_SESSIONS
-            and median(session.run_count for session in sessions) <= _MAX_RUNS
-            and _replaced_share(sessions) >= _MIN_REPLACED_SHARE
-        ):
-            yield sessions
-
-
-def _replaced_share(sessions: Sequence[ProgramSession]) -> float:
-    """Return the share of the sessions that had their last run before the last was created."""
-    *earlier, last = sessions
-    replaced = sum(
-        session.last_run_s is not None and session.last_run_s <= last.created_s
-        for session in earlier
-    )
-    return replaced / len(earlier)
 
 
 def _finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramFinding:

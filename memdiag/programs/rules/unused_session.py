@@ -32,20 +32,18 @@ from collections.abc import Iterator
 
 from memdiag.programs.session_facts import (
     created_sessions,
+    described_sessions,
     end_s,
-    grouped,
     inherited_run_counts,
-    model_name,
     numbers,
-    place,
-    process_ids,
     ready_s,
+    same_model_and_line,
     size_text,
     total_bytes,
 )
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.rules.rule import Rule
-from memdiag.units import counted, format_duration
+from memdiag.units import format_duration
 
 RULE = Rule(
     code="MD703",
@@ -69,8 +67,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         and session.released_s is None
         and _is_unused_long(run, session, last_run_s)
     ]
-    for sessions in grouped(unused, lambda each: (each.model_key, each.created_at)):
-        first = sessions[0]
+    for sessions in same_model_and_line(unused):
         size = total_bytes(sessions)
         waited_s = max(end_s(run, session) - ready_s(session) for session in sessions)
         yield ProgramFinding(
@@ -78,9 +75,8 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
             sessions=numbers(sessions),
             bytes=size,
             message=(
-                f"{counted(len(sessions), 'session')} of {model_name(first)}, created at"
-                f" {place(first)} in {process_ids(sessions)}, never ran in the"
-                f" {format_duration(waited_s)} until the end, and took {size_text(size, sessions)}."
+                f"{described_sessions(sessions)}, never ran in the {format_duration(waited_s)}"
+                f" until the end, and took {size_text(size, sessions)}."
             ),
             remedy=(
                 "Create the session when it is first needed, for example in a function with"

@@ -81,7 +81,7 @@ _BY_PATH = (
 
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
-    """Yield a finding for each model of which several processes have private copies."""
+    """Yield a finding for each model with private copies in several processes."""
     yield from _in_xrays(run)
     for same in grouped(created_sessions(run), lambda each: each.model_key):
         together = alive_together(same)
@@ -92,7 +92,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
 
 
 def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
-    """Yield a finding for each model of which processes without recorded sessions have copies."""
+    """Yield a finding for each model with copies in processes without recorded sessions."""
     xrays = _alive_together(run, unrecorded_xrays(run))
     by_model: dict[ModelKey, list[tuple[ProcessXray, list[Copy]]]] = {}
     for xray in xrays:
@@ -118,7 +118,7 @@ def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
 
 
 def _alive_together(run: ProgramRun, xrays: list[ProcessXray]) -> list[ProcessXray]:
-    """Return those of `xrays` whose processes were alive when the last of them was taken."""
+    """Return the X-rays whose processes were alive when the last X-ray was taken."""
     last_s = max((xray.t_s for xray in xrays), default=0.0)
     ends = {process.pid: process.ended_s for process in run.processes}
     return [xray for xray in xrays if (end := ends[xray.pid]) is None or end >= last_s]
@@ -133,7 +133,7 @@ def _private_bytes(session: ProgramSession) -> int:
     return measured if measured is not None else kept_bytes(session) or 0
 
 
-def _least_private_bytes(session: ProgramSession) -> int:
+def _min_private_bytes(session: ProgramSession) -> int:
     """Return the bytes that copies of the weights have at least."""
     measured = private_weight_bytes(session)
     if measured is not None:
@@ -175,14 +175,14 @@ def _cost(processes: Sequence[Sequence[ProgramSession]], size: int) -> str:
     if all(private_weight_bytes(each) is not None for same in processes for each in same):
         total = sum(_private_bytes(each) for same in processes for each in same)
         return (
-            f"Together they hold {format_size(total)} of weights. One shared copy needs"
+            f"The copies take {format_size(total)}. One shared copy needs"
             f" {format_size(total - size)}, so {format_size(size)} could be saved."
         )
-    least = _without_largest([sum(map(_least_private_bytes, same)) for same in processes])
+    min_saving_bytes = _without_largest([sum(map(_min_private_bytes, same)) for same in processes])
     text = (
         "No X-ray measured the copies: by the private memory that creating the sessions kept, one"
         f" shared copy would save about {format_size(size)}"
     )
-    return (
-        f"{text}{f', at least {format_size(least)} (weights in the file)' if least < size else ''}."
-    )
+    if min_saving_bytes < size:
+        text += f", at least {format_size(min_saving_bytes)} (weights in the file)"
+    return f"{text}."

@@ -56,7 +56,7 @@ def _changes(comparison: Comparison) -> list[str]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """Return Markdown: the answer, the tables, the differences, and what was not measured."""
+    """Return Markdown: the answer, the tables, the differences, and the columns without figures."""
     result = bisection_result(comparison)
     return md.document(
         (

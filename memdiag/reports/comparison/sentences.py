@@ -55,7 +55,7 @@ def title(comparison: Comparison) -> str:
 
 
 def subject(comparison: Comparison) -> str:
-    """Return what is compared: ``model.onnx: 3 versions of onnxruntime``."""
+    """Return the subject of the comparison: ``model.onnx: 3 versions of onnxruntime``."""
     count = len(comparison.columns)
     if comparison.kind == "optimizers":
         count -= 1  # without the original
@@ -197,7 +197,7 @@ def decimals(columns: Sequence[ComparisonColumn]) -> int:
 
 
 def latency_ratio(latency: Latency) -> str:
-    """Return the ratio of a latency to that of the first column."""
+    """Return the ratio of a latency to the latency of the first column."""
     return f"{latency.ratio:.2f} ×"
 
 

@@ -73,7 +73,7 @@ def _tables(estimate: Estimate, width: int) -> list[tuple[str, Table]]:
             f"For the peak ({estimate.point.peak_phase}) and the memory after the runs:",
             term_table(estimate),
         ),
-        ("In memory at the peak of a run:", live_table(estimate, most=MAX_LIVE)),
+        ("In memory at the peak of a run:", live_table(estimate, max_tensors=MAX_LIVE)),
     ]
 
 
@@ -99,7 +99,7 @@ def markdown(estimate: Estimate) -> str:
             md.section("Parts", markdown_table(term_table(estimate))),
             md.section(
                 "In memory at the peak of a run",
-                markdown_table(live_table(estimate, most=MAX_LIVE)),
+                markdown_table(live_table(estimate, max_tensors=MAX_LIVE)),
             ),
             md.section("Notes", md.bullets(map(plain, estimate.notes))),
         )

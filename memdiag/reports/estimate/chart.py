@@ -57,7 +57,7 @@ class EstimateChart:
 
     Attributes:
         phases: the names of the phases.
-        terms: the parts, those of the weights first.
+        terms: the parts, the weights' parts first.
         sizes: the peak over sizes; None with one point.
     """
 

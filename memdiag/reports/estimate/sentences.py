@@ -14,7 +14,7 @@ from memdiag.units import counted, format_duration, format_limit, format_size
 BEFORE = "Python, numpy and onnxruntime before the session"
 
 
-class Headline(NamedTuple):
+class EstimateHeadline(NamedTuple):
     """The answer.
 
     Attributes:
@@ -36,7 +36,7 @@ class Headline(NamedTuple):
         return f"{self.model} {self.first}"
 
 
-def estimate_headline(estimate: Estimate) -> Headline:
+def estimate_headline(estimate: Estimate) -> EstimateHeadline:
     """Return the answer of `estimate` at its first point."""
     point, base = estimate.point, estimate.baseline_bytes or 0
     peak, steady = format_size(point.peak_bytes + base), format_size(point.steady_bytes + base)
@@ -51,7 +51,7 @@ def estimate_headline(estimate: Estimate) -> Headline:
     first = ", ".join(
         part for part in (need, sizes, f"under onnxruntime {plain(estimate.onnxruntime)}") if part
     )
-    return Headline(
+    return EstimateHeadline(
         model=model_file(estimate.model),
         first=f"{first}: {how}.",
         second=" ".join(filter(None, (_process(estimate), _malloc(estimate), _points(estimate)))),
@@ -104,7 +104,7 @@ def _facts(estimate: Estimate) -> str:
 
 
 def sizes_text(estimate: Estimate, sizes: Mapping[str, int]) -> str:
-    """Return `sizes` of the free dimensions in words, those that follow from others left out."""
+    """Return the sizes of the free dimensions in words, unless they follow from others."""
     names = [each.name for each in estimate.dimensions if each.role != "sum"]
     listed = [f"{plain(name)} {sizes[name]:,}" for name in names if name in sizes]
     return " × ".join(listed) or plain(in_words(estimate.dimensions))
@@ -113,7 +113,7 @@ def sizes_text(estimate: Estimate, sizes: Mapping[str, int]) -> str:
 def formula_text(formula: Formula, baseline_bytes: int | None) -> str:
     """Return the formula with its largest error: ``peak = 198 MiB + 81 KiB·batch·seq …``.
 
-    Where other figures include the process before the session, it says that the formula does not.
+    Where other figures include the process before the session, it states that the formula does not.
     """
     terms = []
     for term in formula.terms:
@@ -157,7 +157,7 @@ def _fit_line(estimate: Estimate, fit: Fit) -> str:
 
 
 def calibration_lines(estimate: Estimate) -> list[str]:
-    """Return a sentence for each measured point; the one held out comes first."""
+    """Return a sentence for each measured point, the point outside the correction first."""
     ordered = sorted(estimate.calibration, key=lambda each: not each.is_held_out)
     return [_calibration_line(estimate, each) for each in ordered]
 

@@ -32,7 +32,7 @@ TERM_COLORS: dict[str, str] = {
 MAX_LIVE = 8
 """Tensors that a terminal and Markdown list."""
 
-MAX_COLUMNS = 6
+MAX_GRID_COLUMNS = 6
 """Sizes of the second dimension for which points of two dimensions are a grid on a terminal."""
 
 MAX_NAME = 40
@@ -99,8 +99,8 @@ def term_table(estimate: Estimate) -> Table:
     )
 
 
-def live_table(estimate: Estimate, *, most: int | None = None) -> Table:
-    """Return the tensors in memory at the peak of a run, at most `most` of them."""
+def live_table(estimate: Estimate, *, max_tensors: int | None = None) -> Table:
+    """Return the tensors in memory at the peak of a run, at most `max_tensors` of them."""
     rows = [
         Row(
             Cell(shortened(plain(tensor.name), MAX_NAME), is_code=True, title=plain(tensor.name)),
@@ -109,7 +109,7 @@ def live_table(estimate: Estimate, *, most: int | None = None) -> Table:
             Cell(plain(tensor.producer), is_code=True),
             Cell(plain(tensor.last_use), is_code=True),
         )
-        for tensor in estimate.point.live[:most]
+        for tensor in estimate.point.live[:max_tensors]
     ]
     return Table(
         columns=(
@@ -164,7 +164,7 @@ def point_grid(estimate: Estimate) -> Table | None:
     rows = sorted({point.dims[first] for point in estimate.points})
     columns = sorted({point.dims[second] for point in estimate.points})
     found = {(point.dims[first], point.dims[second]): point for point in estimate.points}
-    if len(columns) > MAX_COLUMNS:
+    if len(columns) > MAX_GRID_COLUMNS:
         return None
     return Table(
         columns=(

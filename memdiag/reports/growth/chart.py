@@ -198,10 +198,10 @@ def _steps(xs: Sequence[float], sizes: Sequence[int]) -> tuple[Step, ...]:
     """Return the largest rises to a new maximum, in their order."""
     if not sizes:
         return ()
-    least = max(MIN_STEP_BYTES, MIN_STEP_SHARE * (max(sizes) - min(sizes)))
+    min_rise_bytes = max(MIN_STEP_BYTES, MIN_STEP_SHARE * (max(sizes) - min(sizes)))
     highest, found = sizes[0], []
     for x, size in zip(xs, sizes, strict=True):
-        if size - highest >= least:
+        if size - highest >= min_rise_bytes:
             found.append(Step(x=x, resident_bytes=size, rise_bytes=size - highest))
         highest = max(highest, size)
     largest = sorted(found, key=lambda step: -step.rise_bytes)[:_MAX_STEPS]

@@ -57,8 +57,8 @@ def reload_line(growth: Growth) -> str:
     if growth.unit != "reload" or not sizes:
         return ""
     last = max(sizes)
-    shown = [run for run in sizes if run in (*_SHOWN_RELOADS, last)]
-    texts = ", ".join(f"{run:,}: {format_size(sizes[run])}" for run in shown)
+    listed_runs = [run for run in sizes if run in (*_SHOWN_RELOADS, last)]
+    texts = ", ".join(f"{run:,}: {format_size(sizes[run])}" for run in listed_runs)
     return f"Resident set after reload {texts}."
 
 
@@ -80,7 +80,7 @@ def _facts(growth: Growth) -> list[str]:
 
 
 def _runs(growth: Growth) -> str:
-    """Return the number of runs, and at which of them the memory was last read, if earlier."""
+    """Return the number of runs, and the run of the last reading of memory if that was earlier."""
     text = counted(growth.runs, growth.unit)
     if not growth.is_run_count_exact:
         return f"at least {text}"
@@ -103,4 +103,4 @@ def _varied(growth: Growth) -> str:
 
 
 def _callers(growth: Growth) -> str:
-    return f"{growth.threads} calls at once" if growth.threads > 1 else ""
+    return f"{growth.callers} calls at once" if growth.callers > 1 else ""

@@ -98,7 +98,7 @@ def owner_series(growth: Growth) -> tuple[OwnerSeries, ...]:
 
 
 def _label(kind: OwnerKind) -> str:
-    """Return the words of the verdict for `kind`; those of the X-ray for kinds it does not name."""
+    """Return the verdict's label of `kind`, or the X-ray's label where verdicts do not name it."""
     owner = GROWING_OWNERS[kind]
     is_named = kind == "other_heap" or kinds_of(owner) == (kind,)
     return OWNER_LABELS[owner] if is_named else LABELS[kind]

@@ -98,7 +98,7 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
 
 
 def _xrays(profile: Profile) -> tuple[PageXray, ...]:
-    """Return the X-rays for the page, that of the steady state first."""
+    """Return the X-rays for the page, the X-ray of the steady state first."""
     steady, earlier = profile.attribution, profile.phase_attributions
     trimmed = profile.allocator_retained_bytes or 0
     xrays = [page_xray("steady", steady, trimmed_bytes=trimmed)] if steady else []

@@ -24,7 +24,8 @@ class PhasePeak:
     """The peak of one phase, at the time of the largest sample beside it.
 
     Attributes:
-        transient_bytes: how far the peak exceeds start and end of its phase: what was released.
+        transient_bytes: how far the peak exceeds start and end of its phase: memory that was
+            released.
     """
 
     phase: PhaseName

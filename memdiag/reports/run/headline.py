@@ -34,7 +34,7 @@ MIN_PSS_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
+class RunHeadline:
     """The answer.
 
     Attributes:
@@ -53,13 +53,13 @@ class Headline:
 
 
 MIN_ALIKE = 0.95
-"""Sessions take about as much as the largest one if they add this share of what it adds."""
+"""Sessions take about as much as the largest session if they add this share of its memory."""
 
 MIN_END_XRAYS_S = 0.1
 """Seconds of X-rays that are stated."""
 
 
-def run_headline(run: ProgramRun) -> Headline:
+def run_headline(run: ProgramRun) -> RunHeadline:
     """Return the headline of `run`."""
     pss = pss_near_peak(run)
     shared = ""
@@ -75,7 +75,7 @@ def run_headline(run: ProgramRun) -> Headline:
         )
     version = run.environment.onnxruntime
     cpus = counted(run.environment.cpu_count, "CPU")
-    return Headline(
+    return RunHeadline(
         program=shortened(command_text(run.command), 120) or "program",
         first=" ".join((_answer(run, pss), _counts(run))).strip(),
         second=" ".join(filter(None, (_ending(run), shared))),
@@ -93,9 +93,9 @@ class PssReading(NamedTuple):
 
 def _answer(run: ProgramRun, pss: PssReading | None) -> str:
     """Return which session takes most, and the peak; empty if neither is known."""
-    most = _most(run)
+    largest = _largest_text(run)
     if not run.peak_rss_bytes:
-        return f"{most}." if most else ""
+        return f"{largest}." if largest else ""
     size, at = format_size(run.peak_rss_bytes), format_duration(run.peak_s)
     if len(run.processes) > 1:
         once = ""
@@ -107,11 +107,11 @@ def _answer(run: ProgramRun, pss: PssReading | None) -> str:
         during = " during the recording" if run.is_watched else ""
         reading = _watched_moment(run) if run.is_watched else f"at {at}"
         together = f"The processes took at most {size} together{during} ({reading}){once}."
-        return f"{most}. {together}" if most else together
+        return f"{largest}. {together}" if largest else together
     if run.is_watched:
         return _largest_watched(run)
-    if most:
-        return f"{most}; the program's peak is {size}, {_at_peak(run)}."
+    if largest:
+        return f"{largest}; the program's peak is {size}, {_at_peak(run)}."
     return f"The program's peak is {size}, {_at_peak(run)}."
 
 
@@ -135,7 +135,7 @@ def _watched_moment(run: ProgramRun) -> str:
     return f"sampled, at {format_duration(run.peak_s)}"
 
 
-def _most(run: ProgramRun) -> str:
+def _largest_text(run: ProgramRun) -> str:
     """Return ``Session 2 (m.onnx) takes most: +60 MiB in its creation and first run``.
 
     A later run that raised the memory by more comes first, and before it a fork that runs the
@@ -181,7 +181,7 @@ def _largest_fork(run: ProgramRun) -> ProgramProcess | None:
 
 
 def _at_peak(run: ProgramRun) -> str:
-    """Return what was under way at the peak; of the largest session, without its model."""
+    """Return the activity at the peak; the largest session is named without its model."""
     found = activities(run, run.peak_s)
     session = largest_session(run)
     if len(found) == 1 and found[0].session is session and rise_bytes(session):
@@ -346,6 +346,6 @@ def _shared(run: ProgramRun) -> Iterator[str]:
 
 
 def finding_texts(finding: ProgramFinding) -> tuple[str, str]:
-    """Return what was found, and what to do."""
+    """Return the number of findings, and the next step."""
     size = f" ({format_size(finding.bytes)})" if finding.bytes is not None else ""
     return f"{plain(finding.rule)}{size}: {plain(finding.message)}", plain(finding.remedy)

@@ -9,7 +9,7 @@ from memdiag.records.run import ProcessXray, ProgramProcess, ProgramRun, Program
 from memdiag.reports.run.names import created_text, model_names, process_name
 from memdiag.reports.table import Table
 from memdiag.reports.text import plain, shortened
-from memdiag.reports.xray.charts import Tile
+from memdiag.reports.xray.charts import Tile, make_tile
 from memdiag.reports.xray.owners import LABELS, OwnerRow, owner_rows, owner_table
 from memdiag.units import format_duration, format_size
 
@@ -134,7 +134,7 @@ def tiles(run: ProgramRun, *, max_sessions: int = 60) -> tuple[Tile, ...]:
     if not found:
         return ()
     total = sum(each.xray.attribution.resident_bytes for each in found)
-    made = [_tile("all", "", "all processes with an X-ray", 0, total, "all")]
+    made = [make_tile("all", "", "all processes with an X-ray", 0, total, "all")]
     for each in found:
         made += _process_tiles(run, each, max_sessions)
     return tuple(made)
@@ -145,7 +145,7 @@ def _process_tiles(run: ProgramRun, owners: ProcessOwners, max_sessions: int) ->
     id = f"p{pid}"
     resident = owners.xray.attribution.resident_bytes
     name = shortened(f"{pid} {process_name(owners.process, run)}", _MAX_NAME)
-    made = [_tile(id, "all", name, 0, resident, "process", owners.moment)]
+    made = [make_tile(id, "all", name, 0, resident, "process", owners.moment)]
     left = {row.id: row.size_bytes for row in owners.rows}
     models = model_names(run)
     sessions = sorted(_sessions(run, pid), key=lambda session: -_all_bytes(session))
@@ -177,11 +177,11 @@ def _process_tiles(run: ProgramRun, owners: ProcessOwners, max_sessions: int) ->
                     if size < whole and owner != "weights"
                     else ""
                 )
-                inside.append(_tile(f"{own}{owner}", own, label, size, size, kind, detail))
+                inside.append(make_tile(f"{own}{owner}", own, label, size, size, kind, detail))
         label = f"session {session.number} {shortened(models[session.model_key], _MAX_NAME)}"
         if inside:
             size = sum(tile.size_bytes for tile in inside)
-            made += [_tile(own, id, label, 0, size, "session", created_text(session)), *inside]
+            made += [make_tile(own, id, label, 0, size, "session", created_text(session)), *inside]
     for row in owners.rows:
         size = left.get(row.id, 0)
         if size > 0:
@@ -189,7 +189,7 @@ def _process_tiles(run: ProgramRun, owners: ProcessOwners, max_sessions: int) ->
             if size < row.size_bytes:
                 label = f"other {LABELS[row.kind]}"
             kind = WEIGHTS_KIND if row.kind == "weights" else row.kind
-            made.append(_tile(f"{id}{row.id}", id, label, size, size, kind, row.parts))
+            made.append(make_tile(f"{id}{row.id}", id, label, size, size, kind, row.parts))
     return made
 
 
@@ -203,17 +203,3 @@ def _shares(sizes: Sequence[int], limit: int) -> list[int]:
     if total <= limit:
         return list(sizes)
     return [size * limit // total for size in sizes]
-
-
-def _tile(
-    id: str, parent: str, label: str, own: int, whole: int, kind: str, detail: str = ""
-) -> Tile:
-    return Tile(
-        id=id,
-        parent=parent,
-        label=label,
-        size_bytes=own,
-        size=format_size(whole),
-        kind=kind,
-        detail=detail,
-    )

@@ -40,7 +40,7 @@ def render(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
     models = model_names(run)
     largest = largest_session(run)
     created = sorted(run.sessions, key=rise_bytes, reverse=True)
-    shown = [session for session in created[:_MAX_PHASE_TABLES] if session.phases]
+    sessions_with_phases = [session for session in created[:_MAX_PHASE_TABLES] if session.phases]
     version = run.environment.memdiag
     owned = tiles(run)
     values = {
@@ -60,7 +60,7 @@ def render(run: ProgramRun, *, plotly: Plotly = "inline") -> bytes:
         "unlisted_sessions": max(0, len(run.sessions) - _MAX_SESSIONS),
         "phases": [
             (session_name(session, models), session is largest, phase_table(session, run))
-            for session in shown
+            for session in sessions_with_phases
         ],
         "owned": bool(owned),
         "owners": [(each, each.table()) for each in process_owners(run)[:_MAX_OWNERS]],

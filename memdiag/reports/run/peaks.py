@@ -24,7 +24,7 @@ class Activity:
     Attributes:
         text: such as ``the first run of session 2 (m.onnx) with x: 1×3``.
         short_text: the same where the model was named before: ``the first run of session 2``.
-        shapes: those of the inputs, in words; empty if they are not known.
+        shapes: the shapes of the inputs, in words; empty if they are not known.
     """
 
     session: ProgramSession
@@ -150,7 +150,7 @@ def _listed(texts: list[str]) -> str:
 
 
 def peak_sentence(run: ProgramRun) -> str:
-    """Return what was under way when the program's memory was largest, and in which processes.
+    """Return the activities, with their processes, when the program's memory was largest.
 
     Empty if no session was recorded.
     """
@@ -242,7 +242,7 @@ class RunRise:
     Attributes:
         bytes: by how much.
         peak: the mark, and when it was reached.
-        shapes: those of the inputs, in words.
+        shapes: the shapes of the inputs, in words.
     """
 
     session: ProgramSession

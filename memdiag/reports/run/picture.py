@@ -12,7 +12,7 @@ from memdiag.records.run import ProgramRun
 from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.palette import SERIES
 from memdiag.reports.picture import fitting, size_unit
-from memdiag.reports.run.headline import Headline, run_headline
+from memdiag.reports.run.headline import RunHeadline, run_headline
 from memdiag.reports.run.timeline import Lane, RunTimeline, run_timeline
 from memdiag.reports.text import shortened
 from memdiag.units import KIB, counted, format_size
@@ -87,7 +87,7 @@ def draw(run: ProgramRun) -> Figure:
     return figure
 
 
-def _draw_title(figure: Figure, answer: Headline, lines: Sequence[str], height: float) -> None:
+def _draw_title(figure: Figure, answer: RunHeadline, lines: Sequence[str], height: float) -> None:
     title, size = fitting(answer.program, _TITLE, _WIDTH * _POINTS * 0.97)
     text = "\n".join(lines)
     color = COLOR.ink if answer.is_success else COLOR.peak_ink

@@ -42,7 +42,7 @@ _COMMAND_WIDTH = 50
 _MAX_NUMBERS = 11
 _MIN_WHOLE_BYTES = 10 * MIB
 
-MIN_SHARE = 0.1
+MIN_OWN_LINE_SHARE = 0.1
 ALIKE = 1.1
 """Processes without sessions are one line if all have less than this share of the largest peak, or
 if their peaks differ by about this ratio at most."""
@@ -53,7 +53,7 @@ _LEGENDS = {
     "in model": " In model: the weights of one model.",
     "arena": " Arena: in use / free and resident, kept for later runs.",
 }
-"""What is said of columns below the summary's table."""
+"""Explanations of columns below the summary's table."""
 
 _OPTIONAL_COLUMNS = ("created in", "threads", "last run", "in model")
 """Columns of the summary that a narrow terminal goes without, the first one first."""
@@ -122,14 +122,14 @@ def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterato
             is_strong=True,
         )
         for alike_groups in zip(*(groups for _, groups in found), strict=True):
-            together = tuple(one for group in alike_groups for one in group.sessions)
+            together = tuple(each for group in alike_groups for each in group.sessions)
             yield _line(_Equal(together), models, created)
 
 
 def _size_class(process: ProgramProcess, run: ProgramRun) -> int:
     """Return a number that is equal for processes of about the same peak; 0 for small ones."""
     largest = max(each.peak_rss_bytes for each in run.processes)
-    if process.peak_rss_bytes < MIN_SHARE * largest:
+    if process.peak_rss_bytes < MIN_OWN_LINE_SHARE * largest:
         return 0
     return round(math.log(max(1, process.peak_rss_bytes), ALIKE))
 
@@ -428,7 +428,7 @@ def process_table(run: ProgramRun, *, limit: int) -> Table:
 
 
 def peak_sentences(run: ProgramRun) -> tuple[str, ...]:
-    """Return what was under way at the peak, and which run and which creation rose most.
+    """Return the activities at the peak, and the run and the creation that raised memory most.
 
     The last sentence is the title of the phase table of `largest_session`.
     """

@@ -52,7 +52,7 @@ class SessionBar:
 
     Attributes:
         row: the row below the lane of its process, from 0; bars of a row do not overlap.
-        sentences: what is known of the session.
+        sentences: the facts of the session.
     """
 
     number: int
@@ -80,7 +80,7 @@ class Lane:
 
     Attributes:
         anonymous_bytes, file_bytes: None if the system does not split the resident set.
-        peak_bytes: the largest resident set, between the samples too if the system tells it.
+        peak_bytes: the largest resident set, between the samples too if the system reports it.
         rows: the number of rows of the bars.
         left_out: the number of sessions that have no bar.
     """
@@ -139,7 +139,7 @@ def run_timeline(
         max_points: about the number of samples of all processes together, and of each process.
         max_lanes: processes with a lane: those with sessions, and of these the largest, go first.
         max_rows: rows of bars below a lane.
-        max_bars: bars below a lane; those of the longest lives go first.
+        max_bars: bars below a lane; the bars of the longest lives are kept.
 
     The sessions at the peak of the program, the one with the largest rise, and their processes go
     before all.
@@ -205,7 +205,7 @@ def _longest_gap_s(samples: TreeSamples) -> float:
 def _end_xrays(run: ProgramRun) -> tuple[tuple[float, float], ...]:
     """Return the times of X-rays at the end of processes.
 
-    Records of older versions have those of X-rays with a result only; those that overlap are one.
+    Records of older versions have only X-rays with a result; times that overlap are one.
     """
     if run.end_waits:
         return run.end_waits

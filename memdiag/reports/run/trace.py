@@ -11,7 +11,7 @@ from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
 from memdiag.reports.run.names import model_names, process_name, session_name, shapes_text
 from memdiag.reports.text import plain
 from memdiag.reports.trace import (
-    MAX_SAMPLES,
+    MAX_COUNTER_SAMPLES,
     Event,
     complete_slice,
     counter_value,
@@ -136,7 +136,7 @@ def _tree_counters(run: ProgramRun, pid: int) -> Iterator[Event]:
         ("RSS of all processes, MiB", samples.t_s, samples.rss_bytes),
         ("PSS of all processes, MiB", samples.proportional_t_s, samples.pss_bytes),
     ):
-        for i in thin(sizes, MAX_SAMPLES):
+        for i in thin(sizes, MAX_COUNTER_SAMPLES):
             yield counter_value(name, pid, times[i], {"MiB": mebibytes(sizes[i])})
 
 
@@ -144,8 +144,8 @@ def _merged(path: Path, run: ProgramRun, track_ids: Iterator[int]) -> Iterator[E
     """Yield the events of one of onnxruntime's own profiles, in the time of the recording.
 
     Its times are relative to the start of the profiling, which is part of the creation of the
-    session. The session is that of the same process whose creation lasted as long, and whose first
-    run ended as long after it.
+    session. It belongs to the session of the same process whose creation lasted as long, and whose
+    first run ended as long after it.
 
     Raises:
         RecordError: the file cannot be read, or is no profile of onnxruntime.

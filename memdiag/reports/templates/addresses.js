@@ -1,7 +1,6 @@
 (() => {
   const canvas = document.getElementById("addresses");
   if (!canvas) return;
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const words = document.getElementById("address-range");
   const ROW = 18, GAP = 3;
   let moment = 0, chosen = -1, printing = false, ends = [], total = 0, rows = 1;

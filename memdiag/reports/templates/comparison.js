@@ -2,12 +2,8 @@
   const chart = document.getElementById("lines");
   if (!chart) return;
   const lines = data.lines;
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const MIB = 1024 * 1024, GIB = 1024 * MIB;
   const top = Math.max(...lines.map((line) => Math.max(...line.above)));
   const unit = top >= 2 * GIB ? { by: GIB, name: "GiB" } : { by: MIB, name: "MiB" };
-  // Plotly interprets some tags and entities in every text that it draws.
-  const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const clipped = (text) => escaped(text.length > 40 ? `${text.slice(0, 39)}…` : text);
   const scaled = (sizes) => sizes.map((bytes) => bytes / unit.by);
 

@@ -2,13 +2,8 @@
   const phaseChart = document.getElementById("phase-chart"), sizeChart = document.getElementById("size-chart");
   if (!phaseChart || !window.Plotly) return;
   const { phases, terms, sizes } = data.estimate;
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const KIB = 1024, MIB = 1024 * KIB, GIB = 1024 * MIB;
-  const size = (bytes) => (bytes >= GIB ? `${(bytes / GIB).toFixed(2)} GiB` : bytes >= 10 * MIB ? `${(bytes / MIB).toFixed(0)} MiB` : bytes >= MIB ? `${(bytes / MIB).toFixed(1)} MiB` : `${(bytes / KIB).toFixed(0)} KiB`);
   const exact = (bytes) => `${size(bytes)} (${bytes.toLocaleString("en-US")} bytes)`;
   const unitOf = (bytes) => (bytes >= 2 * GIB ? { by: GIB, name: "GiB" } : { by: MIB, name: "MiB" });
-  // Plotly interprets some tags and entities in every text that it draws.
-  const escaped = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const config = { displaylogo: false, showSendToCloud: false, plotlyServerURL: "", responsive: true, displayModeBar: false };
 
   let printing = false;

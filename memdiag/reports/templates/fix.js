@@ -1,12 +1,8 @@
 (() => {
   if (!window.Plotly) return;
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const MIB = 1024 * 1024, GIB = 1024 * MIB;
-  // Plotly interprets some tags and entities in every text that it draws.
-  const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const clipped = (text) => escaped(text.length > 24 ? `${text.slice(0, 23)}…` : text);
   const times = (one) => `${one.ratio.toFixed(2)} × (${one.low.toFixed(2)}–${one.high.toFixed(2)})`;
-  const small = window.matchMedia("(pointer: coarse)").matches || document.documentElement.clientWidth < 640;
+  const small = coarse || document.documentElement.clientWidth < 640;
   const config = { displayModeBar: small ? false : "hover", displaylogo: false, showSendToCloud: false, plotlyServerURL: "", responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
 
   function layout(c, more) {

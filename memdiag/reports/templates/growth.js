@@ -2,8 +2,6 @@
   const chart = document.getElementById("growth-chart");
   if (!chart || !window.Plotly) return;
   const growth = data.growth, layers = growth.layers;
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const KIB = 1024, MIB = 1024 * KIB, GIB = 1024 * MIB;
   const size = (bytes) => {
     const sign = bytes < 0 ? "-" : "", by = Math.abs(bytes);
     if (by >= GIB) return `${sign}${(by / GIB).toFixed(2)} GiB`;
@@ -15,8 +13,6 @@
   const signed = (bytes) => (bytes > 0 ? "+" : "") + exact(bytes);
   const unitOf = (bytes) => (bytes >= 2 * GIB ? { by: GIB, name: "GiB" } : bytes >= MIB ? { by: MIB, name: "MiB" } : bytes >= KIB ? { by: KIB, name: "KiB" } : { by: 1, name: "bytes" });
   const at = (x) => (growth.unit === "second" ? `${Number(x.toPrecision(4))} s` : `${growth.unit} ${x.toLocaleString("en-US")}`);
-  // Plotly interprets some tags and entities in every text that it draws.
-  const escaped = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
   const top = Math.max(...growth.resident_bytes, 1), bottom = Math.min(...growth.resident_bytes);
   const whole = unitOf(top);

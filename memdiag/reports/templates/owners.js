@@ -1,8 +1,6 @@
 (() => {
   const chart = document.getElementById("treemap");
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
   let moment = 0, printing = false;
-  const escaped = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const part = (color, at) => {
     const value = parseInt(color.slice(at, at + 2), 16) / 255;
     return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;

@@ -1,6 +1,21 @@
-// What all pages have: the charts' data, a message where Plotly is missing, the download, sortable tables.
+// Shared by all pages: the charts' data, units and texts of charts, a message where Plotly is missing, the download, sortable tables.
 "use strict";
 const data = JSON.parse(document.getElementById("charts").textContent);
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+const coarse = window.matchMedia("(pointer: coarse)").matches;
+const KIB = 1024, MIB = 1024 * KIB, GIB = 1024 * MIB;
+// Plotly interprets some tags and entities in every text that it draws.
+const escaped = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+const size = (bytes) => {
+  const n = Math.abs(bytes), sign = bytes < 0 ? "−" : "";
+  if (n >= GIB) return `${sign}${(n / GIB).toFixed(2)} GiB`;
+  if (n >= 10 * MIB) return `${sign}${Math.round(n / MIB).toLocaleString("en-US")} MiB`;
+  if (n >= MIB) return `${sign}${(n / MIB).toFixed(1)} MiB`;
+  return `${sign}${Math.round(n / KIB)} KiB`;
+};
+const openDetailsToPrint = () => window.addEventListener("beforeprint", () => {
+  for (const each of document.querySelectorAll("details")) each.open = true;
+});
 // Charts below the first screen are drawn when the page has loaded.
 const whenIdle = (draw) => (window.requestIdleCallback ? requestIdleCallback(() => draw(), { timeout: 500 }) : setTimeout(draw, 50));
 

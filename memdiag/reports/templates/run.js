@@ -2,23 +2,11 @@
   const chart = document.getElementById("timeline");
   if (!chart) return;
   const line = data.run, lanes = line.lanes;
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const coarse = window.matchMedia("(pointer: coarse)").matches;
-  const MIB = 1024 * 1024, GIB = 1024 * MIB;
   let printing = false;
 
-  window.addEventListener("beforeprint", () => {
-    for (const each of document.querySelectorAll("details")) each.open = true;
-  });
+  openDetailsToPrint();
 
-  // Plotly interprets some tags and entities in every text that it draws.
-  const escaped = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const clipped = (text, length) => escaped(text.length > length ? text.slice(0, length - 1) + "…" : text);
-  const size = (bytes) => {
-    if (bytes >= GIB) return `${(bytes / GIB).toFixed(2)} GiB`;
-    if (bytes >= 10 * MIB) return `${Math.round(bytes / MIB).toLocaleString("en-US")} MiB`;
-    return `${(bytes / MIB).toFixed(1)} MiB`;
-  };
   const whole = [0, Math.max(line.end_s, 1e-6)];
   const seconds = whole[1] >= 2 ? { by: 1, name: "s" } : { by: 1000, name: "ms" };
   const at = (s) => s * seconds.by;

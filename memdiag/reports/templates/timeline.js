@@ -1,25 +1,11 @@
 (() => {
   const line = data.timeline;
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const coarse = window.matchMedia("(pointer: coarse)").matches;
-  const MIB = 1024 * 1024, GIB = 1024 * MIB;
   let printing = false;
 
-  window.addEventListener("beforeprint", () => {
-    for (const each of document.querySelectorAll("details")) each.open = true;
-  });
+  openDetailsToPrint();
 
-  // Plotly interprets some tags and entities in every text that it draws.
-  const escaped = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const clipped = (text) => escaped(text.length > 70 ? text.slice(0, 69) + "…" : text);
 
-  const size = (bytes) => {
-    const n = Math.abs(bytes), sign = bytes < 0 ? "−" : "";
-    if (n >= GIB) return `${sign}${(n / GIB).toFixed(2)} GiB`;
-    if (n >= 10 * MIB) return `${sign}${Math.round(n / MIB).toLocaleString("en-US")} MiB`;
-    if (n >= MIB) return `${sign}${(n / MIB).toFixed(1)} MiB`;
-    return `${sign}${Math.round(n / 1024)} KiB`;
-  };
   const span = line.end - line.start;
   const seconds = span >= 2 ? { by: 1, name: "s" } : { by: 1000, name: "ms" };
   const time = (s) => `${Number((s * seconds.by).toPrecision(5))} ${seconds.name}`;

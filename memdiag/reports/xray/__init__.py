@@ -359,7 +359,7 @@ def page_xray(
     max_ranges: int = 3000,
     max_tiles: int = 120,
 ) -> PageXray:
-    """Return `attribution` for a page, with limits on what it contains."""
+    """Return `attribution` for a page, with a limited number of copies and ranges."""
     owned = xray_text(attribution, trimmed_bytes=trimmed_bytes)
     copies = copy_list(owned.weights, max_bytes=max_copy_bytes)
     addresses = address_map(attribution, max_ranges=max_ranges)
@@ -397,7 +397,7 @@ def _page(attribution: Attribution, *, plotly: Plotly = "inline") -> bytes:
 
 
 def draw(attribution: Attribution) -> Figure:
-    """Return the picture of an X-ray: a bar for each owner, that of the weights divided by kind."""
+    """Return the picture of an X-ray: a bar for each owner, divided by kind for weights."""
     from memdiag.reports import picture
 
     rows = [row for row in owner_rows(attribution) if row.size_bytes]

@@ -38,6 +38,21 @@ class Tile:
     detail: str
 
 
+def make_tile(
+    id: str, parent: str, label: str, own: int, whole: int, kind: str, detail: str = ""
+) -> Tile:
+    """Return a tile of `whole` bytes, `own` of which belong to none of the tiles inside."""
+    return Tile(
+        id=id,
+        parent=parent,
+        label=label,
+        size_bytes=own,
+        size=format_size(whole),
+        kind=kind,
+        detail=detail,
+    )
+
+
 def tiles(
     attribution: Attribution, *, max_weights: int = 120, trimmed_bytes: int = 0
 ) -> tuple[Tile, ...]:
@@ -48,14 +63,14 @@ def tiles(
     and count as retained by malloc.
     """
     resident = attribution.resident_bytes + trimmed_bytes
-    tiles = [_tile("all", "", "resident", 0, resident, "all", "")]
+    tiles = [make_tile("all", "", "resident", 0, resident, "all")]
     for row in owner_rows(attribution, trimmed_bytes=trimmed_bytes):
         if not row.size_bytes:
             continue
         inside = _weight_tiles(attribution, max_weights) if row.kind == "weights" else []
         inside = _limited(inside, row.size_bytes)
         own = row.size_bytes - sum(tile.size_bytes for tile in inside)
-        tiles.append(_tile(row.id, "all", row.label, own, row.size_bytes, row.kind, row.parts))
+        tiles.append(make_tile(row.id, "all", row.label, own, row.size_bytes, row.kind, row.parts))
         tiles += inside
     return tuple(tiles)
 
@@ -74,32 +89,20 @@ def _weight_tiles(attribution: Attribution, max_weights: int) -> list[Tile]:
     tiles = []
     for index, row in enumerate(rows[:max_weights]):
         id, title = f"w{index}", row.titled(_MAX_TILE_NAME)
-        tiles.append(_tile(id, "weights", title, 0, row.in_use_bytes, "weights", row.summary))
+        tiles.append(make_tile(id, "weights", title, 0, row.in_use_bytes, "weights", row.summary))
         for number, copy in enumerate(row.copies):
             if copy.resident_bytes and not copy.is_freed:
                 times = f" ×{copy.count}" if copy.count > 1 else ""
                 size, label = copy.resident_bytes, copy.label + times
                 detail = ", ".join(filter(None, (copy.backing, copy.state, copy.made_by)))
-                tiles.append(_tile(f"{id}c{number}", id, label, size, size, copy.kind, detail))
+                tiles.append(make_tile(f"{id}c{number}", id, label, size, size, copy.kind, detail))
     rest = rows[max_weights:]
     if left := sum(row.in_use_bytes for row in rest):
         kinds = {copy.kind for row in rest for copy in row.copies if not copy.is_freed}
         kind = kinds.pop() if len(kinds) == 1 else "weights"
         label = f"{len(rest):,} more"
-        tiles.append(_tile("rest", "weights", label, left, left, kind, rest_summary(rest)))
+        tiles.append(make_tile("rest", "weights", label, left, left, kind, rest_summary(rest)))
     return tiles
-
-
-def _tile(id: str, parent: str, label: str, own: int, whole: int, kind: str, detail: str) -> Tile:
-    return Tile(
-        id=id,
-        parent=parent,
-        label=label,
-        size_bytes=own,
-        size=format_size(whole),
-        kind=kind,
-        detail=detail,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,9 +176,9 @@ def rounded_mebibytes(size: int, decimals: int) -> str:
 
 
 def _color(kind: OwnerKind, weights_kind: CopyKind | None) -> str:
-    """Return the CSS colour of an owner: that of `weights_kind` for weights."""
-    shown = weights_kind if kind == "weights" else kind
-    return "transparent" if shown is None else f"var(--{shown.replace('_', '-')})"
+    """Return the CSS colour of an owner; weights have the colour of `weights_kind`."""
+    color_kind = weights_kind if kind == "weights" else kind
+    return "transparent" if color_kind is None else f"var(--{color_kind.replace('_', '-')})"
 
 
 def _parts_beside(row: OwnerRow) -> str:

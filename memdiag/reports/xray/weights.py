@@ -210,9 +210,9 @@ def print_copies(console: Console, weights: Sequence[WeightRow]) -> None:
         if maker_width >= _WIDE_CONSOLE_MAKER:
             break
     maker_width = max(_MIN_CONSOLE_MAKER, maker_width)
-    makers = [shortened(copy.made_by, maker_width) for copy in copies]
-    line(console, _aligned(headings, widths, "made by" if any(makers) else ""), "dim")
-    lines = iter(_aligned(row, widths, maker) for row, maker in zip(rows, makers, strict=True))
+    maker_texts = [shortened(copy.made_by, maker_width) for copy in copies]
+    line(console, _aligned(headings, widths, "made by" if any(maker_texts) else ""), "dim")
+    lines = iter(_aligned(row, widths, maker) for row, maker in zip(rows, maker_texts, strict=True))
     for weight in weights:
         summary = f": {weight.summary}"
         title = weight.titled(max(20, console.width - len(summary)))

@@ -1,7 +1,7 @@
 """Turn Constant nodes into initializers of their graph, under the same name.
 
 A Constant's tensor exists twice at the end of parsing, an initializer's only while it is converted.
-Small Constants stay, and those of functions, which have no initializers.
+Small Constants stay, and so do the Constants of functions, which have no initializers.
 
 There is no drawback: the runtime turns Constant nodes into initializers itself, only later.
 onnx_ir's LiftConstantsToInitializersPass does this for a whole model and ignores what hides names.

@@ -8,7 +8,7 @@ stays in memory only if one of the originals did. A weight that leaves a subgrap
 may not be packed any more, so that its kernel adds in another order.
 
 onnx_ir's DeduplicateInitializersPass merges within one graph only, ignores Constant nodes, and
-holds the bytes of all weights in memory.
+keeps the bytes of all weights in memory.
 """
 
 from memdiag.records.finding import Finding

@@ -21,7 +21,7 @@ from memdiag.rewrites.rewrite import Rewrite, first_problem
 
 REWRITE = Rewrite(
     name="defer-expand",
-    summary="read the small operand of an Expand, Tile or Cast, and grow only what was read",
+    summary="read the small operand of an Expand, Tile or Cast, and expand only elements in use",
     rules=("folding-grows",),
     arithmetic="same",
 )
@@ -36,7 +36,7 @@ _BROADCASTS = frozenset(
 )
 _INDICES = {"int64": np.int64, "int32": np.int32}
 
-Sizes = tuple[int, ...]
+KnownSizes = tuple[int, ...]
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
@@ -107,7 +107,7 @@ def _cast_problem(cast: ir.Node, reader: ir.Node, input_index: int) -> str:
     return "the type of the Cast is an attribute of its function" if not to or to.is_ref() else ""
 
 
-def _sizes(editor: ModelEditor, node: ir.Node) -> tuple[Sizes, Sizes] | None:
+def _sizes(editor: ModelEditor, node: ir.Node) -> tuple[KnownSizes, KnownSizes] | None:
     """Return the shapes of the operand, with leading axes of 1, and of the result of `node`.
 
     None where they are not known, or where an axis of more than one element is repeated.
@@ -127,7 +127,7 @@ def _sizes(editor: ModelEditor, node: ir.Node) -> tuple[Sizes, Sizes] | None:
 
 
 def _reader_problem(
-    editor: ModelEditor, reader: ir.Node, input_index: int, small: Sizes, whole: Sizes
+    editor: ModelEditor, reader: ir.Node, input_index: int, small: KnownSizes, whole: KnownSizes
 ) -> str:
     """Return why `reader` needs the shape `whole`; empty if an operand of shape `small` will do."""
     operator = reader.op_type
@@ -174,7 +174,7 @@ def _has_size(editor: ModelEditor, value: ir.Value | None, axis: int, size: int)
     return kind.shape[axis] == size
 
 
-def _shape(kind: TensorType | None) -> Sizes | None:
+def _shape(kind: TensorType | None) -> KnownSizes | None:
     if kind is None or kind.shape is None or None in kind.shape:
         return None
     return tuple(size or 0 for size in kind.shape)

@@ -105,7 +105,7 @@ def _dequantizers(editor: ModelEditor, finding: Finding) -> list[ir.Node]:
 def _plan(editor: ModelEditor, node: ir.Node, finding: Finding) -> DequantizedProducts | str:
     """Return the nodes to replace and their weights, or why they cannot be replaced."""
     if node.domain not in ONNX_DOMAINS:
-        return "the DequantizeLinear is not that of ONNX"
+        return "the DequantizeLinear is not in ONNX's own domain"
     if editor.function(node) is not None:
         return "it is in a function"
     if _integer(node, "output_dtype", 0) not in (0, int(ir.DataType.FLOAT)):

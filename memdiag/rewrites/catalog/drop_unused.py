@@ -56,7 +56,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
 
 
 class _Removal:
-    """What to remove for a finding.
+    """Weights and nodes to remove for a finding.
 
     Attributes:
         weights: the weights.

@@ -110,7 +110,7 @@ def _problem(editor: ModelEditor, value: ir.Value | None) -> str:
     if value.is_graph_output():
         return "the weight is an output"
     if producer is not None and editor.function(producer) is not None:
-        return "the weight is in a function, whose types are those of its calls"
+        return "the weight is in a function, whose types depend on its calls"
     if not value.uses():
         return "nothing reads the weight"
     reasons = (_reader_problem(editor, node, HALVES[tensor.dtype]) for node, _ in value.uses())

@@ -14,7 +14,7 @@ from memdiag.rewrites.weights import is_main_initializer
 
 REWRITE = Rewrite(
     name="inputs-without-initializers",
-    summary="take weights out of the graph's inputs, so that they are constants",
+    summary="remove weights from the graph's inputs, so that they are constants",
     rules=("overridable-weights",),
     arithmetic="reordered",
 )

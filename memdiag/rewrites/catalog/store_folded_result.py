@@ -33,7 +33,7 @@ from memdiag.runner.temporary import own_prefix
 
 REWRITE = Rewrite(
     name="store-folded-result",
-    summary="store what a chain of nodes computes from constants as a weight",
+    summary="store the result of a chain of nodes that reads only constants as a weight",
     rules=("folding-peak",),
     arithmetic="reordered",
 )

@@ -1,4 +1,4 @@
-"""Free dimensions let the arena grow to what the largest input needs, and stay so large.
+"""Free dimensions let the arena grow to the size that the largest input needs, and stay so large.
 
 onnxruntime takes the memory of activations from an arena. The arena grows with each
 input that is larger than those before, at least doubling its last region, and releases
@@ -9,14 +9,14 @@ pieces that earlier shapes left.
 
 ## Why it costs
 
-The finding states what is in use at once at the sizes it names, and at twice each of
-them. It is computed from inferred shapes: from the node that makes a value to the last
-one that reads it, in the order of execution, with shared buffers counted once, and without values
-that the runtime fuses away (Gelu, sums behind convolutions, products of quantized weights). What
-the arena takes from the system is more, because it grows by doubling and serves the scratch
-memory of kernels too; a second run in the same shapes allocates its planned block in addition to
-what the first one left. On models of text and images with 1.31.1, 2.1 to 3.3 times the
-figure stayed resident after a few runs, and almost nothing with the arena off.
+The finding states the memory that activations take at once, at the sizes that it names and at
+twice each of these sizes. It is computed from inferred shapes: a value counts from the node that
+computes it to the last node that reads it, in the order of execution, with shared buffers counted
+once, and without values that the runtime fuses away (Gelu, sums behind convolutions, products of
+quantized weights). The arena takes more from the system, because it grows by doubling and also
+serves the scratch memory of kernels; a second run in the same shapes allocates its planned block
+in addition to the memory that the first run left. On models of text and images with 1.31.1, 2.1
+to 3.3 times the figure stayed resident after a few runs, and almost nothing with the arena off.
 
 ## What to do
 
@@ -33,8 +33,8 @@ figure stayed resident after a few runs, and almost nothing with the arena off.
 
 ## Not reported
 
-Activations of less than 64 MiB; at assumed sizes also those of less than a quarter of
-the weights. Values whose shape depends on the data count as nothing.
+Activations of less than 64 MiB; at assumed sizes also activations of less than a quarter of the
+weights. Values whose shape depends on the data count as nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,7 +48,7 @@ from memdiag.units import MIB, format_size
 RULE = Rule(
     code="MD601",
     name="arena-growth",
-    summary="Free dimensions let the arena grow to what the largest input needs, for good",
+    summary="Free dimensions let the arena grow to the size of the largest input, permanently",
     remedies=("arena-shrinkage", "arena-off", "patterns-off"),
 )
 

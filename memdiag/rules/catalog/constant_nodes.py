@@ -1,4 +1,4 @@
-"""Weights in Constant nodes are copied during parsing, those of functions for each call.
+"""Weights in Constant nodes are copied during parsing, in functions once for each call.
 
 An initializer is moved from the parsed file to where the kernels read it. The tensor of a
 Constant node is first copied into an initializer, and the nodes are freed only after all
@@ -6,13 +6,14 @@ were copied.
 
 ## Why it costs
 
-At the end of parsing there are two copies of all Constants of the main graph, and of
-those of one subgraph at a time. Afterwards they are treated like initializers (1.20 to 1.31.1).
+At the end of parsing there are two copies of all Constants of the main graph, and of the
+Constants of one subgraph at a time. Afterwards they are treated like initializers (1.20 to
+1.31.1).
 
-A function has no initializers: its weights are Constants. Every call of it is inlined
-with copies of its own, which stay resident where a kernel reads them as they are. Packed
-copies are shared by content since 1.23; before that the copies behind them stay as well.
-While the calls are inlined there is one more copy, and since 1.23 two.
+A function has no initializers: its weights are Constants. Every call is inlined with its own
+copies, which stay resident where a kernel reads them unpacked. Packed copies are shared by
+content since 1.23; before that, the unpacked copies stay as well. While the calls are inlined
+there is one more copy, and since 1.23 there are two more.
 
 ## What to do
 
@@ -41,7 +42,7 @@ from memdiag.units import MIB, counted, format_size, some_of
 RULE = Rule(
     code="MD403",
     name="constant-nodes",
-    summary="Weights in Constant nodes are copied during parsing, those of functions for each call",
+    summary="Weights in Constant nodes are copied during parsing, in functions once for each call",
     remedies=("constant-to-initializer", "pass-function-weights", "externalize"),
 )
 
@@ -97,8 +98,8 @@ def _in_function(
     """Yield a finding if a session keeps a copy of a function's constants for each of its
     `calls`."""
     kept = [weight for weight in weights if not ctx.session.is_freed(weight)]
-    saved = _total(kept) * (calls - 1)
-    if calls < 2 or saved < _MIN_KEPT:
+    saving_bytes = _total(kept) * (calls - 1)
+    if calls < 2 or saving_bytes < _MIN_KEPT:
         return
     kept.sort(key=lambda weight: -weight.nbytes)
     names = [qualified_name(weight) for weight in kept]
@@ -110,7 +111,7 @@ def _in_function(
         detail=f"All but one of the {calls:,} copies could be saved.",
         weights=names,
         graph=name,
-        nbytes=saved,
+        nbytes=saving_bytes,
         peak_bytes=_total(weights) * transient,
         phase="optimize",
         expected=(

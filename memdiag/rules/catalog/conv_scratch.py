@@ -2,8 +2,8 @@
 
 A defect of these releases ([report](https://github.com/microsoft/onnxruntime/issues/28466),
 [fix](https://github.com/microsoft/onnxruntime/pull/28482)): a float32 Conv with a batch or with
-groups allocates, for each thread, room for the whole input unfolded into a matrix, of which it
-uses a small part.
+groups allocates, for each thread, a buffer for the whole input unfolded into a matrix, and uses a
+small part of the buffer.
 
 ## Why it costs
 
@@ -25,8 +25,8 @@ runs, measured in MiB:
 1.23.2, 1.24.4, 1.25.1 and 1.26.0 were tried. Their peak of the resident set was up to
 63 MiB higher.
 
-As it is address space rather than memory, the finding claims no bytes and does not set the exit
-code of `memdiag check`.
+The buffer is address space rather than memory, so the finding claims no bytes and does not set
+the exit code of `memdiag check`.
 
 ## What to do
 
@@ -35,10 +35,12 @@ code of `memdiag check`.
 
 ## Not reported
 
-Less than 256 MiB with 8 threads. Sizes that are not known: give them with `--dim`. 2-D convolutions
-that onnxruntime turns into its blocked layout, which have other kernels: without groups,
-those with less than 16 channels or a multiple of 4; with groups, depthwise ones, and those whose
-groups have multiples of 8 channels. 1 × 1 convolutions.
+- Less than 256 MiB with 8 threads.
+- Convolutions of unknown size: give the sizes with `--dim`.
+- 2-D convolutions that onnxruntime converts to its blocked layout, which have other kernels.
+  Without groups, these have less than 16 channels or a multiple of 4; with groups, they are
+  depthwise, or their groups have multiples of 8 channels.
+- 1 × 1 convolutions.
 """
 
 from collections.abc import Iterator
@@ -98,7 +100,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         ctx,
         f"{largest.name} reserves {format_size(largest.nbytes)} for each thread of the session, up "
         f"to {largest.threads:,} times, in each run under onnxruntime {ctx.runtime}{others}",
-        detail="It is a defect of 1.23.2 to 1.26 and takes address space, of which little becomes "
+        detail="It is a defect of 1.23.2 to 1.26 and takes address space, but little of it becomes "
         "resident. Use a newer release, or fewer threads.",
         nodes=[each.name for each in found],
         phase="first_run",

@@ -243,9 +243,7 @@ def _reason(
     is_by_column = not blocks and scale.shape == (shape[1],)
     axis = integer(dequantize.node, "axis", 1)
     if (is_by_column and axis in (0, -2)) or (blocks and axis in (1, -1)):
-        return (
-            "its scales are those of rows" if is_by_column else "its blocks are along the last axis"
-        )
+        return "its scales belong to rows" if is_by_column else "its blocks are along the last axis"
     if (is_by_column or blocks) and axis < 0:
         return f"its axis is written as {axis}"
     if blocks and blocks not in _BLOCKS:

@@ -86,7 +86,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     if total < _MIN_BYTES:
         return
     names = [qualified_name(private.weight) for private in private_weights]
-    older = " The arena keeps those that are packed as well."
+    older = " The arena keeps packed weights as well."
     yield RULE.finding(
         ctx,
         f"{counted(len(private_weights), 'weight')} in the model file ({some_of(names)}: "

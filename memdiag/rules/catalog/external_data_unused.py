@@ -10,9 +10,8 @@ the model is saved, the file grows by all its weights.
 
 ## What to do
 
-`externalize` again, to a file that does not exist yet: the weights are then written once
-each. Weights that nothing reads are a part of what is counted; `drop-unused` removes them
-first.
+`externalize` again, to a file that does not exist yet: the weights are then written once each.
+The unused bytes include weights that no node reads; `drop-unused` removes them first.
 
 ## Not reported
 
@@ -46,7 +45,7 @@ _MIN_SHARE = 0.1
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield a finding for each external file of which a large part contains no weight in use."""
+    """Yield a finding for each external file with a large part that contains no weight in use."""
     weights = [weight for weight in ctx.model.weights if weight.storage == "external"]
     if not weights or any(weight.file is None for weight in weights):
         return  # the places of a sparse tensor's parts are not known

@@ -1,28 +1,28 @@
 """Constant folding makes a large constant from a small one.
 
-Nodes whose inputs are all constant are evaluated when a session is made, and their results kept as
-weights. Expand, Tile, ConstantOfShape, Range, Gather and Concat can make much of little; a Cast
-from float16 doubles its input; Reshape or Slice of a weight that is needed as it is, too, makes a
-second copy of it.
+Nodes whose inputs are all constant are evaluated when a session is created, and their results are
+kept as weights. Expand, Tile, ConstantOfShape, Range, Gather and Concat can make large results
+from small inputs; a Cast from float16 doubles its input; Reshape or Slice of a weight that
+another node reads unchanged makes a second copy of the weight.
 
 ## Why it costs
 
 The result is resident for the session's life, whatever the file's size: a model of a few
-kilobytes can take gigabytes. Nodes that do the same have one result, but each Conv that a
-BatchNormalization is folded into has a copy of its own. While a node is evaluated, releases up to
-1.23 have its result in memory three times. Since 1.27 a node is not folded when its results would
-take more than 1 GiB (`optimization.constant_folding_max_output_size_in_bytes`); smaller ones are,
-on all releases.
+kilobytes can take gigabytes. Nodes that compute the same share one result, but each Conv that a
+BatchNormalization is folded into has its own copy. While a node is evaluated, releases up to 1.23
+have its result in memory three times. Since 1.27 a node is not folded when its results would take
+more than 1 GiB (`optimization.constant_folding_max_output_size_in_bytes`); smaller results are
+folded, on all releases.
 
 ## What to do
 
-- Let the consumer broadcast: most operators do that by themselves, so that an Expand or Tile before
-  them can go. Gather from the small operand, and expand what was gathered.
-- Store the weight in the type that it is used in, or gather first and cast what was gathered.
-- `defer-expand`: move the Expand, Tile or Cast behind the node that can do with the small operand.
+- Let the consumer broadcast: most operators do that by themselves, so that an Expand or Tile
+  before them can be removed. Gather from the small operand, and expand the gathered elements.
+- Store the weight in the type that it is used in, or gather first and cast the gathered elements.
+- `defer-expand`: move the Expand, Tile or Cast behind the node that works with the small operand.
 - `fp16-to-fp32`: store the weight in the type that it is cast to.
-- `keep-unfolded`: list the small operand among the inputs, so that it is not a constant; the large
-  one is then computed in every run.
+- `keep-unfolded`: list the small operand among the inputs, so that it is not a constant; the
+  large one is then computed in every run.
 - `folding-size-limit`: set the option above to a smaller number of bytes (since 1.27).
 - `disable-constant-folding`: leave the optimizer `ConstantFolding` out, on all releases.
 
@@ -31,7 +31,7 @@ used, and the next node takes its place.
 
 ## Not reported
 
-- Results that replace what they are computed from, or are less than half as much again.
+- Results that replace their inputs, or are less than 1.5 times as large as their inputs.
 - Transposed copies: see `shared-weight-transposed`.
 - Growth of less than 1 MiB in all nodes of one operator together.
 
@@ -59,7 +59,7 @@ from memdiag.units import KIB, MIB, format_size, some_of
 RULE = Rule(
     code="MD301",
     name="folding-grows",
-    summary="Constant folding makes a large constant of something small",
+    summary="Constant folding makes a large constant from a small one",
     remedies=(
         "defer-expand",
         "fp16-to-fp32",
@@ -80,7 +80,7 @@ _MIN_GROWTH = 1.5
 
 
 class _GrownResult(NamedTuple):
-    """A result of constant folding that is larger than what it replaces.
+    """A result of constant folding that is larger than the constants that it replaces.
 
     Attributes:
         result: the result.

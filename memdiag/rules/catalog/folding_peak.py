@@ -1,16 +1,16 @@
 """Constant folding makes large values of constants for a moment, and little of them stays.
 
-Nodes whose inputs are all constant are evaluated when a session is made. A chain such as
-Expand → Mul → ReduceSum makes values that only the next node reads: they are far larger than
-what the chain begins and ends with, and none of them is in the file.
+Nodes whose inputs are all constant are evaluated when a session is created. A chain such as
+Expand → Mul → ReduceSum makes values that only the next node reads: they are far larger than the
+first input and the last output of the chain, and none of them is in the file.
 
 ## Why it costs
 
 All results of one pass of constant folding are kept until the last node is evaluated, including
-those that nothing needs any more, and the inputs of a node are copied while it is evaluated. So a
-model of a few kilobytes can take hundreds of megabytes while it is loaded. Releases up to 1.23 have
-the result of the node that is evaluated in memory three times. Nothing of it stays but what malloc
-retains.
+results that no node needs any more, and the inputs of a node are copied while it is evaluated. So
+a model of a few kilobytes can take hundreds of megabytes while it is loaded. Releases up to 1.23
+have the result of the node that is evaluated in memory three times. Nothing of this stays, except
+for memory that malloc retains.
 
 ## What to do
 
@@ -22,10 +22,10 @@ retains.
 
 ## Not reported
 
-- Peaks of folding of less than 16 MiB, or of less than what the largest weight takes for a moment
-  anyway, while it is converted or packed.
+- Peaks of folding of less than 16 MiB, or below the memory that the largest weight takes for a
+  moment anyway, while it is converted or packed.
 - Large results that stay: see `folding-grows`.
-- Nodes that the runtime does not fold: since 1.27 those whose results would take more than 1 GiB.
+- Nodes that the runtime does not fold: since 1.27 nodes whose results would take more than 1 GiB.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ from memdiag.units import MIB, format_size, some_of
 RULE = Rule(
     code="MD302",
     name="folding-peak",
-    summary="Constant folding makes large values for a moment, of which little stays",
+    summary="Constant folding makes large values for a moment, and little of them stays",
     remedies=("store-folded-result",),
 )
 
@@ -56,8 +56,8 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         return
     memory = ctx.session.folding_memory()
     largest = max((weight.nbytes for weight in ctx.session.largest_weights), default=0)
-    saved = memory.peak_bytes - memory.kept_bytes - largest
-    if saved < _MIN_BYTES:
+    saving_bytes = memory.peak_bytes - memory.kept_bytes - largest
+    if saving_bytes < _MIN_BYTES:
         return
     intermediate = nlargest(_MAX_NODES, intermediate, key=lambda fold: fold.nbytes)
     nodes = node_names(ctx, intermediate)
@@ -71,6 +71,6 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         f"evaluated. The largest such result is {intermediate[0].output!r} with "
         f"{format_size(intermediate[0].nbytes)}.",
         nodes=nodes,
-        peak_bytes=saved,
+        peak_bytes=saving_bytes,
         phase="constant_fold",
     )

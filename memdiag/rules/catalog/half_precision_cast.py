@@ -5,32 +5,30 @@
 On x86 the CPU provider computes products, convolutions, recurrences and sums in fp32. For
 a node whose inputs are fp16 it inserts casts, also before its weights:
 
-- up to 1.22 these casts run with the model, every time, and all before the first product:
-  all weights together are in the arena in fp32, once after the first run and up to twice
-  as soon as the memory pattern of the second run has its own block, beside the fp16
-  originals;
-- since 1.23 (at the optimization level ALL) the weights are cast once, when the session
-  is made, and the originals are dropped. What is resident is twice the size of the file's
-  weights, in private memory also where the file was mapped;
-- 1.23 itself keeps the block of the fp32 copy in its arena, beside the packed one that
-  MatMul, Gemm and the like make of it: four times the size.
+- up to 1.22 these casts run with the model, every time, and all before the first product: all
+  weights together are in the arena in fp32, once after the first run and up to twice as soon as
+  the memory pattern of the second run has its own block, beside the fp16 originals;
+- since 1.23 (at the optimization level ALL) the weights are cast once, when the session is
+  created, and the originals are freed. The resident memory is twice the size of the file's
+  weights, and private also where the file was mapped;
+- 1.23 itself keeps the block of the fp32 copy in its arena, beside the packed copy of MatMul,
+  Gemm and similar operators: four times the size.
 
 Half precision makes the file smaller here, and the memory larger.
 
 ## What to do
 
-- `fp16-to-fp32`: store these weights in fp32, as external data: what is not packed then
-  stays mapped, and no cast is left.
+- `fp16-to-fp32`: store these weights in fp32, as external data: weights that are not packed stay
+  mapped, and no cast is left.
 - `save-prepacked` (since 1.21) on that model: the packed copies are mapped as well.
-- Integer weights (MatMulNBits, QLinearMatMul) are what makes a model smaller in memory on
-  a CPU.
+- Integer weights (MatMulNBits, QLinearMatMul) make a model smaller in memory on a CPU.
 
 ## Not reported
 
-Weights that only operators read that move values and take them as they are (Gather of an
-embedding); less than 1 MiB in all; bfloat16 weights, for whose products the provider has
-no kernel at all and inserts no cast. Where the model itself has a Cast, `folding-grows`
-reports what folding makes of it.
+- Weights that are read only by operators that move values in any type (Gather of an embedding).
+- Less than 1 MiB in all.
+- bfloat16 weights: the provider has no kernel for their products, and inserts no cast.
+- Casts in the model itself: `folding-grows` reports the results of folding them.
 """
 
 from collections.abc import Iterator

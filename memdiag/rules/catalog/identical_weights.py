@@ -41,7 +41,7 @@ from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import qualified_name
 from memdiag.rules.equal_weights import (
-    MIN_BYTES,
+    MIN_EQUAL_BYTES,
     WeightGroup,
     count_resident,
     count_stored,
@@ -92,10 +92,10 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each group with a large waste, and one for all other groups together."""
     groups = (group for group in mergeable_groups(ctx) if not is_in_branches(ctx, group))
     wastes = sorted((_waste(ctx, group) for group in groups), key=lambda waste: -waste.max_bytes)
-    small = [waste for waste in wastes if waste.max_bytes < MIN_BYTES]
+    small = [waste for waste in wastes if waste.max_bytes < MIN_EQUAL_BYTES]
     for waste in wastes[: len(wastes) - len(small)]:
         yield _finding(ctx, waste)
-    if sum(waste.max_bytes for waste in small) >= MIN_BYTES:
+    if sum(waste.max_bytes for waste in small) >= MIN_EQUAL_BYTES:
         yield _small_finding(ctx, small)
 
 

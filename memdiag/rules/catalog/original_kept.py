@@ -14,25 +14,22 @@ share one, and so do weights with the same content: these have one finding toget
 
 ## What to do
 
-- `overridable-weight`: list the weight as a graph input as well. It is then no constant
-  to the runtime, which neither packs nor folds it; nothing has to be given for it at run
-  time.
-- `separate-packed-weight`: where a Gather keeps a weight that products pack, let those read an
-  initializer of their own over the same bytes of external data. It is packed and freed, and of
-  the other one only gathered rows are ever read.
-- `disable-prepacking`: the session option `session.disable_prepacking`, for the whole
-  model.
-- `disable-nchwc`: leave the optimizer `NchwcTransformer` out, where a filter was
-  reordered.
+- `overridable-weight`: list the weight as a graph input as well. It is then no constant to the
+  runtime, which neither packs nor folds it; nothing has to be given for it at run time.
+- `separate-packed-weight`: where a Gather keeps a weight that products pack, let the products
+  read an initializer of their own over the same bytes of external data. This initializer is
+  packed and freed, and of the original only gathered rows are ever read.
+- `disable-prepacking`: the session option `session.disable_prepacking`, for the whole model.
+- `disable-nchwc`: leave the optimizer `NchwcTransformer` out, where a filter was reordered.
 
 Products with an unpacked weight take longer on some machines, mostly for inputs of many
 rows: measure both.
 
 ## Not reported
 
-A weight that all readers pack in one way, also on 1.22 and older, which keep the place of
-an embedded original in the arena (see `embedded-weights`). Weights that a subgraph owns,
-and fp16 weights, have rules of their own.
+A weight that all readers pack in one way, also on 1.22 and older, which keep the block of an
+embedded original in the arena (see `embedded-weights`). Weights that a subgraph owns, and fp16
+weights, have rules of their own.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -223,7 +220,7 @@ def _finding(
 ) -> Finding:
     weights = [packed.weight for packed in group]
     kinds = {buffer.kind for buffer in buffers}
-    # Results of folding are those of the rules on folding.
+    # Results of folding are reported by the rules on folding.
     loaded = [replace(packed.loaded, content_key=weights[0], results=()) for packed in group]
     return RULE.finding(
         ctx,

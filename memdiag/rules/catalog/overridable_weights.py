@@ -67,7 +67,7 @@ def _findings(ctx: AnalysisContext, weight: Weight) -> Iterator[Finding]:
         return
     nodes = node_names(ctx, changing)
     # The weight's own pages are private only where it is embedded.
-    saved = weight.nbytes if weight.storage != "external" else 0
+    saving_bytes = weight.nbytes if weight.storage != "external" else 0
     name = qualified_name(weight)
     yield RULE.finding(
         ctx,
@@ -77,10 +77,10 @@ def _findings(ctx: AnalysisContext, weight: Weight) -> Iterator[Finding]:
         + (_CRASH.format(ctx.runtime) if _crashes(ctx, weight, readers) else ""),
         weights=[name],
         nodes=nodes,
-        nbytes=saved,
+        nbytes=saving_bytes,
         phase="first_run",
         expected=[ExpectedCopies(weights=(name,), kind="original", count=1, bytes=weight.nbytes)]
-        if saved
+        if saving_bytes
         else [],
     )
 

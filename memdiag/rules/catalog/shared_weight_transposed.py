@@ -12,10 +12,11 @@ subgraph that has one: one copy a branch. MatMul then packs that copy once more.
 
 - up to 1.22: 2.5 GB and 1.5 GB; the transposed copy stays in the arena after it was packed;
 - 1.23: 2.5 GB and 1.0 GB; 1.24 to 1.28: 1.5 GB and 1.0 GB: it is freed, the packed copy stays;
-- 1.29 to 1.31.1: 1.5 GB and, where a subgraph has the Transpose, 1.5 GB, for there it is not freed.
+- 1.29 to 1.31.1: 1.5 GB and, where a subgraph has the Transpose, 1.5 GB: there the copy is not
+  freed.
 
-Before 1.29 it stays where a later branch has a constant of the same name, such as its own
-Transpose of the weight: the runtime counts by name what is left to pack.
+Before 1.29 the transposed copy stays where a later branch has a constant of the same name, such
+as its own Transpose of the weight: the runtime counts the constants left to pack by name.
 
 At the peak a copy of Transpose's input, made for the evaluation, and its output are both in memory.
 A weight in an external file takes one copy less: it stays mapped.
@@ -23,15 +24,14 @@ A weight in an external file takes one copy less: it stays mapped.
 ## What to do
 
 - `separate-packed-weight`: let the products read an initializer of their own over the same bytes
-  of external data. It is packed and freed, and of the other one only gathered rows are ever read:
-  one copy remains, and products take no longer.
+  of external data. This initializer is packed and freed, and of the original only gathered rows
+  are ever read: one copy remains, and products take no longer.
 - `product-by-rows`: multiply by the weight as it is stored, in the form that suits the number of
-  rows.
-  One copy remains, and a single row takes no longer; some sizes between do.
+  rows. One copy remains, and a single row takes no longer; some numbers of rows between do.
 - `overridable-weight`: list the weight among the graph's inputs as well (it need not be given).
   It is then no constant to the runtime: nothing folds or packs it, and one copy remains.
-- `gemm-transposed`, `fused-matmul-transposed`: replace Transpose and MatMul by Gemm or FusedMatMul
-  with `transB`, which read the weight as it is. The packed copy remains, unless
+- `gemm-transposed`, `fused-matmul-transposed`: replace Transpose and MatMul by Gemm or
+  FusedMatMul with `transB`, which read the weight as it is. The packed copy remains, unless
   `disable-prepacking` ends it, too. `transpose-small-side` transposes input and product instead.
 - `disable-constant-folding` with `disable-prepacking`: the same by session options alone; the
   Transpose then runs each time.

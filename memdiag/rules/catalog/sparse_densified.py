@@ -16,9 +16,9 @@ zeros small.
 
 ## Not reported
 
-Sparse weights of less than 1 MiB that would be saved: those that are packed from their
-dense form leave only values and indices behind. Those in functions, and those that no
-node reads.
+- Sparse weights that would save less than 1 MiB. A kernel that packs the dense form frees it, so
+  that only values and indices are left.
+- Sparse weights in functions, and sparse weights that no node reads.
 """
 
 from collections.abc import Iterator
@@ -53,13 +53,13 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         return
     stored = dict(_stored_sizes(ctx.model.graph))
     used = [weight for weight in weights if ctx.readers(weight)]
-    saved = 0
+    saving_bytes = 0
     for weight in used:
         if not ctx.session.is_freed(weight):
-            saved += weight.nbytes
+            saving_bytes += weight.nbytes
         if ctx.runtime >= SPARSE_KEPT_SINCE:
-            saved += stored.get((weight.graph, weight.name), 0)
-    if saved < _MIN_BYTES:
+            saving_bytes += stored.get((weight.graph, weight.name), 0)
+    if saving_bytes < _MIN_BYTES:
         return
     used.sort(key=lambda weight: -weight.nbytes)
     names = [qualified_name(weight) for weight in used]
@@ -69,7 +69,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         f"{is_or_are(len(used))} filled up to dense ones in private memory",
         detail="Dense external data of the same size would be mapped and shared.",
         weights=names,
-        nbytes=saved,
+        nbytes=saving_bytes,
         phase="parse",
     )
 

@@ -36,7 +36,7 @@ from memdiag.ort.session_constants import LoadedWeight
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
-from memdiag.rules.equal_weights import MIN_BYTES, direct_reader_names, is_listed_by_name
+from memdiag.rules.equal_weights import MIN_EQUAL_BYTES, direct_reader_names, is_listed_by_name
 from memdiag.rules.expected_copies import expected_copies
 from memdiag.rules.rule import Rule
 from memdiag.units import format_size
@@ -59,14 +59,14 @@ RULE = Rule(
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield a finding for each pair of matrices of which one is the transpose of the other."""
+    """Yield a finding for each pair of matrices where one is the transpose of the other."""
     if not ctx.reads_weights:
         return
     repeated = {weight for group in ctx.equal_weights for weight in group[1:]}
     candidates = [
         weight
         for weight in ctx.model.weights
-        if weight.nbytes >= MIN_BYTES
+        if weight.nbytes >= MIN_EQUAL_BYTES
         and weight.origin != "attribute"
         and ctx.graphs.scopes(weight)
         and weight not in repeated

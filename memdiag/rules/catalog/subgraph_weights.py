@@ -5,32 +5,32 @@ subgraphs instead of in the main graph.
 
 ## Why it costs
 
-The runtime makes a session state of its own for each subgraph, and copies the subgraph's
-embedded weights into it; the node that contains the subgraph keeps those it was parsed
-with. That stale copy stays in all versions of onnxruntime (1.20 to 1.31.1 measured), once
-for each node around the weight: twice in an If within a Loop. Since 1.29 the runtime's
-own copy is not freed either when all kernels have packed it: beside the packed copy there
-are two originals then. Before 1.29 that happens to weights whose name is that of a constant in a
-later branch, because the runtime counts by name what is left to pack. External weights leave
-no stale copy, but since 1.29 their mapped pages stay as well.
+The runtime makes a session state of its own for each subgraph, and copies the subgraph's embedded
+weights into it; the node that contains the subgraph keeps the parsed weights. This stale copy
+stays in all versions of onnxruntime (1.20 to 1.31.1 measured), once for each node around the
+weight: twice in an If within a Loop. Since 1.29 the runtime's own copy is not freed either when
+all kernels have packed it: beside the packed copy there are two originals then. Before 1.29 that
+happens to a weight if a later branch has a constant of the same name, because the runtime counts
+the weights left to pack by name. External weights leave no stale copy, but since 1.29 their
+mapped pages stay as well.
 
-Up to 1.22 the main graph's arena keeps the place of originals that were packed, so
-hoisting the weights of several branches gains less there: the bytes given count that in.
+Up to 1.22 the main graph's arena keeps the place of originals that were packed, so hoisting the
+weights of several branches saves less there. The bytes of the finding include this effect.
 
 ## What to do
 
-`hoist-subgraph-weights`: move the weights to the main graph. Subgraphs see outer names,
-so the nodes inside need no change; nothing stale is left, and packed originals are freed.
-`hoist-shallow-weights` does so with all but those that a body within a body reads, for there
-the runtime does not pack a weight of the main graph, and products may take longer.
+`hoist-subgraph-weights`: move the weights to the main graph. Subgraphs see outer names, so the
+nodes inside need no change; nothing stale is left, and packed originals are freed.
+`hoist-shallow-weights` moves all weights except for weights that a body within a body reads:
+there the runtime does not pack a weight of the main graph, and products may take longer.
 
 ## Not reported
 
-- Weights with the same content in several branches: `weight-in-branches` has
-  these, with all that they cost.
-- Nodes whose subgraphs waste less than 64 KiB, weights below 256 bytes, and tensors that
-  are attributes of other nodes.
-- Copies made by constant folding inside the subgraph: hoisting does not end these.
+- Weights with the same content in several branches: `weight-in-branches` reports these with their
+  whole cost.
+- Nodes whose subgraphs waste less than 64 KiB, weights below 256 bytes, and tensors that are
+  attributes of other nodes.
+- Copies made by constant folding inside the subgraph: hoisting does not avoid them.
 """
 
 from collections import defaultdict
@@ -45,7 +45,7 @@ from memdiag.ort.session_memory import subgraph_depth
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.equal_weights import (
-    MIN_BYTES,
+    MIN_EQUAL_BYTES,
     is_in_branches,
     is_listed_by_name,
     mergeable_groups,
@@ -57,7 +57,7 @@ from memdiag.units import format_size
 RULE = Rule(
     code="MD104",
     name="subgraph-weights",
-    summary="Weights owned by a subgraph, of which stale copies stay",
+    summary="Weights owned by a subgraph, whose stale copies stay in memory",
     remedies=("hoist-subgraph-weights", "hoist-shallow-weights"),
 )
 
@@ -84,7 +84,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         copies = sum(
             (loaded.stale_copies + loaded.is_kept) * loaded.weight.nbytes for loaded in costly
         )
-        if copies >= MIN_BYTES:
+        if copies >= MIN_EQUAL_BYTES:
             costly.sort(key=lambda loaded: -loaded.weight.nbytes)
             yield _finding(ctx, scope, node, costly)
 

@@ -48,7 +48,7 @@ _MIN_BYTES = 4 * MIB
 _MIN_TENSOR = 64 * KIB
 _INT, _FLOAT = 8, 4
 _STRING = 56
-"""A pointer, and a std::string in a block of malloc; long ones lie in another."""
+"""A pointer, and a std::string in a block of malloc; long ones are in another block."""
 
 _MAX_SHORT_STRING = 15
 """Characters of a string that C++ stores in the string itself."""

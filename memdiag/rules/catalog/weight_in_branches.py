@@ -38,7 +38,7 @@ from memdiag.ort.session_constants import LoadedWeight, merge_equal
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import qualified_name
 from memdiag.rules.equal_weights import (
-    MIN_BYTES,
+    MIN_EQUAL_BYTES,
     WeightGroup,
     count_resident,
     count_stored,
@@ -72,7 +72,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             count_resident(loaded for loaded in weights if loaded.is_read or loaded.is_kept)
         )
         nbytes = (stale + resident - is_needed) * size
-        if max(nbytes, (count_stored(group) - 1) * size) >= MIN_BYTES:
+        if max(nbytes, (count_stored(group) - 1) * size) >= MIN_EQUAL_BYTES:
             yield _finding(ctx, group, weights, nbytes)
 
 

@@ -1,28 +1,28 @@
-"""An If, Loop or Scan reads a weight under two names, of which Identity makes one.
+"""An If, Loop or Scan reads a weight under two names, one of which is the output of an Identity.
 
-Exporters write an Identity where one parameter has several names, as those that are tied do.
+Exporters write an Identity where one parameter has several names, for example tied parameters.
 
 ## Why it costs
 
-onnxruntime drops an Identity and lets its readers take the weight itself, in subgraphs too. But
-where a body of a node already reads the weight by one name, what reads it by the other in the
-same node's bodies is left alone (1.20 to 1.31.1), and the Identity is folded like any other node:
-into a copy of the weight.
+onnxruntime drops an Identity and lets its readers read the weight itself, also in subgraphs. It
+does not do so for nodes in the bodies of an If, Loop or Scan that already reads the weight under
+its other name (1.20 to 1.31.1). The Identity is then folded like any other node: into a copy of
+the weight.
 
-The copy stays if a reader takes it as it is, as Gather does, while one takes the weight so, too.
-If kernels pack both, one packed copy is shared since 1.21; up to 1.22 the place of the folded one
-stays in the arena nonetheless. The peak is higher by the copy, and up to 1.23, where folding copies
-what it reads, by two.
+The copy stays in memory if one reader uses the copy unpacked (as Gather does) and another reader
+uses the weight unpacked. If kernels pack both, they share one packed copy since 1.21; up to 1.22
+the block of the folded copy stays in the arena nonetheless. The peak is higher by one copy, and
+up to 1.23 by two copies, because folding copies its inputs.
 
 ## What to do
 
-`remove-identities`: let the readers take the weight under its own name. Every value stays as it is.
+`remove-identities`: let the readers read the weight under its own name. Every value stays equal.
 
 ## Not reported
 
 - An Identity of a weight in any other place: it is dropped, and costs nothing.
-- One whose output is an output of its graph, or that is in a function; weights that a caller may
-  override, which are not folded.
+- An Identity whose output is an output of its graph, or an Identity in a function.
+- Weights that a caller may override, which are not folded.
 - Copies below 64 KiB.
 """
 

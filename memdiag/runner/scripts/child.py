@@ -5,7 +5,7 @@ write one line of JSON, an event, to standard error, where the runtime's log lin
 inside session creation, and then wait for a line on standard input. Each event starts with the
 secret of the job, which no name in a model can contain.
 
-The events in order, with waiting unless said otherwise: `versions` (without waiting), `ready`
+The events in order, with waiting unless stated otherwise: `versions` (without waiting), `ready`
 (runtime imported, inputs read), `created` (the session), and unless the job has no runs
 `first_run`, a `run` for each later run, and `steady`; if the job has `release`, `release` (before
 the session is deleted) and `released`; then `trimmed` and `end`. An exception is an `error` event
@@ -40,7 +40,7 @@ SEVERITY_WARNING = 2
 SEVERITY_FATAL = 4
 EVENT_MARK = b"\x1ememdiag "
 MAX_EVENT_BYTES = 4096  # PIPE_BUF of Linux: a write up to this size is atomic
-MAX_MESSAGE = 2000
+MAX_ERROR_MESSAGE = 2000
 NOT_IN_NUMPY = re.compile(r"tensor\((bfloat16|float[468]\w+|u?int[24])\)")
 SHARED: list[Any] = []  # keeps values alive that sessions use without a reference
 
@@ -105,7 +105,7 @@ def convert(current: Any, text: str, name: str) -> Any:
     if isinstance(current, bool):
         words = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
         if text.lower() not in words:
-            raise ValueError(f"session option {name} takes true or false, not {text!r}")
+            raise ValueError(f"session option {name} must be true or false, not {text!r}")
         return words[text.lower()]
     if isinstance(current, int):
         return int(text)
@@ -334,7 +334,7 @@ def main() -> None:
         channel.step("end")
     except Exception as error:
         channel.step(
-            "error", stage=stage, kind=type(error).__name__, message=str(error)[:MAX_MESSAGE]
+            "error", stage=stage, kind=type(error).__name__, message=str(error)[:MAX_ERROR_MESSAGE]
         )
         os._exit(1)
     # Tearing the session down would only take time: the kernel frees it all.

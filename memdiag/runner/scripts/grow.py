@@ -170,7 +170,10 @@ def main() -> None:
                 channel.send("trimmed", possible=child.trim())
     except Exception as error:
         channel.send(
-            "error", stage=stage, kind=type(error).__name__, message=str(error)[: child.MAX_MESSAGE]
+            "error",
+            stage=stage,
+            kind=type(error).__name__,
+            message=str(error)[: child.MAX_ERROR_MESSAGE],
         )
     os._exit(0)
 

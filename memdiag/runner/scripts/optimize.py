@@ -70,7 +70,7 @@ def main() -> None:
         )
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
-        channel.send("error", message=message[: child.MAX_MESSAGE])
+        channel.send("error", message=message[: child.MAX_ERROR_MESSAGE])
     os._exit(0)
 
 

@@ -28,7 +28,7 @@ else:
     import unlogged_session
 
 
-class InputSet:
+class ChangingInputs:
     """A set of inputs whose contents change before each run.
 
     Args:
@@ -123,7 +123,7 @@ def main() -> None:
         session = unlogged_session.create_session(onnxruntime, numpy, job)
         run = child.runner(onnxruntime, session)
         each_run = child.run_options(onnxruntime, job)
-        sets = [InputSet(onnxruntime, numpy, entries) for entries in job["feed_sets"]]
+        sets = [ChangingInputs(onnxruntime, numpy, entries) for entries in job["feed_sets"]]
         # Not in the event itself, which must fit one atomic write to a pipe.
         with open(job["signature"], "w", encoding="utf-8") as file:
             json.dump(signature(session), file)
@@ -151,7 +151,7 @@ def main() -> None:
                     json.dump(paths, file)
                 channel.send("saved")
     except Exception as error:
-        channel.send("error", message=str(error)[: child.MAX_MESSAGE])
+        channel.send("error", message=str(error)[: child.MAX_ERROR_MESSAGE])
     os._exit(0)
 
 

@@ -31,11 +31,11 @@ def main() -> None:
             try:
                 run(None, child.load_inputs(onnxruntime, numpy, entries))
             except Exception as error:
-                channel.step("tried", index=index, message=str(error)[: child.MAX_MESSAGE])
+                channel.step("tried", index=index, message=str(error)[: child.MAX_ERROR_MESSAGE])
             else:
                 channel.step("tried", index=index, message=None)
     except Exception as error:
-        channel.step("error", message=str(error)[: child.MAX_MESSAGE])
+        channel.step("error", message=str(error)[: child.MAX_ERROR_MESSAGE])
     os._exit(0)
 
 

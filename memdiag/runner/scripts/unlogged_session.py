@@ -12,7 +12,7 @@ else:
 
 
 def create_session(onnxruntime: Any, numpy: Any, job: dict[str, Any]) -> Any:
-    """Return the session that the job asks for."""
+    """Return a session of the job without reading its log."""
     onnxruntime.set_default_logger_severity(child.SEVERITY_FATAL)
     options = child.session_options(onnxruntime, job)
     options.log_severity_level = child.SEVERITY_FATAL

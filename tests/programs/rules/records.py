@@ -7,17 +7,14 @@ import msgspec
 
 from memdiag.programs.rules import detectors
 from memdiag.records.attribution import (
-    ATTRIBUTION_SCHEMA,
-    Arena,
-    Attribution,
+    ArenaUsage,
     Backing,
     Copy,
     Owner,
     OwnerKind,
-    ScanTiming,
     SearchedModel,
 )
-from memdiag.records.profile import Environment, Memory, Phase, PhaseName, Samples
+from memdiag.records.profile import Memory, Phase, PhaseName, Samples
 from memdiag.records.run import (
     RUN_SCHEMA,
     InputShapes,
@@ -30,8 +27,10 @@ from memdiag.records.run import (
     SessionModel,
     TreeSamples,
 )
+from tests.program_records import attribution, environment
 
 MIB = 1 << 20
+
 WEIGHTS = 50 * MIB
 PID = 10
 
@@ -185,17 +184,19 @@ def xray(
         ("allocator_retained", "freed blocks that malloc keeps", retained),
         ("python", "objects", 200 * MIB - slack - retained),
     )
+    arena = ArenaUsage(
+        session=None,
+        used_bytes=0,
+        slack_bytes=slack if reserved is None else reserved,
+        resident_slack_bytes=slack,
+    )
     return ProcessXray(
         pid=pid,
         t_s=t_s,
         reason="end",
-        attribution=Attribution(
-            schema=ATTRIBUTION_SCHEMA,
-            pid=pid,
-            resident_bytes=200 * MIB,
-            baseline_bytes=None,
-            named_share=1.0,
-            owners=tuple(
+        attribution=attribution(
+            pid,
+            [
                 Owner(
                     kind=kind,
                     name=name,
@@ -203,25 +204,10 @@ def xray(
                     private_bytes=None if shared is None else max(0, size - shared),
                 )
                 for kind, name, size in owned
-            ),
+            ],
+            [arena] * arenas,
             copies=copies,
-            indistinct=(),
-            verification="full",
-            partial=False,
-            notes=(),
-            timing=ScanTiming(
-                total_s=0.1, scan_s=0.1, verify_s=0.0, scanned_bytes=1, verified_bytes=1
-            ),
             models=(SearchedModel(name="m.onnx", weight_bytes=WEIGHTS),),
-            arenas=(
-                Arena(
-                    session=None,
-                    used_bytes=0,
-                    slack_bytes=slack if reserved is None else reserved,
-                    resident_slack_bytes=slack,
-                ),
-            )
-            * arenas,
         ),
     )
 
@@ -234,15 +220,7 @@ def program(*sessions: ProgramSession, **changes: Any) -> ProgramRun:
         "command": ("python", "app.py"),
         "duration_s": 100.0,
         "exit_code": 0,
-        "environment": Environment(
-            memdiag="0.1.0",
-            onnxruntime="1.32.0",
-            python="3.11.7",
-            platform="Linux",
-            cpu="cpu",
-            cpu_count=16,
-            memory_bytes=64 << 30,
-        ),
+        "environment": environment(),
         "peak_rss_bytes": 200 * MIB,
         "peak_s": 50.0,
         "peak_pss_bytes": None,

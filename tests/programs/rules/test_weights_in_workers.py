@@ -30,7 +30,7 @@ def test_all_copies_but_one_could_be_shared() -> None:
     assert found.sessions == (1, 2, 3)
     assert found.bytes == 2 * WEIGHTS
     assert "m.onnx is loaded by 3 processes at the same time (processes 1, 2, 3)" in found.message
-    assert "Together they hold 150 MiB of weights." in found.message
+    assert "The copies take 150 MiB." in found.message
     assert "memdiag explain weights-in-workers" in found.remedy
 
 

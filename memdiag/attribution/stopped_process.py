@@ -9,17 +9,17 @@ from memdiag.errors import XrayError
 
 
 @contextmanager
-def paused(pid: int) -> Iterator[None]:
+def stopped(pid: int) -> Iterator[None]:
     """Stop process `pid` for the duration of the block (SIGSTOP).
 
     Raises:
-        XrayError: it cannot be stopped.
+        XrayError: the process cannot be stopped.
     """
     try:
         os.kill(pid, signal.SIGSTOP)
     except OSError as error:
         raise XrayError(
-            f"process {pid}: it cannot be stopped ({error.strerror}); leave --pause out."
+            f"process {pid}: cannot be stopped ({error.strerror}). Leave --pause out."
         ) from error
     try:
         yield

@@ -13,7 +13,7 @@ import msgspec
 
 from memdiag.errors import MemdiagError
 from memdiag.programs.end_requests import END, END_WITH_REPORTS
-from memdiag.programs.open_files import most_open_files
+from memdiag.programs.open_files import max_open_files
 from memdiag.programs.part import PartSession, RecordingPart
 from memdiag.programs.process_tree import process_info
 from memdiag.programs.recorder import Recorder
@@ -69,7 +69,7 @@ def main() -> None:
             os.write(sys.stdout.fileno(), f"{recorder.address} {origin_s!r}\n".encode())
         except BrokenPipeError:  # the process was killed
             return
-        with most_open_files():
+        with max_open_files():
             recorder.run(int(pid), parts.input_ended, on_step)
         command = info.command if info else ()
         from memdiag.programs.assemble import assemble_run

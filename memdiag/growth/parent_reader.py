@@ -17,12 +17,13 @@ from memdiag.growth.growing_blocks import grown_blocks, recognised_contents
 from memdiag.growth.growing_sizes import growing_heap, min_growth_of_program
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.moment import MemoryMoment, read_moment
-from memdiag.growth.verdict import Observation, kept_values
+from memdiag.growth.observation import Observation
+from memdiag.growth.verdict import kept_values
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
 from memdiag.records.growth import Growth
 
-CALLING_THREADS = 2
+FUNCTION_THREADS = 2
 """Threads that may have a cache of freed blocks: the one that calls, and one more."""
 
 
@@ -83,10 +84,10 @@ def main() -> None:
 def _growth(
     memory: list[MemoryMoment], contents: Mapping[int, str], request: ReadingRequest, subject: str
 ) -> Growth:
-    """Return the growth by moments after the first call, after the warm-up, and until the end."""
+    """Return the record of growth from the moments in `memory`."""
     before, after = memory[1], memory[-1]
-    least = min_growth_of_program(CALLING_THREADS, after.moment.run - before.moment.run)
-    heap = growing_heap(memory, 1, "run", least)
+    min_growth = min_growth_of_program(FUNCTION_THREADS, after.moment.run - before.moment.run)
+    heap = growing_heap(memory, 1, "run", min_growth)
     blocks = grown_blocks(before, after, sizes=heap.sizes, contents=contents)
     observation = Observation(
         moments=tuple(each.moment for each in memory),

@@ -1,0 +1,102 @@
+"""The figures of a process from which the verdict on its growth follows, and their owners."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+
+from memdiag.growth.steady_growth import MIN_MOMENTS
+from memdiag.records.growth import (
+    GrowingBlocks,
+    GrowingOwner,
+    Moment,
+    RunSample,
+    Unit,
+    kinds_of,
+)
+from memdiag.units import KIB, MIB
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerInUse:
+    """An owner whose memory is in use, and how much growth of it is certain.
+
+    Attributes:
+        owner: the owner.
+        bytes_of: its bytes at a moment; None if they could not be read.
+        min_bytes: the smallest growth after the warm-up that is not noise. Owners that are known by
+            resident pages only need more.
+    """
+
+    owner: GrowingOwner
+    bytes_of: Callable[[Moment], int | None]
+    min_bytes: int
+
+
+def resident_bytes_of(owner: GrowingOwner) -> Callable[[Moment], int | None]:
+    """Return the function that returns the resident bytes of `owner` at a moment."""
+    kinds = kinds_of(owner)
+    return lambda moment: moment.bytes_of(*kinds) if moment.owners else None
+
+
+IN_USE = (
+    OwnerInUse("arena", lambda moment: moment.arena_used_bytes, KIB),
+    OwnerInUse("heap", lambda moment: moment.heap_bytes, KIB),
+    OwnerInUse("python", resident_bytes_of("python"), 512 * KIB),
+    OwnerInUse("files", lambda moment: moment.mapped_bytes, MIB),
+    OwnerInUse("other", resident_bytes_of("other"), MIB),
+)
+"""The owners whose steady growth is a leak or kept values. Blocks of malloc are counted to the
+byte; Python's heap and private mappings by resident pages; files and shared memory by the size of
+their mappings, because reading on in a mapped file makes more pages resident, too."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """Figures of a process from which the verdict follows.
+
+    Attributes:
+        moments: after the first run, after the warm-up, and then evenly spread until the end.
+        unit: the unit that growth is counted by.
+        warm_up: the first moment after the warm-up, an index of `moments`.
+        samples: counters after each run.
+        new_largest: the numbers of the runs that had an input larger than all before.
+        blocks: sizes of blocks of malloc that grew.
+        growing_heap_bytes: at each moment the bytes of blocks of malloc of the sizes whose number
+            grows steadily (`memdiag.growth.growing_sizes`), by which the heap is judged; None to
+            judge it by all blocks in use.
+        caller_keeps_nothing: whether the caller is memdiag, which keeps no outputs.
+        kept_values: the values of most earlier runs that are alive in the program, or copies of
+            them; empty for none.
+    """
+
+    moments: tuple[Moment, ...]
+    unit: Unit
+    warm_up: int
+    samples: tuple[RunSample, ...] = ()
+    new_largest: frozenset[int] = frozenset()
+    blocks: tuple[GrowingBlocks, ...] = ()
+    growing_heap_bytes: tuple[int | None, ...] | None = None
+    caller_keeps_nothing: bool
+    kept_values: str = ""
+
+    def with_heap(self) -> "Observation":
+        """Return the observation without moments whose heap was not read, if enough remain."""
+        known = [moment.heap_bytes is not None for moment in self.moments]
+        if all(known) or sum(known[self.warm_up :]) < MIN_MOMENTS:
+            return self
+        growing = self.growing_heap_bytes
+        return replace(
+            self,
+            moments=tuple(compress(self.moments, known)),
+            warm_up=sum(known[: self.warm_up]),
+            growing_heap_bytes=None if growing is None else tuple(compress(growing, known)),
+        )
+
+    @property
+    def moments_after_warm_up(self) -> tuple[Moment, ...]:
+        """The moments from the end of the warm-up on, by which growth is judged."""
+        return self.moments[self.warm_up :]
+
+    def positions(self, moments: Sequence[Moment]) -> list[float]:
+        """Return the runs, or the seconds, at which `moments` were."""
+        return [moment.position(self.unit) for moment in moments]

@@ -1,0 +1,106 @@
+"""Uses of sessions that one rule reports and another one therefore leaves out."""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from statistics import median
+from typing import NamedTuple
+
+from memdiag.programs.session_facts import created_sessions, grouped, slack_bytes
+from memdiag.records.run import InputShapes, ProgramRun, ProgramSession, RunPeak
+from memdiag.units import MIB
+
+_MIN_SESSIONS = 5
+_MAX_RUNS = 10
+_MIN_REPLACED_SHARE = 0.5
+
+_MIN_SLACK_BYTES = 64 * MIB
+_MAX_RARE_SHARE = 0.05
+_MIN_RATIO = 2
+
+_Shapes = dict[str, tuple[int, ...]]
+
+
+def sessions_per_call(run: ProgramRun) -> Iterator[list[ProgramSession]]:
+    """Yield the sessions of each line that creates a session for each call, in creation order."""
+    for sessions in grouped(
+        created_sessions(run), lambda each: (each.pid, each.model_key, each.created_at)
+    ):
+        if (
+            len(sessions) >= _MIN_SESSIONS
+            and median(session.run_count for session in sessions) <= _MAX_RUNS
+            and _replaced_share(sessions) >= _MIN_REPLACED_SHARE
+        ):
+            yield sessions
+
+
+def _replaced_share(sessions: Sequence[ProgramSession]) -> float:
+    """Return the share of the sessions that had their last run before the last was created."""
+    *earlier, last = sessions
+    replaced = sum(
+        session.last_run_s is not None and session.last_run_s <= last.created_s
+        for session in earlier
+    )
+    return replaced / len(earlier)
+
+
+class RareLargeInput(NamedTuple):
+    """A rare run with a large input, which enlarged the arena of its session most.
+
+    Attributes:
+        session: the session.
+        shapes: the shapes of the large input.
+        slack_bytes: the resident bytes of the arena that are free.
+        runs: the number of runs of the session with known shapes.
+        large_runs: the number of these runs with such large inputs.
+        ratio: the elements of the large input, divided by the most elements of 95 % of the runs.
+    """
+
+    session: ProgramSession
+    shapes: _Shapes
+    slack_bytes: int
+    runs: int
+    large_runs: int
+    ratio: float
+
+
+def rare_large_inputs(run: ProgramRun) -> Iterator[RareLargeInput]:
+    """Yield the rare large input of each session whose arena is as large as this input made it."""
+    for session in created_sessions(run):
+        slack = slack_bytes(session)
+        peak = _largest_step(run, session)
+        if slack is None or slack < _MIN_SLACK_BYTES or peak is None or not peak.shapes:
+            continue
+        known = [each for each in session.shapes if each.shapes]
+        runs = sum(each.runs for each in known)
+        usual = _usual_elements(known, runs)
+        large_runs = sum(each.runs for each in known if _elements(each) >= _MIN_RATIO * usual)
+        ratio = _element_count(peak.shapes) / max(usual, 1)
+        if ratio >= _MIN_RATIO and large_runs <= _MAX_RARE_SHARE * runs:
+            yield RareLargeInput(session, peak.shapes, slack, runs, large_runs, ratio)
+
+
+def _largest_step(run: ProgramRun, session: ProgramSession) -> RunPeak | None:
+    """Return the run of `session` that raised the high-water mark most; None without such runs."""
+    peaks = [peak for peak in run.peaks if peak.session == session.number]
+    start = max((phase.peak_rss_bytes for phase in session.phases), default=0)
+    before = [start, *(peak.peak_rss_bytes for peak in peaks)]
+    steps = [peak.peak_rss_bytes - mark for peak, mark in zip(peaks, before, strict=False)]
+    return peaks[steps.index(max(steps))] if peaks else None
+
+
+def _usual_elements(shapes: Sequence[InputShapes], runs: int) -> int:
+    """Return the smallest number of elements that nearly all runs do not exceed."""
+    covered = 0
+    for each in sorted(shapes, key=_elements):
+        covered += each.runs
+        if covered >= (1 - _MAX_RARE_SHARE) * runs:
+            return _elements(each)
+    return 0
+
+
+def _elements(shapes: InputShapes) -> int:
+    return _element_count(shapes.shapes or {})
+
+
+def _element_count(shapes: _Shapes) -> int:
+    return sum(prod(shape) for shape in shapes.values())
