@@ -11,6 +11,7 @@ from memdiag.api import leak as leak_api
 from memdiag.api import leak_program as program_api
 from memdiag.cli.app import command_module, command_parser, parse, parse_command_line
 from memdiag.cli.commands import leak as command
+from memdiag.cli.output import print_wait
 from memdiag.errors import UsageError
 from memdiag.growth.model_observation import GrowthProgress
 from memdiag.records.growth import Growth
@@ -119,7 +120,7 @@ def test_words_after_two_dashes_are_a_program(
     fake: FakeApi, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--every", "1s", "--out", "o", "--", "./app", "--runs", "--", "x") == 0
-    settings = {"duration_s": None, "runs": None, "period_s": 1.0}
+    settings = {"duration_s": None, "runs": None, "period_s": 1.0, "on_wait": print_wait}
     assert fake.calls == [("program", ["./app", "--runs", "--", "x"], settings)]
     printed = capsys.readouterr()
     # Standard output is the program's.
@@ -129,7 +130,7 @@ def test_words_after_two_dashes_are_a_program(
 
 def test_a_program_is_observed_for_a_time_or_a_number_of_runs(fake: FakeApi, run: Run) -> None:
     assert run("--for", "40s", "--runs", "100", "--", "server") == 0
-    settings = {"duration_s": 40.0, "runs": 100, "period_s": None}
+    settings = {"duration_s": 40.0, "runs": 100, "period_s": None, "on_wait": print_wait}
     assert fake.calls == [("program", ["server"], settings)]
 
 

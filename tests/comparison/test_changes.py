@@ -90,7 +90,7 @@ def test_a_peak_of_a_phase_is_told() -> None:
         phases=(phase("parse", 800, 500), phase("constant_fold", 700, 0)),
     )
     peak = next(one for one in between(column("a"), column("b", after)) if one.metric == "peak")
-    assert peak.why == "the peak of b is in parse, that of a in constant_fold"
+    assert peak.why == "the peak of b is in parse, the peak of a in constant_fold"
 
 
 def test_other_owners_are_named_where_no_copy_is() -> None:
