@@ -92,7 +92,9 @@ def check(
     check_dims(dims)
     selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
     with _without_cycle_collection(), open_model(path) as opened:
-        found, _ = find_waste(opened, _runtime(for_onnxruntime), selection, dims=dims)
+        found, _ = find_waste(
+            analysis_context(opened, _runtime(for_onnxruntime), dims=dims), selection
+        )
         opened.release()  # an error where the file became shorter
         return Findings(found)
 
@@ -121,7 +123,7 @@ def check_models(
             on_model(path)
         try:
             with _without_cycle_collection(), open_model(path) as opened:
-                found, notes = find_waste(opened, runtime, selection, dims=dims)
+                found, notes = find_waste(analysis_context(opened, runtime, dims=dims), selection)
                 opened.release()  # an error where the file became shorter
                 checked.append(_checked_model(opened, notes))
         except ModelError as error:
@@ -144,15 +146,14 @@ def wastes_memory(check: Check) -> bool:
     return any(finding.rule not in spared for finding in check.findings)
 
 
-def find_waste(
+def analysis_context(
     model: ModelFile,
     runtime: Runtime,
-    selection: Selection,
     *,
     dims: Mapping[str, int] | None = None,
     max_read_bytes: int | None = None,
-) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Return the findings in an open model, the costliest first, and notes.
+) -> AnalysisContext:
+    """Return an open model under `runtime`, for `find_waste`.
 
     If the files of the model have more than `max_read_bytes` on disk, no weight is read.
     """
@@ -167,6 +168,14 @@ def find_waste(
             f"the {format_size(stored)} of weights were not compared with each other or searched"
             " for denormals, as the run did not complete; memdiag check does so"
         )
+    return ctx
+
+
+def find_waste(
+    ctx: AnalysisContext, selection: Selection
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """Return the findings in an open model, the costliest first, and notes."""
+    model = ctx.model
     findings: list[Finding] = []
     for detector in selection.chosen:
         try:

@@ -12,6 +12,7 @@ from memdiag.api.arguments import OnProgress, check_choice, check_names, ignore_
 from memdiag.api.estimating.calibration import UNCHANGED, calibrate, corrected
 from memdiag.api.estimating.fit import FitSearch, PeakAt
 from memdiag.api.estimating.formula import fit_formula
+from memdiag.api.estimating.options import FOLDING, estimate_options, not_considered
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
 from memdiag.api.profile_config import check_session_options
 from memdiag.defaults import DEFAULT_RUNS
@@ -24,7 +25,7 @@ from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.paths import path_text
 from memdiag.records.estimate import Calibration, Estimate, EstimatedPoint, Fit
-from memdiag.units import counted, format_size, plural, some_of
+from memdiag.units import counted, format_size, plural
 
 MEASURED_RUNS = 3
 """Runs after the first one, where a point is measured."""
@@ -32,14 +33,6 @@ MEASURED_RUNS = 3
 MAX_ERROR = 0.03
 """A formula with a larger error, as a share of the largest peak, gets a note."""
 
-_FOLDING = "ConstantFolding"
-_WORDS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
-_ESTIMATED_OPTIONS = (
-    "session.disable_prepacking",
-    "enable_cpu_mem_arena",
-    "enable_mem_pattern",
-    "graph_optimization_level",
-)
 _REMEDIES: dict[str, dict[str, Any]] = {
     "enable_mem_pattern=0": {"has_pattern": False},
     "session.disable_prepacking=1": {"prepacks": False},
@@ -98,14 +91,14 @@ def estimate(
         raise UsageError(
             f"dims must be sizes by name, not {dims!r}. Pass a dictionary: dims={{'batch': 3}}."
         )
-    check_names("disabled_optimizers", disabled_optimizers, _FOLDING)
+    check_names("disabled_optimizers", disabled_optimizers, FOLDING)
     check_choice("load_from", load_from, ("path", "bytes"))
     if runs < 0:
         raise UsageError("--runs must be 0 or greater.")
     if fit_bytes is not None and fit_bytes <= 0:
         raise UsageError("--fit must be greater than 0.")
     given = check_session_options(session_options or {}, optimization_level)
-    options = replace(_estimate_options(given, disabled_optimizers), load_from=load_from, runs=runs)
+    options = estimate_options(given, disabled_optimizers, load_from=load_from, runs=runs)
     runtime = Runtime.parse(for_onnxruntime) if for_onnxruntime else Runtime.installed()
     if measure and runtime != Runtime.installed():
         raise UsageError(
@@ -170,34 +163,6 @@ def estimate(
         )
 
 
-def _estimate_options(
-    given: Mapping[str, str], disabled_optimizers: Sequence[str]
-) -> EstimateOptions:
-    """Return the part of the session's configuration that the estimate considers.
-
-    Raises:
-        UsageError: a value is neither true nor false.
-    """
-    level = given.get("graph_optimization_level", "all").lower()
-    level = level.removeprefix("ort_").removeprefix("enable_")
-    return EstimateOptions(
-        prepacks=not _is_on(given, "session.disable_prepacking", default=False),
-        folds=_FOLDING not in disabled_optimizers,
-        level=level,  # type: ignore[arg-type] # checked by check_session_options
-        has_arena=_is_on(given, "enable_cpu_mem_arena", default=True),
-        has_pattern=_is_on(given, "enable_mem_pattern", default=True),
-    )
-
-
-def _is_on(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = given.get(name)
-    if text is None:
-        return default
-    if text.lower() not in _WORDS:
-        raise UsageError(f"session option {name} takes true or false, not {text!r}.")
-    return _WORDS[text.lower()]
-
-
 def _notes(
     ctx: AnalysisContext,
     first: EstimatedPoint,
@@ -208,14 +173,7 @@ def _notes(
     newer_release = newer_release_note(ctx.runtime)
     if newer_release:
         notes.append(newer_release)
-    others = [name for name in given if name not in _ESTIMATED_OPTIONS]
-    others += [name for name in disabled_optimizers if name != _FOLDING]
-    if others:
-        is_one = len(others) == 1
-        notes.append(
-            f"{some_of(others)} {'is' if is_one else 'are'} not considered: the estimate is the"
-            f" same without {'it' if is_one else 'them'}"
-        )
+    notes += not_considered(given, disabled_optimizers)
     notes += ctx.notes
     unknown = ctx.activations(first.dims).unknown
     if unknown:

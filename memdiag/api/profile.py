@@ -9,7 +9,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from memdiag.api.arguments import model_path
-from memdiag.api.check import DEFAULT_MIN_BYTES, Selection, find_waste
+from memdiag.api.check import DEFAULT_MIN_BYTES, Selection, analysis_context, find_waste
+from memdiag.api.estimating.profiled import with_estimate
 from memdiag.api.inputs import (
     ArrayOrFile,
     ChosenInputs,
@@ -333,21 +334,23 @@ def _with_reason(found: ChosenInputs, usual: ChosenInputs, message: str) -> Chos
 def _with_findings(
     profile: Profile, file: ModelFile, selection: Selection, dims: Mapping[str, int]
 ) -> Profile:
-    """Return `profile` with the findings of the rules, matched with the measurement."""
+    """Return `profile` with its estimate and the findings of the rules, matched with the
+    measurement."""
     version = profile.environment.onnxruntime
     if version is None:
         return profile
     if profile.inputs:
         dims = _run_sizes(file, profile.inputs)
     completed = profile.outcome.status == "completed"
-    found, notes = find_waste(
+    ctx = analysis_context(
         file,
         Runtime.parse(version),
-        selection,
         dims=dims,
         # onnxruntime and the X-ray have read all weights by then.
         max_read_bytes=None if completed else MAX_READ_BYTES,
     )
+    found, notes = find_waste(ctx, selection)
+    profile = with_estimate(profile, ctx)
     found = tuple(match_profile(finding, profile) for finding in found)
     if found and completed:
         # Late: rewriting needs onnx_ir, which takes long to import.

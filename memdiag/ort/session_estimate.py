@@ -57,7 +57,8 @@ class EstimateOptions:
         has_arena: ``enable_cpu_mem_arena``.
         has_pattern: ``enable_mem_pattern``.
         load_from: from the file's path, or from its bytes.
-        runs: how often the session runs after the first time, with other contents each time.
+        runs: how often the session runs after the first time, with other contents each time; None
+            if it is only created.
     """
 
     prepacks: bool = True
@@ -66,7 +67,7 @@ class EstimateOptions:
     has_arena: bool = True
     has_pattern: bool = True
     load_from: Literal["path", "bytes"] = "path"
-    runs: int = DEFAULT_RUNS
+    runs: int | None = DEFAULT_RUNS
 
 
 class SessionEstimate:
@@ -84,6 +85,8 @@ class SessionEstimate:
         """Return the estimate at `sizes` of the free dimensions, by name."""
         ctx, options = self._ctx, self._options
         timeline = self._load()
+        if options.runs is None:
+            return self._point(sizes, timeline)
         shapes = ctx.shapes_at(sizes)
         activations, requests = ctx.run(sizes)
         loading = self._loading
@@ -106,7 +109,7 @@ class SessionEstimate:
         timeline.now["mapped weights"] += sum(more.values()) - sum(reads.values())
         timeline.note("steady", {} if options.has_arena else run, at_peak)
         timeline.note("steady")
-        return self._point(sizes, timeline, activations, shapes)
+        return self._point(sizes, timeline, self._live_tensors(activations, shapes))
 
     @cached_property
     def _loading(self) -> Loading:
@@ -163,8 +166,7 @@ class SessionEstimate:
         self,
         sizes: Mapping[str, int],
         timeline: Timeline,
-        activations: ActivationPeak,
-        shapes: Shapes,
+        live: Sequence[LiveTensor] = (),
     ) -> EstimatedPoint:
         nodes = self._ctx.model.node_count
         phases = []
@@ -196,7 +198,7 @@ class SessionEstimate:
             high_bytes=peak + max(LEAST_MARGIN, round(HIGH * peak)),
             upper_bytes=peak + max(LEAST_MARGIN, round(UPPER * peak)),
             phases=tuple(phases),
-            live=tuple(self._live_tensors(activations, shapes)),
+            live=tuple(live),
         )
 
     def _live_tensors(self, activations: ActivationPeak, shapes: Shapes) -> list[LiveTensor]:

@@ -8,6 +8,10 @@ from memdiag.records.phases import PhaseName
 
 ESTIMATE_SCHEMA: Final = "memdiag.estimate/1"
 
+PINNING: Final = "MALLOC_MMAP_THRESHOLD_"
+"""The environment variable with which glibc's malloc returns large blocks as soon as they are
+freed. Estimates are for such a malloc."""
+
 TermName = Literal[
     "runtime",
     "graph",
@@ -128,6 +132,10 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
     def peak(self) -> EstimatedPhase:
         """The phase that has the peak."""
         return next(phase for phase in self.phases if phase.name == self.peak_phase)
+
+    def phase(self, name: PhaseName) -> EstimatedPhase | None:
+        """Return the phase called `name`; None if it is not estimated."""
+        return next((phase for phase in self.phases if phase.name == name), None)
 
 
 class Fit(Record, frozen=True, kw_only=True):

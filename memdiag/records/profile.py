@@ -8,6 +8,7 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.budget import Judgement
 from memdiag.records.dimension import Dimension
+from memdiag.records.estimate import EstimatedPoint
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Fix
 from memdiag.records.phases import PHASES as PHASES
@@ -294,6 +295,8 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         fix, tuning: a fix and a tuning of the model that were joined to the profile.
         dimensions: the free dimensions of the inputs, with the sizes of this run.
         release: the memory that stays after the session was deleted, if that was requested.
+        estimate: the memory that was predicted from the file for this session, above the process
+            before it; None for other providers than the CPU's, and if the estimate failed.
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -325,6 +328,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     tuning: Tuning | None = None
     dimensions: tuple[Dimension, ...] = ()
     release: Release | None = None
+    estimate: EstimatedPoint | None = None
 
     @property
     def end(self) -> Memory:
@@ -341,3 +345,8 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase called `name`; None if it was not reached, or not logged separately."""
         return next((phase for phase in self.phases if phase.name == name), None)
+
+    def estimated_peak_bytes(self, name: PhaseName) -> int | None:
+        """Return the predicted peak of a phase for the whole process; None if there is none."""
+        found = self.estimate.phase(name) if self.estimate is not None else None
+        return None if found is None else self.baseline_rss_bytes + found.peak_bytes

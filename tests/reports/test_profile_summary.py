@@ -6,7 +6,7 @@ from rich.console import Console
 
 from memdiag.records.profile import Input, Profile
 from memdiag.reports.profile import REPORT
-from tests.reports import fix_records, profiles, tied_xray
+from tests.reports import estimates, fix_records, profiles, tied_xray
 from tests.reports.findings import TIED
 
 
@@ -40,6 +40,14 @@ def test_the_table_proves_it() -> None:
     assert rows["constant_fold"][-2:] == ["+500", "ConstantFolding"]
     assert rows["steady"] == ["steady", "×10", "28", "ms", "1,579", "1,579", "1,579", "0"]
     assert "ConstantFolding, step 1: +1,000 MiB at its peak, +500 MiB kept" in lines
+
+
+def test_an_estimate_takes_the_column_of_the_start_on_a_narrow_terminal() -> None:
+    profile = msgspec.structs.replace(profiles.tied_if(), estimate=estimates.point())
+    rows = {line.split()[0]: line.split() for line in printed(profile) if line}
+    assert " ".join(rows["phase"]) == "phase time peak (exact) estimated at end kept grown by"
+    # 154 MiB above the baseline of 46 MiB.
+    assert rows["first_run"] == ["first_run", "35", "ms", "1,579", "200", "1,579", "+16"]
 
 
 def test_a_failure_says_first_how_where_and_at_what_size() -> None:

@@ -10,6 +10,7 @@ from memdiag.records.profile import Profile
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, labelled, line
 from memdiag.reports.findings import findings_markdown, profile_summary, show_findings
+from memdiag.reports.phase_table import OPTIONAL_COLUMNS
 from memdiag.reports.profile import page, picture
 from memdiag.reports.profile.advice import profile_advice
 from memdiag.reports.profile.facts import (
@@ -70,7 +71,10 @@ def show(
         labelled(console, "", step.command, "bold")
     if profile.phases:
         console.print()
-        print_table(console, phase_table(profile))
+        phases = phase_table(profile)
+        if profile.estimate is not None:
+            phases = phases.fitted(console.width, OPTIONAL_COLUMNS)
+        print_table(console, phases)
     block(console, [release_sentence(profile)])
     remedies = remedy_table(profile)
     if remedies.rows:
