@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -13,6 +12,7 @@ from memdiag.api.estimating.calibration import UNCHANGED, calibrate, corrected
 from memdiag.api.estimating.fit import FitSearch, PeakAt
 from memdiag.api.estimating.formula import fit_formula
 from memdiag.api.estimating.options import FOLDING, estimate_options, not_considered
+from memdiag.api.estimating.reductions import other_options, reductions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
 from memdiag.api.profile_config import check_session_options
 from memdiag.defaults import DEFAULT_RUNS
@@ -32,15 +32,6 @@ MEASURED_RUNS = 3
 
 MAX_ERROR = 0.03
 """A formula with a larger error, as a share of the largest peak, gets a note."""
-
-_REMEDIES: dict[str, dict[str, Any]] = {
-    "enable_mem_pattern=0": {"has_pattern": False},
-    "session.disable_prepacking=1": {"prepacks": False},
-    "enable_cpu_mem_arena=0": {"has_arena": False},
-    "graph_optimization_level=extended": {"level": "extended"},
-}
-"""Session options that may need less memory, with the fields of `EstimateOptions` that they set;
-those that cost least latency first."""
 
 
 def estimate(
@@ -112,6 +103,9 @@ def estimate(
         session = SessionEstimate(ctx, options)
         on_progress("memory")
         points = tuple(session.at(sizes) for sizes in grid.points())
+        first = points[0]
+        points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
+        lower = reductions(ctx, options, grid, first)
         notes = [
             *grid.notes,
             *_notes(ctx, points[0], given, disabled_optimizers),
@@ -157,6 +151,7 @@ def estimate(
             points=points,
             formula=formula,
             fits=fits,
+            reductions=lower,
             calibration=calibration,
             notes=tuple(dict.fromkeys(notes)),
             duration_s=round(time.perf_counter() - started, 6),
@@ -219,13 +214,7 @@ def _search(
 
         return peak_at
 
-    remedies = {
-        name: peaks(other)
-        for name, changes in _REMEDIES.items()
-        if (other := replace(options, **changes)) != options
-        # A lower level is no remedy for one that is lower still.
-        and not ("level" in changes and options.level not in ("all", "layout"))
-    }
+    remedies = {name: peaks(other) for name, other in other_options(options).items()}
     return FitSearch(grid=grid, limit_bytes=fit_bytes, peak_at=peaks(options), remedies=remedies)
 
 

@@ -22,6 +22,7 @@ from memdiag.api.inputs import (
 from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import assemble_profile
 from memdiag.api.release import ChildRelease, with_remedies
+from memdiag.api.run_peak import with_run_peak
 from memdiag.api.xray import ChildXray
 from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError
@@ -78,6 +79,7 @@ def profile(
     xray: Literal["steady", "phases", "none"] = "steady",
     verify: Literal["full", "sampled"] = "full",
     release: bool = False,
+    run_peak: bool = False,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     min_bytes: int = DEFAULT_MIN_BYTES,
@@ -112,6 +114,8 @@ def profile(
             ``phases`` (the child is stopped for a moment at each), or never (``none``).
         verify: compare every byte of each copy, or a sample of its blocks.
         release: delete the session at the end, and measure what stays (the phase ``release``).
+        run_peak: find the node at which a run takes most, with the values in memory then, in
+            another child with onnxruntime's profiler (1.28 and newer).
         select: rules to run on the model, as in `memdiag.check`; all if empty.
         ignore: rules to skip.
         min_bytes: skip findings that cost fewer bytes.
@@ -144,6 +148,7 @@ def profile(
         xray=xray,
         verify=verify,
         release=release,
+        run_peak=run_peak,
         rules=Selection(select=select, ignore=ignore, min_bytes=min_bytes),
     )
     return profile_model(path, config, on_progress=on_progress)
@@ -178,7 +183,8 @@ def profile_model(
             raise Interrupted(result)
         try:
             result = with_remedies(result, job, on_progress)
-            with_findings = _with_findings(result, file, config.rules, config.inputs.dims)
+            run_peak = (job, scratch) if config.run_peak else None
+            with_findings = _with_findings(result, file, config.rules, config.inputs.dims, run_peak)
         except KeyboardInterrupt as interrupt:
             raise Interrupted(result) from interrupt
         except ModelError:
@@ -332,10 +338,16 @@ def _with_reason(found: ChosenInputs, usual: ChosenInputs, message: str) -> Chos
 
 
 def _with_findings(
-    profile: Profile, file: ModelFile, selection: Selection, dims: Mapping[str, int]
+    profile: Profile,
+    file: ModelFile,
+    selection: Selection,
+    dims: Mapping[str, int],
+    run_peak: tuple[Job, Path] | None = None,
 ) -> Profile:
-    """Return `profile` with its estimate and the findings of the rules, matched with the
-    measurement."""
+    """Return `profile` with its estimate and the findings of the rules, matched with it.
+
+    With a job and a temporary folder in `run_peak` the peak of a run is measured as well.
+    """
     version = profile.environment.onnxruntime
     if version is None:
         return profile
@@ -351,6 +363,8 @@ def _with_findings(
     )
     found, notes = find_waste(ctx, selection)
     profile = with_estimate(profile, ctx)
+    if run_peak is not None:
+        profile = with_run_peak(profile, ctx, *run_peak)
     found = tuple(match_profile(finding, profile) for finding in found)
     if found and completed:
         # Late: rewriting needs onnx_ir, which takes long to import.

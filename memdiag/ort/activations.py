@@ -161,10 +161,13 @@ class Run(NamedTuple):
         requests: its requests to the arena, in order. A subgraph runs once. Its values, working
             memory of kernels and the outputs of the model have no place in the block that later
             runs take.
+        steps: the executed nodes with their graphs, in order: those of a subgraph after the node
+            that contains it.
     """
 
     peak: ActivationPeak
     requests: tuple[Request, ...]
+    steps: tuple[tuple[Scope, Node], ...] = ()
 
 
 def simulate_run(
@@ -186,7 +189,8 @@ def simulate_run(
     """
     simulation = _Simulation(graphs, shapes, declared or shapes.as_declared, folds, runtime)
     peak = simulation.peak_of(graphs.main, 0)
-    return Run(peak, tuple(simulation.requests_of(graphs.main, 0)))
+    requests = tuple(simulation.requests_of(graphs.main, 0))
+    return Run(peak, requests, tuple(simulation.steps))
 
 
 def executed_nodes(
@@ -198,7 +202,11 @@ def executed_nodes(
 
 
 class _Simulation:
-    """One simulated run of a model. The body of a function is simulated once."""
+    """One simulated run of a model. The body of a function is simulated once.
+
+    Attributes:
+        steps: the nodes that `requests_of` executed so far, with their graphs.
+    """
 
     def __init__(
         self,
@@ -222,6 +230,7 @@ class _Simulation:
         self._plans: dict[Scope, _Plan] = {}
         self._calls_left = MAX_CALLS
         self._captured: dict[Scope, tuple[str, ...]] = {}
+        self.steps: list[tuple[Scope, Node]] = []
 
     def peak_of(self, scope: Scope, depth: int) -> ActivationPeak:
         """Return the peak of the graph `scope`, with all that is inside its nodes."""
@@ -284,21 +293,26 @@ class _Simulation:
         keys = {id(buffer): next(self._keys) for buffer in plan.buffers}
         is_planned = {id(each): not depth and each.last < len(nodes) for each in plan.buffers}
         for step, node in enumerate(nodes):
+            at = len(self.steps)
+            self.steps.append((scope, node.source))
             for each in taken[step]:
-                yield Request(keys[id(each)], each.nbytes, is_planned[id(each)])
+                yield Request(
+                    keys[id(each)], each.nbytes, is_planned[id(each)], name=each.name, step=at
+                )
             for inner in self._inner_scopes(scope, node.source if node.is_of_model else None):
                 if depth < MAX_DEPTH and self._calls_left > 0:
                     self._calls_left -= 1
                     yield from self.requests_of(inner, depth + 1)
+            until = len(self.steps) - 1
             scratch = [(next(self._keys), size) for size in scratch_bytes(node, types)]
             for key, size in scratch:
-                yield Request(key, size, is_planned=False, is_scratch=True)
+                yield Request(key, size, is_planned=False, is_scratch=True, step=until)
             for key, _ in scratch:
-                yield Request(key, 0, is_planned=False, is_scratch=True)
+                yield Request(key, 0, is_planned=False, is_scratch=True, step=until)
             for each in freed[step]:
-                yield Request(keys[id(each)], 0, is_planned[id(each)])
+                yield Request(keys[id(each)], 0, is_planned[id(each)], step=until)
         for each in freed[len(nodes)]:
-            yield Request(keys[id(each)], 0, is_planned[id(each)])
+            yield Request(keys[id(each)], 0, is_planned[id(each)], step=len(self.steps) - 1)
 
     def nodes_of(self, scope: Scope) -> list[ExecutedNode]:
         """Return the executed nodes of `scope` in order."""

@@ -12,15 +12,18 @@ from functools import cached_property
 from math import exp
 from typing import Literal
 
+import msgspec
+
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.model.graph_index import Scope
 from memdiag.model.shapes import Shapes
-from memdiag.ort.activations import ActivationPeak
+from memdiag.ort.activations import ActivationPeak, LiveValue
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import Arena, Request, planned_block
 from memdiag.ort.loading import Loading, Timeline
 from memdiag.ort.operators import GATHERING
 from memdiag.ort.overheads import overhead
+from memdiag.ort.run_layout import run_layout
 from memdiag.records.estimate import (
     EstimatedPhase,
     EstimatedPoint,
@@ -88,7 +91,7 @@ class SessionEstimate:
         if options.runs is None:
             return self._point(sizes, timeline)
         shapes = ctx.shapes_at(sizes)
-        activations, requests = ctx.run(sizes)
+        activations, requests, _ = ctx.run(sizes)
         loading = self._loading
         arena = loading.arena if options.has_arena else Arena()
         before = arena.resident_bytes
@@ -110,6 +113,40 @@ class SessionEstimate:
         timeline.note("steady", {} if options.has_arena else run, at_peak)
         timeline.note("steady")
         return self._point(sizes, timeline, self._live_tensors(activations, shapes))
+
+    def with_run_details(
+        self, point: EstimatedPoint, doubled: Mapping[str, Mapping[str, int]]
+    ) -> EstimatedPoint:
+        """Return `point` with the arena of its first run, and the growth of its live tensors.
+
+        Args:
+            point: an estimate that `at` returned.
+            doubled: by name of a free dimension the sizes of all if it is twice as large.
+        """
+        layout = None
+        if self._options.has_arena:
+            self._load()
+            run = self._ctx.run(point.dims)
+            layout = run_layout(self._ctx.graphs, self._loading.arena, run)
+        values = self._ctx.activations(point.dims).live
+        now = self._sizes_of(values, point.dims)
+        growth: list[dict[str, float]] = [{} for _ in values]
+        for name, sizes in doubled.items():
+            grown = self._sizes_of(values, sizes)
+            for found, before, after in zip(growth, now, grown, strict=True):
+                if before and after and after != before:
+                    found[name] = round(after / before, 3)
+        live = tuple(
+            msgspec.structs.replace(tensor, growth=found)
+            for tensor, found in zip(point.live, growth, strict=True)
+        )
+        return msgspec.structs.replace(point, layout=layout, live=live)
+
+    def _sizes_of(self, values: Sequence[LiveValue], sizes: Mapping[str, int]) -> list[int | None]:
+        """Return the bytes of `values` at `sizes`; None where they are unknown."""
+        shapes = self._ctx.shapes_at(sizes)
+        kinds = [shapes.of(value.scope, value.name) for value in values]
+        return [None if kind is None else kind.nbytes for kind in kinds]
 
     @cached_property
     def _loading(self) -> Loading:

@@ -2,6 +2,8 @@
 
 from typing import Final, Literal
 
+from msgspec import field
+
 from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.dimension import Dimension
 from memdiag.records.phases import PhaseName
@@ -94,6 +96,8 @@ class LiveTensor(Record, frozen=True, kw_only=True):
         dtype, shape: its type.
         bytes: its size.
         producer, last_use: the nodes that compute it and read it last.
+        growth: by how much its size is multiplied when a free dimension is doubled, by name of the
+            dimension; only dimensions that change it. Empty if it was not computed.
     """
 
     name: str
@@ -102,6 +106,47 @@ class LiveTensor(Record, frozen=True, kw_only=True):
     bytes: int
     producer: str
     last_use: str
+    growth: dict[str, float] = field(default_factory=dict)
+
+
+class RunBlock(Record, frozen=True, kw_only=True):
+    """A block of the arena that one value, or several after one another, have in the first run.
+
+    Attributes:
+        name: the first value; for working memory the node.
+        kind: a value, or working memory of a kernel.
+        first, last: the steps in which it is allocated: numbers of executed nodes.
+        first_node, last_node: the nodes of these steps.
+        offset: its start, where the regions of the arena are put one after another.
+        bytes: its size.
+    """
+
+    name: str
+    kind: Literal["value", "scratch"]
+    first: int
+    last: int
+    first_node: str
+    last_node: str
+    offset: int
+    bytes: int
+
+
+class RunLayout(Record, frozen=True, kw_only=True):
+    """The blocks of the arena that the first run takes.
+
+    Attributes:
+        steps: the number of executed nodes.
+        peak_step: the step at which most bytes are in use.
+        region_bytes: the sizes of the regions that have blocks, in order.
+        blocks: the blocks, the largest first.
+        unlisted: the number of smaller blocks.
+    """
+
+    steps: int
+    peak_step: int
+    region_bytes: tuple[int, ...]
+    blocks: tuple[RunBlock, ...]
+    unlisted: int = 0
 
 
 class EstimatedPoint(Record, frozen=True, kw_only=True):
@@ -116,6 +161,7 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
         upper_bytes: a bound also for a malloc that keeps freed blocks, as glibc's does by default.
         phases: the phases in order.
         live: the values in memory at the peak of a run, the largest first.
+        layout: the arena in the first run; None if it was not computed, or there is no arena.
     """
 
     dims: dict[str, int]
@@ -127,6 +173,7 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
     upper_bytes: int
     phases: tuple[EstimatedPhase, ...]
     live: tuple[LiveTensor, ...] = ()
+    layout: RunLayout | None = None
 
     @property
     def peak(self) -> EstimatedPhase:
@@ -186,6 +233,20 @@ class Formula(Record, frozen=True, kw_only=True):
     largest_error_bytes: int
 
 
+class Reduction(Record, frozen=True, kw_only=True):
+    """A change with which the peak of the first point is lower.
+
+    Attributes:
+        change: the change: a session option, or a size such as ``batch=8``.
+        peak_bytes: the peak with it, above the process before the session.
+        run_bytes: the activations of a run with it.
+    """
+
+    change: str
+    peak_bytes: int
+    run_bytes: int
+
+
 class Calibration(Record, frozen=True, kw_only=True):
     """A measured point beside its estimate; all above the process before the session.
 
@@ -222,6 +283,7 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         points: the points, the first of them at the default or first given sizes.
         formula: the peak over the free dimensions; None with one point.
         fits: the largest sizes that fit into the limit.
+        reductions: changes with which the first point needs less, the largest reduction first.
         calibration: measured points; empty unless asked for.
         notes: limits of the estimate, and what was assumed.
         duration_s: the time it took.
@@ -240,6 +302,7 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     points: tuple[EstimatedPoint, ...]
     formula: Formula | None = None
     fits: tuple[Fit, ...] = ()
+    reductions: tuple[Reduction, ...] = ()
     calibration: tuple[Calibration, ...] = ()
     notes: tuple[str, ...] = ()
     duration_s: float

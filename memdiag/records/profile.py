@@ -268,6 +268,35 @@ class Release(Record, frozen=True, kw_only=True):
     remedies: tuple[ReleaseRemedy, ...] = ()
 
 
+class RunPeak(Record, frozen=True, kw_only=True):
+    """The node of the first run at which most of the runtime's arena was in use.
+
+    The figures are the runtime's own, above the start of the run, from another child with its
+    profiler on.
+
+    Attributes:
+        node, op_type: the node.
+        peak_bytes: the most that was in use while it ran.
+        values_bytes: what the values in memory requested when it had ended.
+        rounding_bytes: what their chunks have more than was requested.
+        scratch_bytes: working memory of the node's kernel: what was in use only while it ran. None
+            if more had been in use before the run, which hides it.
+        grown_bytes: the regions that the arena took from the system in the whole run.
+        estimated_bytes, estimated_node: the values in memory at the peak of a run, and the node
+            then, as estimated; None and empty without an estimate.
+    """
+
+    node: str
+    op_type: str
+    peak_bytes: int
+    values_bytes: int
+    rounding_bytes: int
+    scratch_bytes: int | None
+    grown_bytes: int
+    estimated_bytes: int | None = None
+    estimated_node: str = ""
+
+
 class PhaseAttribution(Record, frozen=True, kw_only=True):
     """The owners of memory at the end of a phase (of its last span, if it has several)."""
 
@@ -297,6 +326,8 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         release: the memory that stays after the session was deleted, if that was requested.
         estimate: the memory that was predicted from the file for this session, above the process
             before it; None for other providers than the CPU's, and if the estimate failed.
+        run_peak: the runtime's own figures of the peak of a run, if they were requested and are
+            available. The values in memory then are in `estimate`.
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -329,6 +360,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     dimensions: tuple[Dimension, ...] = ()
     release: Release | None = None
     estimate: EstimatedPoint | None = None
+    run_peak: RunPeak | None = None
 
     @property
     def end(self) -> Memory:

@@ -208,6 +208,45 @@ def test_options_of_the_session_change_the_estimate(weighted: Path, chain: Path)
     assert by_bytes.phases[0].peak_bytes > estimate(weighted).point.phases[0].peak_bytes
 
 
+def test_what_lowers_the_peak_is_listed_with_its_bytes(chain: Path) -> None:
+    found = estimate(chain, dims={"n": 512})
+    lower = {each.change: each.peak_bytes for each in found.reductions}
+    assert lower["n=256"] == estimate(chain, dims={"n": 256}).point.peak_bytes
+    unplanned = {"enable_mem_pattern": "0"}
+    other = estimate(chain, dims={"n": 512}, session_options=unplanned)
+    assert lower["enable_mem_pattern=0"] == other.point.peak_bytes
+    assert list(lower.values()) == sorted(lower.values())
+    assert "enable_mem_pattern=0" not in {each.change for each in other.reductions}
+    # Size 1 cannot be halved, and less than 1 MiB is not worth a line.
+    assert estimate(chain, dims={"n": 1}).reductions == ()
+
+
+def test_a_peak_of_loading_is_not_lowered_by_smaller_sizes(weighted: Path) -> None:
+    found = estimate(weighted, dims={"tokens": 2})
+    assert found.point.peak_phase in ("optimize", "prepack", "initialize", "constant_fold")
+    assert {each.change for each in found.reductions} <= {"session.disable_prepacking=1"}
+
+
+def test_live_tensors_state_how_they_grow(tmp_path: Path) -> None:
+    path = tmp_path / "square.onnx"
+    text = """
+    <ir_version: 9, opset_import: ["" : 17]>
+    g (float[batch, n, 2] x) => (float[batch, n, n] y) {
+        t = Transpose<perm = [0, 2, 1]>(x) s = MatMul(x, t) y = Sin(s)
+    }
+    """
+    onnx.save(parser.parse_model(text), path)
+    found = estimate(path, dims={"n": [64, 128]})
+    growth = {tensor.name: tensor.growth for tensor in found.point.live}
+    assert growth["s"] == growth["y"] == {"batch": 2.0, "n": 4.0}
+    assert found.point.layout is not None
+    assert {block.name for block in found.point.layout.blocks} >= {"s", "y"}
+    # Of the other points only figures are listed.
+    assert found.points[1].layout is None
+    without_arena = estimate(path, session_options={"enable_cpu_mem_arena": "0"})
+    assert without_arena.point.layout is None
+
+
 def test_other_options_are_named_in_a_note(weighted: Path) -> None:
     found = estimate(
         weighted,

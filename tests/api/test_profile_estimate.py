@@ -1,7 +1,9 @@
 """The estimate beside a profile: the same session, and the phases in which the two differ."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import onnx
@@ -11,6 +13,7 @@ from onnx import parser
 from memdiag.api.check import analysis_context
 from memdiag.api.estimating import profiled
 from memdiag.model.model_file import open_model
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.records.estimate import PINNING, EstimatedPhase, EstimatedPoint
@@ -20,6 +23,7 @@ from tests.reports import profiles
 from tests.reports.profiles import Step
 
 BASELINE = 100
+NO_MODEL = cast(AnalysisContext, SimpleNamespace(sizes={}))
 TEXT = """
 <ir_version: 9, opset_import: ["" : 17]>
 g (float[n, 4096] x) => (float[n, 4096] y) { a = Relu(x) b = Sigmoid(a) c = Tanh(b) y = Add(a, c) }
@@ -70,6 +74,16 @@ def estimated(**peaks: int) -> EstimatedPoint:
     )
 
 
+class FixedEstimate:
+    """Stands for `SessionEstimate`."""
+
+    def __init__(self, point: EstimatedPoint) -> None:
+        self._point = point
+
+    def at(self, sizes: Mapping[str, int]) -> EstimatedPoint:
+        return self._point
+
+
 Notes = Callable[[Profile, EstimatedPoint], list[str]]
 
 
@@ -78,8 +92,8 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     """The notes that an estimate adds to a profile."""
 
     def added(profile: Profile, point: EstimatedPoint) -> list[str]:
-        monkeypatch.setattr(profiled, "_estimate", lambda *_: point)
-        found = profiled.with_estimate(profile, None)  # type: ignore[arg-type] # not used
+        monkeypatch.setattr(profiled, "session_estimate", lambda *_: FixedEstimate(point))
+        found = profiled.with_estimate(profile, NO_MODEL)
         assert found.estimate == point
         return list(found.notes[len(profile.notes) :])
 
@@ -135,7 +149,7 @@ def test_other_providers_have_no_estimate(notes: Notes) -> None:
     other = measured()
     session = msgspec.structs.replace(other.session, providers=("OpenVINOExecutionProvider",))
     other = msgspec.structs.replace(other, session=session)
-    found = profiled.with_estimate(other, None)  # type: ignore[arg-type] # not used
+    found = profiled.with_estimate(other, NO_MODEL)
     assert found is other
 
 
@@ -143,8 +157,8 @@ def test_a_failure_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr(profiled, "_estimate", fail)
-    found = profiled.with_estimate(measured(), None)  # type: ignore[arg-type] # not used
+    monkeypatch.setattr(profiled, "session_estimate", fail)
+    found = profiled.with_estimate(measured(), NO_MODEL)
     assert found.estimate is None
     assert found.notes[-1].endswith("please report it (KeyError: 'x')")
 

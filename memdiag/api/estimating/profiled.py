@@ -8,7 +8,7 @@ from memdiag.api.estimating.options import estimate_options, not_considered
 from memdiag.budgets.figures import late_bytes
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.session_estimate import SessionEstimate
-from memdiag.records.estimate import PINNING, EstimatedPoint
+from memdiag.records.estimate import PINNING
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Profile
 from memdiag.units import MIB, format_size, some_of
@@ -34,7 +34,7 @@ def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:
     if profile.session.providers[:1] != (_CPU,):
         return profile
     try:
-        point = _estimate(profile, ctx)
+        point = session_estimate(profile, ctx).at(ctx.sizes)
     except Exception as error:  # a defect of the estimate must not lose a profile
         reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
         note = (
@@ -45,7 +45,8 @@ def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:
     return msgspec.structs.replace(profile, notes=(*profile.notes, *_differences(profile)))
 
 
-def _estimate(profile: Profile, ctx: AnalysisContext) -> EstimatedPoint:
+def session_estimate(profile: Profile, ctx: AnalysisContext) -> SessionEstimate:
+    """Return the estimates of the session of `profile`, whose model is that of `ctx`."""
     session = profile.session
     varies = any(each.varied for each in profile.inputs)
     options = estimate_options(
@@ -55,7 +56,7 @@ def _estimate(profile: Profile, ctx: AnalysisContext) -> EstimatedPoint:
         # Runs with the same contents read the same rows of mapped weights again.
         runs=session.runs if varies or session.runs is None else 0,
     )
-    return SessionEstimate(ctx, options).at(ctx.sizes)
+    return SessionEstimate(ctx, options)
 
 
 def _differences(profile: Profile) -> Iterator[str]:

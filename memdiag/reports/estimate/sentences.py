@@ -156,6 +156,29 @@ def _fit_line(estimate: Estimate, fit: Fit) -> str:
     return f"fits into {limit}: up to {size}{at} (peak {peak})"
 
 
+def reduction_lines(estimate: Estimate) -> list[str]:
+    """Return a sentence for each change that lowers the peak of the first point."""
+    point, base = estimate.point, estimate.baseline_bytes or 0
+    sizes = {each.name: each.size for each in estimate.dimensions}
+    lines = []
+    is_smaller = False
+    for each in estimate.reductions:
+        name, _, size = each.change.rpartition("=")
+        is_size = name in sizes
+        is_smaller |= is_size
+        change = f"at {plain(name)} {size}" if is_size else f"with {plain(each.change)}"
+        lines.append(
+            f"{change} the peak is {format_size(point.peak_bytes - each.peak_bytes)} lower"
+            f" ({format_size(each.peak_bytes + base)})"
+        )
+    can_shrink = any(size > 1 for size in sizes.values())
+    if can_shrink and not is_smaller and point.peak_phase not in ("first_run", "steady"):
+        lines.append(
+            f"no smaller size lowers the peak: it is in {point.peak_phase}, before the runs"
+        )
+    return lines
+
+
 def calibration_lines(estimate: Estimate) -> list[str]:
     """Return a sentence for each measured point; the one held out comes first."""
     ordered = sorted(estimate.calibration, key=lambda each: not each.is_held_out)
