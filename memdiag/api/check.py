@@ -7,13 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from memdiag.api.arguments import check_dims, model_path
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.native_memory import trim_heap
+from memdiag.ort.activations import choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import newer_release_note
 from memdiag.ort.runtime import Runtime
+from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.paths import path_text
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
 from memdiag.rules import detectors, find_detector
@@ -92,9 +96,9 @@ def check(
     check_dims(dims)
     selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
     with _without_cycle_collection(), open_model(path) as opened:
-        found, _ = find_waste(
-            analysis_context(opened, _runtime(for_onnxruntime), dims=dims), selection
-        )
+        ctx = analysis_context(opened, _runtime(for_onnxruntime), dims=dims)
+        found, _ = find_waste(ctx, selection)
+        found = with_peak_shares(found, _estimated_peak(ctx, found))
         opened.release()  # an error where the file became shorter
         return Findings(found)
 
@@ -123,9 +127,11 @@ def check_models(
             on_model(path)
         try:
             with _without_cycle_collection(), open_model(path) as opened:
-                found, notes = find_waste(analysis_context(opened, runtime, dims=dims), selection)
+                ctx = analysis_context(opened, runtime, dims=dims)
+                found, _ = find_waste(ctx, selection)
+                found = with_peak_shares(found, _estimated_peak(ctx, found))
                 opened.release()  # an error where the file became shorter
-                checked.append(_checked_model(opened, notes))
+                checked.append(_checked_model(opened, tuple(dict.fromkeys(ctx.notes))))
         except ModelError as error:
             checked.append(CheckedModel(path=path_text(path), error=str(error)))
         else:
@@ -196,6 +202,37 @@ def find_waste(
         trim_heap()
     findings.sort(key=_by_cost)
     return with_paths(findings, model, ctx.graphs), tuple(dict.fromkeys(ctx.notes))
+
+
+def with_peak_shares(findings: Sequence[Finding], peak_bytes: int | None) -> tuple[Finding, ...]:
+    """Return `findings` with their shares of the estimated peak `peak_bytes`; None if unknown."""
+    if not peak_bytes:
+        return tuple(findings)
+    return tuple(
+        msgspec.structs.replace(
+            finding, peak_share=round(min(1.0, _bytes_at_peak(finding) / peak_bytes), 4)
+        )
+        if _bytes_at_peak(finding)
+        else finding
+        for finding in findings
+    )
+
+
+def _bytes_at_peak(finding: Finding) -> int:
+    return finding.run_bytes or finding.peak_bytes
+
+
+def _estimated_peak(ctx: AnalysisContext, findings: Sequence[Finding]) -> int | None:
+    """Return the estimated peak at the given or usual sizes; None if no finding needs it."""
+    if not any(map(_bytes_at_peak, findings)):
+        return None
+    try:
+        sizes = choose_dimensions(ctx.model, ctx.sizes).of
+        return SessionEstimate(ctx, EstimateOptions()).at(sizes).peak_bytes
+    except Exception as error:  # a defect of the estimate must not lose the findings
+        reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+        ctx.notes.append(f"the peak could not be estimated ({reason})")
+        return None
 
 
 @contextmanager

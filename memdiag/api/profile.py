@@ -9,7 +9,13 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from memdiag.api.arguments import model_path
-from memdiag.api.check import DEFAULT_MIN_BYTES, Selection, analysis_context, find_waste
+from memdiag.api.check import (
+    DEFAULT_MIN_BYTES,
+    Selection,
+    analysis_context,
+    find_waste,
+    with_peak_shares,
+)
 from memdiag.api.estimating.profiled import with_estimate
 from memdiag.api.inputs import (
     ArrayOrFile,
@@ -366,6 +372,8 @@ def _with_findings(
     if run_peak is not None:
         profile = with_run_peak(profile, ctx, *run_peak)
     found = tuple(match_profile(finding, profile) for finding in found)
+    estimate = profile.estimate
+    found = with_peak_shares(found, None if estimate is None else estimate.peak_bytes)
     if found and completed:
         # Late: rewriting needs onnx_ir, which takes long to import.
         from memdiag.fixing.applicable import with_rewrites
