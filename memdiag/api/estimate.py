@@ -24,7 +24,7 @@ from memdiag.ort.releases import newer_release_note
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.paths import path_text
-from memdiag.records.estimate import Calibration, Estimate, EstimatedPoint, Fit
+from memdiag.records.estimate import Calibration, Estimate, EstimatedPoint, Fit, Reduction
 from memdiag.units import counted, format_size, plural
 
 MEASURED_RUNS = 3
@@ -47,6 +47,7 @@ def estimate(
     upper: bool = False,
     fit_bytes: int | None = None,
     measure: bool = False,
+    details: bool = True,
     on_progress: OnProgress = ignore_progress,
 ) -> Estimate:
     """Return the memory that a session of `model` needs, predicted from the file alone.
@@ -69,6 +70,8 @@ def estimate(
         fit_bytes: find the largest size of each dimension whose peak is at most this limit, with
             the process before the session if its size is known.
         measure: run the model at up to three of the points, and correct all points by the result.
+        details: also find what lowers the peak, how tensors grow and where they are in the arena.
+            Without these an estimate takes about half the time.
         on_progress: called with a few words about each step.
 
     Raises:
@@ -104,8 +107,10 @@ def estimate(
         on_progress("memory")
         points = tuple(session.at(sizes) for sizes in grid.points())
         first = points[0]
-        points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
-        lower = reductions(ctx, options, grid, first)
+        lower: tuple[Reduction, ...] = ()
+        if details:
+            points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
+            lower = reductions(ctx, options, grid, first)
         notes = [
             *grid.notes,
             *_notes(ctx, points[0], given, disabled_optimizers),
