@@ -15,6 +15,7 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.native_memory import trim_heap
 from memdiag.ort.activations import choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.prepacking import NCHWC
 from memdiag.ort.releases import newer_release_note
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
@@ -158,14 +159,16 @@ def analysis_context(
     *,
     dims: Mapping[str, int] | None = None,
     max_read_bytes: int | None = None,
+    block: int = NCHWC,
 ) -> AnalysisContext:
     """Return an open model under `runtime`, for `find_waste`.
 
-    If the files of the model have more than `max_read_bytes` on disk, no weight is read.
+    If the files of the model have more than `max_read_bytes` on disk, no weight is read. `block` is
+    the number of channels of a block of convolutions.
     """
     stored = sum(map(_stored_bytes, model.files))
     reads_weights = max_read_bytes is None or stored <= max_read_bytes
-    ctx = AnalysisContext(model, runtime, sizes=dims, reads_weights=reads_weights)
+    ctx = AnalysisContext(model, runtime, sizes=dims, reads_weights=reads_weights, block=block)
     newer_release = newer_release_note(runtime)
     if newer_release:
         ctx.notes.append(newer_release)

@@ -20,11 +20,12 @@ from memdiag.errors import MeasurementError, UsageError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.overheads import BASELINES, baseline_bytes
+from memdiag.ort.prepacking import CHANNEL_BLOCKS
 from memdiag.ort.releases import newer_release_note
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.paths import path_text
-from memdiag.records.estimate import Calibration, Estimate, EstimatedPoint, Fit, Reduction
+from memdiag.records.estimate import Calibration, Cpu, Estimate, EstimatedPoint, Fit, Reduction
 from memdiag.units import counted, format_size, plural
 
 MEASURED_RUNS = 3
@@ -43,6 +44,7 @@ def estimate(
     optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
     load_from: Literal["path", "bytes"] = "path",
+    cpu: Cpu | None = None,
     runs: int = DEFAULT_RUNS,
     upper: bool = False,
     fit_bytes: int | None = None,
@@ -64,6 +66,8 @@ def estimate(
         optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
         disabled_optimizers: names of graph transformers to leave out.
         load_from: create the session from the path, or from the bytes of the file.
+        cpu: the processor's instruction set: ``avx512`` (the default) or ``avx2``, with which
+            filters of convolutions are padded less.
         runs: number of runs after the first one; each may read other rows of mapped embeddings.
         upper: the points are upper bounds, also for a malloc that keeps freed blocks, rather than
             the most probable values.
@@ -87,6 +91,8 @@ def estimate(
         )
     check_names("disabled_optimizers", disabled_optimizers, FOLDING)
     check_choice("load_from", load_from, ("path", "bytes"))
+    if cpu is not None:
+        check_choice("cpu", cpu, tuple(CHANNEL_BLOCKS))
     if runs < 0:
         raise UsageError("--runs must be 0 or greater.")
     if fit_bytes is not None and fit_bytes <= 0:
@@ -99,10 +105,13 @@ def estimate(
             f"--measure runs onnxruntime {Runtime.installed()}, which is installed, not {runtime}."
             " Leave out --for-onnxruntime."
         )
+    if measure and cpu is not None:
+        raise UsageError("--measure runs on this processor. Leave out --cpu.")
     with open_model(path) as file:
         on_progress("sizes")
         grid = size_grid(file, dims or {})
-        ctx = AnalysisContext(file, runtime, sizes=grid.at({}), reads_weights=False)
+        block = CHANNEL_BLOCKS[cpu or "avx512"]
+        ctx = AnalysisContext(file, runtime, sizes=grid.at({}), reads_weights=False, block=block)
         session = SessionEstimate(ctx, options)
         on_progress("memory")
         points = tuple(session.at(sizes) for sizes in grid.points())
@@ -148,6 +157,7 @@ def estimate(
             onnxruntime=str(runtime),
             options=given,
             disabled_optimizers=tuple(disabled_optimizers),
+            cpu=cpu or "avx512",
             load_from=load_from,
             runs=runs,
             baseline_bytes=_baseline(runtime),

@@ -35,6 +35,7 @@ from memdiag.errors import ModelError
 from memdiag.model.dimensions import axes_of
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.ort.prepacking import channel_block
 from memdiag.ort.runtime import Runtime
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import Input, Profile
@@ -366,6 +367,7 @@ def _with_findings(
         dims=dims,
         # onnxruntime and the X-ray have read all weights by then.
         max_read_bytes=None if completed else MAX_READ_BYTES,
+        block=channel_block(profile.environment.machine),
     )
     found, notes = find_waste(ctx, selection)
     profile = with_estimate(profile, ctx)

@@ -31,6 +31,7 @@ from memdiag.ort.buffer_plan import Buffer, BufferPlan
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.executed_graph import ExecutedGraph, ExecutedNode, name_in_model
 from memdiag.ort.fusions import ActivationFusions, becomes_gemm
+from memdiag.ort.prepacking import NCHWC
 from memdiag.ort.releases import NEWEST_MEASURED
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.scratch import scratch_bytes
@@ -177,6 +178,7 @@ def simulate_run(
     *,
     declared: Shapes | None = None,
     runtime: Runtime = NEWEST_MEASURED,
+    block: int = NCHWC,
 ) -> Run:
     """Return what one run of a model takes.
 
@@ -186,18 +188,23 @@ def simulate_run(
         folds: the folded nodes, which are not executed.
         declared: the types without the given sizes; from `shapes` by default.
         runtime: the release.
+        block: the channels of a block of convolutions.
     """
-    simulation = _Simulation(graphs, shapes, declared or shapes.as_declared, folds, runtime)
+    declared = declared or shapes.as_declared
+    simulation = _Simulation(graphs, shapes, declared, folds, runtime, block)
     peak = simulation.peak_of(graphs.main, 0)
     requests = tuple(simulation.requests_of(graphs.main, 0))
     return Run(peak, requests, tuple(simulation.steps))
 
 
 def executed_nodes(
-    graphs: GraphIndex, shapes: Shapes, folds: Folds, runtime: Runtime
+    graphs: GraphIndex, shapes: Shapes, folds: Folds, runtime: Runtime, block: int = NCHWC
 ) -> list[ExecutedNode]:
-    """Return the nodes of the main graph that `runtime` executes, in order."""
-    simulation = _Simulation(graphs, shapes, shapes.as_declared, folds, runtime)
+    """Return the nodes of the main graph that `runtime` executes, in order.
+
+    `block` is the number of channels of a block of convolutions.
+    """
+    simulation = _Simulation(graphs, shapes, shapes.as_declared, folds, runtime, block)
     return simulation.nodes_of(graphs.main)
 
 
@@ -215,8 +222,9 @@ class _Simulation:
         declared: Shapes,
         folds: Folds,
         runtime: Runtime,
+        block: int,
     ) -> None:
-        self._graphs, self._runtime = graphs, runtime
+        self._graphs, self._runtime, self._block = graphs, runtime, block
         self._shapes, self._declared = shapes, declared
         self._folds = folds
         # Of a function's calls, `graphs` and `shapes` have the first one only.
@@ -342,6 +350,7 @@ class _Simulation:
             self._shapes.of_scope(scope),
             self._declared.axes_of_scope(scope),
             fusions.removes,
+            block=self._block,
         )
         nodes = graph.in_order()
         plan = BufferPlan(

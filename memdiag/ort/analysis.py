@@ -11,6 +11,7 @@ from memdiag.model.readers import Reader, readers
 from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.ort.activations import ActivationPeak, Run, simulate_run, total_bytes
 from memdiag.ort.constant_folding import Folds, fold_constants
+from memdiag.ort.prepacking import NCHWC
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_memory import PredictedSession
 from memdiag.ort.used_values import UsedValues
@@ -30,6 +31,7 @@ class AnalysisContext:
         sizes: the sizes of free dimensions by name, where the user gave them.
         reads_weights: whether rules may read the values of weights. If not, rules that need values
             find nothing.
+        block: the channels of a block of convolutions (`prepacking.CHANNEL_BLOCKS`).
 
     Attributes:
         notes: sentences on what could not be examined; rules append to it.
@@ -42,10 +44,12 @@ class AnalysisContext:
         *,
         sizes: Mapping[str, int] | None = None,
         reads_weights: bool = True,
+        block: int = NCHWC,
     ) -> None:
         self.model = model
         self.runtime = runtime
         self.reads_weights = reads_weights
+        self.block = block
         self.sizes = dict(sizes or {})
         self.notes: list[str] = []
         self._readers: dict[Weight, tuple[Reader, ...]] = {}
@@ -71,7 +75,13 @@ class AnalysisContext:
     def session(self) -> PredictedSession:
         """The constants and the memory of a session."""
         return PredictedSession(
-            self.model, self.graphs, self.shapes, self.folds, self.readers, self.runtime
+            self.model,
+            self.graphs,
+            self.shapes,
+            self.folds,
+            self.readers,
+            self.runtime,
+            self.block,
         )
 
     @cached_property
@@ -134,6 +144,7 @@ class AnalysisContext:
                 self.folds,
                 declared=self.shapes.as_declared,
                 runtime=self.runtime,
+                block=self.block,
             )
         return self._runs[key]
 

@@ -14,6 +14,10 @@ PINNING: Final = "MALLOC_MMAP_THRESHOLD_"
 """The environment variable with which glibc's malloc returns large blocks as soon as they are
 freed. Estimates are for such a malloc."""
 
+Cpu = Literal["avx512", "avx2"]
+"""Instruction sets with which kernels pack differently: convolutions compute blocks of 16 channels
+with AVX-512, and of 8 with AVX2."""
+
 TermName = Literal[
     "runtime",
     "graph",
@@ -273,6 +277,7 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         onnxruntime: the release that it is for.
         options: session options by name, as given.
         disabled_optimizers: graph transformers that are left out.
+        cpu: the instruction set of the processor that it is for.
         load_from: ``path`` or ``bytes``.
         runs: the number of runs after the first one.
         baseline_bytes: the process before the session: interpreter, numpy and onnxruntime; None if
@@ -294,6 +299,7 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     onnxruntime: str
     options: dict[str, str]
     disabled_optimizers: tuple[str, ...] = ()
+    cpu: Cpu = "avx512"
     load_from: Literal["path", "bytes"]
     runs: int
     baseline_bytes: int | None

@@ -56,6 +56,12 @@ def test_with_a_known_process_the_answer_is_the_total() -> None:
     assert "are not included: their size is not known" in words(estimates.single())
 
 
+def test_another_processor_is_named() -> None:
+    avx2 = msgspec.structs.replace(estimates.single(), cpu="avx2")
+    assert "for AVX2 · nothing was run" in words(avx2)
+    assert "AVX2" not in words(estimates.single())
+
+
 def test_an_upper_bound_has_no_interval() -> None:
     upper = msgspec.structs.replace(estimates.single(), is_upper=True)
     assert "needs at most 200 MiB at its peak and 158 MiB after that" in words(upper)

@@ -35,6 +35,12 @@ def configure(parser: ArgumentParser) -> None:
         help="Release to predict for (default: the installed one).",
     )
     group.add_argument(
+        "--cpu",
+        choices=("avx512", "avx2"),
+        help="Instruction set of the processor to predict for: with AVX2, filters and values of"
+        " convolutions are padded to 8 channels rather than 16 (default: avx512).",
+    )
+    group.add_argument(
         "--fit",
         metavar="SIZE",
         help="Find the largest size of each free dimension whose peak is at most SIZE, e.g. 4GiB,"
@@ -94,6 +100,7 @@ def run(options: Namespace) -> int:
             optimization_level=options.optimization_level,
             disabled_optimizers=options.disable_optimizer,
             load_from=options.load_from,
+            cpu=options.cpu,
             runs=options.runs,
             upper=options.upper,
             fit_bytes=None if options.fit is None else parse_size(options.fit),

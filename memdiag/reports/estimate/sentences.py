@@ -99,6 +99,8 @@ def _facts(estimate: Estimate) -> str:
     options += [f"without {plain(name)}" for name in estimate.disabled_optimizers]
     if estimate.load_from == "bytes":
         options.append("loaded from bytes")
+    if estimate.cpu != "avx512":
+        options.append("for AVX2")
     done = "measured in" if estimate.calibration else "nothing was run ·"
     return " · ".join([*options, f"{done} {format_duration(estimate.duration_s)}"])
 
