@@ -14,9 +14,11 @@ from memdiag.api.estimating.formula import fit_formula
 from memdiag.api.estimating.options import FOLDING, estimate_options, not_considered
 from memdiag.api.estimating.reductions import other_options, reductions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
+from memdiag.api.estimating.unknown_sizes import unknown_sizes, up_to_all_elements
 from memdiag.api.profile_config import check_session_options
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.errors import MeasurementError, UsageError
+from memdiag.model.assumed_shapes import read_assumptions
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.overheads import BASELINES, baseline_bytes
@@ -26,7 +28,7 @@ from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.paths import path_text
 from memdiag.records.estimate import Calibration, Cpu, Estimate, EstimatedPoint, Fit, Reduction
-from memdiag.units import counted, format_size, plural
+from memdiag.units import format_size
 
 MEASURED_RUNS = 3
 """Runs after the first one, where a point is measured."""
@@ -45,6 +47,7 @@ def estimate(
     disabled_optimizers: Sequence[str] = (),
     load_from: Literal["path", "bytes"] = "path",
     cpu: Cpu | None = None,
+    assume: Mapping[str, float] | None = None,
     runs: int = DEFAULT_RUNS,
     upper: bool = False,
     fit_bytes: int | None = None,
@@ -68,6 +71,8 @@ def estimate(
         load_from: create the session from the path, or from the bytes of the file.
         cpu: the processor's instruction set: ``avx512`` (the default) or ``avx2``, with which
             filters of convolutions are padded less.
+        assume: sizes that depend on the data: ``nonzero``, the share of elements that are not 0 at
+            each NonZero; ``loop``, the iterations of each Loop; ``topk``, the K of each TopK.
         runs: number of runs after the first one; each may read other rows of mapped embeddings.
         upper: the points are upper bounds, also for a malloc that keeps freed blocks, rather than
             the most probable values.
@@ -91,6 +96,10 @@ def estimate(
         )
     check_names("disabled_optimizers", disabled_optimizers, FOLDING)
     check_choice("load_from", load_from, ("path", "bytes"))
+    try:
+        assumptions = read_assumptions(assume or {})
+    except ValueError as error:
+        raise UsageError(f"--assume: {error}") from error
     if cpu is not None:
         check_choice("cpu", cpu, tuple(CHANNEL_BLOCKS))
     if runs < 0:
@@ -111,10 +120,20 @@ def estimate(
         on_progress("sizes")
         grid = size_grid(file, dims or {})
         block = CHANNEL_BLOCKS[cpu or "avx512"]
-        ctx = AnalysisContext(file, runtime, sizes=grid.at({}), reads_weights=False, block=block)
+        ctx = AnalysisContext(
+            file,
+            runtime,
+            sizes=grid.at({}),
+            reads_weights=False,
+            block=block,
+            assumptions=assumptions,
+        )
         session = SessionEstimate(ctx, options)
         on_progress("memory")
         points = tuple(session.at(sizes) for sizes in grid.points())
+        unknown = unknown_sizes(ctx, points[0].dims)
+        if unknown.is_bounded:
+            points = tuple(up_to_all_elements(ctx, options, points))
         first = points[0]
         lower: tuple[Reduction, ...] = ()
         if details:
@@ -122,7 +141,8 @@ def estimate(
             lower = reductions(ctx, options, grid, first)
         notes = [
             *grid.notes,
-            *_notes(ctx, points[0], given, disabled_optimizers),
+            *_notes(ctx, given, disabled_optimizers),
+            *unknown.notes(),
         ]
         line = UNCHANGED
         calibration: tuple[Calibration, ...] = ()
@@ -158,10 +178,12 @@ def estimate(
             options=given,
             disabled_optimizers=tuple(disabled_optimizers),
             cpu=cpu or "avx512",
+            assumptions=dict(assume or {}),
             load_from=load_from,
             runs=runs,
             baseline_bytes=_baseline(runtime),
             is_upper=upper,
+            is_lower_bound=unknown.are_left_out and not measure,
             dimensions=grid.dimensions,
             points=points,
             formula=formula,
@@ -175,7 +197,6 @@ def estimate(
 
 def _notes(
     ctx: AnalysisContext,
-    first: EstimatedPoint,
     given: Mapping[str, str],
     disabled_optimizers: Sequence[str],
 ) -> list[str]:
@@ -185,13 +206,6 @@ def _notes(
         notes.append(newer_release)
     notes += not_considered(given, disabled_optimizers)
     notes += ctx.notes
-    unknown = ctx.activations(first.dims).unknown
-    if unknown:
-        notes.append(
-            f"{counted(unknown, 'value')} {plural(unknown, 'has a size', 'have sizes')} that"
-            f" {plural(unknown, 'depends', 'depend')} on the data;"
-            f" {plural(unknown, 'it counts', 'they count')} as nothing: the figure is a lower bound"
-        )
     return notes
 
 

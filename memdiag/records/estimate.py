@@ -278,12 +278,15 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         options: session options by name, as given.
         disabled_optimizers: graph transformers that are left out.
         cpu: the instruction set of the processor that it is for.
+        assumptions: what was assumed of sizes that depend on the data: by name (``nonzero``, a
+            share; ``loop``, iterations; ``topk``, a number of values) its value.
         load_from: ``path`` or ``bytes``.
         runs: the number of runs after the first one.
         baseline_bytes: the process before the session: interpreter, numpy and onnxruntime; None if
             it is not known for the release.
         is_upper: whether the points are the upper ends of the interval rather than the most
             probable values. Phases, terms and tensors are the most probable ones in any case.
+        is_lower_bound: whether values of unknown size are left out, so that more may be needed.
         dimensions: the free dimensions, with the sizes of the first point.
         points: the points, the first of them at the default or first given sizes.
         formula: the peak over the free dimensions; None with one point.
@@ -300,10 +303,12 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     options: dict[str, str]
     disabled_optimizers: tuple[str, ...] = ()
     cpu: Cpu = "avx512"
+    assumptions: dict[str, float] = field(default_factory=dict)
     load_from: Literal["path", "bytes"]
     runs: int
     baseline_bytes: int | None
     is_upper: bool = False
+    is_lower_bound: bool = False
     dimensions: tuple[Dimension, ...] = ()
     points: tuple[EstimatedPoint, ...]
     formula: Formula | None = None

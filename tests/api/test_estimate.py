@@ -294,17 +294,90 @@ def test_upper_bounds_are_the_upper_ends(weighted: Path) -> None:
     assert fits[0] != fits[1]
 
 
-def test_values_of_unknown_size_are_counted_in_a_note(tmp_path: Path) -> None:
-    model = parser.parse_model(
-        """
-        <ir_version: 9, opset_import: ["" : 17]>
-        g (float[n, 64] x) => (int64[2, k] y) { z = NonZero(x) y = Identity(z) }
-        """
+def some_elements(
+    tmp_path: Path, body: str, inputs: str = "float[n, 64] x", output: str = "float[k] y"
+) -> Path:
+    """Save a model whose values of 4 bytes an element have sizes that depend on the data."""
+    text = f"""
+    <ir_version: 9, opset_import: ["" : 17]>
+    g ({inputs}) => ({output}) {{ {body} }}
+    """
+    path = tmp_path / "data.onnx"
+    onnx.save(parser.parse_model(text), path)
+    return path
+
+
+NON_ZERO = "p = NonZero(x) t = Transpose<perm = [1, 0]>(p) v = GatherND(x, t) y = Sin(v)"
+
+
+def test_an_unknown_number_of_elements_makes_an_interval(tmp_path: Path) -> None:
+    path = some_elements(tmp_path, NON_ZERO)
+    none, some, every = (
+        estimate(path, dims={"n": 65536}, assume={"nonzero": share}) for share in (0, 0.25, 1)
     )
-    path = tmp_path / "nonzero.onnx"
-    onnx.save(model, path)
-    (note,) = estimate(path).notes
-    assert note.endswith("count as nothing: the figure is a lower bound")
+    peaks = [each.point.peak_bytes for each in (none, some, every)]
+    assert peaks == sorted(peaks)
+    # At the end of the chain there are indices of 16 bytes and two values of 4 bytes an element.
+    assert peaks[1] - peaks[0] >= 0.25 * 65536 * 64 * 16
+    assert some.notes == ("assumed: a share of 0.25 of the elements of each NonZero is not 0",)
+    assert some.assumptions == {"nonzero": 0.25}
+    unknown = estimate(path, dims={"n": 65536})
+    assert unknown.point.low_bytes == none.point.low_bytes
+    assert unknown.point.high_bytes == every.point.high_bytes
+    assert not unknown.is_lower_bound
+    (note,) = unknown.notes
+    assert note.startswith("4 values have sizes that depend on the data; they count as nothing")
+    assert note.endswith(
+        "the interval goes to the peak if no element of a NonZero is 0. Assume sizes (--assume"
+        " nonzero=0.1), or measure (--measure)"
+    )
+
+
+def test_other_unknown_sizes_make_a_lower_bound(tmp_path: Path) -> None:
+    body = "v, i = TopK<axis = 0>(x, count) r = Tanh(v) y = Sin(r)"
+    path = some_elements(tmp_path, body, "float[n, 64] x, int64[1] count", "float[k, 64] y")
+    unknown = estimate(path, dims={"n": 4096})
+    assert unknown.is_lower_bound
+    assert unknown.notes[-1].endswith(
+        "the figure is a lower bound. Assume sizes (--assume topk=100), or measure (--measure)"
+    )
+    half = estimate(path, dims={"n": 4096}, assume={"topk": 2048})
+    assert not half.is_lower_bound
+    assert half.point.peak_bytes > unknown.point.peak_bytes
+    # There are no more values than the input has.
+    most, more = (
+        estimate(path, dims={"n": 4096}, assume={"topk": count}) for count in (4096, 1_000_000)
+    )
+    assert more.point.peak_bytes == most.point.peak_bytes
+
+
+def test_a_loop_stacks_its_outputs(tmp_path: Path) -> None:
+    text = """
+    <ir_version: 9, opset_import: ["" : 17]>
+    g (int64 m, float[256, 1024] x) => (float[k, 256, 1024] y) {
+        z, s = Loop(m, , x) <body = b (int64 i, bool c, float[256, 1024] a) =>
+            (bool d, float[256, 1024] e, float[256, 1024] f) {
+            d = Identity(c) e = Sin(a) f = Cos(a)
+        }>
+        y = Tanh(s)
+    }
+    """
+    path = tmp_path / "loop.onnx"
+    onnx.save(parser.parse_model(text), path)
+    unknown = estimate(path)
+    assert unknown.is_lower_bound
+    assert "--assume loop=20" in unknown.notes[-1]
+    few, many = (estimate(path, assume={"loop": count}).point for count in (2, 34))
+    assert many.peak_bytes - few.peak_bytes >= 32 * MIB
+    assert "s" in {tensor.name for tensor in many.live}
+
+
+def test_what_depends_on_an_assumed_size_may_be_assumed_itself(tmp_path: Path) -> None:
+    body = f"{NON_ZERO.replace('y = Sin(v)', '')} q = NonZero(v) r = Cast<to = 1>(q) y = Sin(r)"
+    path = some_elements(tmp_path, body, output="float[1, k] y")
+    assert estimate(path, assume={"nonzero": 0.5}).notes == (
+        "assumed: a share of 0.5 of the elements of each NonZero is not 0",
+    )
 
 
 def test_an_unknown_operator_leaves_its_values_out(tmp_path: Path) -> None:
@@ -358,6 +431,9 @@ def test_a_point_that_does_not_fit_into_the_machine_is_not_run(
     ("arguments", "words"),
     [
         ({"dims": {"m": 1}}, "unknown dimension 'm': the model has n"),
+        ({"assume": {"nonzero": 2}}, "nonzero is a share from 0 to 1, not 2"),
+        ({"assume": {"loop": 1.5}}, "loop is a whole number of 0 or greater, not 1.5"),
+        ({"assume": {"zeros": 1}}, "there is no assumption 'zeros'. Choose from nonzero, loop"),
         ({"cpu": "sse"}, "cpu cannot be 'sse'. Choose from avx512, avx2."),
         ({"dims": {"n": -1}}, "'n' must be 0 or greater, not -1"),
         ({"dims": {"n": [1, -1]}}, "'n' must be 0 or greater, not -1"),

@@ -56,6 +56,13 @@ def test_with_a_known_process_the_answer_is_the_total() -> None:
     assert "are not included: their size is not known" in words(estimates.single())
 
 
+def test_values_of_unknown_size_make_it_a_lower_bound() -> None:
+    lower = msgspec.structs.replace(estimates.single(), is_lower_bound=True)
+    assert "needs at least 200 MiB at its peak and 158 MiB after that, at batch" in words(lower)
+    upper = msgspec.structs.replace(lower, is_upper=True)
+    assert "and 158 MiB after that, without values of unknown size, at batch" in words(upper)
+
+
 def test_another_processor_is_named() -> None:
     avx2 = msgspec.structs.replace(estimates.single(), cpu="avx2")
     assert "for AVX2 · nothing was run" in words(avx2)

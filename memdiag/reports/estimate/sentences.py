@@ -42,6 +42,10 @@ def estimate_headline(estimate: Estimate) -> Headline:
     peak, steady = format_size(point.peak_bytes + base), format_size(point.steady_bytes + base)
     if estimate.is_upper:
         need = f"needs at most {peak} at its peak and {steady} after that"
+        if estimate.is_lower_bound:
+            need += ", without values of unknown size"
+    elif estimate.is_lower_bound:
+        need = f"needs at least {peak} at its peak and {steady} after that"
     else:
         interval = interval_text(point.low_bytes + base, point.high_bytes + base)
         need = f"needs {peak} at its peak ({interval}) and {steady} after that"
