@@ -208,6 +208,24 @@ def test_options_of_the_session_change_the_estimate(weighted: Path, chain: Path)
     assert by_bytes.phases[0].peak_bytes > estimate(weighted).point.phases[0].peak_bytes
 
 
+def test_the_last_subgraph_is_initialized_when_others_are_packed(
+    weighted: Path, sample_model: Callable[..., Path]
+) -> None:
+    def packed(path: Path) -> tuple[int, int]:
+        phases = {phase.name: phase for phase in estimate(path).point.phases}
+        found = [
+            sum(term.bytes for term in phases[name].peak_terms if term.name == "packed weights")
+            for name in ("initialize", "prepack")
+        ]
+        return found[0], found[1]
+
+    # The branch that packs comes first; without subgraphs all tensors are there before packing.
+    initialize, prepack = packed(sample_model("tied_if"))
+    assert initialize == prepack > 0
+    initialize, prepack = packed(weighted)
+    assert (initialize, prepack) == (0, 4 * MIB)
+
+
 def test_what_lowers_the_peak_is_listed_with_its_bytes(chain: Path) -> None:
     found = estimate(chain, dims={"n": 512})
     lower = {each.change: each.peak_bytes for each in found.reductions}
