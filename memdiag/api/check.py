@@ -5,14 +5,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from memdiag.api.arguments import check_dims, model_path
 from memdiag.errors import ModelError, UsageError
 from memdiag.garbage import collection_disabled
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.native_memory import trim_heap
+from memdiag.ort.activations import choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.prepacking import NCHWC
 from memdiag.ort.releases import newer_release_note
 from memdiag.ort.runtime import Runtime
+from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.paths import path_text
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
 from memdiag.rules import detectors, find_detector
@@ -92,7 +97,9 @@ def check(
     selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
     # A collection would visit all nodes and weights of the model, which are no garbage.
     with collection_disabled(), open_model(path) as opened:
-        found, _ = find_waste(opened, _runtime(for_onnxruntime), selection, dims=dims)
+        ctx = analysis_context(opened, _runtime(for_onnxruntime), dims=dims)
+        found, _ = find_waste(ctx, selection)
+        found = with_peak_shares(found, _estimated_peak(ctx, found))
         opened.release()  # an error where the file became shorter
         return Findings(found)
 
@@ -121,9 +128,11 @@ def check_models(
             on_model(path)
         try:
             with collection_disabled(), open_model(path) as opened:
-                found, notes = find_waste(opened, runtime, selection, dims=dims)
+                ctx = analysis_context(opened, runtime, dims=dims)
+                found, _ = find_waste(ctx, selection)
+                found = with_peak_shares(found, _estimated_peak(ctx, found))
                 opened.release()  # an error where the file became shorter
-                checked.append(_checked_model(opened, notes))
+                checked.append(_checked_model(opened, tuple(dict.fromkeys(ctx.notes))))
         except ModelError as error:
             checked.append(CheckedModel(path=path_text(path), error=str(error)))
         else:
@@ -144,21 +153,22 @@ def wastes_memory(check: Check) -> bool:
     return any(finding.rule not in spared for finding in check.findings)
 
 
-def find_waste(
+def analysis_context(
     model: ModelFile,
     runtime: Runtime,
-    selection: Selection,
     *,
     dims: Mapping[str, int] | None = None,
     max_read_bytes: int | None = None,
-) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Return the findings in an open model, the costliest first, and notes.
+    block: int = NCHWC,
+) -> AnalysisContext:
+    """Return an open model under `runtime`, for `find_waste`.
 
-    If the files of the model have more than `max_read_bytes` on disk, no weight is read.
+    If the files of the model have more than `max_read_bytes` on disk, no weight is read. `block` is
+    the number of channels of a block of convolutions.
     """
     stored = sum(map(_stored_bytes, model.files))
     reads_weights = max_read_bytes is None or stored <= max_read_bytes
-    ctx = AnalysisContext(model, runtime, sizes=dims, reads_weights=reads_weights)
+    ctx = AnalysisContext(model, runtime, sizes=dims, reads_weights=reads_weights, block=block)
     newer_release = newer_release_note(runtime)
     if newer_release:
         ctx.notes.append(newer_release)
@@ -167,6 +177,14 @@ def find_waste(
             f"the {format_size(stored)} of weights were not compared with each other or searched"
             " for denormals, as the run did not complete; memdiag check does so"
         )
+    return ctx
+
+
+def find_waste(
+    ctx: AnalysisContext, selection: Selection
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """Return the findings in an open model, the costliest first, and notes."""
+    model = ctx.model
     findings: list[Finding] = []
     for detector in selection.chosen:
         try:
@@ -187,6 +205,37 @@ def find_waste(
         trim_heap()
     findings.sort(key=_by_cost)
     return with_paths(findings, model, ctx.graphs), tuple(dict.fromkeys(ctx.notes))
+
+
+def with_peak_shares(findings: Sequence[Finding], peak_bytes: int | None) -> tuple[Finding, ...]:
+    """Return `findings` with their shares of the estimated peak `peak_bytes`; None if unknown."""
+    if not peak_bytes:
+        return tuple(findings)
+    return tuple(
+        msgspec.structs.replace(
+            finding, peak_share=round(min(1.0, _bytes_at_peak(finding) / peak_bytes), 4)
+        )
+        if _bytes_at_peak(finding)
+        else finding
+        for finding in findings
+    )
+
+
+def _bytes_at_peak(finding: Finding) -> int:
+    return finding.run_bytes or finding.peak_bytes
+
+
+def _estimated_peak(ctx: AnalysisContext, findings: Sequence[Finding]) -> int | None:
+    """Return the estimated peak at the given or usual sizes; None if no finding needs it."""
+    if not any(map(_bytes_at_peak, findings)):
+        return None
+    try:
+        sizes = choose_dimensions(ctx.model, ctx.sizes).of
+        return SessionEstimate(ctx, EstimateOptions()).at(sizes).peak_bytes
+    except Exception as error:  # a defect of the estimate must not lose the findings
+        reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+        ctx.notes.append(f"the peak could not be estimated ({reason})")
+        return None
 
 
 def _by_cost(finding: Finding) -> tuple[int, int, str, tuple[str, ...]]:

@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -12,42 +11,30 @@ from memdiag.api.arguments import OnProgress, check_choice, check_names, ignore_
 from memdiag.api.estimating.calibration import UNCHANGED, calibrate, corrected
 from memdiag.api.estimating.fit import FitSearch, PeakAt
 from memdiag.api.estimating.formula import fit_formula
+from memdiag.api.estimating.options import FOLDING, estimate_options, not_considered
+from memdiag.api.estimating.reductions import other_options, reductions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
+from memdiag.api.estimating.unknown_sizes import unknown_sizes, up_to_all_elements
 from memdiag.api.profile_config import check_session_options
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.errors import MeasurementError, UsageError
+from memdiag.model.assumed_shapes import read_assumptions
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.overheads import BASELINES, baseline_bytes
+from memdiag.ort.prepacking import CHANNEL_BLOCKS
 from memdiag.ort.releases import newer_release_note
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.paths import path_text
-from memdiag.records.estimate import Calibration, Estimate, EstimatedPoint, Fit
-from memdiag.units import counted, format_size, plural, some_of
+from memdiag.records.estimate import Calibration, Cpu, Estimate, EstimatedPoint, Fit, Reduction
+from memdiag.units import format_size
 
 MEASURED_RUNS = 3
 """Runs after the first one, where a point is measured."""
 
 MAX_ERROR = 0.03
 """A formula with a larger error, as a share of the largest peak, gets a note."""
-
-_FOLDING = "ConstantFolding"
-_WORDS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
-_ESTIMATED_OPTIONS = (
-    "session.disable_prepacking",
-    "enable_cpu_mem_arena",
-    "enable_mem_pattern",
-    "graph_optimization_level",
-)
-_REMEDIES: dict[str, dict[str, Any]] = {
-    "enable_mem_pattern=0": {"has_pattern": False},
-    "session.disable_prepacking=1": {"prepacks": False},
-    "enable_cpu_mem_arena=0": {"has_arena": False},
-    "graph_optimization_level=extended": {"level": "extended"},
-}
-"""Session options that may need less memory, with the fields of `EstimateOptions` that they set;
-the least costly in latency first."""
 
 
 def estimate(
@@ -59,10 +46,13 @@ def estimate(
     optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
     load_from: Literal["path", "bytes"] = "path",
+    cpu: Cpu | None = None,
+    assume: Mapping[str, float] | None = None,
     runs: int = DEFAULT_RUNS,
     upper: bool = False,
     fit_bytes: int | None = None,
     measure: bool = False,
+    details: bool = True,
     on_progress: OnProgress = ignore_progress,
 ) -> Estimate:
     """Return the memory that a session of `model` needs, predicted from the file alone.
@@ -79,12 +69,18 @@ def estimate(
         optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
         disabled_optimizers: names of graph transformers to leave out.
         load_from: create the session from the path, or from the bytes of the file.
+        cpu: the processor's instruction set: ``avx512`` (the default) or ``avx2``, with which
+            filters of convolutions are padded less.
+        assume: sizes that depend on the data: ``nonzero``, the share of elements that are not 0 at
+            each NonZero; ``loop``, the iterations of each Loop; ``topk``, the K of each TopK.
         runs: number of runs after the first one; each may read other rows of mapped embeddings.
         upper: the points are upper bounds, also for a malloc that keeps freed blocks, rather than
             the most probable values.
         fit_bytes: find the largest size of each dimension whose peak is at most this limit, with
             the process before the session if its size is known.
         measure: run the model at up to three of the points, and correct all points by the result.
+        details: also find what lowers the peak, how tensors grow and where they are in the arena.
+            Without these an estimate takes about half the time.
         on_progress: called with a few words about each step.
 
     Raises:
@@ -98,30 +94,55 @@ def estimate(
         raise UsageError(
             f"dims must be sizes by name, not {dims!r}. Pass a dictionary: dims={{'batch': 3}}."
         )
-    check_names("disabled_optimizers", disabled_optimizers, _FOLDING)
+    check_names("disabled_optimizers", disabled_optimizers, FOLDING)
     check_choice("load_from", load_from, ("path", "bytes"))
+    try:
+        assumptions = read_assumptions(assume or {})
+    except ValueError as error:
+        raise UsageError(f"--assume: {error}") from error
+    if cpu is not None:
+        check_choice("cpu", cpu, tuple(CHANNEL_BLOCKS))
     if runs < 0:
         raise UsageError("--runs must be 0 or greater.")
     if fit_bytes is not None and fit_bytes <= 0:
         raise UsageError("--fit must be greater than 0.")
     given = check_session_options(session_options or {}, optimization_level)
-    options = replace(_estimate_options(given, disabled_optimizers), load_from=load_from, runs=runs)
+    options = estimate_options(given, disabled_optimizers, load_from=load_from, runs=runs)
     runtime = Runtime.parse(for_onnxruntime) if for_onnxruntime else Runtime.installed()
     if measure and runtime != Runtime.installed():
         raise UsageError(
             f"--measure runs onnxruntime {Runtime.installed()}, which is installed, not {runtime}."
             " Leave out --for-onnxruntime."
         )
+    if measure and cpu is not None:
+        raise UsageError("--measure runs on this processor. Leave out --cpu.")
     with open_model(path) as file:
         on_progress("sizes")
         grid = size_grid(file, dims or {})
-        ctx = AnalysisContext(file, runtime, sizes=grid.at({}), reads_weights=False)
+        block = CHANNEL_BLOCKS[cpu or "avx512"]
+        ctx = AnalysisContext(
+            file,
+            runtime,
+            sizes=grid.at({}),
+            reads_weights=False,
+            block=block,
+            assumptions=assumptions,
+        )
         session = SessionEstimate(ctx, options)
         on_progress("memory")
         points = tuple(session.at(sizes) for sizes in grid.points())
+        unknown = unknown_sizes(ctx, points[0].dims)
+        if unknown.is_bounded:
+            points = tuple(up_to_all_elements(ctx, options, points))
+        first = points[0]
+        lower: tuple[Reduction, ...] = ()
+        if details:
+            points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
+            lower = reductions(ctx, options, grid, first)
         notes = [
             *grid.notes,
-            *_notes(ctx, points[0], given, disabled_optimizers),
+            *_notes(ctx, given, disabled_optimizers),
+            *unknown.notes(),
         ]
         line = UNCHANGED
         calibration: tuple[Calibration, ...] = ()
@@ -156,51 +177,26 @@ def estimate(
             onnxruntime=str(runtime),
             options=given,
             disabled_optimizers=tuple(disabled_optimizers),
+            cpu=cpu or "avx512",
+            assumptions=dict(assume or {}),
             load_from=load_from,
             runs=runs,
             baseline_bytes=_baseline(runtime),
             is_upper=upper,
+            is_lower_bound=unknown.are_left_out and not measure,
             dimensions=grid.dimensions,
             points=points,
             formula=formula,
             fits=fits,
+            reductions=lower,
             calibration=calibration,
             notes=tuple(dict.fromkeys(notes)),
             duration_s=round(time.perf_counter() - started, 6),
         )
 
 
-def _estimate_options(
-    given: Mapping[str, str], disabled_optimizers: Sequence[str]
-) -> EstimateOptions:
-    """Return the part of the session's configuration that the estimate considers.
-
-    Raises:
-        UsageError: a value is neither true nor false.
-    """
-    level = given.get("graph_optimization_level", "all").lower()
-    level = level.removeprefix("ort_").removeprefix("enable_")
-    return EstimateOptions(
-        prepacks=not _is_on(given, "session.disable_prepacking", default=False),
-        folds=_FOLDING not in disabled_optimizers,
-        level=level,  # type: ignore[arg-type] # checked by check_session_options
-        has_arena=_is_on(given, "enable_cpu_mem_arena", default=True),
-        has_pattern=_is_on(given, "enable_mem_pattern", default=True),
-    )
-
-
-def _is_on(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = given.get(name)
-    if text is None:
-        return default
-    if text.lower() not in _WORDS:
-        raise UsageError(f"session option {name} must be true or false, not {text!r}.")
-    return _WORDS[text.lower()]
-
-
 def _notes(
     ctx: AnalysisContext,
-    first: EstimatedPoint,
     given: Mapping[str, str],
     disabled_optimizers: Sequence[str],
 ) -> list[str]:
@@ -208,22 +204,8 @@ def _notes(
     newer_release = newer_release_note(ctx.runtime)
     if newer_release:
         notes.append(newer_release)
-    others = [name for name in given if name not in _ESTIMATED_OPTIONS]
-    others += [name for name in disabled_optimizers if name != _FOLDING]
-    if others:
-        is_one = len(others) == 1
-        notes.append(
-            f"{some_of(others)} {'is' if is_one else 'are'} not considered: the estimate is the"
-            f" same without {'it' if is_one else 'them'}"
-        )
+    notes += not_considered(given, disabled_optimizers)
     notes += ctx.notes
-    unknown = ctx.activations(first.dims).unknown
-    if unknown:
-        notes.append(
-            f"{counted(unknown, 'value')} {plural(unknown, 'has a size', 'have sizes')} that"
-            f" {plural(unknown, 'depends', 'depend')} on the data;"
-            f" {plural(unknown, 'it counts', 'they count')} as nothing: the figure is a lower bound"
-        )
     return notes
 
 
@@ -261,13 +243,7 @@ def _search(
 
         return peak_at
 
-    remedies = {
-        name: peaks(other)
-        for name, changes in _REMEDIES.items()
-        if (other := replace(options, **changes)) != options
-        # A lower level is no remedy for one that is lower still.
-        and not ("level" in changes and options.level not in ("all", "layout"))
-    }
+    remedies = {name: peaks(other) for name, other in other_options(options).items()}
     return FitSearch(grid=grid, limit_bytes=fit_bytes, peak_at=peaks(options), remedies=remedies)
 
 

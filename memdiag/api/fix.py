@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from memdiag.api.arguments import OnProgress, check_dims, ignore_progress, model_path
-from memdiag.api.check import Selection, find_waste
+from memdiag.api.check import Selection, analysis_context, find_waste
 from memdiag.api.comparison_inputs import find_comparison_inputs
 from memdiag.api.inputs import GivenInputs, read_given
 from memdiag.api.search_arguments import (
@@ -93,7 +93,8 @@ def fix(
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
         writer = ModelWriter(file, target)
         runtime = Runtime.installed()
-        findings, notes = find_waste(file, runtime, Selection(select=only, min_bytes=0), dims=dims)
+        ctx = analysis_context(file, runtime, dims=dims)
+        findings, notes = find_waste(ctx, Selection(select=only, min_bytes=0))
         state = FixState(writer=writer, unsafe=unsafe, notes=[*notes], deadline=deadline)
         rules = tuple(changes_by_rule(findings))
         result: VerifiedResult | PublishedModel | None = None

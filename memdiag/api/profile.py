@@ -9,7 +9,14 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from memdiag.api.arguments import model_path
-from memdiag.api.check import DEFAULT_MIN_BYTES, Selection, find_waste
+from memdiag.api.check import (
+    DEFAULT_MIN_BYTES,
+    Selection,
+    analysis_context,
+    find_waste,
+    with_peak_shares,
+)
+from memdiag.api.estimating.profiled import with_estimate
 from memdiag.api.inputs import (
     ArrayOrFile,
     ChosenInputs,
@@ -21,12 +28,14 @@ from memdiag.api.inputs import (
 from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import assemble_profile
 from memdiag.api.release import ChildRelease, with_remedies
+from memdiag.api.run_peak import with_run_peak
 from memdiag.api.xray import ChildXray
 from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError
 from memdiag.model.dimensions import axes_of
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.ort.prepacking import channel_block
 from memdiag.ort.runtime import Runtime
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import Input, Profile
@@ -77,6 +86,7 @@ def profile(
     xray: Literal["steady", "phases", "none"] = "steady",
     verify: Literal["full", "sampled"] = "full",
     release: bool = False,
+    run_peak: bool = False,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     min_bytes: int = DEFAULT_MIN_BYTES,
@@ -111,6 +121,8 @@ def profile(
             ``phases`` (the child is stopped for a moment at each), or never (``none``).
         verify: compare every byte of each copy, or a sample of its blocks.
         release: delete the session at the end, and measure what stays (the phase ``release``).
+        run_peak: find the node at which a run takes most, with the values in memory then, in
+            another child with onnxruntime's profiler (1.28 and newer).
         select: rules to run on the model, as in `memdiag.check`; all if empty.
         ignore: rules to skip.
         min_bytes: skip findings that cost fewer bytes.
@@ -143,6 +155,7 @@ def profile(
         xray=xray,
         verify=verify,
         release=release,
+        run_peak=run_peak,
         rules=Selection(select=select, ignore=ignore, min_bytes=min_bytes),
     )
     return profile_model(path, config, on_progress=on_progress)
@@ -177,7 +190,8 @@ def profile_model(
             raise Interrupted(result)
         try:
             result = with_remedies(result, job, on_progress)
-            with_findings = _with_findings(result, file, config.rules, config.inputs.dims)
+            run_peak = (job, scratch) if config.run_peak else None
+            with_findings = _with_findings(result, file, config.rules, config.inputs.dims, run_peak)
         except KeyboardInterrupt as interrupt:
             raise Interrupted(result) from interrupt
         except ModelError:
@@ -331,24 +345,37 @@ def _with_reason(found: ChosenInputs, usual: ChosenInputs, message: str) -> Chos
 
 
 def _with_findings(
-    profile: Profile, file: ModelFile, selection: Selection, dims: Mapping[str, int]
+    profile: Profile,
+    file: ModelFile,
+    selection: Selection,
+    dims: Mapping[str, int],
+    run_peak: tuple[Job, Path] | None = None,
 ) -> Profile:
-    """Return `profile` with the findings of the rules, matched with the measurement."""
+    """Return `profile` with its estimate and the findings of the rules, matched with it.
+
+    With a job and a temporary folder in `run_peak` the peak of a run is measured as well.
+    """
     version = profile.environment.onnxruntime
     if version is None:
         return profile
     if profile.inputs:
         dims = _run_sizes(file, profile.inputs)
     completed = profile.outcome.status == "completed"
-    found, notes = find_waste(
+    ctx = analysis_context(
         file,
         Runtime.parse(version),
-        selection,
         dims=dims,
         # onnxruntime and the X-ray have read all weights by then.
         max_read_bytes=None if completed else MAX_READ_BYTES,
+        block=channel_block(profile.environment.machine),
     )
+    found, notes = find_waste(ctx, selection)
+    profile = with_estimate(profile, ctx)
+    if run_peak is not None:
+        profile = with_run_peak(profile, ctx, *run_peak)
     found = tuple(match_profile(finding, profile) for finding in found)
+    estimate = profile.estimate
+    found = with_peak_shares(found, None if estimate is None else estimate.peak_bytes)
     if found and completed:
         # Late: rewriting needs onnx_ir, which takes long to import.
         from memdiag.fixing.applicable import with_rewrites

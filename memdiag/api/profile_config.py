@@ -31,6 +31,7 @@ class ProfileConfig:
         limits: when the child is ended.
         xray: when the owners of resident bytes are identified.
         release: delete the session at the end, and measure what stays.
+        run_peak: measure the peak of a run by node, in a child of its own.
         rules: the rules to run on the model.
         command: the command line that asked for the profile, for the record.
     """
@@ -40,12 +41,13 @@ class ProfileConfig:
     limits: Limits = field(default_factory=Limits)
     xray: XrayConfig = field(default_factory=XrayConfig)
     release: bool = False
+    run_peak: bool = False
     rules: Selection = field(default_factory=Selection)
     command: tuple[str, ...] = ()
 
     def figures_only(self) -> "ProfileConfig":
-        """Return this configuration without X-rays and release."""
-        return replace(self, xray=XrayConfig(when="none"), release=False)
+        """Return this configuration without X-rays, release and peak of a run."""
+        return replace(self, xray=XrayConfig(when="none"), release=False, run_peak=False)
 
 
 def profile_config(
@@ -69,6 +71,7 @@ def profile_config(
     xray: Literal["steady", "phases", "none"],
     verify: Literal["full", "sampled"],
     release: bool = False,
+    run_peak: bool = False,
     rules: Selection,
     command: tuple[str, ...] = (),
 ) -> ProfileConfig:
@@ -105,6 +108,7 @@ def profile_config(
         limits=limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes),
         xray=XrayConfig(when=xray, verify=verify),
         release=release,
+        run_peak=run_peak,
         rules=rules,
         command=command,
     )
@@ -113,7 +117,7 @@ def profile_config(
 PROFILE_OPTIONS = tuple(
     name
     for name in inspect.signature(profile_config).parameters
-    if name not in ("xray", "verify", "release", "rules", "command")
+    if name not in ("xray", "verify", "release", "run_peak", "rules", "command")
 )
 """The names of the arguments of `memdiag.profile` that configure the run."""
 

@@ -158,14 +158,16 @@ def infer_shapes(
     notes: list[str],
     *,
     carry_values: bool = True,
+    assumed: Mapping[str, TensorType] | None = None,
 ) -> Shapes:
     """Return the types of the values of `model` at `sizes` of free dimensions, by name.
 
     Values whose type could not be inferred are missing. Sentences on the reasons are appended to
     `notes`, except where the only reason is a free dimension. Without `carry_values` a shape that
-    nodes compute is unknown, as it is for onnxruntime when it plans.
+    nodes compute is unknown, as it is for onnxruntime when it plans. `assumed` are types of values
+    whose sizes depend on the data.
     """
-    inference = _ShapeInference(model, graphs, sizes, carry_values)
+    inference = _ShapeInference(model, graphs, sizes, carry_values, assumed)
     notes.extend(inference.notes)
     return Shapes(
         inference.types,
@@ -175,7 +177,7 @@ def infer_shapes(
         has_calls=bool(inference.functions),
         symbols=inference.symbols,
         declared=(lambda: infer_shapes(model, graphs, {}, [], carry_values=False))
-        if sizes
+        if sizes or assumed
         else None,
     )
 
@@ -191,9 +193,15 @@ class _ShapeInference:
     """
 
     def __init__(
-        self, model: ModelFile, graphs: GraphIndex, sizes: Mapping[str, int], carry_values: bool
+        self,
+        model: ModelFile,
+        graphs: GraphIndex,
+        sizes: Mapping[str, int],
+        carry_values: bool,
+        assumed: Mapping[str, TensorType] | None = None,
     ) -> None:
         self._carry_values = carry_values
+        self._assumed = assumed
         self.types: Types = defaultdict(dict)
         self.symbols: Symbols = {}
         self.notes: list[str] = []
@@ -240,7 +248,7 @@ class _ShapeInference:
         copy.CopyFrom(self._model.proto)
         if not self.functions:
             del copy.functions[:]
-        prepared = InferenceInput(copy, sizes)
+        prepared = InferenceInput(copy, sizes, self._assumed)
         del copy
         inferred, problem = _infer(prepared, carry_values=self._carry_values)
         self._add_graph(self._graphs.main, inferred.graph)

@@ -31,6 +31,7 @@ from memdiag.ort.buffer_plan import Buffer, BufferPlan
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.executed_graph import ExecutedGraph, ExecutedNode, name_in_model
 from memdiag.ort.fusions import ActivationFusions, becomes_gemm
+from memdiag.ort.prepacking import NCHWC
 from memdiag.ort.releases import NEWEST_MEASURED
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.scratch import scratch_bytes
@@ -161,10 +162,13 @@ class Run(NamedTuple):
         requests: its requests to the arena, in order. A subgraph runs once. Its values, working
             memory of kernels and the outputs of the model have no place in the block that later
             runs take.
+        steps: the executed nodes with their graphs, in order: those of a subgraph after the node
+            that contains it.
     """
 
     peak: ActivationPeak
     requests: tuple[Request, ...]
+    steps: tuple[tuple[Scope, Node], ...] = ()
 
 
 def simulate_run(
@@ -174,6 +178,7 @@ def simulate_run(
     *,
     declared: Shapes | None = None,
     runtime: Runtime = NEWEST_MEASURED,
+    block: int = NCHWC,
 ) -> Run:
     """Return what one run of a model takes.
 
@@ -183,22 +188,32 @@ def simulate_run(
         folds: the folded nodes, which are not executed.
         declared: the types without the given sizes; from `shapes` by default.
         runtime: the release.
+        block: the channels of a block of convolutions.
     """
-    simulation = _Simulation(graphs, shapes, declared or shapes.as_declared, folds, runtime)
+    declared = declared or shapes.as_declared
+    simulation = _Simulation(graphs, shapes, declared, folds, runtime, block)
     peak = simulation.peak_of(graphs.main, 0)
-    return Run(peak, tuple(simulation.requests_of(graphs.main, 0)))
+    requests = tuple(simulation.requests_of(graphs.main, 0))
+    return Run(peak, requests, tuple(simulation.steps))
 
 
 def executed_nodes(
-    graphs: GraphIndex, shapes: Shapes, folds: Folds, runtime: Runtime
+    graphs: GraphIndex, shapes: Shapes, folds: Folds, runtime: Runtime, block: int = NCHWC
 ) -> list[ExecutedNode]:
-    """Return the nodes of the main graph that `runtime` executes, in order."""
-    simulation = _Simulation(graphs, shapes, shapes.as_declared, folds, runtime)
+    """Return the nodes of the main graph that `runtime` executes, in order.
+
+    `block` is the number of channels of a block of convolutions.
+    """
+    simulation = _Simulation(graphs, shapes, shapes.as_declared, folds, runtime, block)
     return simulation.nodes_of(graphs.main)
 
 
 class _Simulation:
-    """One simulated run of a model. The body of a function is simulated once."""
+    """One simulated run of a model. The body of a function is simulated once.
+
+    Attributes:
+        steps: the nodes that `requests_of` executed so far, with their graphs.
+    """
 
     def __init__(
         self,
@@ -207,8 +222,9 @@ class _Simulation:
         declared: Shapes,
         folds: Folds,
         runtime: Runtime,
+        block: int,
     ) -> None:
-        self._graphs, self._runtime = graphs, runtime
+        self._graphs, self._runtime, self._block = graphs, runtime, block
         self._shapes, self._declared = shapes, declared
         self._folds = folds
         # Of a function's calls, `graphs` and `shapes` have the first one only.
@@ -222,6 +238,7 @@ class _Simulation:
         self._plans: dict[Scope, _Plan] = {}
         self._calls_left = MAX_CALLS
         self._captured: dict[Scope, tuple[str, ...]] = {}
+        self.steps: list[tuple[Scope, Node]] = []
 
     def peak_of(self, scope: Scope, depth: int) -> ActivationPeak:
         """Return the peak of the graph `scope`, with all that is inside its nodes."""
@@ -284,21 +301,26 @@ class _Simulation:
         keys = {id(buffer): next(self._keys) for buffer in plan.buffers}
         is_planned = {id(each): not depth and each.last < len(nodes) for each in plan.buffers}
         for step, node in enumerate(nodes):
+            at = len(self.steps)
+            self.steps.append((scope, node.source))
             for each in taken[step]:
-                yield Request(keys[id(each)], each.nbytes, is_planned[id(each)])
+                yield Request(
+                    keys[id(each)], each.nbytes, is_planned[id(each)], name=each.name, step=at
+                )
             for inner in self._inner_scopes(scope, node.source if node.is_of_model else None):
                 if depth < MAX_DEPTH and self._calls_left > 0:
                     self._calls_left -= 1
                     yield from self.requests_of(inner, depth + 1)
+            until = len(self.steps) - 1
             scratch = [(next(self._keys), size) for size in scratch_bytes(node, types)]
             for key, size in scratch:
-                yield Request(key, size, is_planned=False, is_scratch=True)
+                yield Request(key, size, is_planned=False, is_scratch=True, step=until)
             for key, _ in scratch:
-                yield Request(key, 0, is_planned=False, is_scratch=True)
+                yield Request(key, 0, is_planned=False, is_scratch=True, step=until)
             for each in freed[step]:
-                yield Request(keys[id(each)], 0, is_planned[id(each)])
+                yield Request(keys[id(each)], 0, is_planned[id(each)], step=until)
         for each in freed[len(nodes)]:
-            yield Request(keys[id(each)], 0, is_planned[id(each)])
+            yield Request(keys[id(each)], 0, is_planned[id(each)], step=len(self.steps) - 1)
 
     def nodes_of(self, scope: Scope) -> list[ExecutedNode]:
         """Return the executed nodes of `scope` in order."""
@@ -328,6 +350,7 @@ class _Simulation:
             self._shapes.of_scope(scope),
             self._declared.axes_of_scope(scope),
             fusions.removes,
+            block=self._block,
         )
         nodes = graph.in_order()
         plan = BufferPlan(

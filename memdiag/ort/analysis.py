@@ -4,18 +4,26 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+from memdiag.model.assumed_shapes import Assumptions, assumed_types
 from memdiag.model.equal_weights import MAX_DECODED_BYTES, can_be_compared, identical_weights
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import Reader, readers
 from memdiag.model.shapes import Shapes, infer_shapes
+from memdiag.model.tensor_types import TensorType
 from memdiag.ort.activations import ActivationPeak, Run, simulate_run, total_bytes
 from memdiag.ort.constant_folding import Folds, fold_constants
+from memdiag.ort.prepacking import NCHWC
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_memory import PredictedSession
 from memdiag.ort.used_values import UsedValues
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.units import counted, format_size, some_of
+
+NO_ASSUMPTIONS = Assumptions()
+
+MAX_ASSUMING_PASSES = 8
+"""Inferences of shapes for values of assumed sizes that depend on each other."""
 
 MIN_COMPARED_BYTES = 64
 """Smaller weights are not compared: the runtime itself merges most of them."""
@@ -30,6 +38,8 @@ class AnalysisContext:
         sizes: the sizes of free dimensions by name, where the user gave them.
         reads_weights: whether rules may read the values of weights. If not, rules that need values
             find nothing.
+        block: the channels of a block of convolutions (`prepacking.CHANNEL_BLOCKS`).
+        assumptions: what is assumed of sizes that depend on the data.
 
     Attributes:
         notes: sentences on what could not be examined; rules append to it.
@@ -42,10 +52,14 @@ class AnalysisContext:
         *,
         sizes: Mapping[str, int] | None = None,
         reads_weights: bool = True,
+        block: int = NCHWC,
+        assumptions: Assumptions = NO_ASSUMPTIONS,
     ) -> None:
         self.model = model
         self.runtime = runtime
         self.reads_weights = reads_weights
+        self.block = block
+        self.assumptions = assumptions
         self.sizes = dict(sizes or {})
         self.notes: list[str] = []
         self._readers: dict[Weight, tuple[Reader, ...]] = {}
@@ -60,7 +74,7 @@ class AnalysisContext:
     @cached_property
     def shapes(self) -> Shapes:
         """The inferred types and shapes of all values, at the given sizes."""
-        return infer_shapes(self.model, self.graphs, self.sizes, self.notes)
+        return self._infer_shapes(self.sizes, self.notes)
 
     @cached_property
     def folds(self) -> Folds:
@@ -71,7 +85,13 @@ class AnalysisContext:
     def session(self) -> PredictedSession:
         """The constants and the memory of a session."""
         return PredictedSession(
-            self.model, self.graphs, self.shapes, self.folds, self.readers, self.runtime
+            self.model,
+            self.graphs,
+            self.shapes,
+            self.folds,
+            self.readers,
+            self.runtime,
+            self.block,
         )
 
     @cached_property
@@ -121,8 +141,20 @@ class AnalysisContext:
             return self.shapes
         # An estimate asks for the shapes at one choice of sizes several times in a row.
         if self._last_shapes is None or self._last_shapes[0] != sizes:
-            self._last_shapes = dict(sizes), infer_shapes(self.model, self.graphs, sizes, [])
+            self._last_shapes = dict(sizes), self._infer_shapes(sizes, [])
         return self._last_shapes[1]
+
+    def _infer_shapes(self, sizes: Mapping[str, int], notes: list[str]) -> Shapes:
+        shapes = infer_shapes(self.model, self.graphs, sizes, notes)
+        assumed: dict[str, TensorType] = {}
+        # The size of a value may depend on that of another one that is assumed.
+        for _ in range(MAX_ASSUMING_PASSES if self.assumptions != NO_ASSUMPTIONS else 0):
+            found = assumed_types(self.graphs, shapes, self.assumptions)
+            if found.keys() <= assumed.keys():
+                break
+            assumed |= found
+            shapes = infer_shapes(self.model, self.graphs, sizes, [], assumed=assumed)
+        return shapes
 
     def run(self, sizes: Mapping[str, int]) -> Run:
         """Return what a run takes at `sizes` of the free dimensions."""
@@ -134,6 +166,7 @@ class AnalysisContext:
                 self.folds,
                 declared=self.shapes.as_declared,
                 runtime=self.runtime,
+                block=self.block,
             )
         return self._runs[key]
 

@@ -93,9 +93,11 @@ class ExecutedGraph:
         axes: their axes without given sizes.
         removes: returns whether a node becomes a part of the node that reads its output.
         has_blocks: whether convolutions compute blocks of channels.
+        block: the channels of a block.
 
     Attributes:
         nodes: the nodes, by index.
+        block: the channels of a block of convolutions.
         types, axes: the types and axes with those of new values.
     """
 
@@ -111,8 +113,10 @@ class ExecutedGraph:
         removes: Callable[[Node], bool],
         *,
         has_blocks: bool = True,
+        block: int = NCHWC,
     ) -> None:
         self._graphs, self._runtime, self._scope = graphs, runtime, scope
+        self.block = block
         self.types: dict[str, TensorType] = dict(types)
         self.axes: dict[str, Axes] = dict(axes)
         self.nodes = [
@@ -477,12 +481,12 @@ class _Blocks:
         use = next((use for use in Scope.uses(scope, source.input[1]) if use.node is source), None)
         if use is None:
             return False
-        buffer = packed_buffer(graph._graphs, graph._runtime, use, dtype, shape)
+        buffer = packed_buffer(graph._graphs, graph._runtime, use, dtype, shape, graph.block)
         if buffer is None or buffer.kind != "reordered":
             return False
         name = node.input[0]
         groups = integer(source, "group", 1)
-        has_plain_input = groups == 1 and shape[1] < NCHWC
+        has_plain_input = groups == 1 and shape[1] < graph.block
         if name in self._blocked:
             given = self._blocked[name].name if not has_plain_input else name
             self._blocked[name].left -= not has_plain_input
@@ -510,7 +514,7 @@ class _Blocks:
         if kind is None or kind.shape is None or len(kind.shape) != _IMAGE_RANK:
             return False
         channels = kind.shape[1]
-        if not channels or channels % NCHWC:
+        if not channels or channels % self._graph.block:
             return False
         if name in self._blocked:
             return self._as_blocks(node, [self._blocked[name]])
@@ -575,7 +579,7 @@ class _Blocks:
         if any(name not in self._blocked for name in node.input):
             return False
         values = [self._blocked[name] for name in node.input]
-        if any(value.channels % NCHWC for value in values):
+        if any(value.channels % self._graph.block for value in values):
             return False
         return self._as_blocks(node, values)
 
@@ -633,7 +637,7 @@ class _Blocks:
         kind, axes = graph.types.get(name), graph.axes.get(name)
         if kind is not None and kind.shape is not None and len(kind.shape) == _IMAGE_RANK:
             batch, channels, *sides = kind.shape
-            padded = None if channels is None else -(-channels // NCHWC) * NCHWC
+            padded = None if channels is None else -(-channels // graph.block) * graph.block
             graph.types[new] = kind._replace(shape=(batch, padded, *sides))
             if axes is not None:
                 graph.axes[new] = (axes[0], padded, *axes[2:])

@@ -345,6 +345,21 @@ class Loading:
             elif each.mapped_bytes and not is_freed:
                 self.mapped.append(each)
         timeline.note("prepack")
+        self._initialize_last_subgraph(live)
+
+    def _initialize_last_subgraph(self, live: Sequence[LiveConstant]) -> None:
+        """Note the start of the last graph's initialization: all graphs before it are packed."""
+        scopes = [scope for _, scope in self._graphs if not scope.is_function]
+        if len(scopes) < 2:
+            return
+        own = {
+            key: buffer.nbytes
+            for each in live
+            if any(use.scope is scopes[-1] for use in each.constant.uses)
+            for key, buffer in (each.constant.buffers() if self._prepacks else ())
+            if not (buffer.kind == REORDERED and _is_filter(each.constant))
+        }
+        self.timeline.note("initialize", {"packed weights": -sum(own.values())})
 
     def _take(self, term: TermName, nbytes: int) -> None:
         """Count `nbytes` to `term`; small blocks come out of what malloc has kept."""

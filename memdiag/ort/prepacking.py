@@ -2,7 +2,7 @@
 
 For the CPU provider on x86-64. The sizes equal the sizes of `memdiag.attribution.layouts`, but are
 computed from the shape alone. The releases 1.20 to 1.32 pack the same operands alike. Where the
-instruction set matters (blocks of convolution filters), AVX-512 is assumed: AVX2 pads less.
+instruction set matters (blocks of convolution filters), the length of a block is an argument.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,12 @@ from memdiag.ort.releases import FLOAT16_CAST_ONCE_SINCE, TWO_BITS_PACKED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind
 
-NCHWC = 16
-"""Channels of a block: of convolutions with AVX-512."""
+CHANNEL_BLOCKS = {"avx512": 16, "avx2": 8}
+"""Channels of a block of convolutions, by instruction set. Tried with 1.32.0, the second one under
+an emulator."""
+
+NCHWC = CHANNEL_BLOCKS["avx512"]
+"""Channels of a block unless another processor is asked for."""
 
 CHANNEL_ALIGNMENT = 4
 """Inputs of at least a block of channels are reordered if they have a multiple of this. Measured
@@ -46,12 +50,14 @@ class _ConstantInput(NamedTuple):
         graphs: the graphs of the model.
         use: the input.
         dtype, shape: the type of the constant as the node reads it.
+        block: channels of a block of convolutions.
     """
 
     graphs: GraphIndex
     use: Use
     dtype: str
     shape: tuple[int, ...]
+    block: int = NCHWC
 
     @property
     def node(self) -> Node:
@@ -60,12 +66,17 @@ class _ConstantInput(NamedTuple):
 
 
 def packed_buffer(
-    graphs: GraphIndex, runtime: Runtime, use: Use, dtype: str, shape: tuple[int, ...]
+    graphs: GraphIndex,
+    runtime: Runtime,
+    use: Use,
+    dtype: str,
+    shape: tuple[int, ...],
+    block: int = NCHWC,
 ) -> PackedBuffer | None:
     """Return the buffer into which the kernel packs the constant of `use`; None without one.
 
     `dtype` and `shape` describe the operand as the node reads it. float16 operands are packed
-    in fp32 where the runtime casts them ahead of time.
+    in fp32 where the runtime casts them ahead of time. `block` is one of `CHANNEL_BLOCKS`.
     """
     node = use.node
     buffer_of = _BUFFERS.get((node.domain_key, node.op_type))
@@ -73,10 +84,19 @@ def packed_buffer(
         return None
     if dtype == "float16" and runtime >= FLOAT16_CAST_ONCE_SINCE and node.is_onnx:
         dtype = "float"
-    buffer = buffer_of(_ConstantInput(graphs, use, dtype, shape))
+    buffer = buffer_of(_ConstantInput(graphs, use, dtype, shape, block))
     if buffer is not None and _bits(node) == 2 and runtime < TWO_BITS_PACKED_SINCE:
         return None
     return buffer
+
+
+def channel_block(machine: str) -> int:
+    """Return the channels of a block of convolutions on a class of machines.
+
+    `machine` is the description in a profile, such as ``Linux x86_64 avx2 glibc``.
+    """
+    sets = machine.split()
+    return CHANNEL_BLOCKS["avx2" if "avx2" in sets or "avx" in sets else "avx512"]
 
 
 def fp32_panels(rows: int, columns: int) -> int:
@@ -215,14 +235,14 @@ def _filter(operand: _ConstantInput) -> PackedBuffer | None:
         return None
     if groups > 1:
         is_depthwise = inputs == 1 and outputs == groups
-        fits = inputs % NCHWC == 0 and (outputs // groups) % NCHWC == 0
+        fits = inputs % operand.block == 0 and (outputs // groups) % operand.block == 0
         if outputs % CHANNEL_ALIGNMENT or outputs % groups or not (is_depthwise or fits):
             return None
-    elif inputs >= NCHWC:
+    elif inputs >= operand.block:
         if inputs % CHANNEL_ALIGNMENT:
             return None
-        inputs = round_up(inputs, NCHWC)
-    return PackedBuffer("reordered", round_up(outputs, NCHWC) * inputs * prod(kernel) * 4)
+        inputs = round_up(inputs, operand.block)
+    return PackedBuffer("reordered", round_up(outputs, operand.block) * inputs * prod(kernel) * 4)
 
 
 def _integer_filter(operand: _ConstantInput) -> PackedBuffer | None:

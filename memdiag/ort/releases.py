@@ -210,6 +210,11 @@ Arm processors with SME. Not measured: reported for 1.24.1, 1.24.4, 1.25.1 and 1
 from 1.23.0, 1.27.0 and 1.28 (https://github.com/dmarzzz/VoxTerm/pull/166,
 https://github.com/microsoft/onnxruntime/pull/28363)."""
 
+# The runtime's own figures.
+
+NODE_MEMORY_SINCE = Runtime(1, 28)
+"""The profiler writes the memory of the arena at each node. Tried: 1.24.4 does not, 1.32.0 does."""
+
 # The process.
 
 NUMPY_2_SINCE = Runtime(1, 19)

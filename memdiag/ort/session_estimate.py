@@ -12,15 +12,18 @@ from functools import cached_property
 from math import exp
 from typing import Literal
 
+import msgspec
+
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.model.graph_index import Scope
 from memdiag.model.shapes import Shapes
-from memdiag.ort.activations import ActivationPeak
+from memdiag.ort.activations import ActivationPeak, LiveValue
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import Arena, Request, planned_block
 from memdiag.ort.loading import Loading, Timeline
 from memdiag.ort.operators import GATHERING
 from memdiag.ort.overheads import overhead
+from memdiag.ort.run_layout import run_layout
 from memdiag.records.estimate import (
     EstimatedPhase,
     EstimatedPoint,
@@ -57,7 +60,8 @@ class EstimateOptions:
         has_arena: ``enable_cpu_mem_arena``.
         has_pattern: ``enable_mem_pattern``.
         load_from: from the file's path, or from its bytes.
-        runs: how often the session runs after the first time, with other contents each time.
+        runs: how often the session runs after the first time, with other contents each time; None
+            if it is only created.
     """
 
     prepacks: bool = True
@@ -66,7 +70,7 @@ class EstimateOptions:
     has_arena: bool = True
     has_pattern: bool = True
     load_from: Literal["path", "bytes"] = "path"
-    runs: int = DEFAULT_RUNS
+    runs: int | None = DEFAULT_RUNS
 
 
 class SessionEstimate:
@@ -84,8 +88,10 @@ class SessionEstimate:
         """Return the estimate at `sizes` of the free dimensions, by name."""
         ctx, options = self._ctx, self._options
         timeline = self._load()
+        if options.runs is None:
+            return self._point(sizes, timeline)
         shapes = ctx.shapes_at(sizes)
-        activations, requests = ctx.run(sizes)
+        activations, requests, _ = ctx.run(sizes)
         loading = self._loading
         arena = loading.arena if options.has_arena else Arena()
         before = arena.resident_bytes
@@ -106,7 +112,41 @@ class SessionEstimate:
         timeline.now["mapped weights"] += sum(more.values()) - sum(reads.values())
         timeline.note("steady", {} if options.has_arena else run, at_peak)
         timeline.note("steady")
-        return self._point(sizes, timeline, activations, shapes)
+        return self._point(sizes, timeline, self._live_tensors(activations, shapes))
+
+    def with_run_details(
+        self, point: EstimatedPoint, doubled: Mapping[str, Mapping[str, int]]
+    ) -> EstimatedPoint:
+        """Return `point` with the arena of its first run, and the growth of its live tensors.
+
+        Args:
+            point: an estimate that `at` returned.
+            doubled: by name of a free dimension the sizes of all if it is twice as large.
+        """
+        layout = None
+        if self._options.has_arena:
+            self._load()
+            run = self._ctx.run(point.dims)
+            layout = run_layout(self._ctx.graphs, self._loading.arena, run)
+        values = self._ctx.activations(point.dims).live
+        now = self._sizes_of(values, point.dims)
+        growth: list[dict[str, float]] = [{} for _ in values]
+        for name, sizes in doubled.items():
+            grown = self._sizes_of(values, sizes)
+            for found, before, after in zip(growth, now, grown, strict=True):
+                if before and after and after != before:
+                    found[name] = round(after / before, 3)
+        live = tuple(
+            msgspec.structs.replace(tensor, growth=found)
+            for tensor, found in zip(point.live, growth, strict=True)
+        )
+        return msgspec.structs.replace(point, layout=layout, live=live)
+
+    def _sizes_of(self, values: Sequence[LiveValue], sizes: Mapping[str, int]) -> list[int | None]:
+        """Return the bytes of `values` at `sizes`; None where they are unknown."""
+        shapes = self._ctx.shapes_at(sizes)
+        kinds = [shapes.of(value.scope, value.name) for value in values]
+        return [None if kind is None else kind.nbytes for kind in kinds]
 
     @cached_property
     def _loading(self) -> Loading:
@@ -163,8 +203,7 @@ class SessionEstimate:
         self,
         sizes: Mapping[str, int],
         timeline: Timeline,
-        activations: ActivationPeak,
-        shapes: Shapes,
+        live: Sequence[LiveTensor] = (),
     ) -> EstimatedPoint:
         nodes = self._ctx.model.node_count
         phases = []
@@ -196,7 +235,7 @@ class SessionEstimate:
             high_bytes=peak + max(LEAST_MARGIN, round(HIGH * peak)),
             upper_bytes=peak + max(LEAST_MARGIN, round(UPPER * peak)),
             phases=tuple(phases),
-            live=tuple(self._live_tensors(activations, shapes)),
+            live=tuple(live),
         )
 
     def _live_tensors(self, activations: ActivationPeak, shapes: Shapes) -> list[LiveTensor]:

@@ -31,7 +31,7 @@ from memdiag.model.readers import SAME_ORDER, Reader
 from memdiag.model.shapes import Shapes
 from memdiag.ort.constant_folding import Fold, Folds
 from memdiag.ort.fusions import kernel_of
-from memdiag.ort.prepacking import PackedBuffer, packed_buffer
+from memdiag.ort.prepacking import NCHWC, PackedBuffer, packed_buffer
 from memdiag.ort.releases import (
     ARENA_FREED_SINCE,
     FOLDING_WITHOUT_PROTOBUF_SINCE,
@@ -93,6 +93,7 @@ class PredictedSession:
         folds: what constant folding evaluates.
         readers: returns the readers of a weight.
         runtime: the release.
+        block: the channels of a block of convolutions.
     """
 
     def __init__(
@@ -103,8 +104,10 @@ class PredictedSession:
         folds: Folds,
         readers: Callable[[Weight], Iterable[Reader]],
         runtime: Runtime,
+        block: int = NCHWC,
     ) -> None:
         self.runtime = runtime
+        self._block = block
         self._model = model
         self._graphs = graphs
         self._shapes = shapes
@@ -338,7 +341,7 @@ class PredictedSession:
 
     def _packed_use(self, use: Use, dtype: str, shape: tuple[int, ...]) -> PackedUse:
         graphs = self._graphs
-        buffer = packed_buffer(graphs, self.runtime, use, dtype, shape)
+        buffer = packed_buffer(graphs, self.runtime, use, dtype, shape, self._block)
         is_packed = buffer is not None
         kernel = kernel_of(graphs, self._shapes, use.scope, use.node) if is_packed else None
         return PackedUse(use, buffer, kernel)

@@ -19,7 +19,8 @@ MARK = "memory_budget"
 _MARKER = (
     f'{MARK}(model, *, peak="1.2 GB", steady=…, tolerance=…, baseline=…, **options): profile the'
     " model in an isolated process before the test, and fail where a figure is above its budget"
-    f' or its baseline, or with growth="none" where it leaks; {MARK}(*, sessions=3,'
+    ' or its baseline, or with growth="none" where it leaks; with estimated=True compare an'
+    f" estimate instead, without a run; {MARK}(*, sessions=3,"
     ' tree_peak="2 GB"): fail where the test itself creates more sessions, or its process and'
     " children take more memory together (memdiag)"
 )

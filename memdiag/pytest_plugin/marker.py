@@ -17,7 +17,7 @@ from memdiag.budgets.baselines import baseline_path, configuration_name
 from memdiag.budgets.parsing import merged, parse_budget, parse_tolerance
 from memdiag.defaults import BUDGET_PROCESSES
 from memdiag.errors import MemdiagError, UsageError
-from memdiag.pytest_plugin import MARK, growth
+from memdiag.pytest_plugin import MARK, estimated, growth
 from memdiag.pytest_plugin.process_budget import TEST_LIMITS, process_budget
 from memdiag.pytest_plugin.profiling import (
     CachedProfileRunner,
@@ -29,7 +29,7 @@ from memdiag.pytest_plugin.summary import add_remark, record
 from memdiag.records.budget import Budget
 from memdiag.reports.budget import lines
 
-_OWN_OPTIONS = ("baseline", "processes", "pinned")
+_OWN_OPTIONS = ("baseline", "processes", "pinned", estimated.ARGUMENT)
 _CONFIGURATIONS = pytest.StashKey[dict[Path, str]]()
 
 
@@ -122,7 +122,10 @@ def measure_marked(item: pytest.Item) -> None:
         for mark in item.iter_markers(MARK):
             if mark.args and growth.ARGUMENT in mark.kwargs:
                 growth.measure_growth(item, mark)
-            if mark.args and not growth.limits_growth_only(mark):
+            if mark.args and estimated.is_estimated(mark):
+                defaults = _default_budget(Path(mark.args[0]), settings)
+                estimated.estimate_marked(item, mark, defaults)
+            elif mark.args and not growth.limits_growth_only(mark):
                 measured.append(_measure(item, MarkerArguments.of(mark, settings), settings))
     except MemdiagError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -139,6 +142,7 @@ def measure_marked(item: pytest.Item) -> None:
 def judge_marked(item: pytest.Item) -> None:
     """Fail `item` if a model exceeds its budget or its baseline, or leaks."""
     growth.judge_growth(item)
+    estimated.judge_estimated(item)
     judgements = [each.result.judgement for each in item.stash.get(_RESULTS, [])]
     texts = [
         "\n".join(lines(judgement))

@@ -2,11 +2,21 @@
 
 from typing import Final, Literal
 
+from msgspec import field
+
 from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.dimension import Dimension
 from memdiag.records.phases import PhaseName
 
 ESTIMATE_SCHEMA: Final = "memdiag.estimate/1"
+
+PINNING: Final = "MALLOC_MMAP_THRESHOLD_"
+"""The environment variable with which glibc's malloc returns large blocks as soon as they are
+freed. Estimates are for such a malloc."""
+
+Cpu = Literal["avx512", "avx2"]
+"""Instruction sets with which kernels pack differently: convolutions compute blocks of 16 channels
+with AVX-512, and of 8 with AVX2."""
 
 TermName = Literal[
     "runtime",
@@ -90,6 +100,8 @@ class LiveTensor(Record, frozen=True, kw_only=True):
         dtype, shape: its type.
         bytes: its size.
         producer, last_use: the nodes that compute it and read it last.
+        growth: by how much its size is multiplied when a free dimension is doubled, by name of the
+            dimension; only dimensions that change it. Empty if it was not computed.
     """
 
     name: str
@@ -98,6 +110,47 @@ class LiveTensor(Record, frozen=True, kw_only=True):
     bytes: int
     producer: str
     last_use: str
+    growth: dict[str, float] = field(default_factory=dict)
+
+
+class RunBlock(Record, frozen=True, kw_only=True):
+    """A block of the arena that one value, or several after one another, have in the first run.
+
+    Attributes:
+        name: the first value; for working memory the node.
+        kind: a value, or working memory of a kernel.
+        first, last: the steps in which it is allocated: numbers of executed nodes.
+        first_node, last_node: the nodes of these steps.
+        offset: its start, where the regions of the arena are put one after another.
+        bytes: its size.
+    """
+
+    name: str
+    kind: Literal["value", "scratch"]
+    first: int
+    last: int
+    first_node: str
+    last_node: str
+    offset: int
+    bytes: int
+
+
+class RunLayout(Record, frozen=True, kw_only=True):
+    """The blocks of the arena that the first run takes.
+
+    Attributes:
+        steps: the number of executed nodes.
+        peak_step: the step at which most bytes are in use.
+        region_bytes: the sizes of the regions that have blocks, in order.
+        blocks: the blocks, the largest first.
+        unlisted: the number of smaller blocks.
+    """
+
+    steps: int
+    peak_step: int
+    region_bytes: tuple[int, ...]
+    blocks: tuple[RunBlock, ...]
+    unlisted: int = 0
 
 
 class EstimatedPoint(Record, frozen=True, kw_only=True):
@@ -112,6 +165,7 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
         upper_bytes: a bound also for a malloc that keeps freed blocks, as glibc's does by default.
         phases: the phases in order.
         live: the values in memory at the peak of a run, the largest first.
+        layout: the arena in the first run; None if it was not computed, or there is no arena.
     """
 
     dims: dict[str, int]
@@ -123,11 +177,16 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
     upper_bytes: int
     phases: tuple[EstimatedPhase, ...]
     live: tuple[LiveTensor, ...] = ()
+    layout: RunLayout | None = None
 
     @property
     def peak(self) -> EstimatedPhase:
         """The phase that has the peak."""
         return next(phase for phase in self.phases if phase.name == self.peak_phase)
+
+    def phase(self, name: PhaseName) -> EstimatedPhase | None:
+        """Return the phase called `name`; None if it is not estimated."""
+        return next((phase for phase in self.phases if phase.name == name), None)
 
 
 class Fit(Record, frozen=True, kw_only=True):
@@ -178,6 +237,20 @@ class Formula(Record, frozen=True, kw_only=True):
     largest_error_bytes: int
 
 
+class Reduction(Record, frozen=True, kw_only=True):
+    """A change with which the peak of the first point is lower.
+
+    Attributes:
+        change: the change: a session option, or a size such as ``batch=8``.
+        peak_bytes: the peak with it, above the process before the session.
+        run_bytes: the activations of a run with it.
+    """
+
+    change: str
+    peak_bytes: int
+    run_bytes: int
+
+
 class Calibration(Record, frozen=True, kw_only=True):
     """A measured point beside its estimate; all above the process before the session.
 
@@ -204,16 +277,21 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         onnxruntime: the release that it is for.
         options: session options by name, as given.
         disabled_optimizers: graph transformers that are left out.
+        cpu: the instruction set of the processor that it is for.
+        assumptions: what was assumed of sizes that depend on the data: by name (``nonzero``, a
+            share; ``loop``, iterations; ``topk``, a number of values) its value.
         load_from: ``path`` or ``bytes``.
         runs: the number of runs after the first one.
         baseline_bytes: the process before the session: interpreter, numpy and onnxruntime; None if
             it is not known for the release.
         is_upper: whether the points are the upper ends of the interval rather than the most
             probable values. Phases, terms and tensors are the most probable ones in any case.
+        is_lower_bound: whether values of unknown size are left out, so that more may be needed.
         dimensions: the free dimensions, with the sizes of the first point.
         points: the points, the first of them at the default or first given sizes.
         formula: the peak over the free dimensions; None with one point.
         fits: the largest sizes that fit into the limit.
+        reductions: changes with which the first point needs less, the largest reduction first.
         calibration: measured points; empty unless asked for.
         notes: limits and assumptions of the estimate.
         duration_s: the time it took.
@@ -224,14 +302,18 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     onnxruntime: str
     options: dict[str, str]
     disabled_optimizers: tuple[str, ...] = ()
+    cpu: Cpu = "avx512"
+    assumptions: dict[str, float] = field(default_factory=dict)
     load_from: Literal["path", "bytes"]
     runs: int
     baseline_bytes: int | None
     is_upper: bool = False
+    is_lower_bound: bool = False
     dimensions: tuple[Dimension, ...] = ()
     points: tuple[EstimatedPoint, ...]
     formula: Formula | None = None
     fits: tuple[Fit, ...] = ()
+    reductions: tuple[Reduction, ...] = ()
     calibration: tuple[Calibration, ...] = ()
     notes: tuple[str, ...] = ()
     duration_s: float

@@ -49,6 +49,8 @@ class Finding(NotebookRecord, frozen=True, kw_only=True):
         run_bytes: the bytes that the values of one run take at once, for findings about
             activations. The growth of the first run confirms or refutes it.
         measured_bytes: the bytes that a measurement found; None without a measurement.
+        peak_share: `peak_bytes`, for findings about activations `run_bytes`, as a share of the
+            estimated peak of the session above the process before it; None if it is not known.
         remedies: names of remedies, the preferred one first.
         rewrites: the rewrites among them that ``memdiag fix`` would try; None if not checked.
         refusal: the reason why no rewrite can be applied, in a few words.
@@ -76,6 +78,7 @@ class Finding(NotebookRecord, frozen=True, kw_only=True):
     run_bytes: int = 0
     rewrites: tuple[str, ...] | None = None
     refusal: str = ""
+    peak_share: float | None = None
     path: str = ""
     drawing: dict[str, Any] | None = None
 

@@ -8,6 +8,7 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.budget import Judgement
 from memdiag.records.dimension import Dimension
+from memdiag.records.estimate import EstimatedPoint
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Fix
 from memdiag.records.phases import PHASES as PHASES
@@ -267,6 +268,35 @@ class Release(Record, frozen=True, kw_only=True):
     remedies: tuple[ReleaseRemedy, ...] = ()
 
 
+class RunPeak(Record, frozen=True, kw_only=True):
+    """The node of the first run at which most of the runtime's arena was in use.
+
+    The figures are the runtime's own, above the start of the run, from another child with its
+    profiler on.
+
+    Attributes:
+        node, op_type: the node.
+        peak_bytes: the most that was in use while it ran.
+        values_bytes: what the values in memory requested when it had ended.
+        rounding_bytes: what their chunks have more than was requested.
+        scratch_bytes: working memory of the node's kernel: what was in use only while it ran. None
+            if more had been in use before the run, which hides it.
+        grown_bytes: the regions that the arena took from the system in the whole run.
+        estimated_bytes, estimated_node: the values in memory at the peak of a run, and the node
+            then, as estimated; None and empty without an estimate.
+    """
+
+    node: str
+    op_type: str
+    peak_bytes: int
+    values_bytes: int
+    rounding_bytes: int
+    scratch_bytes: int | None
+    grown_bytes: int
+    estimated_bytes: int | None = None
+    estimated_node: str = ""
+
+
 class PhaseAttribution(Record, frozen=True, kw_only=True):
     """The owners of memory at the end of a phase (of its last span, if it has several)."""
 
@@ -294,6 +324,10 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         fix, tuning: a fix and a tuning of the model that were joined to the profile.
         dimensions: the free dimensions of the inputs, with the sizes of this run.
         release: the memory that stays after the session was deleted, if that was requested.
+        estimate: the memory that was predicted from the file for this session, above the process
+            before it; None for other providers than the CPU's, and if the estimate failed.
+        run_peak: the runtime's own figures of the peak of a run, if they were requested and are
+            available. The values in memory then are in `estimate`.
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -325,6 +359,8 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     tuning: Tuning | None = None
     dimensions: tuple[Dimension, ...] = ()
     release: Release | None = None
+    estimate: EstimatedPoint | None = None
+    run_peak: RunPeak | None = None
 
     @property
     def end(self) -> Memory:
@@ -341,3 +377,8 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase called `name`; None if it was not reached, or not logged separately."""
         return next((phase for phase in self.phases if phase.name == name), None)
+
+    def estimated_peak_bytes(self, name: PhaseName) -> int | None:
+        """Return the predicted peak of a phase for the whole process; None if there is none."""
+        found = self.estimate.phase(name) if self.estimate is not None else None
+        return None if found is None else self.baseline_rss_bytes + found.peak_bytes

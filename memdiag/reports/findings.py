@@ -224,7 +224,17 @@ def _cost(finding: Finding) -> str:
         parts.append(f"{format_size(finding.peak_bytes)} at the peak")
     phase = f", in {finding.phase}" if finding.phase and parts else ""
     verb = "costs" if _agrees_with_measurement(finding) else "predicted:"
-    return f"{verb} {' and '.join(parts)}{phase}" if parts else ""
+    cost = f"{verb} {' and '.join(parts)}{phase}" if parts else ""
+    return " · ".join(filter(None, (cost, _peak_share(finding))))
+
+
+def _peak_share(finding: Finding) -> str:
+    """Return the share of the estimated peak: ``33 % of the estimated peak``; empty if unknown."""
+    share = finding.peak_share
+    if share is None:
+        return ""
+    percent = "< 1" if share < 0.01 else f"{100 * share:.0f}"
+    return f"{percent} % of the estimated peak"
 
 
 def _agrees_with_measurement(finding: Finding) -> bool:

@@ -18,6 +18,13 @@ SAMPLED_MARK = "~"
 OTHER_STEPS = "other steps"
 """Label of the part of a phase that remains without the phases that interrupt it."""
 
+ESTIMATED = "estimated"
+"""Heading of the peaks that were predicted."""
+
+OPTIONAL_COLUMNS = ("at start",)
+"""Columns that a narrow terminal does without where there are estimates: a phase starts where the
+one before it ends."""
+
 _MAX_RESPONSIBLE = 32
 
 
@@ -58,6 +65,7 @@ class PhaseRow:
         responsible: the span that made the phase grow most.
         is_peak: whether the overall peak is in this phase.
         ending: how the run ended in this phase, if it did not complete.
+        estimated_bytes: the peak that was predicted; None without an estimate.
     """
 
     phase: PhaseName
@@ -73,6 +81,7 @@ class PhaseRow:
     is_peak: bool = False
     ending: str = ""
     whole: PhaseName | None = None
+    estimated_bytes: int | None = None
 
     @property
     def level(self) -> int:
@@ -141,6 +150,9 @@ def _parts(group: Sequence[PhaseRow], times: Sequence[PhaseInterval]) -> Iterato
         end_bytes=end,
         net_bytes=end - start,
         responsible="",
+        estimated_bytes=max(
+            (row.estimated_bytes for row in group if row.estimated_bytes is not None), default=None
+        ),
     )
     whole = group[0].phase
     every = sorted(times, key=lambda time: (time.start_s, time.end_s))
@@ -181,12 +193,14 @@ def table_of(
     peak_heading = f"peak ({kinds.pop()})" if len(kinds) == 1 else "peak"
     # On a terminal the phase where a run ended is marked in the last column.
     has_last = any(row.responsible for row in rows)
+    has_estimate = any(row.estimated_bytes is not None for row in rows)
     return Table(
         columns=(
             Column(heading),
             Column("time", "right"),
             Column("at start", "right", css="less"),
             Column(peak_heading, "right", css="strong"),
+            *((Column(ESTIMATED, "right"),) if has_estimate else ()),
             Column("at end", "right"),
             Column("kept", "right"),
             Column(
@@ -202,16 +216,16 @@ def table_of(
                 formats=("console",),
             ),
         ),
-        rows=tuple(_cells(row, scale_bytes, decimals) for row in rows),
+        rows=tuple(_cells(row, scale_bytes, decimals, has_estimate) for row in rows),
         caption=f"{caption}.",
     )
 
 
-def _cells(row: PhaseRow, scale_bytes: int, decimals: int) -> Row:
+def _cells(row: PhaseRow, scale_bytes: int, decimals: int, has_estimate: bool) -> Row:
     tags = ("peak" if row.is_peak else "", row.ending)
-    start, end, peak = (
+    start, end, peak, estimated = (
         "" if size is None else mebibytes(size, decimals)
-        for size in (row.start_bytes, row.end_bytes, row.peak_bytes)
+        for size in (row.start_bytes, row.end_bytes, row.peak_bytes, row.estimated_bytes)
     )
     kept = mebibytes(row.net_bytes, decimals, signed=True)
     if row.level == 0 and row.start_bytes is not None and row.end_bytes is not None:
@@ -232,6 +246,7 @@ def _cells(row: PhaseRow, scale_bytes: int, decimals: int) -> Row:
         format_duration(row.median_run_s or row.duration_s),
         start,
         Cell(mark + peak, is_strong=row.is_peak),
+        *((estimated,) if has_estimate else ()),
         end,
         kept,
         Cell(bars=() if row.level else (bar,)),

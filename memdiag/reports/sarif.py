@@ -75,6 +75,7 @@ def _result(finding: Finding) -> dict[str, Any]:
         "properties": {
             "bytes": finding.bytes,
             "peakBytes": finding.peak_bytes,
+            "peakShare": finding.peak_share,
             "evidence": finding.evidence,
             "weights": [plain(name) for name in finding.weights],
             "remedies": list(text.remedies),

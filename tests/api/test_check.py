@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import memdiag
-from memdiag.api.check import Selection, check_models
+from memdiag.api import check as module
+from memdiag.api.check import Selection, check_models, with_peak_shares
 from memdiag.errors import ModelError, UsageError
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
@@ -142,3 +143,40 @@ def test_the_collection_of_cycles_is_as_before_a_check(
         assert gc.isenabled() == enabled
     finally:
         gc.enable()
+
+
+def test_findings_state_their_share_of_the_estimated_peak(sample_model: SampleModel) -> None:
+    path = sample_model("tied_if")
+    (one,) = memdiag.check(path, select=["MD103"])
+    peak_bytes = memdiag.estimate(path).point.peak_bytes
+    assert one.peak_bytes > 0
+    assert one.peak_share == pytest.approx(one.peak_bytes / peak_bytes, abs=1e-4)
+
+
+def test_a_share_is_of_what_is_in_memory_at_the_peak() -> None:
+    def share(estimated: int | None, **sizes: int) -> float | None:
+        (found,) = with_peak_shares([finding(**sizes)], estimated)
+        return found.peak_share
+
+    assert share(400, bytes=100, peak_bytes=200) == 0.5
+    assert share(400, bytes=0, peak_bytes=0, run_bytes=100) == 0.25  # activations
+    assert share(400, bytes=100, peak_bytes=500) == 1.0
+    assert share(400, bytes=100, peak_bytes=0) is None
+    assert share(None, bytes=100, peak_bytes=200) is None
+
+
+def test_an_estimate_that_fails_is_a_note(
+    sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def __init__(self, *_: object) -> None:
+            raise KeyError("x")
+
+    monkeypatch.setattr(module, "SessionEstimate", Broken)
+    path = sample_model("tied_if")
+    found = check_models([path], selection=Selection(select=("MD103",)))
+    assert [each.peak_share for each in found.findings] == [None]
+    assert found.models[0].notes[-1] == "the peak could not be estimated (KeyError: 'x')"
+    # Without a finding that costs memory at the peak there is nothing to compare.
+    nothing = check_models([path], selection=Selection(ignore=("MD",)))
+    assert nothing.models[0].notes == ()

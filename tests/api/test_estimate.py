@@ -208,6 +208,86 @@ def test_options_of_the_session_change_the_estimate(weighted: Path, chain: Path)
     assert by_bytes.phases[0].peak_bytes > estimate(weighted).point.phases[0].peak_bytes
 
 
+def test_the_last_subgraph_is_initialized_when_others_are_packed(
+    weighted: Path, sample_model: Callable[..., Path]
+) -> None:
+    def packed(path: Path) -> tuple[int, int]:
+        phases = {phase.name: phase for phase in estimate(path).point.phases}
+        found = [
+            sum(term.bytes for term in phases[name].peak_terms if term.name == "packed weights")
+            for name in ("initialize", "prepack")
+        ]
+        return found[0], found[1]
+
+    # The branch that packs comes first; without subgraphs all tensors are there before packing.
+    initialize, prepack = packed(sample_model("tied_if"))
+    assert initialize == prepack > 0
+    initialize, prepack = packed(weighted)
+    assert (initialize, prepack) == (0, 4 * MIB)
+
+
+def test_what_lowers_the_peak_is_listed_with_its_bytes(chain: Path) -> None:
+    found = estimate(chain, dims={"n": 512})
+    lower = {each.change: each.peak_bytes for each in found.reductions}
+    assert lower["n=256"] == estimate(chain, dims={"n": 256}).point.peak_bytes
+    unplanned = {"enable_mem_pattern": "0"}
+    other = estimate(chain, dims={"n": 512}, session_options=unplanned)
+    assert lower["enable_mem_pattern=0"] == other.point.peak_bytes
+    assert list(lower.values()) == sorted(lower.values())
+    assert "enable_mem_pattern=0" not in {each.change for each in other.reductions}
+    # Size 1 cannot be halved, and less than 1 MiB is not worth a line.
+    assert estimate(chain, dims={"n": 1}).reductions == ()
+
+
+def test_a_peak_of_loading_is_not_lowered_by_smaller_sizes(weighted: Path) -> None:
+    found = estimate(weighted, dims={"tokens": 2})
+    assert found.point.peak_phase in ("optimize", "prepack", "initialize", "constant_fold")
+    assert {each.change for each in found.reductions} <= {"session.disable_prepacking=1"}
+
+
+def test_live_tensors_state_how_they_grow(tmp_path: Path) -> None:
+    path = tmp_path / "square.onnx"
+    text = """
+    <ir_version: 9, opset_import: ["" : 17]>
+    g (float[batch, n, 2] x) => (float[batch, n, n] y) {
+        t = Transpose<perm = [0, 2, 1]>(x) s = MatMul(x, t) y = Sin(s)
+    }
+    """
+    onnx.save(parser.parse_model(text), path)
+    found = estimate(path, dims={"n": [64, 128]})
+    growth = {tensor.name: tensor.growth for tensor in found.point.live}
+    assert growth["s"] == growth["y"] == {"batch": 2.0, "n": 4.0}
+    assert found.point.layout is not None
+    assert {block.name for block in found.point.layout.blocks} >= {"s", "y"}
+    # Of the other points only figures are listed.
+    assert found.points[1].layout is None
+    without_arena = estimate(path, session_options={"enable_cpu_mem_arena": "0"})
+    assert without_arena.point.layout is None
+
+
+def test_the_processor_decides_how_much_convolutions_are_padded(tmp_path: Path) -> None:
+    model = parser.parse_model(
+        """
+        <ir_version: 9, opset_import: ["" : 17]>
+        g (float[1, 3, 256, 256] x) => (float[1, 24, 256, 256] y) {
+            a = Conv <pads=[1,1,1,1]> (x, w) y = Sigmoid(a)
+        }
+        """
+    )
+    weight = numpy_helper.from_array(np.ones((24, 3, 3, 3), np.float32), "w")
+    model.graph.initializer.append(weight)
+    path = tmp_path / "conv.onnx"
+    onnx.save(model, path)
+    usual, avx512, avx2 = (estimate(path, cpu=cpu) for cpu in (None, "avx512", "avx2"))
+    assert (usual.cpu, avx2.cpu) == ("avx512", "avx2")
+    assert usual.points == avx512.points
+    # The value of 24 channels is padded to 32 with AVX-512 only.
+    assert max(tensor.bytes for tensor in usual.point.live) == 4 * 32 * 256 * 256
+    assert max(tensor.bytes for tensor in avx2.point.live) == 4 * 24 * 256 * 256
+    with pytest.raises(UsageError, match="Leave out --cpu"):
+        memdiag.estimate(path, cpu="avx2", measure=True)
+
+
 def test_other_options_are_named_in_a_note(weighted: Path) -> None:
     found = estimate(
         weighted,
@@ -232,17 +312,90 @@ def test_upper_bounds_are_the_upper_ends(weighted: Path) -> None:
     assert fits[0] != fits[1]
 
 
-def test_values_of_unknown_size_are_counted_in_a_note(tmp_path: Path) -> None:
-    model = parser.parse_model(
-        """
-        <ir_version: 9, opset_import: ["" : 17]>
-        g (float[n, 64] x) => (int64[2, k] y) { z = NonZero(x) y = Identity(z) }
-        """
+def some_elements(
+    tmp_path: Path, body: str, inputs: str = "float[n, 64] x", output: str = "float[k] y"
+) -> Path:
+    """Save a model whose values of 4 bytes an element have sizes that depend on the data."""
+    text = f"""
+    <ir_version: 9, opset_import: ["" : 17]>
+    g ({inputs}) => ({output}) {{ {body} }}
+    """
+    path = tmp_path / "data.onnx"
+    onnx.save(parser.parse_model(text), path)
+    return path
+
+
+NON_ZERO = "p = NonZero(x) t = Transpose<perm = [1, 0]>(p) v = GatherND(x, t) y = Sin(v)"
+
+
+def test_an_unknown_number_of_elements_makes_an_interval(tmp_path: Path) -> None:
+    path = some_elements(tmp_path, NON_ZERO)
+    none, some, every = (
+        estimate(path, dims={"n": 65536}, assume={"nonzero": share}) for share in (0, 0.25, 1)
     )
-    path = tmp_path / "nonzero.onnx"
-    onnx.save(model, path)
-    (note,) = estimate(path).notes
-    assert note.endswith("count as nothing: the figure is a lower bound")
+    peaks = [each.point.peak_bytes for each in (none, some, every)]
+    assert peaks == sorted(peaks)
+    # At the end of the chain there are indices of 16 bytes and two values of 4 bytes an element.
+    assert peaks[1] - peaks[0] >= 0.25 * 65536 * 64 * 16
+    assert some.notes == ("assumed: a share of 0.25 of the elements of each NonZero is not 0",)
+    assert some.assumptions == {"nonzero": 0.25}
+    unknown = estimate(path, dims={"n": 65536})
+    assert unknown.point.low_bytes == none.point.low_bytes
+    assert unknown.point.high_bytes == every.point.high_bytes
+    assert not unknown.is_lower_bound
+    (note,) = unknown.notes
+    assert note.startswith("4 values have sizes that depend on the data; they count as nothing")
+    assert note.endswith(
+        "the interval goes to the peak if no element of a NonZero is 0. Assume sizes (--assume"
+        " nonzero=0.1), or measure (--measure)"
+    )
+
+
+def test_other_unknown_sizes_make_a_lower_bound(tmp_path: Path) -> None:
+    body = "v, i = TopK<axis = 0>(x, count) r = Tanh(v) y = Sin(r)"
+    path = some_elements(tmp_path, body, "float[n, 64] x, int64[1] count", "float[k, 64] y")
+    unknown = estimate(path, dims={"n": 4096})
+    assert unknown.is_lower_bound
+    assert unknown.notes[-1].endswith(
+        "the figure is a lower bound. Assume sizes (--assume topk=100), or measure (--measure)"
+    )
+    half = estimate(path, dims={"n": 4096}, assume={"topk": 2048})
+    assert not half.is_lower_bound
+    assert half.point.peak_bytes > unknown.point.peak_bytes
+    # There are no more values than the input has.
+    most, more = (
+        estimate(path, dims={"n": 4096}, assume={"topk": count}) for count in (4096, 1_000_000)
+    )
+    assert more.point.peak_bytes == most.point.peak_bytes
+
+
+def test_a_loop_stacks_its_outputs(tmp_path: Path) -> None:
+    text = """
+    <ir_version: 9, opset_import: ["" : 17]>
+    g (int64 m, float[256, 1024] x) => (float[k, 256, 1024] y) {
+        z, s = Loop(m, , x) <body = b (int64 i, bool c, float[256, 1024] a) =>
+            (bool d, float[256, 1024] e, float[256, 1024] f) {
+            d = Identity(c) e = Sin(a) f = Cos(a)
+        }>
+        y = Tanh(s)
+    }
+    """
+    path = tmp_path / "loop.onnx"
+    onnx.save(parser.parse_model(text), path)
+    unknown = estimate(path)
+    assert unknown.is_lower_bound
+    assert "--assume loop=20" in unknown.notes[-1]
+    few, many = (estimate(path, assume={"loop": count}).point for count in (2, 34))
+    assert many.peak_bytes - few.peak_bytes >= 32 * MIB
+    assert "s" in {tensor.name for tensor in many.live}
+
+
+def test_what_depends_on_an_assumed_size_may_be_assumed_itself(tmp_path: Path) -> None:
+    body = f"{NON_ZERO.replace('y = Sin(v)', '')} q = NonZero(v) r = Cast<to = 1>(q) y = Sin(r)"
+    path = some_elements(tmp_path, body, output="float[1, k] y")
+    assert estimate(path, assume={"nonzero": 0.5}).notes == (
+        "assumed: a share of 0.5 of the elements of each NonZero is not 0",
+    )
 
 
 def test_an_unknown_operator_leaves_its_values_out(tmp_path: Path) -> None:
@@ -296,6 +449,10 @@ def test_a_point_that_does_not_fit_into_the_machine_is_not_run(
     ("arguments", "words"),
     [
         ({"dims": {"m": 1}}, "unknown dimension 'm': the model has n"),
+        ({"assume": {"nonzero": 2}}, "nonzero is a share from 0 to 1, not 2"),
+        ({"assume": {"loop": 1.5}}, "loop is a whole number of 0 or greater, not 1.5"),
+        ({"assume": {"zeros": 1}}, "there is no assumption 'zeros'. Choose from nonzero, loop"),
+        ({"cpu": "sse"}, "cpu cannot be 'sse'. Choose from avx512, avx2."),
         ({"dims": {"n": -1}}, "'n' must be 0 or greater, not -1"),
         ({"dims": {"n": [1, -1]}}, "'n' must be 0 or greater, not -1"),
         ({"dims": {"n": (8, 1)}}, "8..1 is not a range of sizes"),

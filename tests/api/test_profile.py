@@ -72,6 +72,8 @@ def test_a_model_that_does_not_run_at_the_realistic_size_gets_another(tmp_path: 
     assert profile.outcome.status == "completed"
     assert [given.shape for given in profile.inputs] == [(1, 64)]
     assert sizes(profile) == {"batch": 1, "length": 64}
+    assert profile.estimate is not None
+    assert profile.estimate.dims == {"batch": 1, "length": 64}
     assert profile.dimensions[1].reason == "the model does not run at batch 1 × sequence 128"
     said = " ".join(profile.notes)
     assert "64: the model does not run at batch 1 × sequence 128; this is the first size" in said

@@ -112,6 +112,16 @@ def test_a_release_is_asked_for_by_function_and_command(monkeypatch: pytest.Monk
     assert not of_command("--release").figures_only().release
 
 
+def test_the_peak_of_a_run_is_asked_for_by_function_and_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert of_function(monkeypatch, run_peak=True).run_peak
+    assert of_command("--run-peak").run_peak
+    assert not of_function(monkeypatch).run_peak
+    assert not of_command().run_peak
+    assert not of_command("--run-peak").figures_only().run_peak
+
+
 def test_the_script_receives_each_field_of_the_session() -> None:
     names = {each.name for each in fields(SessionConfig)}
     assert names <= Job(model=Path("m.onnx")).message().keys()

@@ -23,11 +23,13 @@ from memdiag.cli.commands import COMMANDS
 # The kind of value of each option, and a word that its help has in every command.
 KINDS: dict[str, tuple[str, str]] = {
     "--all": ("flag", "every combination"),
+    "--assume": ("NAME=VALUE,…", "Sizes that depend on the data"),
     "--baseline": ("FILE", "Baseline"),
     "--bisect": ("choice", "version"),
     "--budget": ("FIGURE=SIZE,…", "Limits"),
     "--callers": ("number", "threads that call"),
     "--check-with": ("PYTHON", "interpreter"),
+    "--cpu": ("choice", "Instruction set"),
     "--dim": ("NAME=N,…", "Size of a free dimension"),
     "--disable-optimizer": ("NAME", "graph transformer"),
     "--dry-run": ("flag", "Only list"),
@@ -71,6 +73,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--reload": ("flag", "create the session"),
     "--rewrite": ("flag", "Fix the model first"),
     "--run": ("flag", "Run the model"),
+    "--run-peak": ("flag", "node at which a run takes most"),
     "--runs": ("number", "Number of runs"),
     "--same-inputs": ("flag", "same contents each time"),
     "--select": ("RULE", "Run only"),

@@ -43,10 +43,10 @@ def test_it_names_every_figure() -> None:
 
 def test_its_tests_can_be_collected(pytester: pytest.Pytester) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     pytester.makepyfile("\n".join(blocks))
     result = pytester.runpytest_inprocess("--collect-only", "-q", "--strict-markers")
-    result.stdout.fnmatch_lines(["6 tests collected*"])
+    result.stdout.fnmatch_lines(["7 tests collected*"])
 
 
 def test_its_links_lead_somewhere() -> None:

@@ -1,6 +1,8 @@
 """The rewritten graph beside the one that the runtime saves."""
 
 from collections import Counter
+from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from memdiag.model.model_file import open_model
 from memdiag.ort.activations import executed_nodes
 from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.prepacking import CHANNEL_BLOCKS, NCHWC, channel_block
 from memdiag.ort.runtime import Runtime
 
 OPSET = '<ir_version: 9, opset_import: ["" : 20]>'
@@ -74,13 +77,16 @@ def saved(path: Path, folder: Path) -> Counter[str]:
     return Counter(node.op_type for node in nodes)
 
 
-def predicted(path: Path, version: str = onnxruntime.__version__) -> Counter[str]:
+def predicted(
+    path: Path, version: str = onnxruntime.__version__, block: int = NCHWC
+) -> Counter[str]:
     with open_model(path) as opened:
         sizes = {"n": 2}
         runtime = Runtime.parse(version)
         ctx = AnalysisContext(opened, runtime, sizes=sizes, reads_weights=False)
         return Counter(
-            node.op_type for node in executed_nodes(ctx.graphs, ctx.shapes, ctx.folds, runtime)
+            node.op_type
+            for node in executed_nodes(ctx.graphs, ctx.shapes, ctx.folds, runtime, block)
         )
 
 
@@ -88,6 +94,61 @@ def predicted(path: Path, version: str = onnxruntime.__version__) -> Counter[str
 def test_the_runtime_executes_the_same_operators(name: str, tmp_path: Path) -> None:
     path = model(CASES[name], tmp_path)
     assert predicted(path) == saved(path, tmp_path)
+
+
+CHANNELS = """
+<ir_version: 9, opset_import: ["" : 17]>
+g (float[1, 3, 32, 32] x) => (float[1, 20, 32, 32] y) {
+    a = Conv <pads=[1,1,1,1]> (x, w0) b = Conv <pads=[1,1,1,1]> (a, w1)
+    c = Conv <pads=[1,1,1,1], group=24> (b, w2) d = Conv (c, w3) y = Sigmoid (d)
+}
+"""
+FILTERS = ((12, 3, 3, 3), (24, 12, 3, 3), (24, 1, 3, 3), (20, 24, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("cpu", "reordered_outputs", "filters"),
+    [
+        # The second Conv has fewer input channels than a block: it reads them in plain order.
+        ("avx512", 2, ((16, 3, 3, 3), (32, 12, 3, 3), (32, 1, 3, 3), (32, 32, 1, 1))),
+        ("avx2", 1, ((16, 3, 3, 3), (24, 16, 3, 3), (24, 1, 3, 3), (24, 24, 1, 1))),
+    ],
+)
+def test_blocks_of_8_channels_pad_less_and_need_fewer_reorders(
+    tmp_path: Path, cpu: str, reordered_outputs: int, filters: Sequence[tuple[int, ...]]
+) -> None:
+    """As onnxruntime 1.32.0 saved the model, under an emulator of a processor with AVX2 as well."""
+    proto = onnx.parser.parse_model(CHANNELS)
+    for index, shape in enumerate(FILTERS):
+        values = np.ones(shape, np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, f"w{index}"))
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    block = CHANNEL_BLOCKS[cpu]
+    assert predicted(path, "1.32.0", block) == Counter(
+        {"Conv": 4, "ReorderOutput": reordered_outputs}
+    )
+    with open_model(path) as opened:
+        ctx = AnalysisContext(opened, Runtime(1, 32), reads_weights=False, block=block)
+        for index, blocked in enumerate(filters):
+            weight = next(each for each in opened.weights if each.name == f"w{index}")
+            ((_, buffer),) = ctx.session.weight(weight).buffers()
+            assert buffer.nbytes == 4 * prod(blocked)
+
+
+@pytest.mark.parametrize(
+    ("machine", "block"),
+    [
+        ("Linux x86_64 avx512_vnni glibc", 16),
+        ("Linux x86_64 avx512f glibc", 16),
+        ("Linux x86_64 avx2 glibc huge pages", 8),
+        ("Linux x86_64 avx glibc", 8),
+        ("Linux aarch64 asimddp glibc", 16),
+        ("", 16),
+    ],
+)
+def test_the_class_of_a_machine_has_the_length_of_a_block(machine: str, block: int) -> None:
+    assert channel_block(machine) == block
 
 
 @pytest.mark.parametrize(

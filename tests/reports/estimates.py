@@ -13,6 +13,9 @@ from memdiag.records.estimate import (
     Formula,
     FormulaTerm,
     LiveTensor,
+    Reduction,
+    RunBlock,
+    RunLayout,
     TermName,
 )
 from memdiag.records.phases import PhaseName
@@ -84,8 +87,49 @@ def point(batch: int = 1, tokens: int = 128) -> EstimatedPoint:
                 bytes=32 * batch * tokens * tokens,
                 producer="layer/MatMul",
                 last_use="layer/Softmax",
+                growth={"batch": 2.0, "tokens": 4.0},
             ),
         ),
+        layout=layout(),
+    )
+
+
+def layout() -> RunLayout:
+    """Return an arena of two regions with two values and working memory, at most at step 1."""
+    scores = RunBlock(
+        name="scores",
+        kind="value",
+        first=0,
+        last=1,
+        first_node="layer/MatMul",
+        last_node="layer/Softmax",
+        offset=0,
+        bytes=MIB,
+    )
+    scratch = msgspec.structs.replace(
+        scores,
+        name="layer/Softmax",
+        kind="scratch",
+        first=1,
+        first_node="layer/Softmax",
+        offset=MIB,
+        bytes=MIB // 2,
+    )
+    output = msgspec.structs.replace(
+        scores,
+        name="y",
+        first=2,
+        last=2,
+        first_node="layer/MatMul_1",
+        last_node="layer/MatMul_1",
+        bytes=1024,
+    )
+    return RunLayout(
+        steps=3,
+        peak_step=1,
+        region_bytes=(MIB, 2 * MIB),
+        blocks=(scores, scratch, output),
+        unlisted=4,
     )
 
 
@@ -188,10 +232,22 @@ def hostile(name: str) -> Estimate:
             for each in point.phases
         )
         live = tuple(
-            msgspec.structs.replace(each, name=name, dtype=name, producer=name, last_use=name)
+            msgspec.structs.replace(
+                each, name=name, dtype=name, producer=name, last_use=name, growth={name: 1.5}
+            )
             for each in point.live
         )
-        return msgspec.structs.replace(point, dims=renamed(point.dims), phases=phases, live=live)
+        blocks = tuple(
+            msgspec.structs.replace(each, name=name, first_node=name, last_node=name)
+            for each in layout().blocks
+        )
+        return msgspec.structs.replace(
+            point,
+            dims=renamed(point.dims),
+            phases=phases,
+            live=live,
+            layout=msgspec.structs.replace(layout(), blocks=blocks),
+        )
 
     return msgspec.structs.replace(
         made,
@@ -207,6 +263,7 @@ def hostile(name: str) -> Estimate:
             largest_error_bytes=0,
         ),
         fits=(Fit(dim=name, dims={name: 1}, peak_bytes=1, limit_bytes=2, options=(name,)),),
+        reductions=(Reduction(change=name, peak_bytes=1, run_bytes=1),),
         calibration=(
             Calibration(
                 dims={name: 1, "tokens": 128},

@@ -10,12 +10,18 @@ from rich.console import Console
 from memdiag.api.load import load
 from memdiag.errors import RecordError
 from memdiag.records import codec
-from memdiag.records.estimate import Estimate, Fit
+from memdiag.records.estimate import Estimate, Fit, Reduction
 from memdiag.reports import report_of
 from memdiag.reports.estimate.chart import estimate_chart
+from memdiag.reports.estimate.layout import layout_caption, layout_chart
 from memdiag.reports.estimate.machine_formats import csv, resources
-from memdiag.reports.estimate.sentences import fit_lines, formula_text, interval_text
-from memdiag.reports.estimate.tables import TERM_COLORS, point_grid
+from memdiag.reports.estimate.sentences import (
+    fit_lines,
+    formula_text,
+    interval_text,
+    reduction_lines,
+)
+from memdiag.reports.estimate.tables import TERM_COLORS, growth_text, point_grid
 from memdiag.reports.palette import kinds
 from memdiag.units import GIB, MIB
 from tests.reports import estimates
@@ -50,6 +56,19 @@ def test_with_a_known_process_the_answer_is_the_total() -> None:
     assert "are not included: their size is not known" in words(estimates.single())
 
 
+def test_values_of_unknown_size_make_it_a_lower_bound() -> None:
+    lower = msgspec.structs.replace(estimates.single(), is_lower_bound=True)
+    assert "needs at least 200 MiB at its peak and 158 MiB after that, at batch" in words(lower)
+    upper = msgspec.structs.replace(lower, is_upper=True)
+    assert "and 158 MiB after that, without values of unknown size, at batch" in words(upper)
+
+
+def test_another_processor_is_named() -> None:
+    avx2 = msgspec.structs.replace(estimates.single(), cpu="avx2")
+    assert "for AVX2 · nothing was run" in words(avx2)
+    assert "AVX2" not in words(estimates.single())
+
+
 def test_an_upper_bound_has_no_interval() -> None:
     upper = msgspec.structs.replace(estimates.single(), is_upper=True)
     assert "needs at most 200 MiB at its peak and 158 MiB after that" in words(upper)
@@ -60,7 +79,7 @@ def test_phases_parts_and_tensors_are_listed() -> None:
     assert "first_run 154 MiB 154 MiB layer/MatMul" in text
     assert "weights 100 MiB 100 MiB embed.weight" in text
     assert "weight being converted 100 MiB " in text
-    assert "scores float 1×8×128×128 512 KiB layer/MatMul layer/Softmax" in text
+    assert "scores float 1×8×128×128 512 KiB batch·tokens² layer/MatMul layer/Softmax" in text
 
 
 def test_sizes_are_a_grid_with_a_mark_where_they_do_not_fit() -> None:
@@ -127,6 +146,52 @@ def test_an_option_with_which_it_fits_follows_the_one_that_does_not() -> None:
     lines = fit_lines(msgspec.structs.replace(estimates.single(), fits=fits))
     assert lines[0].endswith("the peak is 450 MiB")
     assert lines[1].startswith("  with enable_mem_pattern=0: up to batch 2")
+
+
+def test_a_tensor_that_grows_otherwise_states_the_factor() -> None:
+    (tensor,) = estimates.point().live
+    for growth, text in (
+        ({"n": 2.0}, "n"),
+        ({"n": 8.0, "m": 1.5}, "n³·m (×1.5 if doubled)"),
+        ({}, ""),
+    ):
+        assert growth_text(msgspec.structs.replace(tensor, growth=growth)) == text
+
+
+def test_what_lowers_the_peak_is_a_sentence() -> None:
+    reductions = (
+        Reduction(change="tokens=64", peak_bytes=150 * MIB, run_bytes=0),
+        Reduction(change="enable_mem_pattern=0", peak_bytes=180 * MIB, run_bytes=0),
+    )
+    record = msgspec.structs.replace(estimates.single(BASELINE), reductions=reductions)
+    assert reduction_lines(record) == [
+        "at tokens 64 the peak is 50 MiB lower (200 MiB)",
+        "with enable_mem_pattern=0 the peak is 20 MiB lower (230 MiB)",
+    ]
+    # Its peak is in optimize.
+    only_option = msgspec.structs.replace(record, reductions=reductions[1:])
+    assert reduction_lines(only_option)[1:] == [
+        "no smaller size lowers the peak: it is in optimize, before the runs"
+    ]
+    in_run = msgspec.structs.replace(record.point, peak_phase="steady")
+    in_run_only = msgspec.structs.replace(record, points=(in_run,), reductions=())
+    assert reduction_lines(in_run_only) == []
+
+
+def test_each_block_of_the_arena_is_drawn() -> None:
+    chart = layout_chart(estimates.layout())
+    assert chart is not None
+    assert chart["kind"] == ["in memory at the peak", "working memory", "other values"]
+    assert list(zip(chart["first"], chart["length"], strict=True)) == [(0, 2), (1, 1), (2, 1)]
+    assert chart["text"] == [
+        "scores: 1.0 MiB, from layer/MatMul to layer/Softmax",
+        "layer/Softmax: 512 KiB of working memory",
+        "y: 1 KiB, layer/MatMul_1",
+    ]
+    caption = layout_caption(estimates.layout())
+    assert caption.endswith("2 regions of 3.0 MiB in all. 4 smaller blocks are not drawn.")
+    assert layout_chart(None) is None
+    assert layout_caption(None) == ""
 
 
 def test_measured_points_state_the_error_that_is_left() -> None:

@@ -1,10 +1,12 @@
 from typing import Any
 
+import msgspec
 import pytest
 
-from memdiag.reports.findings import Block, blocks, rule_documentation
+from memdiag.reports.findings import Block, blocks, finding_text, rule_documentation
 from memdiag.reports.rule_pages import all_detectors
 from memdiag.rules.rule import Detector
+from tests.reports.findings import TIED
 
 
 def test_headings_paragraphs_lists_and_code_are_told_apart() -> None:
@@ -29,3 +31,16 @@ def test_no_rule_is_left_with_markup(detector: Detector[Any, Any]) -> None:
 @pytest.mark.parametrize("name", ["no-such-rule", "rule", "../errors", "", "RULE"])
 def test_what_is_no_rule_here_has_no_text(name: str) -> None:
     assert rule_documentation(name) == ()
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.334, " · 33 % of the estimated peak · "),
+        (0.004, " · < 1 % of the estimated peak · "),
+        (1.0, " · 100 % of the estimated peak · "),
+    ],
+)
+def test_the_share_of_the_estimated_peak_follows_the_cost(share: float, words: str) -> None:
+    assert words in finding_text(msgspec.structs.replace(TIED, peak_share=share)).facts
+    assert "estimated peak" not in finding_text(TIED).facts

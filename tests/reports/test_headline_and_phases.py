@@ -18,7 +18,7 @@ from memdiag.reports.profile.phases import (
     span_rows,
 )
 from memdiag.reports.text import mebibytes, plain, shortened
-from tests.reports import attributions, profiles
+from tests.reports import attributions, estimates, profiles
 from tests.reports.profiles import MIB, Step
 
 
@@ -335,3 +335,24 @@ def test_plain_text_obeys_nothing(text: str, expected: str) -> None:
 def test_shortening_keeps_both_ends() -> None:
     assert shortened("abcdefghij", 10) == "abcdefghij"
     assert shortened("abcdefghijk", 5) == "ab…jk"
+
+
+def test_estimated_peaks_are_beside_the_measured_ones() -> None:
+    plain_profile = profiles.tied_if()
+    point = estimates.point()  # optimize 200 MiB, first_run 154 MiB, steady 158 MiB
+    profile = msgspec.structs.replace(plain_profile, estimate=point)
+    headings = [column.heading for column in phase_table(profile).columns]
+    assert headings[3:5] == ["peak (exact)", "estimated"]
+    base = profile.baseline_rss_bytes
+    by_label = {row.label: row.estimated_bytes for row in phase_rows(profile)}
+    assert by_label["first_run"] == base + point.phases[1].peak_bytes
+    assert by_label["parse"] is None  # not in this estimate
+    # Optimization and constant folding have a row together, with the larger estimate.
+    assert by_label["optimize"] == base + point.phases[0].peak_bytes
+    assert "estimated" not in [column.heading for column in phase_table(plain_profile).columns]
+    caption = phase_table(profile).caption
+    assert "keeps no freed blocks (--env MALLOC_MMAP_THRESHOLD_=131072)" in caption
+    pinned = {"MALLOC_MMAP_THRESHOLD_": "131072"}
+    session = msgspec.structs.replace(profile.session, environment=pinned)
+    caption = phase_table(msgspec.structs.replace(profile, session=session)).caption
+    assert "memdiag estimate predicts." in caption

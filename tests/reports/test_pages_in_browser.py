@@ -157,6 +157,8 @@ def test_an_estimate_draws_its_parts_and_its_sizes_on_a_dark_phone(
     assert_fits(page, 390)
     bars = "return document.querySelectorAll('#phase-chart .bars .point').length"
     assert page.execute_script(bars) == 15  # five parts in three phases
+    blocks = "return document.querySelectorAll('#layout-chart .bars .point').length"
+    assert page.execute_script(blocks) == 3
     page.execute_script("Plotly.Fx.hover('size-chart', { xval: 0, yval: 0 })")
     hover = "return document.querySelector('#size-chart .hoverlayer').textContent"
     label = wait_for(lambda: page.execute_script(hover))

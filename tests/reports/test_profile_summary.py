@@ -1,12 +1,15 @@
 import io
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 from rich.console import Console
 
-from memdiag.records.profile import Input, Profile
+from memdiag.records.profile import Input, Profile, RunPeak
 from memdiag.reports.profile import REPORT
-from tests.reports import fix_records, profiles, tied_xray
+from memdiag.reports.profile.run_peak import run_peak_sentences
+from tests.reports import estimates, fix_records, profiles, tied_xray
 from tests.reports.findings import TIED
 
 
@@ -40,6 +43,62 @@ def test_the_table_proves_it() -> None:
     assert rows["constant_fold"][-2:] == ["+500", "ConstantFolding"]
     assert rows["steady"] == ["steady", "×10", "28", "ms", "1,579", "1,579", "1,579", "0"]
     assert "ConstantFolding, step 1: +1,000 MiB at its peak, +500 MiB kept" in lines
+
+
+def test_an_estimate_takes_the_column_of_the_start_on_a_narrow_terminal() -> None:
+    profile = msgspec.structs.replace(profiles.tied_if(), estimate=estimates.point())
+    rows = {line.split()[0]: line.split() for line in printed(profile) if line}
+    assert " ".join(rows["phase"]) == "phase time peak (exact) estimated at end kept grown by"
+    # 154 MiB above the baseline of 46 MiB.
+    assert rows["first_run"] == ["first_run", "35", "ms", "1,579", "200", "1,579", "+16"]
+
+
+PEAK = RunPeak(
+    node="scores",
+    op_type="Softmax",
+    peak_bytes=30 * profiles.MIB,
+    values_bytes=20 * profiles.MIB,
+    rounding_bytes=4 * profiles.MIB,
+    scratch_bytes=6 * profiles.MIB,
+    grown_bytes=32 * profiles.MIB,
+    estimated_bytes=19 * profiles.MIB,
+    estimated_node="scores",
+)
+
+
+def test_the_peak_of_a_run_is_divided_into_values_ends_and_working_memory() -> None:
+    profile = msgspec.structs.replace(profiles.tied_if(), estimate=estimates.point(), run_peak=PEAK)
+    text = " ".join(" ".join(printed(profile)).split())
+    assert (
+        "The first run used most of the arena at scores (Softmax): 30 MiB in use. These are 20 MiB"
+        " of values (estimated 19 MiB), 4.0 MiB of unused ends of their chunks and 6.0 MiB of"
+        " working memory of the kernel. The arena took 32 MiB from the system for the run." in text
+    )
+    assert "In memory at the peak of a run, as estimated: tensor type" in text
+    assert "### Peak of a run" in REPORT.render(profile, "markdown").decode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"scratch_bytes": 0}, "chunks and no working memory of the kernel."),
+        ({"scratch_bytes": None}, "Working memory of kernels is not known: more was in use before"),
+        ({"rounding_bytes": 0}, "(estimated 19 MiB) and 6.0 MiB of working memory"),
+        ({"estimated_node": "other"}, "(estimated 19 MiB, at other)"),
+        ({"estimated_bytes": None}, "20 MiB of values, 4.0 MiB"),
+    ],
+)
+def test_parts_of_the_peak_of_a_run_are_left_out(changes: dict[str, Any], words: str) -> None:
+    peak = msgspec.structs.replace(PEAK, **changes)
+    profile = msgspec.structs.replace(profiles.tied_if(), run_peak=peak)
+    assert words in " ".join(run_peak_sentences(profile))
+
+
+def test_a_profile_without_the_peak_of_a_run_does_not_mention_it() -> None:
+    point = msgspec.structs.replace(estimates.point(), layout=None)
+    profile = msgspec.structs.replace(profiles.tied_if(), estimate=point)
+    assert "peak of a run" not in " ".join(printed(profile))
+    assert "Peak of a run" not in REPORT.render(profile, "markdown").decode()
 
 
 def test_a_failure_says_first_how_where_and_at_what_size() -> None:

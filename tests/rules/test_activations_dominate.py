@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 
 from tests.rules.examining import findings
 
@@ -73,3 +74,27 @@ def test_what_is_folded_counts_as_weights(tmp_path: Path) -> None:
         }"""
     )
     assert findings("activations-dominate", model, tmp_path) == []
+
+
+@pytest.mark.parametrize(("reader", "is_fused"), [("MatMul", True), ("Sub", False)])
+def test_dequantized_weights_that_the_runtime_fuses_away_are_not_activations(
+    tmp_path: Path, reader: str, is_fused: bool
+) -> None:
+    """A product becomes MatMulNBits; a difference is computed in floating point."""
+    size = 4096 + 256
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 21]>
+        g (float[1, {size}] x) => (float y) {{
+            d = DequantizeLinear <axis = 0, block_size = 32> (w, s)
+            p = {reader} (x, d)
+            y = ReduceSum <keepdims = 0> (p)
+        }}"""
+    )
+    weight = onnx.helper.make_tensor(
+        "w", onnx.TensorProto.UINT4, [size, size], bytes(size * size // 2), raw=True
+    )
+    scales = np.ones((size // 32, size), np.float32)
+    model.graph.initializer.append(weight)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(scales, "s"))
+    found = findings("activations-dominate", model, tmp_path)
+    assert (found == []) == is_fused

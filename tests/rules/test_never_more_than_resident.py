@@ -14,7 +14,7 @@ import pytest
 from onnx import ModelProto
 
 import memdiag
-from memdiag.api.check import Selection, find_waste
+from memdiag.api.check import Selection, analysis_context, find_waste
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import Attribution
@@ -73,7 +73,8 @@ def predicted(path: Path, profile: Profile) -> Sequence[Finding]:
     """Return what the rules themselves say of the model at `path`, for the runtime of `profile`."""
     assert profile.environment.onnxruntime is not None
     with open_model(path) as model:
-        return find_waste(model, Runtime.parse(profile.environment.onnxruntime), Selection())[0]
+        runtime = Runtime.parse(profile.environment.onnxruntime)
+        return find_waste(analysis_context(model, runtime), Selection())[0]
 
 
 def check_claims(findings: Sequence[Finding], profile: Profile) -> None:

@@ -60,6 +60,22 @@ class SizeGrid:
         )
         return {each.name: found[each.name] for each in self.dimensions}
 
+    def doubled(self, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
+        """Return for each free dimension the sizes of all if it is twice as large as in `sizes`."""
+        return {each.name: self._with(sizes, each.name, 2 * sizes[each.name]) for each in self.free}
+
+    def halved(self, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
+        """Return for each free dimension of 2 or more the sizes of all if it is half as large."""
+        return {
+            each.name: self._with(sizes, each.name, sizes[each.name] // 2)
+            for each in self.free
+            if sizes[each.name] > 1
+        }
+
+    def _with(self, sizes: Mapping[str, int], name: str, size: int) -> dict[str, int]:
+        free = {each.name: sizes[each.name] for each in self.free}
+        return self.at({**free, name: size})
+
     def points(self) -> Iterator[dict[str, int]]:
         """Yield the sizes of all free dimensions at each point; the last one changes first."""
         for sizes in product(*self.steps.values()):

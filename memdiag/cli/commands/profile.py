@@ -59,6 +59,12 @@ def configure(parser: ArgumentParser) -> None:
         action="store_true",
         help="Delete the session at the end, and measure what stays after it.",
     )
+    group.add_argument(
+        "--run-peak",
+        action="store_true",
+        help="Find the node at which a run takes most, the values in memory then, and working"
+        " memory, in one more run with onnxruntime's profiler (1.28 and newer).",
+    )
     add_inputs(group)
     add_same_inputs(group)
 
@@ -236,6 +242,7 @@ def _config(options: Namespace, *, pinned: bool) -> ProfileConfig:
         xray=options.xray,
         verify=options.verify,
         release=options.release,
+        run_peak=options.run_peak,
         rules=read_project_settings().selection(),
         command=command_line(),
     )

@@ -14,6 +14,7 @@ from memdiag.reports.estimate.sentences import (
     estimate_headline,
     fit_lines,
     formula_text,
+    reduction_lines,
 )
 from memdiag.reports.estimate.tables import (
     MAX_LIVE,
@@ -53,6 +54,7 @@ def show(
         console,
         [formula_text(estimate.formula, estimate.baseline_bytes)] if estimate.formula else [],
     )
+    block(console, reduction_lines(estimate))
     block(console, fit_lines(estimate))
     block(console, calibration_lines(estimate))
     block(console, [f"note: {plain(note)}" for note in estimate.notes])
@@ -73,7 +75,7 @@ def _tables(estimate: Estimate, width: int) -> list[tuple[str, Table]]:
             f"For the peak ({estimate.point.peak_phase}) and the memory after the runs:",
             term_table(estimate),
         ),
-        ("In memory at the peak of a run:", live_table(estimate, max_tensors=MAX_LIVE)),
+        ("In memory at the peak of a run:", live_table(estimate.point, max_tensors=MAX_LIVE)),
     ]
 
 
@@ -93,13 +95,14 @@ def markdown(estimate: Estimate) -> str:
                 if estimate.formula
                 else "",
             ),
+            md.section("What lowers the peak", md.bullets(reduction_lines(estimate))),
             md.section("What fits", md.bullets(text.strip() for text in fit_lines(estimate))),
             md.section("Measured", md.bullets(calibration_lines(estimate))),
             md.section("Phases", markdown_table(phase_table(estimate))),
             md.section("Parts", markdown_table(term_table(estimate))),
             md.section(
                 "In memory at the peak of a run",
-                markdown_table(live_table(estimate, max_tensors=MAX_LIVE)),
+                markdown_table(live_table(estimate.point, max_tensors=MAX_LIVE)),
             ),
             md.section("Notes", md.bullets(map(plain, estimate.notes))),
         )

@@ -42,6 +42,10 @@ def estimate_headline(estimate: Estimate) -> EstimateHeadline:
     peak, steady = format_size(point.peak_bytes + base), format_size(point.steady_bytes + base)
     if estimate.is_upper:
         need = f"needs at most {peak} at its peak and {steady} after that"
+        if estimate.is_lower_bound:
+            need += ", without values of unknown size"
+    elif estimate.is_lower_bound:
+        need = f"needs at least {peak} at its peak and {steady} after that"
     else:
         interval = interval_text(point.low_bytes + base, point.high_bytes + base)
         need = f"needs {peak} at its peak ({interval}) and {steady} after that"
@@ -99,6 +103,8 @@ def _facts(estimate: Estimate) -> str:
     options += [f"without {plain(name)}" for name in estimate.disabled_optimizers]
     if estimate.load_from == "bytes":
         options.append("loaded from bytes")
+    if estimate.cpu != "avx512":
+        options.append("for AVX2")
     done = "measured in" if estimate.calibration else "nothing was run ·"
     return " · ".join([*options, f"{done} {format_duration(estimate.duration_s)}"])
 
@@ -154,6 +160,29 @@ def _fit_line(estimate: Estimate, fit: Fit) -> str:
     if options:
         return f"  with {options}: up to {size}{at} (peak {peak})"
     return f"fits into {limit}: up to {size}{at} (peak {peak})"
+
+
+def reduction_lines(estimate: Estimate) -> list[str]:
+    """Return a sentence for each change that lowers the peak of the first point."""
+    point, base = estimate.point, estimate.baseline_bytes or 0
+    sizes = {each.name: each.size for each in estimate.dimensions}
+    lines = []
+    is_smaller = False
+    for each in estimate.reductions:
+        name, _, size = each.change.rpartition("=")
+        is_size = name in sizes
+        is_smaller |= is_size
+        change = f"at {plain(name)} {size}" if is_size else f"with {plain(each.change)}"
+        lines.append(
+            f"{change} the peak is {format_size(point.peak_bytes - each.peak_bytes)} lower"
+            f" ({format_size(each.peak_bytes + base)})"
+        )
+    can_shrink = any(size > 1 for size in sizes.values())
+    if can_shrink and not is_smaller and point.peak_phase not in ("first_run", "steady"):
+        lines.append(
+            f"no smaller size lowers the peak: it is in {point.peak_phase}, before the runs"
+        )
+    return lines
 
 
 def calibration_lines(estimate: Estimate) -> list[str]:

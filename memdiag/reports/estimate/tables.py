@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memdiag.records.estimate import Estimate, EstimatedPoint
+from memdiag.records.estimate import Estimate, EstimatedPoint, LiveTensor
 from memdiag.reports.estimate.sentences import interval_text
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain, shortened
@@ -36,6 +36,8 @@ MAX_GRID_COLUMNS = 6
 """Sizes of the second dimension for which points of two dimensions are a grid on a terminal."""
 
 MAX_NAME = 40
+
+MAX_TYPE = 24
 
 OPTIONAL_POINT_COLUMNS = ("in phase", "after runs", "interval")
 """Columns that points of many dimensions do without on a terminal, the first one first."""
@@ -99,27 +101,39 @@ def term_table(estimate: Estimate) -> Table:
     )
 
 
-def live_table(estimate: Estimate, *, max_tensors: int | None = None) -> Table:
+def live_table(point: EstimatedPoint, *, max_tensors: int | None = None) -> Table:
     """Return the tensors in memory at the peak of a run, at most `max_tensors` of them."""
+    grows = any(tensor.growth for tensor in point.live)
     rows = [
         Row(
             Cell(shortened(plain(tensor.name), MAX_NAME), is_code=True, title=plain(tensor.name)),
             f"{plain(tensor.dtype)} {'×'.join(map(str, tensor.shape)) or 'scalar'}",
             _size(tensor.bytes),
+            *((growth_text(tensor),) if grows else ()),
             Cell(plain(tensor.producer), is_code=True),
             Cell(plain(tensor.last_use), is_code=True),
         )
-        for tensor in estimate.point.live[:max_tensors]
+        for tensor in point.live[:max_tensors]
     ]
     return Table(
         columns=(
             Column("tensor", wraps=True, css="name", max_width=MAX_NAME),
-            Column("type", max_width=24),
+            Column("type", max_width=MAX_TYPE),
             Column("size", "right"),
+            *((Column("grows with", max_width=MAX_TYPE),) if grows else ()),
             Column("computed by", wraps=True, css="name", max_width=MAX_NAME),
             Column("last read by", wraps=True, css="name", max_width=MAX_NAME),
         ),
         rows=tuple(rows),
+    )
+
+
+def growth_text(tensor: LiveTensor) -> str:
+    """Return the dimensions with which a tensor grows: ``batch·tokens²``."""
+    powers = {2.0: "", 4.0: "²", 8.0: "³"}
+    return "·".join(
+        plain(name) + powers.get(factor, f" (×{factor:.3g} if doubled)")
+        for name, factor in tensor.growth.items()
     )
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from memdiag.records.profile import Profile
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, labelled, line
+from memdiag.reports.estimate.tables import MAX_LIVE
 from memdiag.reports.findings import findings_markdown, profile_summary, show_findings
+from memdiag.reports.phase_table import OPTIONAL_COLUMNS
 from memdiag.reports.profile import page, picture
 from memdiag.reports.profile.advice import profile_advice
 from memdiag.reports.profile.facts import (
@@ -35,6 +37,11 @@ from memdiag.reports.profile.release import (
     reload_command,
     remedy_table,
 )
+from memdiag.reports.profile.run_peak import (
+    has_run_peak,
+    run_peak_sentences,
+    run_peak_table,
+)
 from memdiag.reports.profile.trace import profile_trace
 from memdiag.reports.report import Report
 from memdiag.reports.table import markdown_table, print_table
@@ -47,6 +54,7 @@ if TYPE_CHECKING:
 
 _MAX_CONSOLE_INPUTS = 6
 _MAX_MARKDOWN_SPANS = 12
+LIVE_HEADING = "In memory at the peak of a run, as estimated:"
 _OWNER_HEADING = "owner (steady)"
 
 
@@ -70,13 +78,22 @@ def show(
         labelled(console, "", step.command, "bold")
     if profile.phases:
         console.print()
-        print_table(console, phase_table(profile))
+        phases = phase_table(profile)
+        if profile.estimate is not None:
+            phases = phases.fitted(console.width, OPTIONAL_COLUMNS)
+        print_table(console, phases)
     block(console, [release_sentence(profile)])
     remedies = remedy_table(profile)
     if remedies.rows:
         print_table(console, remedies)
     if command := reload_command(profile):
         line(console, f"{RELOAD_HINT} {command}")
+    block(console, run_peak_sentences(profile))
+    live = run_peak_table(profile, max_tensors=MAX_LIVE)
+    if live.rows:
+        console.print()
+        line(console, LIVE_HEADING)
+        print_table(console, live)
     if profile.attribution is not None:
         trimmed = profile.allocator_retained_bytes or 0
         owned = xray_text(profile.attribution, trimmed_bytes=trimmed)
@@ -121,6 +138,7 @@ def markdown(profile: Profile) -> str:
             markdown_table(phases),
             md.escape(phases.caption) if phases.rows else "",
             *_release_markdown(profile),
+            *_run_peak_markdown(profile),
             *_owners_markdown(profile),
             *_findings_markdown(profile),
             md.section("What moved memory", spans),
@@ -158,6 +176,18 @@ def _release_markdown(profile: Profile) -> tuple[str, ...]:
         markdown_table(kept_table(profile)),
         markdown_table(remedy_table(profile)),
         f"{RELOAD_HINT} {md.code(reload_command(profile))}",
+    )
+
+
+def _run_peak_markdown(profile: Profile) -> tuple[str, ...]:
+    if not has_run_peak(profile):
+        return ()
+    live = run_peak_table(profile, max_tensors=MAX_LIVE)
+    return (
+        "### Peak of a run",
+        md.escape(" ".join(run_peak_sentences(profile))),
+        LIVE_HEADING if live.rows else "",
+        markdown_table(live),
     )
 
 

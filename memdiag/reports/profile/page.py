@@ -10,6 +10,7 @@ from typing import Any
 from memdiag.records import codec
 from memdiag.records.profile import Profile
 from memdiag.reports.budget import verdict
+from memdiag.reports.estimate.layout import layout_chart
 from memdiag.reports.findings import finding_text, profile_summary, rule_documentation
 from memdiag.reports.page import Plotly, page
 from memdiag.reports.profile.advice import profile_advice
@@ -35,6 +36,11 @@ from memdiag.reports.profile.release import (
     release_sentence,
     reload_command,
     remedy_table,
+)
+from memdiag.reports.profile.run_peak import (
+    run_layout_caption,
+    run_peak_sentences,
+    run_peak_table,
 )
 from memdiag.reports.profile.timeline import limits, timeline
 from memdiag.reports.text import plain
@@ -70,6 +76,9 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         "remedies": remedy_table(profile),
         "reload_hint": RELOAD_HINT,
         "reload_command": reload_command(profile),
+        "run_peak": run_peak_sentences(profile),
+        "live": run_peak_table(profile),
+        "layout": run_layout_caption(profile),
         "xrays": xrays,
         "findings": [finding_text(finding) for finding in findings],
         "rules": {finding.name: rule_documentation(finding.name) for finding in findings},
@@ -87,7 +96,7 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
     }
     return page(
         "profile.html.j2",
-        ("timeline.js", "owners.js", "addresses.js"),
+        ("timeline.js", "owners.js", "addresses.js", "layout.js"),
         values,
         charts=_charts(profile, xrays),
         record=codec.encode(profile),
@@ -151,6 +160,7 @@ def _charts(profile: Profile, xrays: Sequence[PageXray]) -> dict[str, Any]:
             for span in profile.spans
             for row in [span_row(span)]
         ],
+        "layout": layout_chart(profile.estimate.layout if profile.estimate else None),
         "xrays": [xray.charts for xray in xrays],
         "runs": {
             "latency": [run.latency_s for run in profile.runs],

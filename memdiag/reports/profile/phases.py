@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from memdiag.records.estimate import PINNING
 from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Run, Span
-from memdiag.reports.phase_table import PhaseRow, arranged, phase_row, table_of
+from memdiag.reports.phase_table import ESTIMATED, PhaseRow, arranged, phase_row, table_of
 from memdiag.reports.profile.headline import ENDINGS
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import decimals_for, plain
@@ -29,11 +30,16 @@ def phase_rows(profile: Profile) -> tuple[PhaseRow, ...]:
 
 
 def phase_table(profile: Profile) -> Table:
-    """Return the table of the phases that were reached."""
+    """Return the table of the phases that were reached, with the peaks that were estimated."""
+    estimated = ""
+    if profile.estimate is not None:
+        estimated = f"; {ESTIMATED}: the peak that memdiag estimate predicts"
+        if PINNING not in profile.session.environment:
+            estimated += f" for a malloc that keeps no freed blocks (--env {PINNING}=131072)"
     return table_of(
         phase_rows(profile),
         decimals=decimals_for(profile.peak_rss_bytes),
-        caption="Resident set of the whole process in MiB, baseline included",
+        caption=f"Resident set of the whole process in MiB, baseline included{estimated}",
     )
 
 
@@ -49,6 +55,7 @@ def _row(profile: Profile, phase: Phase) -> PhaseRow:
         median_run_s=statistics.median(latencies) if is_steady else None,
         responsible=grown.name if grown else "",
         is_peak=phase.name == profile.peak_phase,
+        estimated_bytes=profile.estimated_peak_bytes(phase.name),
         ending=f"{ENDINGS[outcome.status]} here" if ended_here else "",
     )
 

@@ -1,0 +1,71 @@
+"""The configuration of a session, as far as an estimate considers it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from memdiag.errors import UsageError
+from memdiag.ort.session_estimate import EstimateOptions
+from memdiag.units import some_of
+
+FOLDING = "ConstantFolding"
+
+_WORDS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+_ESTIMATED_OPTIONS = (
+    "session.disable_prepacking",
+    "enable_cpu_mem_arena",
+    "enable_mem_pattern",
+    "graph_optimization_level",
+)
+
+
+def estimate_options(
+    given: Mapping[str, str],
+    disabled_optimizers: Sequence[str],
+    *,
+    load_from: Literal["path", "bytes"],
+    runs: int | None,
+) -> EstimateOptions:
+    """Return the part of the session's configuration that the estimate considers.
+
+    Args:
+        given: session options by name.
+        disabled_optimizers: names of graph transformers that are left out.
+        load_from: create the session from the path, or from the bytes of the file.
+        runs: number of runs after the first one with other contents; None if the session is only
+            created.
+
+    Raises:
+        UsageError: a value is neither true nor false.
+    """
+    level = given.get("graph_optimization_level", "all").lower()
+    level = level.removeprefix("ort_").removeprefix("enable_")
+    return EstimateOptions(
+        prepacks=not _is_on(given, "session.disable_prepacking", default=False),
+        folds=FOLDING not in disabled_optimizers,
+        level=level,  # type: ignore[arg-type] # checked by check_session_options
+        has_arena=_is_on(given, "enable_cpu_mem_arena", default=True),
+        has_pattern=_is_on(given, "enable_mem_pattern", default=True),
+        load_from=load_from,
+        runs=runs,
+    )
+
+
+def not_considered(given: Mapping[str, str], disabled_optimizers: Sequence[str]) -> Iterator[str]:
+    """Yield a note on the options that do not change an estimate; none if there are none."""
+    others = [name for name in given if name not in _ESTIMATED_OPTIONS]
+    others += [name for name in disabled_optimizers if name != FOLDING]
+    if others:
+        is_one = len(others) == 1
+        yield (
+            f"{some_of(others)} {'is' if is_one else 'are'} not considered: the estimate is the"
+            f" same without {'it' if is_one else 'them'}"
+        )
+
+
+def _is_on(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name)
+    if text is None:
+        return default
+    if text.lower() not in _WORDS:
+        raise UsageError(f"session option {name} takes true or false, not {text!r}.")
+    return _WORDS[text.lower()]

@@ -1,0 +1,95 @@
+"""The estimate beside a profile: the same session predicted, and where the two differ."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from memdiag.api.estimating.options import estimate_options, not_considered
+from memdiag.budgets.figures import late_bytes
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.session_estimate import SessionEstimate
+from memdiag.records.estimate import PINNING
+from memdiag.records.phases import PhaseName
+from memdiag.records.profile import Profile
+from memdiag.units import MIB, format_size, some_of
+
+MAX_DIFFERENCE = 0.1
+"""Share of the measured peak, of the whole process, up to which an estimate is not called wrong."""
+
+MAX_REASON = 200
+
+_CPU = "CPUExecutionProvider"
+
+
+def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:
+    """Return `profile` with the estimate of its session, and a note on phases that differ from it.
+
+    The session is estimated for the sizes, options and release of the profile. A failure becomes a
+    note. Without the CPU provider there is no estimate.
+
+    Args:
+        profile: the measurement.
+        ctx: its model under its release, at its sizes.
+    """
+    if profile.session.providers[:1] != (_CPU,):
+        return profile
+    try:
+        point = session_estimate(profile, ctx).at(ctx.sizes)
+    except Exception as error:  # a defect of the estimate must not lose a profile
+        reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+        note = (
+            f"no estimate: it failed, which is a defect of memdiag's; please report it ({reason})"
+        )
+        return msgspec.structs.replace(profile, notes=(*profile.notes, note))
+    profile = msgspec.structs.replace(profile, estimate=point)
+    return msgspec.structs.replace(profile, notes=(*profile.notes, *_differences(profile)))
+
+
+def session_estimate(profile: Profile, ctx: AnalysisContext) -> SessionEstimate:
+    """Return the estimates of the session of `profile`, whose model is that of `ctx`."""
+    session = profile.session
+    varies = any(each.varied for each in profile.inputs)
+    options = estimate_options(
+        session.options,
+        session.disabled_optimizers,
+        load_from=session.load_from,
+        # Runs with the same contents read the same rows of mapped weights again.
+        runs=session.runs if varies or session.runs is None else 0,
+    )
+    return SessionEstimate(ctx, options)
+
+
+def _differences(profile: Profile) -> Iterator[str]:
+    """Yield a note that names the phases whose peaks the estimate misses, if there are any."""
+    if profile.outcome.status != "completed" or profile.estimate is None:
+        return
+    is_pinned = PINNING in profile.session.environment
+    differing = []
+    for phase in profile.phases:
+        predicted = profile.estimated_peak_bytes(phase.name)
+        if predicted is None:
+            continue
+        measured = phase.peak_rss_bytes
+        allowed = max(MIB, MAX_DIFFERENCE * measured, late_bytes([profile]))
+        highest = predicted + allowed
+        if not is_pinned:
+            # What malloc keeps is no defect: the estimate is for a malloc that keeps nothing.
+            highest = max(highest, profile.baseline_rss_bytes + profile.estimate.upper_bytes)
+        if not predicted - allowed <= measured <= highest:
+            differing.append(_text(phase.name, measured, predicted))
+    if not differing:
+        return
+    share = f"{100 * MAX_DIFFERENCE:.0f} %"
+    named = some_of(differing, limit=len(differing))
+    session = profile.session
+    ignored = "".join(
+        f"; in the estimate {note}"
+        for note in not_considered(session.options, session.disabled_optimizers)
+    )
+    yield (
+        f"the estimate is more than {share} off in {named}, a defect of memdiag estimate{ignored}"
+    )
+
+
+def _text(name: PhaseName, measured: int, predicted: int) -> str:
+    return f"{name} ({format_size(measured)}, estimated {format_size(predicted)})"

@@ -1,0 +1,66 @@
+"""Changes with which the peak is lower: session options, and smaller sizes of free dimensions."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from memdiag.api.estimating.sizes import SizeGrid
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
+from memdiag.records.estimate import EstimatedPoint, Reduction
+from memdiag.units import MIB
+
+MIN_SHARE = 0.01
+"""Smaller reductions, as shares of the peak, are not listed."""
+
+REMEDIES: dict[str, dict[str, Any]] = {
+    "enable_mem_pattern=0": {"has_pattern": False},
+    "session.disable_prepacking=1": {"prepacks": False},
+    "enable_cpu_mem_arena=0": {"has_arena": False},
+    "graph_optimization_level=extended": {"level": "extended"},
+}
+"""Session options that may need less memory, with the fields of `EstimateOptions` that they set;
+those that cost least latency first."""
+
+
+def other_options(options: EstimateOptions) -> dict[str, EstimateOptions]:
+    """Return the configurations with one of `REMEDIES` each that differ from `options`."""
+    return {
+        name: other
+        for name, changes in REMEDIES.items()
+        if (other := replace(options, **changes)) != options
+        # A lower level is no remedy for one that is lower still.
+        and not ("level" in changes and options.level not in ("all", "layout"))
+    }
+
+
+def reductions(
+    ctx: AnalysisContext, options: EstimateOptions, grid: SizeGrid, point: EstimatedPoint
+) -> tuple[Reduction, ...]:
+    """Return the changes with which the peak of `point` is lower, the largest reduction first.
+
+    Each is a session option, or half the size of one free dimension: what a loop over two parts
+    along it would need.
+    """
+    found = []
+
+    def add(change: str, session: SessionEstimate, sizes: Mapping[str, int]) -> None:
+        less = session.at(sizes)
+        if less.peak_bytes + max(MIB, MIN_SHARE * point.peak_bytes) <= point.peak_bytes:
+            found.append(
+                Reduction(
+                    change=change,
+                    peak_bytes=less.peak_bytes,
+                    run_bytes=ctx.activations(sizes).peak_bytes,
+                )
+            )
+
+    known = ctx.activations(point.dims).unknown
+    session = SessionEstimate(ctx, options)
+    for name, sizes in grid.halved(point.dims).items():
+        # A graph that does not fit a size leaves values unknown, which count as nothing.
+        if ctx.activations(sizes).unknown <= known:
+            add(f"{name}={sizes[name]}", session, sizes)
+    for name, other in other_options(options).items():
+        add(name, SessionEstimate(ctx, other), point.dims)
+    return tuple(sorted(found, key=lambda each: each.peak_bytes))

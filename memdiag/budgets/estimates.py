@@ -1,0 +1,64 @@
+"""An estimate compared with a budget: without a run."""
+
+from memdiag.budgets.evaluation import check_known, find_breaches
+from memdiag.budgets.figures import BUDGET_PHASES
+from memdiag.records.budget import Budget, Judgement
+from memdiag.records.estimate import Estimate
+from memdiag.records.phases import PhaseName
+from memdiag.units import format_size
+
+ESTIMATED_FIGURES = ("peak", "steady", *BUDGET_PHASES, "process_peak")
+"""Names of the figures that an estimate can have."""
+
+
+def estimated_figures(estimate: Estimate) -> dict[str, int]:
+    """Return the figures of `estimate` at its first point, in bytes.
+
+    Memory is above the process before the session, except `process_peak`, which is missing where
+    the size of that process is not known.
+    """
+    point = estimate.point
+    figures = {"peak": point.peak_bytes, "steady": point.steady_bytes}
+    figures |= {
+        phase.name: phase.peak_bytes for phase in point.phases if phase.name in BUDGET_PHASES
+    }
+    if estimate.baseline_bytes is not None:
+        figures["process_peak"] = estimate.baseline_bytes + point.peak_bytes
+    return figures
+
+
+def judge_estimate(estimate: Estimate, budget: Budget) -> Judgement:
+    """Return how `estimate` compares with `budget`.
+
+    Raises:
+        UsageError: a limit is of a figure that the estimate does not have.
+    """
+    point = estimate.point
+    figures = estimated_figures(estimate)
+
+    def why(name: str) -> str:
+        if name == "process_peak":
+            return "the process before the session is not known for this release"
+        return "it cannot be estimated"
+
+    def phase_of(name: str) -> PhaseName | None:
+        if name in ("peak", "process_peak"):
+            return point.peak_phase
+        return next((phase for phase in BUDGET_PHASES if phase == name), "steady")
+
+    check_known(budget, figures, model=estimate.model, why=why)
+    what = "an upper bound" if estimate.is_upper else "an estimate"
+    note = f"{what} for onnxruntime {estimate.onnxruntime}, not measured"
+    if not estimate.is_upper:
+        low, high = format_size(point.low_bytes), format_size(point.high_bytes)
+        note += f"; the peak is expected between {low} and {high}"
+    return Judgement(
+        model=estimate.model,
+        onnxruntime=estimate.onnxruntime,
+        figures=figures,
+        processes=0,
+        budget=budget,
+        breaches=tuple(find_breaches(figures, budget, {}, phase_of)),
+        notes=(note, *estimate.notes),
+        dimensions=estimate.dimensions,
+    )

@@ -1,0 +1,93 @@
+"""The argument ``estimated=True`` of the marker: a budget is compared with an estimate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memdiag.api.arguments import check_dims
+from memdiag.api.estimate import estimate
+from memdiag.budgets.estimates import ESTIMATED_FIGURES, judge_estimate
+from memdiag.budgets.parsing import merged, parse_budget
+from memdiag.errors import UsageError
+from memdiag.pytest_plugin import MARK
+from memdiag.pytest_plugin.profiling import path_from_here
+from memdiag.pytest_plugin.settings import SETTINGS
+from memdiag.pytest_plugin.summary import record
+from memdiag.records.budget import Budget, Judgement
+from memdiag.reports.budget import lines
+
+ARGUMENT = "estimated"
+ESTIMATE_OPTIONS = (
+    "dims",
+    "for_onnxruntime",
+    "session_options",
+    "optimization_level",
+    "disabled_optimizers",
+    "load_from",
+    "runs",
+    "upper",
+)
+"""Arguments of `memdiag.estimate` that a marker with ``estimated=True`` accepts."""
+
+_JUDGEMENTS = pytest.StashKey[list[Judgement]]()
+
+
+def is_estimated(mark: pytest.Mark) -> bool:
+    """Return whether `mark` asks for an estimate.
+
+    Raises:
+        UsageError: the argument is neither True nor False.
+    """
+    value = mark.kwargs.get(ARGUMENT, False)
+    if not isinstance(value, bool):
+        raise UsageError(f"{MARK}: {ARGUMENT} is True or False, not {value!r}.")
+    return value
+
+
+def estimate_marked(item: pytest.Item, mark: pytest.Mark, defaults: Budget) -> None:
+    """Estimate the model of `mark`; `judge_estimated` judges the result.
+
+    Args:
+        item: the test.
+        mark: its marker.
+        defaults: the project's budget of the model, of which other limits are left out.
+
+    Raises:
+        UsageError: an argument is not valid.
+        MemdiagError: as `memdiag.estimate`.
+    """
+    if len(mark.args) != 1 or not isinstance(mark.args[0], str | Path):
+        raise UsageError(f'{MARK} needs the path of one model, as {MARK}("model.onnx", …).')
+    names = (ARGUMENT, *ESTIMATE_OPTIONS)
+    limits = {name: value for name, value in mark.kwargs.items() if name not in names}
+    known = {n: limit for n, limit in defaults.limits.items() if n in ESTIMATED_FIGURES}
+    budget = merged(
+        Budget(limits=known, tolerance=defaults.tolerance),
+        parse_budget(limits, where=MARK, other_names=names),
+    )
+    if not budget.limits:
+        raise UsageError(f'{MARK}: {ARGUMENT}=True needs a limit, such as peak="1.2 GB".')
+    options = {name: mark.kwargs[name] for name in ESTIMATE_OPTIONS if name in mark.kwargs}
+    check_dims(options.get("dims"))
+    if item.config.stash[SETTINGS].python is not None and "for_onnxruntime" not in options:
+        raise UsageError(
+            f"{MARK}: {ARGUMENT}=True does not start the interpreter of --memdiag-python. Name its"
+            ' release: for_onnxruntime="1.24.4".'
+        )
+    model = path_from_here(item.config, Path(mark.args[0]))
+    judgement = judge_estimate(estimate(model, details=False, **options), budget)
+    record(item, judgement, remark="estimated")
+    item.stash.setdefault(_JUDGEMENTS, []).append(judgement)
+
+
+def judge_estimated(item: pytest.Item) -> None:
+    """Fail `item` if the estimate of a model exceeds its budget."""
+    texts = [
+        "\n".join(lines(judgement))
+        for judgement in item.stash.get(_JUDGEMENTS, [])
+        if not judgement.is_met
+    ]
+    if texts:
+        pytest.fail("\n".join(texts), pytrace=False)

@@ -1,0 +1,66 @@
+"""The peak of a run: a sentence from the runtime's figures, and the values in memory then."""
+
+from memdiag.records.profile import Profile
+from memdiag.reports.estimate.layout import layout_caption
+from memdiag.reports.estimate.tables import live_table
+from memdiag.reports.table import Table
+from memdiag.reports.text import plain
+from memdiag.units import format_size
+
+
+def run_peak_sentences(profile: Profile) -> tuple[str, ...]:
+    """Return the runtime's figures in sentences; empty if they were not read."""
+    peak = profile.run_peak
+    if peak is None:
+        return ()
+    parts = [f"{format_size(peak.values_bytes)} of values{_estimated(profile)}"]
+    if peak.rounding_bytes:
+        parts.append(f"{format_size(peak.rounding_bytes)} of unused ends of their chunks")
+    if peak.scratch_bytes == 0:
+        parts.append("no working memory of the kernel")
+    elif peak.scratch_bytes is not None:
+        parts.append(f"{format_size(peak.scratch_bytes)} of working memory of the kernel")
+    hidden = (
+        " Working memory of kernels is not known: more was in use before the run."
+        if peak.scratch_bytes is None
+        else ""
+    )
+    return (
+        f"The first run used max_tensors of the arena at {plain(peak.node)} ({plain(peak.op_type)}):"
+        f" {format_size(peak.peak_bytes)} in use. These are {_joined(parts)}.{hidden}",
+        f"The arena took {format_size(peak.grown_bytes)} from the system for the run.",
+    )
+
+
+def run_peak_table(profile: Profile, *, max_tensors: int | None = None) -> Table:
+    """Return the values in memory at the estimated peak of a run, at max_tensors `max_tensors` of them.
+
+    It has no rows if the peak of a run was not asked for.
+    """
+    if not has_run_peak(profile) or profile.estimate is None:
+        return Table(columns=(), rows=())
+    return live_table(profile.estimate, max_tensors=max_tensors)
+
+
+def run_layout_caption(profile: Profile) -> str:
+    """Return the sentence below the drawing of the arena; empty without a drawing."""
+    return layout_caption(profile.estimate.layout) if profile.estimate is not None else ""
+
+
+def has_run_peak(profile: Profile) -> bool:
+    """Return whether the peak of a run was asked for, whether or not the release has figures."""
+    layout = profile.estimate.layout if profile.estimate is not None else None
+    return profile.run_peak is not None or layout is not None
+
+
+def _estimated(profile: Profile) -> str:
+    peak = profile.run_peak
+    if peak is None or peak.estimated_bytes is None:
+        return ""
+    node = plain(peak.estimated_node)
+    at = f", at {node}" if node and node != plain(peak.node) else ""
+    return f" (estimated {format_size(peak.estimated_bytes)}{at})"
+
+
+def _joined(parts: list[str]) -> str:
+    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]

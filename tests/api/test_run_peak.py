@@ -1,0 +1,114 @@
+"""The peak of a run in a profile: what the runtime measured beside what is estimated."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import onnx
+import pytest
+from onnx import parser
+
+from memdiag.api import run_peak as module
+from memdiag.api.check import analysis_context
+from memdiag.api.estimating.profiled import with_estimate
+from memdiag.api.run_peak import with_run_peak
+from memdiag.model.model_file import open_model
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.runtime import Runtime
+from memdiag.records.profile import Profile
+from memdiag.runner.job import Job
+from memdiag.runner.node_memory import ArenaPeak, NoNodeMemory
+from memdiag.units import MIB
+from tests.reports import profiles
+
+TEXT = """
+<ir_version: 9, opset_import: ["" : 17]>
+g (float[n, 4096] x) => (float[n, 4096] y) { a = Exp(x) b = Sin(a) y = Add(a, b) }
+"""
+ARENA = ArenaPeak(
+    node="n",
+    op_type="Op",
+    peak_bytes=30,
+    values_bytes=20,
+    rounding_bytes=4,
+    scratch_bytes=6,
+    grown_bytes=MIB,
+)
+
+
+@pytest.fixture(autouse=True)
+def arena(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child measures `ARENA`."""
+    monkeypatch.setattr(module, "arena_peak", lambda job, folder: ARENA)
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[AnalysisContext]:
+    path = tmp_path / "m.onnx"
+    onnx.save(parser.parse_model(TEXT), path)
+    with open_model(path) as model:
+        yield analysis_context(model, Runtime(1, 32), dims={"n": 256})
+
+
+def examined(ctx: AnalysisContext, profile: Profile | None = None, runs: int | None = 1) -> Profile:
+    profile = with_estimate(profile or profiles.tied_if(), ctx)
+    job = Job(model=ctx.model.path, runs=runs)
+    return with_run_peak(profile, ctx, job, ctx.model.path.parent)
+
+
+def test_measured_and_estimated_are_beside_each_other(ctx: AnalysisContext) -> None:
+    found = examined(ctx)
+    peak = found.run_peak
+    assert peak is not None
+    assert (peak.node, peak.scratch_bytes, peak.grown_bytes) == ("n", 6, MIB)
+    # Three values of 4 MiB: an output of the model overwrites none.
+    assert peak.estimated_bytes == 12 * MIB
+    assert peak.estimated_node
+    assert found.estimate is not None
+    assert found.estimate.layout is not None
+    assert {tensor.name: tensor.growth for tensor in found.estimate.live} == {
+        name: {"n": 2.0} for name in ("a", "b", "y")
+    }
+
+
+def test_an_older_release_has_the_estimate_only(
+    ctx: AnalysisContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "arena_peak", lambda *_: pytest.fail("it was run"))
+    ctx.runtime = Runtime(1, 27, 1)
+    found = examined(ctx)
+    assert found.run_peak is None
+    assert found.estimate is not None
+    assert found.estimate.layout is not None
+    assert found.notes[-1] == (
+        "onnxruntime 1.27.1 does not write the memory of nodes in its profile, as 1.28.0 and newer"
+        " do: the peak of a run is estimated only"
+    )
+
+
+def test_what_cannot_be_measured_is_a_note(
+    ctx: AnalysisContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(job: Job, folder: Path) -> ArenaPeak:
+        raise NoNodeMemory("it does not run")
+
+    monkeypatch.setattr(module, "arena_peak", fail)
+    assert examined(ctx).notes[-1] == "the peak of a run was not measured: it does not run"
+
+
+def test_a_session_that_was_not_run_has_none(ctx: AnalysisContext) -> None:
+    note = "no peak of a run: the model was not run to the end"
+    assert examined(ctx, runs=None).notes[-1] == note
+    killed = profiles.killed()
+    found = examined(ctx, killed)
+    assert found.notes[-1] == note
+    assert found.run_peak is None
+
+
+def test_other_providers_have_measured_figures_only(ctx: AnalysisContext) -> None:
+    profile = profiles.tied_if()
+    session = msgspec.structs.replace(profile.session, providers=("OpenVINOExecutionProvider",))
+    found = examined(ctx, msgspec.structs.replace(profile, session=session))
+    assert found.estimate is None
+    assert found.run_peak is not None
+    assert found.run_peak.estimated_bytes is None
