@@ -67,5 +67,5 @@ def _is_on(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text is None:
         return default
     if text.lower() not in _WORDS:
-        raise UsageError(f"session option {name} takes true or false, not {text!r}.")
+        raise UsageError(f"session option {name} must be true or false, not {text!r}.")
     return _WORDS[text.lower()]

@@ -26,14 +26,14 @@ def run_peak_sentences(profile: Profile) -> tuple[str, ...]:
         else ""
     )
     return (
-        f"The first run used max_tensors of the arena at {plain(peak.node)} ({plain(peak.op_type)}):"
+        f"The first run used most of the arena at {plain(peak.node)} ({plain(peak.op_type)}):"
         f" {format_size(peak.peak_bytes)} in use. These are {_joined(parts)}.{hidden}",
         f"The arena took {format_size(peak.grown_bytes)} from the system for the run.",
     )
 
 
 def run_peak_table(profile: Profile, *, max_tensors: int | None = None) -> Table:
-    """Return the values in memory at the estimated peak of a run, at max_tensors `max_tensors` of them.
+    """Return the values in memory at the estimated peak of a run, at most `max_tensors`.
 
     It has no rows if the peak of a run was not asked for.
     """
