@@ -31,8 +31,8 @@ demo: $(READY) ## build a sample model, profile it and write the reports
 	$(BIN)/python -m sample_models tied_if --megabytes $(MEGABYTES) -o $(SAMPLES)/tied_if.onnx
 	$(BIN)/memdiag profile $(SAMPLES)/tied_if.onnx
 
-test: lint ## everything that must pass: lint, types, layers, tests
-	@$(MAKE) --no-print-directory --jobs=2 types tests
+test: $(READY) ## everything that must pass: lint, types, layers, tests
+	@$(MAKE) --no-print-directory --jobs=2 tests lint types
 	$(BIN)/python -m pytest -q -m "not slow and measures" $$(grep -rl --include='*.py' mark.measures tests)
 
 test-all: static models ## the same with the slow tests: real models, other runtimes
@@ -42,12 +42,12 @@ test-all: static models ## the same with the slow tests: real models, other runt
 
 static: lint types
 
+# `make test` runs both beside the tests, which leave one of two cores idle now and then.
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-# `make test` runs it beside the tests, which leave one of two cores idle now and then.
 types: $(READY)
 	$(BIN)/mypy
 
