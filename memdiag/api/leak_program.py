@@ -18,6 +18,7 @@ from memdiag.growth.model_observation import GrowthProgress, OnGrowth
 from memdiag.growth.process_history import ProcessHistory
 from memdiag.growth.steady_growth import MIN_MOMENTS
 from memdiag.growth.verdict import Observation, kept_values
+from memdiag.programs.events import BetweenRuns
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.run_pause import RunPause
@@ -109,8 +110,8 @@ def leak_program(
 ) -> ProgramGrowth:
     """Run the program `command` with its own traffic, and return whether a process of it grows.
 
-    The memory of a process is read between two runs: the thread that called the last one waits for
-    some tenths of a second. After `duration_s` or `runs`, whichever is first, the program is ended
+    The memory of a process is read between two runs: for some tenths of a second no thread of it
+    starts a run. After `duration_s` or `runs`, whichever is first, the program is ended
     as Ctrl-C ends it; how it then ends does not matter.
 
     Args:
@@ -188,26 +189,34 @@ class _Histories:
         """Read the processes of a recording that use onnxruntime, if their next moment is due."""
         for process in recorder.processes:
             if process.ended_s is None and process.runtime_version is not None:
-                self.read(process, recorder.now_s(), 0)
+                self._read(process, recorder.now_s(), None)
 
-    def read(self, process: RecordedProcess, now_s: float, runs: int) -> None:
-        """Read `process` if its next moment is due."""
+    def read(self, process: RecordedProcess, now_s: float, event: BetweenRuns) -> float:
+        """Read `process`, which waits, if its next moment is due; return the seconds until then."""
+        return self._read(process, now_s, event)
+
+    def _read(self, process: RecordedProcess, now_s: float, event: BetweenRuns | None) -> float:
+        runs = event.runs if event is not None else 0
         history = self._histories.setdefault(
             process.pid, ProcessHistory(process.pid, self._period_s, pauses=self._pauses)
         )
         self._processes[process.pid] = process
         sessions = None if process.unrecorded else len(process.live_sessions)
         count = len(history.moments)
-        history.update(
+        wait_s = history.update(
             now_s,
             runs=runs,
             sessions=sessions,
             largest_input_bytes=process.largest_input_bytes,
             value_starts=process.value_starts,
+            waits=event is not None,
+            runs_in_flight=event.runs_in_flight if event is not None else 0,
+            at_exit=event is not None and event.at_exit,
         )
         if self._on_progress is not None and len(history.moments) != count:
             resident_bytes = history.moments[-1].moment.resident_bytes
             self._on_progress(GrowthProgress(runs, 0, resident_bytes))
+        return wait_s
 
     def growth(self, run: ProgramRun, subject: str, kind: Literal["program", "process"]) -> Growth:
         """Return the growth of the process that grew most.
@@ -276,8 +285,9 @@ def process_growth(
     unit: Unit = "run" if moments[-1].run - moments[0].run >= MIN_COUNTED_RUNS else "second"
     blocks: tuple[GrowingBlocks, ...] = ()
     heap_bytes: tuple[int | None, ...] | None = None
+    read = [each for each in memory[warm_up:] if each.moment.heap_bytes is not None] or memory[-1:]
     if len(memory) > warm_up:
-        before, after = memory[warm_up], memory[-1]
+        before, after = read[0], read[-1]
         least = min_growth_of_program(CALLING_THREADS, after.moment.run - before.moment.run)
         sizes, heap_bytes = growing_heap(memory, warm_up, unit, least)
         blocks = grown_blocks(before, after, sizes=sizes, contents=history.contents)

@@ -163,7 +163,8 @@ def judge(observation: Observation) -> GrowthJudgement:
         return GrowthJudgement("retained", largest, slope)
     if largest == "arena_slack" and _grows_at_new_largest(observation):
         return GrowthJudgement("high_water", largest, slope)
-    return GrowthJudgement("plateau" if _has_ended(moments) else "undecided", largest, slope)
+    has_ended = _has_ended(moments) or (largest == "arena_slack" and _arenas_have_ended(moments))
+    return GrowthJudgement("plateau" if has_ended else "undecided", largest, slope)
 
 
 _SESSIONS: tuple[Callable[[Moment], int | None], ...] = (
@@ -300,6 +301,19 @@ def _has_ended(moments: Sequence[Moment]) -> bool:
     """Return whether the resident set grew hardly in the last third of `moments`."""
     late = moments[-1].resident_bytes - moments[-1 - len(moments) // 3].resident_bytes
     return late <= max(_SLACK_BYTES, MAX_LATE_GROWTH_SHARE * grown_bytes(moments))
+
+
+def _arenas_have_ended(moments: Sequence[Moment]) -> bool:
+    """Return whether no arena took memory from malloc in the last third of `moments`.
+
+    Its slack can then grow by pages that are used for the first time only, up to its size.
+    """
+    sizes = [
+        moment.arena_used_bytes + moment.arena_slack_bytes
+        for moment in moments[-1 - len(moments) // 3 :]
+        if moment.arena_used_bytes is not None and moment.arena_slack_bytes is not None
+    ]
+    return len(sizes) > 1 and sizes[-1] <= sizes[0]
 
 
 def _grows_at_new_largest(observation: Observation) -> bool:

@@ -1,6 +1,7 @@
 """Verdicts on histories with a known answer: what grows, how, and what nearly looks like it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -98,6 +99,22 @@ def test_the_owner_of_the_growth_decides(
 ) -> None:
     judgement = judge(observe(figure, values))
     assert (judgement.verdict, judgement.owner) == (verdict, owner)
+
+
+@pytest.mark.parametrize(("is_new", "verdict"), [(False, "plateau"), (True, "undecided")])
+def test_an_arena_that_takes_no_memory_any_more_can_only_fill_its_size(
+    is_new: bool, verdict: str
+) -> None:
+    observation = observe("slack", steps_to(64 * MIB, 2000))
+    whole = 96 * MIB  # of which ever more pages are resident
+    moments = tuple(
+        msgspec.structs.replace(
+            each, arena_slack_bytes=whole + is_new * (each.run > 800) * MIB - MIB
+        )
+        for each in observation.moments
+    )
+    judgement = judge(replace(observation, moments=moments))
+    assert (judgement.verdict, judgement.owner) == (verdict, "arena_slack")
 
 
 def test_the_slope_is_that_of_the_owner_after_the_warm_up() -> None:
