@@ -250,6 +250,8 @@ class _Histories:
             raise XrayError(f"{subject}: {reason}")
         growths.sort(key=lambda growth: (growth.is_leak_or_kept, growth.grown_bytes))
         *others, growth = growths
+        if others and growth.subject != subject:
+            subject = f"{subject}, {growth.subject}"
         notes = [*growth.notes, *run.notes]
         notes += [f"{other.subject}: {other.sentence}" for other in others[:MAX_OTHERS]]
         if has_failed(run.exit_code) and growth.message == SHORT:
@@ -289,8 +291,9 @@ def process_growth(
     if len(memory) > warm_up:
         before, after = read[0], read[-1]
         least = min_growth_of_program(CALLING_THREADS, after.moment.run - before.moment.run)
-        sizes, heap_bytes = growing_heap(memory, warm_up, unit, least)
-        blocks = grown_blocks(before, after, sizes=sizes, contents=history.contents)
+        growing, heap_bytes = growing_heap(memory, warm_up, unit, least)
+        blocks = grown_blocks(before, after, sizes=growing, contents=history.contents)
+    sizes = {name: nbytes for name, (_, nbytes) in process.value_starts.items()}
     observation = Observation(
         moments=moments,
         unit=unit,
@@ -298,7 +301,7 @@ def process_growth(
         blocks=blocks,
         growing_heap_bytes=heap_bytes,
         caller_keeps_nothing=False,
-        kept_values=kept_values(process.alive_values, blocks),
+        kept_values=kept_values(process.alive_values, blocks, sizes),
     )
     record = growth_record(
         observation,

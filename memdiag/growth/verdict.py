@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, pairwise
+from types import MappingProxyType
 
 from memdiag.growth.slope import MIN_POINTS, robust_slope
 from memdiag.growth.steady_growth import MIN_MOMENTS, steady_slope
@@ -22,7 +23,7 @@ from memdiag.records.growth import (
     Verdict,
     kinds_of,
 )
-from memdiag.units import KIB, MIB
+from memdiag.units import KIB, MIB, format_rate, some_of
 
 MIN_GROWTH_BYTES = MIB
 """Growth of the resident set below this, or below `MIN_GROWTH_SHARE`, is called flat."""
@@ -76,6 +77,8 @@ IN_USE = (
 """The owners whose steady growth is a leak or kept values. Blocks of malloc are counted to the
 byte; Python's heap and private mappings by resident pages; files and shared memory by the size of
 their mappings, because reading on in a mapped file makes more pages resident, too."""
+
+_BY_PAGES: frozenset[GrowingOwner] = frozenset(("python", "other"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,6 +201,16 @@ def grown_bytes(moments: Sequence[Moment]) -> int:
     return end - moments[0].resident_bytes
 
 
+def compared_moments(moments: Sequence[Moment]) -> tuple[Moment, ...]:
+    """Return the moments whose owners are known, without those whose heap could not be read.
+
+    Tables and sentences compare them. If no owner is known, all moments are returned.
+    """
+    owned = tuple(moment for moment in moments if moment.owners)
+    counted = tuple(moment for moment in owned if moment.heap_bytes is not None)
+    return counted or owned or tuple(moments)
+
+
 def grows_after_warm_up(observation: Observation) -> bool:
     """Return whether the resident set rose with a certainty of 95 %, and had not stopped."""
     later = observation.with_heap()
@@ -208,13 +221,22 @@ def grows_after_warm_up(observation: Observation) -> bool:
     return robust_slope(later.positions(moments), sizes).low > 0
 
 
-def kept_values(alive: Mapping[str, tuple[int, int]], blocks: Sequence[GrowingBlocks] = ()) -> str:
+def kept_values(
+    alive: Mapping[str, tuple[int, int]],
+    blocks: Sequence[GrowingBlocks] = (),
+    sizes: Mapping[str, int] = MappingProxyType({}),
+) -> str:
     """Return which values of earlier runs a program keeps, or copies of which; empty for none.
+
+    Several values are listed with their sizes, the largest first. Whoever keeps an output may have
+    all inputs since the start, or keep them for the same reason: beside outputs, inputs are listed
+    only if they are larger, and blocks of their size came into use.
 
     Args:
         alive: how many values of earlier runs are alive, and how many there were, by descriptions
             such as ``output 'y'``.
         blocks: sizes of blocks of malloc that grew, most bytes first.
+        sizes: the bytes of values of one run, by description, as far as they are known.
     """
     kept = [
         name
@@ -222,10 +244,24 @@ def kept_values(alive: Mapping[str, tuple[int, int]], blocks: Sequence[GrowingBl
         if earlier >= MIN_EARLIER_VALUES and count >= MIN_KEPT_SHARE * earlier
     ]
     if kept:
-        # Whoever keeps an output may keep the input for the same reason; the output tells more.
-        return min(kept, key=lambda name: name.startswith("input"))
+        outputs = [name for name in kept if not name.startswith("input")]
+        inputs = [name for name in kept if name.startswith("input")]
+        output_bytes, input_bytes = (
+            sum(sizes.get(name, 0) for name in names) for names in (outputs, inputs)
+        )
+        grown = sum(each.block_bytes * (each.blocks_per_run or 0.0) for each in blocks)
+        are_larger = output_bytes < input_bytes <= grown
+        named = outputs if outputs and not are_larger else inputs + outputs
+        named.sort(key=lambda name: -sizes.get(name, 0))
+        if len(named) == 1:
+            return named[0]
+        return some_of([_with_size(name, sizes) for name in named], separator=" and ")
     copied = blocks[0].content if blocks else ""
     return f"copies of {copied}" if copied else ""
+
+
+def _with_size(name: str, sizes: Mapping[str, int]) -> str:
+    return f"{name} ({format_rate(sizes[name])})" if name in sizes else name
 
 
 def _of_memory_in_use(owners: set[GrowingOwner], observation: Observation) -> Verdict:
@@ -295,6 +331,19 @@ def _largest_growth(first: Moment, last: Moment) -> GrowingOwner | None:
         "files": growth(_resident("files")),
     }
     return max(grown, key=lambda owner: grown[owner])
+
+
+def unseen_growth(observation: Observation) -> Mapping[GrowingOwner, float]:
+    """Return the growth in bytes a unit below which growth of some owners is not seen.
+
+    These are the owners of which resident pages are known only; blocks of malloc and values in
+    arenas are counted to the byte. Empty if nothing was read after the warm-up.
+    """
+    positions = observation.positions(observation.moments_after_warm_up)
+    span = positions[-1] - positions[0] if positions else 0.0
+    if span <= 0:
+        return {}
+    return {each.owner: each.min_bytes / span for each in IN_USE if each.owner in _BY_PAGES}
 
 
 def _has_ended(moments: Sequence[Moment]) -> bool:

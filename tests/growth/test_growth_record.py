@@ -71,3 +71,27 @@ def test_values_are_kept_if_half_of_those_of_earlier_runs_or_copies_are_alive(
         GrowingBlocks(block_bytes=64, blocks=100, blocks_per_run=1.0, content="input 'n'"),
     ]
     assert kept_values(alive, blocks) == kept
+
+
+ALIVE = dict.fromkeys(("output 'p'", "output 'state'", "input 'x'"), (40, 40))
+
+
+@pytest.mark.parametrize(
+    ("alive", "sizes", "grown", "kept"),
+    [
+        (ALIVE, (4, 1024, 512), 600, "output 'state' (1 KiB) and output 'p' (4 B)"),
+        # An input that is kept as well, and one of many that all are there since the start.
+        (
+            *(ALIVE, (4, 1024, 1536), 1552),
+            "input 'x' (1.5 KiB) and output 'state' (1 KiB) and output 'p' (4 B)",
+        ),
+        (ALIVE, (4, 1024, 1536), 0, "output 'state' (1 KiB) and output 'p' (4 B)"),
+        ({**ALIVE, "output 'p'": (0, 40)}, (4, 1024, 512), 0, "output 'state'"),
+        (ALIVE, (), 0, "output 'p' and output 'state'"),
+    ],
+)
+def test_kept_values_are_named_with_their_sizes(
+    alive: dict[str, tuple[int, int]], sizes: tuple[int, ...], grown: int, kept: str
+) -> None:
+    blocks = [GrowingBlocks(block_bytes=grown, blocks=100, blocks_per_run=1.0)] if grown else []
+    assert kept_values(alive, blocks, dict(zip(ALIVE, sizes, strict=False))) == kept
