@@ -3,6 +3,7 @@
 import math
 import signal
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -16,15 +17,19 @@ from memdiag.growth.growing_sizes import growing_heap, min_growth_of_program
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.model_observation import GrowthProgress, OnGrowth
 from memdiag.growth.process_history import ProcessHistory
+from memdiag.growth.slope import MIN_POINTS
 from memdiag.growth.steady_growth import MIN_MOMENTS
-from memdiag.growth.verdict import Observation, kept_values
+from memdiag.growth.verdict import Observation, compared_moments, kept_values
+from memdiag.growth.wording import OWNER_LABELS
 from memdiag.programs.events import BetweenRuns
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorder import Recorder
+from memdiag.programs.rules import NO_SEARCH_NOTE
 from memdiag.programs.run_pause import RunPause
-from memdiag.records.growth import GrowingBlocks, Growth, Unit
+from memdiag.programs.without_hook import ONLY_NAMED
+from memdiag.records.growth import GrowingBlocks, GrowingOwner, Growth, Unit
 from memdiag.records.run import ProgramRun
-from memdiag.units import format_duration
+from memdiag.units import KIB, counted, format_duration, format_size
 
 PROCESS_PERIOD_S = 0.25
 PROGRAM_PERIOD_S = 0.05
@@ -46,6 +51,13 @@ ENDED_BY_USER = (0, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + 
 """Exit codes of a program that ended as intended: servers run until they are interrupted."""
 
 MAX_OTHERS = 5
+
+MIN_VISIBLE_BYTES = 256 * KIB
+"""Growth at each of a few readings from which on it is stated without a verdict."""
+
+MIN_UNREAD_SHARE = 0.2
+"""Share of readings that failed from which on a pause is advised."""
+
 SHORT = "too short for a verdict. Observe it longer, or read it more often with --every."
 
 
@@ -93,6 +105,7 @@ def leak_process(
     )
     run = watch(pid, duration_s=duration_s, on_progress=histories.update)
     growth = histories.growth(run, f"process {pid}", "process")
+    growth = growth if pause else with_pause_advice(growth)
     ended_s = next((each.ended_s for each in run.processes if each.pid == pid), None)
     if duration_s is not None and ended_s is not None:
         wanted = f"{format_duration(ended_s)} of {format_duration(duration_s)}"
@@ -252,17 +265,51 @@ class _Histories:
         *others, growth = growths
         if others and growth.subject != subject:
             subject = f"{subject}, {growth.subject}"
-        notes = [*growth.notes, *run.notes]
+        # Without an X-ray, which this command has not.
+        notes = [*growth.notes]
+        notes += [note.partition(ONLY_NAMED)[0] for note in run.notes if note != NO_SEARCH_NOTE]
         notes += [f"{other.subject}: {other.sentence}" for other in others[:MAX_OTHERS]]
         if has_failed(run.exit_code) and growth.message == SHORT:
             growth = msgspec.structs.replace(
                 growth,
                 verdict="undecided",
                 sentence=f"{_end_text(run)}, and nothing could be judged",
-                advice="mend the error of the program, and observe it again",
+                advice="mend the error of the program, and observe it again"
+                + visible_growth(growth),
                 message="too few readings of the memory before the program's error",
             )
         return msgspec.structs.replace(growth, subject=subject, notes=tuple(notes))
+
+
+def visible_growth(growth: Growth) -> str:
+    """Return a clause on memory in use that rose at each of a few readings; empty if none did."""
+    moments = compared_moments(growth.moments)
+    in_use: dict[GrowingOwner, list[int]] = {
+        "heap": [moment.heap_bytes or 0 for moment in moments],
+        "arena": [moment.arena_used_bytes or 0 for moment in moments],
+    }
+    found = ""
+    for owner, sizes in in_use.items():
+        rises = all(before < after for before, after in pairwise(sizes))
+        if len(sizes) >= MIN_POINTS and rises and sizes[-1] - sizes[0] >= MIN_VISIBLE_BYTES:
+            runs = counted(moments[-1].run - moments[0].run, "run")
+            grown = format_size(sizes[-1] - sizes[0])
+            found += f". It may leak: {OWNER_LABELS[owner]} grew by {grown} in {runs}"
+    return found
+
+
+def with_pause_advice(growth: Growth) -> Growth:
+    """Return the growth of a process that was not paused, with advice to do so if that matters."""
+    unread = sum(moment.heap_bytes is None for moment in growth.moments)
+    if unread < MIN_UNREAD_SHARE * len(growth.moments) or "--pause" in growth.advice:
+        return growth
+    advice = (
+        f"observe it again with --pause: at {unread} of {len(growth.moments)} readings its memory"
+        " changed while it was read"
+    )
+    if growth.advice:
+        advice += f". {growth.advice[0].upper()}{growth.advice[1:]}"
+    return msgspec.structs.replace(growth, advice=advice)
 
 
 def has_failed(exit_code: int | None) -> bool:

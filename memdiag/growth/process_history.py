@@ -32,8 +32,9 @@ MIN_LAST_SHARE = 0.05
 are few moments. A shorter interval would be judged by what the end itself changes."""
 
 MAX_RELEASED_BYTES = 4096
-"""Memory in use that a program may release at its end before the reading there is left out: its
-local variables are gone, and with them values that it kept."""
+MAX_RELEASED_SHARE = 0.02
+"""Memory in use that a program may release at its end, in bytes or as a share of its growth, before
+the reading there is left out: its local variables are gone, and with them values that it kept."""
 
 
 @dataclass
@@ -154,8 +155,12 @@ class ProcessHistory:
     def _has_released(self, moment: Moment) -> bool:
         """Return whether `moment` at the end has less memory in use, or is not known."""
         in_use = _bytes_in_use(moment)
-        last = _bytes_in_use(self.moments[-1].moment) if len(self.moments) > 1 else None
-        return in_use is None or (last is not None and in_use < last - MAX_RELEASED_BYTES)
+        if in_use is None or len(self.moments) < 2:
+            return in_use is None
+        sizes = [_bytes_in_use(each.moment) for each in self.moments]
+        known = [size for size in sizes if size is not None] or [in_use]
+        enough = max(MAX_RELEASED_BYTES, MAX_RELEASED_SHARE * (known[-1] - known[0]))
+        return in_use < known[-1] - enough
 
 
 def _bytes_in_use(moment: Moment) -> int | None:

@@ -195,10 +195,11 @@ def grown_bytes(moments: Sequence[Moment]) -> int:
     """Return the growth of the resident set from the first moment to the last third of all.
 
     Of the last third the median counts: where malloc keeps what was freed, single moments differ.
+    After a step in it, which may be late, the lower one of the last two moments counts.
     """
-    late = moments[-max(1, len(moments) // 3) :]
-    end = round(statistics.median(moment.resident_bytes for moment in late))
-    return end - moments[0].resident_bytes
+    sizes = [moment.resident_bytes for moment in moments]
+    end = round(statistics.median(sizes[-max(1, len(sizes) // 3) :]))
+    return max(end, min(sizes[-2:])) - sizes[0]
 
 
 def compared_moments(moments: Sequence[Moment]) -> tuple[Moment, ...]:

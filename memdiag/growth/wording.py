@@ -162,7 +162,7 @@ def advice(
                 f" blocks from 128 KiB on at once, or call malloc_trim(0){returned}"
             )
         case "undecided", _:
-            return "observe more runs, or for a longer time"
+            return "observe more runs, or for a longer time: this may or may not be a leak"
     return ""
 
 

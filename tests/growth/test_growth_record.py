@@ -1,12 +1,14 @@
 """The record of growth: its figures, and the samples that are left of a long series."""
 
+import msgspec
 import pytest
 
-from memdiag.api.leak_program import has_failed
+from memdiag.api.leak_program import has_failed, visible_growth, with_pause_advice
 from memdiag.growth.growth_record import MAX_SAMPLES, growth_record
 from memdiag.growth.verdict import Observation, kept_values
-from memdiag.records.growth import GrowingBlocks, Moment, RunSample
+from memdiag.records.growth import GrowingBlocks, Growth, Moment, OwnerBytes, RunSample
 from memdiag.units import MIB
+from tests.reports import growths
 
 
 def test_a_peak_of_one_run_stays_among_the_samples() -> None:
@@ -95,3 +97,45 @@ def test_kept_values_are_named_with_their_sizes(
 ) -> None:
     blocks = [GrowingBlocks(block_bytes=grown, blocks=100, blocks_per_run=1.0)] if grown else []
     assert kept_values(alive, blocks, dict(zip(ALIVE, sizes, strict=False))) == kept
+
+
+def readings(heap: list[int | None]) -> Growth:
+    moments = tuple(
+        Moment(
+            run=10 * number,
+            time_s=1.0 * number,
+            resident_bytes=60 * MIB,
+            owners=(OwnerBytes(kind="other_heap", bytes=60 * MIB),),
+            heap_bytes=None if size is None else size * MIB,
+            arena_used_bytes=None if size is None else 0,
+        )
+        for number, size in enumerate(heap)
+    )
+    return msgspec.structs.replace(growths.flat(), moments=moments, advice="mend it")
+
+
+@pytest.mark.parametrize(
+    ("heap", "text"),
+    [
+        ([1, 2, 3, 6], ". It may leak: malloc blocks in use grew by 5.0 MiB in 30 runs"),
+        ([1, 2, 2, 6], ""),  # a step
+        ([1, 2, 6], ""),
+    ],
+)
+def test_growth_at_each_of_a_few_readings_is_stated(heap: list[int | None], text: str) -> None:
+    assert visible_growth(readings(heap)) == text
+
+
+@pytest.mark.parametrize(
+    ("heap", "advice"),
+    [
+        (
+            [1, None, 1, 1],
+            "observe it again with --pause: at 1 of 4 readings its memory changed while it was"
+            " read. Mend it",
+        ),
+        ([1, None, 1, 1, 1, 1, 1], "mend it"),
+    ],
+)
+def test_a_pause_is_advised_where_readings_failed(heap: list[int | None], advice: str) -> None:
+    assert with_pause_advice(readings(heap)).advice == advice

@@ -78,6 +78,7 @@ def test_a_part_that_is_missing_is_read_again_or_left_out(
         pytest.param(100, 21 * MIB, 14, id="many runs since the last reading"),
         pytest.param(66, 21 * MIB, 13, id="few runs since the last reading"),
         pytest.param(100, 19 * MIB, 13, id="kept values were released"),
+        pytest.param(100, 20 * MIB - 4096, 14, id="values of the last run were released"),
     ],
 )
 def test_the_memory_at_the_exit_counts_unless_it_was_released(

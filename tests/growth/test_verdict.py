@@ -101,6 +101,16 @@ def test_the_owner_of_the_growth_decides(
     assert (judgement.verdict, judgement.owner) == (verdict, owner)
 
 
+@pytest.mark.parametrize(("step", "verdict"), [(900, "high_water"), (950, "flat")])
+def test_a_late_step_is_growth_if_two_moments_show_it(step: int, verdict: str) -> None:
+    observation = observe("slack", lambda run: 48 * MIB * (run >= step))
+    moments = tuple(
+        msgspec.structs.replace(each, largest_input_bytes=1000 + (each.run >= step))
+        for each in observation.moments
+    )
+    assert judge(replace(observation, moments=moments)).verdict == verdict
+
+
 @pytest.mark.parametrize(("is_new", "verdict"), [(False, "plateau"), (True, "undecided")])
 def test_an_arena_that_takes_no_memory_any_more_can_only_fill_its_size(
     is_new: bool, verdict: str

@@ -229,3 +229,10 @@ def test_moments_without_the_heap_are_not_drawn_beside_those_with_it() -> None:
     assert len(chart.moments_x) == 12
     (drawn,) = [layer for layer in chart.layers if layer.is_drawn]
     assert drawn.growth_bytes[-1] == 900 * 448
+
+
+def test_a_resident_set_that_is_known_at_moments_only_is_drawn_in_steps() -> None:
+    growth = msgspec.structs.replace(growths.high_water(), samples=())
+    figure = report_of(growth).draw(growth)
+    curve = figure.axes[0].lines[0]
+    assert curve.get_drawstyle() == "steps-post"

@@ -217,7 +217,7 @@ def _caption(growth: Growth, moments: Sequence[Moment], since: int) -> str:
         f"After {first}, after the warm-up ({warm}), and at the end ({last}); growth since the"
         " warm-up. The owners are resident bytes, except malloc blocks and arena values in use."
         " These two rows also count memory that is not resident, so rows may not add up to the"
-        " resident set."
+        " resident set. Unnamed is private memory of no known owner."
     )
 
 
