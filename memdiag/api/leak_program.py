@@ -263,7 +263,7 @@ class _Histories:
             raise XrayError(f"{subject}: {reason}")
         growths.sort(key=lambda growth: (growth.is_leak_or_kept, growth.grown_bytes))
         *others, growth = growths
-        if others and growth.subject != subject:
+        if growth.subject != subject and (others or kind == "process"):
             subject = f"{subject}, {growth.subject}"
         # Without an X-ray, which this command has not.
         notes = [*growth.notes]

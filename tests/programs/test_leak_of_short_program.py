@@ -153,6 +153,17 @@ def test_a_process_that_ends_early_leaves_its_record(model: Path) -> None:
     assert growth.moments
 
 
+@pytest.mark.parametrize("has_parent", [True, False])
+def test_the_process_that_was_judged_is_named(model: Path, has_parent: bool) -> None:
+    ending = SERVER.replace("while True:", "for _ in range(300):")
+    command = [sys.executable, "-c", ending, str(model)]
+    shell = ["sh", "-c", '"$@" & wait', "sh"] if has_parent else []
+    with subprocess.Popen([*shell, *command]) as process:
+        growth = leak_process(process.pid)
+    named = rf"process {process.pid}, process \d+" if has_parent else f"process {process.pid}"
+    assert re.fullmatch(named, growth.subject)
+
+
 def test_a_process_that_ends_at_once_is_one_sentence() -> None:
     with (
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.2)"]) as process,
