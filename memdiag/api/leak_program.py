@@ -55,6 +55,10 @@ MAX_OTHERS = 5
 MIN_VISIBLE_BYTES = 256 * KIB
 """Growth at each of a few readings from which on it is stated without a verdict."""
 
+MIN_HEAP_BYTES = 16 * KIB
+"""Growth of blocks of malloc that is not noise. (200 sessions that were each run for the first time
+added a few KiB, which looked steady to dense readings of a short program.)"""
+
 MIN_UNREAD_SHARE = 0.2
 """Share of readings that failed from which on a pause is advised."""
 
@@ -347,6 +351,7 @@ def process_growth(
         warm_up=warm_up,
         blocks=blocks,
         growing_heap_bytes=heap_bytes,
+        min_heap_bytes=MIN_HEAP_BYTES,
         caller_keeps_nothing=False,
         kept_values=kept_values(process.alive_values, blocks, sizes),
     )

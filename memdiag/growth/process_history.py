@@ -18,7 +18,7 @@ from memdiag.records.growth import Moment
 MAX_MOMENTS = 64
 """From here on every second moment is dropped and the period doubled."""
 
-MAX_READING_SHARES = ((12, 0.85), (24, 0.5))
+MAX_READING_SHARES = ((12, 0.75), (24, 0.5))
 MAX_READING_SHARE = 0.1
 """Share of the time that the first 12 readings, the next up to 24, and later ones may take: a short
 program has few moments otherwise."""

@@ -229,6 +229,17 @@ def test_the_heap_is_judged_by_the_sizes_of_blocks_that_grow(grows: bool, verdic
     assert judge(observation).verdict == verdict
 
 
+@pytest.mark.parametrize(("rate", "verdict"), [(16, "flat"), (20, "leak")])
+def test_the_growth_of_blocks_in_a_program_must_exceed_a_minimum(rate: int, verdict: str) -> None:
+    observation = observe(
+        "heap",
+        lambda run: 20 * MIB,
+        growing_heap_bytes=tuple(rate * run for run in RUNS),
+        min_heap_bytes=16 * 1024,
+    )
+    assert judge(observation).verdict == verdict
+
+
 @pytest.mark.parametrize(
     ("largest", "verdict"),
     [
