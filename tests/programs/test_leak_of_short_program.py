@@ -112,7 +112,9 @@ def test_copies_of_outputs_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.measures
-@pytest.mark.parametrize(("size", "verdicts"), [(20_480, {"leak"}), (0, {"flat", "plateau", "undecided"})])
+@pytest.mark.parametrize(
+    ("size", "verdicts"), [(20_480, {"leak"}), (0, {"flat", "plateau", "undecided"})]
+)
 def test_the_memory_of_several_threads_is_read_while_none_runs(
     model: Path, size: int, verdicts: set[str]
 ) -> None:
@@ -155,7 +157,7 @@ def test_a_process_that_ends_early_leaves_its_record(model: Path) -> None:
 
 @pytest.mark.parametrize("has_parent", [True, False])
 def test_the_process_that_was_judged_is_named(model: Path, has_parent: bool) -> None:
-    ending = SERVER.replace("while True:", "for _ in range(300):")
+    ending = SERVER.replace("while True:", "for _ in range(1500):")
     command = [sys.executable, "-c", ending, str(model)]
     shell = ["sh", "-c", '"$@" & wait', "sh"] if has_parent else []
     with subprocess.Popen([*shell, *command]) as process:
