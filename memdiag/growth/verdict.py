@@ -156,8 +156,10 @@ def judge(observation: Observation) -> GrowthJudgement:
             owner = "sessions"
         owners = {owner, *(each for each, _ in steady)}
         return GrowthJudgement(_of_memory_in_use(owners, observation), owner, slope)
-    if len(observation.moments_after_warm_up) < MIN_MOMENTS:
-        return _of_few_moments(observation)
+    # Also of many moments: growth by seconds is not steady if the program has other pauses.
+    few = _of_few_moments(observation)
+    if few.verdict == "kept" or len(observation.moments_after_warm_up) < MIN_MOMENTS:
+        return few
     if grown_bytes(moments) < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * moments[0].resident_bytes):
         return GrowthJudgement("flat")
     largest = _largest_growth(moments[0], moments[-1])
