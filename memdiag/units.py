@@ -72,6 +72,15 @@ def format_size(size: int, *, signed: bool = False) -> str:
     return f"{sign}{size} B"
 
 
+def format_rate(size: float, *, signed: bool = False) -> str:
+    """Return bytes for each run, second or session as `format_size` does, but ``1.5 KiB``."""
+    rounded = round(size)
+    if not KIB <= abs(rounded) < 9.95 * KIB:
+        return format_size(rounded, signed=signed)
+    text = f"{abs(rounded) / KIB:.1f}".removesuffix(".0")
+    return f"{'-' if rounded < 0 else '+' if signed else ''}{text} KiB"
+
+
 def format_sizes(*sizes: int) -> list[str]:
     """Return sizes for texts that compare them, each as `format_size` formats it.
 

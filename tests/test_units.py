@@ -7,6 +7,7 @@ from memdiag.units import (
     MIB,
     format_duration,
     format_limit,
+    format_rate,
     format_size,
     format_sizes,
     parse_size,
@@ -68,6 +69,24 @@ def test_sizes_print_in_one_style(size: int, text: str) -> None:
 )
 def test_sizes_beside_each_other_are_told_apart(sizes: list[float], texts: list[str]) -> None:
     assert format_sizes(*(round(size * MIB) for size in sizes)) == texts
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (600.4, "+600 B"),
+        (1024, "+1 KiB"),
+        (1536, "+1.5 KiB"),
+        (-1536, "-1.5 KiB"),
+        (9.94 * 1024, "+9.9 KiB"),
+        (9.96 * 1024, "+10 KiB"),
+        (25 * 1024, "+25 KiB"),
+        (1.5 * MIB, "+1.5 MiB"),
+    ],
+)
+def test_a_small_rate_has_a_decimal(size: float, text: str) -> None:
+    assert format_rate(size, signed=True) == text
+    assert format_rate(size) == text.removeprefix("+")
 
 
 def test_a_signed_size_shows_its_plus() -> None:

@@ -3,6 +3,7 @@
 import math
 import signal
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -17,15 +18,20 @@ from memdiag.growth.growth_record import growth_record
 from memdiag.growth.model_observation import GrowthProgress, OnGrowth
 from memdiag.growth.observation import Observation
 from memdiag.growth.process_history import ProcessHistory
+from memdiag.growth.slope import MIN_POINTS
 from memdiag.growth.steady_growth import MIN_MOMENTS
-from memdiag.growth.verdict import kept_values
+from memdiag.growth.verdict import compared_moments, kept_values
+from memdiag.growth.wording import OWNER_LABELS
+from memdiag.programs.events import BetweenRuns
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorder import Recorder
+from memdiag.programs.rules import NO_SEARCH_NOTE
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.wait_notice import OnWait
-from memdiag.records.growth import GrowingBlocks, Growth, Unit
+from memdiag.programs.without_hook import ONLY_NAMED
+from memdiag.records.growth import GrowingBlocks, GrowingOwner, Growth, Unit
 from memdiag.records.run import ProgramRun
-from memdiag.units import format_duration
+from memdiag.units import KIB, counted, format_duration, format_size
 
 PROCESS_PERIOD_S = 0.25
 PROGRAM_PERIOD_S = 0.05
@@ -47,6 +53,17 @@ ENDED_BY_USER = (0, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + 
 """Exit codes of a program that ended as intended: servers run until they are interrupted."""
 
 MAX_OTHERS = 5
+
+MIN_VISIBLE_BYTES = 256 * KIB
+"""Growth at each of a few readings from which on it is stated without a verdict."""
+
+MIN_HEAP_BYTES = 16 * KIB
+"""Growth of blocks of malloc that is not noise. (200 sessions that were each run for the first time
+added a few KiB, which looked steady to dense readings of a short program.)"""
+
+MIN_UNREAD_SHARE = 0.2
+"""Share of readings that failed from which on a pause is advised."""
+
 SHORT = "too short for a verdict. Observe it longer, or read it more often with --every."
 
 
@@ -94,6 +111,7 @@ def leak_process(
     )
     run = watch(pid, duration_s=duration_s, on_progress=histories.update)
     growth = histories.growth(run, f"process {pid}", "process")
+    growth = growth if pause else with_pause_advice(growth)
     ended_s = next((each.ended_s for each in run.processes if each.pid == pid), None)
     if duration_s is not None and ended_s is not None:
         wanted = f"{format_duration(ended_s)} of {format_duration(duration_s)}"
@@ -112,8 +130,8 @@ def leak_program(
 ) -> ProgramGrowth:
     """Run the program `command` with its own traffic, and return whether a process of it grows.
 
-    The memory of a process is read between two runs: the thread that called the last one waits for
-    some tenths of a second. After `duration_s` or `runs`, whichever is first, the program is ended
+    The memory of a process is read between two runs: for some tenths of a second no thread of it
+    starts a run. After `duration_s` or `runs`, whichever is first, the program is ended
     as Ctrl-C ends it; how it then ends does not matter.
 
     Args:
@@ -193,10 +211,14 @@ class _Histories:
         """Read the processes of a recording that use onnxruntime, if their next moment is due."""
         for process in recorder.processes:
             if process.ended_s is None and process.runtime_version is not None:
-                self.read(process, recorder.now_s(), 0)
+                self._read(process, recorder.now_s(), None)
 
-    def read(self, process: RecordedProcess, now_s: float, runs: int) -> None:
-        """Read `process` if its next moment is due."""
+    def read(self, process: RecordedProcess, now_s: float, event: BetweenRuns) -> float:
+        """Read `process`, which waits, if its next moment is due; return the seconds until then."""
+        return self._read(process, now_s, event)
+
+    def _read(self, process: RecordedProcess, now_s: float, event: BetweenRuns | None) -> float:
+        runs = event.runs if event is not None else 0
         history = self._histories.setdefault(
             process.pid,
             ProcessHistory(process.pid, self._period_s, stops_process=self._stops_process),
@@ -204,16 +226,20 @@ class _Histories:
         self._processes[process.pid] = process
         sessions = None if process.unrecorded else len(process.live_sessions)
         count = len(history.moments)
-        history.update(
+        wait_s = history.update(
             now_s,
             runs=runs,
             sessions=sessions,
             largest_input_bytes=process.largest_input_bytes,
             value_starts=process.value_starts,
+            waits=event is not None,
+            runs_in_flight=event.runs_in_flight if event is not None else 0,
+            at_exit=event is not None and event.at_exit,
         )
         if self._on_progress is not None and len(history.moments) != count:
             resident_bytes = history.moments[-1].moment.resident_bytes
             self._on_progress(GrowthProgress(runs, 0, resident_bytes))
+        return wait_s
 
     def growth(self, run: ProgramRun, subject: str, kind: Literal["program", "process"]) -> Growth:
         """Return the growth of the process that grew most.
@@ -247,17 +273,53 @@ class _Histories:
             raise XrayError(f"{subject}: {reason}")
         growths.sort(key=lambda growth: (growth.is_leak_or_kept, growth.grown_bytes))
         *others, growth = growths
-        notes = [*growth.notes, *run.notes]
+        if growth.subject != subject and (others or kind == "process"):
+            subject = f"{subject}, {growth.subject}"
+        # Without an X-ray, which this command has not.
+        notes = [*growth.notes]
+        notes += [note.partition(ONLY_NAMED)[0] for note in run.notes if note != NO_SEARCH_NOTE]
         notes += [f"{other.subject}: {other.sentence}" for other in others[:MAX_OTHERS]]
         if has_failed(run.exit_code) and growth.message == SHORT:
             growth = msgspec.structs.replace(
                 growth,
                 verdict="undecided",
                 sentence=f"{_end_text(run)}, and nothing could be judged",
-                advice="correct the error of the program, and observe it again",
+                advice="correct the error of the program, and observe it again"
+                + visible_growth(growth),
                 message="too few readings of the memory before the program's error",
             )
         return msgspec.structs.replace(growth, subject=subject, notes=tuple(notes))
+
+
+def visible_growth(growth: Growth) -> str:
+    """Return a clause on memory in use that rose at each of a few readings; empty if none did."""
+    moments = compared_moments(growth.moments)
+    in_use: dict[GrowingOwner, list[int]] = {
+        "heap": [moment.heap_bytes or 0 for moment in moments],
+        "arena": [moment.arena_used_bytes or 0 for moment in moments],
+    }
+    found = ""
+    for owner, sizes in in_use.items():
+        rises = all(before < after for before, after in pairwise(sizes))
+        if len(sizes) >= MIN_POINTS and rises and sizes[-1] - sizes[0] >= MIN_VISIBLE_BYTES:
+            runs = counted(moments[-1].run - moments[0].run, "run")
+            grown = format_size(sizes[-1] - sizes[0])
+            found += f". It may leak: {OWNER_LABELS[owner]} grew by {grown} in {runs}"
+    return found
+
+
+def with_pause_advice(growth: Growth) -> Growth:
+    """Return the growth of a process that was not paused, with advice to do so if that matters."""
+    unread = sum(moment.heap_bytes is None for moment in growth.moments)
+    if unread < MIN_UNREAD_SHARE * len(growth.moments) or "--pause" in growth.advice:
+        return growth
+    advice = (
+        f"observe it again with --pause: at {unread} of {len(growth.moments)} readings its memory"
+        " changed while it was read"
+    )
+    if growth.advice:
+        advice += f". {growth.advice[0].upper()}{growth.advice[1:]}"
+    return msgspec.structs.replace(growth, advice=advice)
 
 
 def has_failed(exit_code: int | None) -> bool:
@@ -282,19 +344,22 @@ def process_growth(
     unit: Unit = "run" if moments[-1].run - moments[0].run >= MIN_COUNTED_RUNS else "second"
     blocks: tuple[GrowingBlocks, ...] = ()
     heap_bytes: tuple[int | None, ...] | None = None
+    read = [each for each in memory[warm_up:] if each.moment.heap_bytes is not None] or memory[-1:]
     if len(memory) > warm_up:
-        before, after = memory[warm_up], memory[-1]
+        before, after = read[0], read[-1]
         min_growth = min_growth_of_program(PROGRAM_THREADS, after.moment.run - before.moment.run)
-        sizes, heap_bytes = growing_heap(memory, warm_up, unit, min_growth)
-        blocks = grown_blocks(before, after, sizes=sizes, contents=history.contents)
+        growing, heap_bytes = growing_heap(memory, warm_up, unit, min_growth)
+        blocks = grown_blocks(before, after, sizes=growing, contents=history.contents)
+    sizes = {name: nbytes for name, (_, nbytes) in process.value_starts.items()}
     observation = Observation(
         moments=moments,
         unit=unit,
         warm_up=warm_up,
         blocks=blocks,
         growing_heap_bytes=heap_bytes,
+        min_heap_bytes=MIN_HEAP_BYTES,
         caller_keeps_nothing=False,
-        kept_values=kept_values(process.alive_values, blocks),
+        kept_values=kept_values(process.alive_values, blocks, sizes),
     )
     record = growth_record(
         observation,

@@ -170,7 +170,10 @@ class _Parser(argparse.ArgumentParser):
         unknown = message.removeprefix("unrecognized arguments: ")
         if unknown != message:
             options = [option for action in self._actions for option in action.option_strings]
-            message = f"unknown argument {unknown}.{_suggestion(unknown, options)}"
+            suggestion = _suggestion(unknown, options)
+            if unknown.isdecimal() and "--runs" in options:
+                suggestion = f" Did you mean --runs {unknown}?"
+            message = f"unknown argument {unknown}.{suggestion}"
         end = "" if message.endswith((".", "?")) else "."
         subject = self.prog.removeprefix("memdiag").strip()
         prefix = f"{subject}: " if subject else ""

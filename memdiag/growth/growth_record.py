@@ -69,7 +69,17 @@ def _notes(moments: Sequence[Moment]) -> tuple[str, ...]:
     unread = sum(moment.heap_bytes is None for moment in moments)
     if not unread:
         return ()
-    return (
-        f"blocks in use could not be counted at {unread} of {len(moments)} moments: the process was"
-        " busy (see --pause), or its allocator is not glibc's",
-    )
+    torn = sum(moment.heap_bytes is None and not moment.owners for moment in moments)
+    unread -= torn
+    notes = []
+    if unread:
+        notes.append(
+            f"blocks in use could not be counted at {unread} of {len(moments)} moments: the process"
+            " was busy (see --pause), or its allocator is not glibc's"
+        )
+    if torn:
+        notes.append(
+            f"{torn} of {len(moments)} readings are left out of slopes: the memory changed"
+            " meanwhile, because runs went on or other threads allocated memory"
+        )
+    return tuple(notes)

@@ -33,11 +33,28 @@ class MemoryMoment:
         moment: the figures for the record.
         blocks: the chunks of malloc in use outside of arenas, ``[n, 2]``, by address.
         block_counts: the number of these chunks by their size in bytes.
+        has_inconsistent_arena: whether the chunks of an arena contradicted each other: a run may
+            have changed them meanwhile.
     """
 
     moment: Moment
     blocks: Ranges = field(default_factory=intervals.empty)
     block_counts: Mapping[int, int] = field(default_factory=dict)
+    has_inconsistent_arena: bool = False
+
+    def without_owners(self) -> "MemoryMoment":
+        """Return the moment with the counters of the process alone: its owners are not certain."""
+        whole = self.moment
+        return MemoryMoment(
+            moment=Moment(
+                run=whole.run,
+                time_s=whole.time_s,
+                resident_bytes=whole.resident_bytes,
+                mapped_bytes=whole.mapped_bytes,
+                sessions=whole.sessions,
+                largest_input_bytes=whole.largest_input_bytes,
+            )
+        )
 
 
 def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
@@ -88,6 +105,7 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
         ),
         blocks=blocks,
         block_counts=dict(zip(sizes.tolist(), counts.tolist(), strict=True)),
+        has_inconsistent_arena=bool(len(arenas.inconsistent)),
     )
 
 

@@ -64,6 +64,7 @@ class Observation:
         growing_heap_bytes: at each moment the bytes of blocks of malloc of the sizes whose number
             grows steadily (`memdiag.growth.growing_sizes`), by which the heap is judged; None to
             judge it by all blocks in use.
+        min_heap_bytes: the smallest growth of these blocks after the warm-up that is not noise.
         caller_keeps_nothing: whether the caller is memdiag, which keeps no outputs.
         kept_values: the values of most earlier runs that are alive in the program, or copies of
             them; empty for none.
@@ -76,6 +77,7 @@ class Observation:
     new_largest: frozenset[int] = frozenset()
     blocks: tuple[GrowingBlocks, ...] = ()
     growing_heap_bytes: tuple[int | None, ...] | None = None
+    min_heap_bytes: int = KIB
     caller_keeps_nothing: bool
     kept_values: str = ""
 

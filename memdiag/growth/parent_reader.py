@@ -56,13 +56,15 @@ def main() -> None:
     pid, subject = int(sys.argv[1]), sys.argv[2]
     memory: list[MemoryMoment] = []
     contents: dict[int, str] = {}
+    sizes: dict[str, int] = {}
     started_s = time.perf_counter()
     for line in sys.stdin:
         request = msgspec.json.decode(line, type=ReadingRequest)
         if request.alive is not None:
-            sys.stdout.buffer.write(encode(_growth(memory, contents, request, subject)))
+            sys.stdout.buffer.write(encode(_growth(memory, contents, sizes, request, subject)))
             return
         answer = ""
+        sizes |= {name: nbytes for name, (_, nbytes) in request.starts.items()}
         try:
             read = read_moment(pid, run=request.run, time_s=time.perf_counter() - started_s)
             moment = msgspec.structs.replace(
@@ -82,7 +84,11 @@ def main() -> None:
 
 
 def _growth(
-    memory: list[MemoryMoment], contents: Mapping[int, str], request: ReadingRequest, subject: str
+    memory: list[MemoryMoment],
+    contents: Mapping[int, str],
+    sizes: Mapping[str, int],
+    request: ReadingRequest,
+    subject: str,
 ) -> Growth:
     """Return the record of growth from the moments in `memory`."""
     before, after = memory[1], memory[-1]
@@ -96,7 +102,7 @@ def _growth(
         blocks=blocks,
         growing_heap_bytes=heap.bytes_at,
         caller_keeps_nothing=False,
-        kept_values=kept_values(request.alive or {}, blocks),
+        kept_values=kept_values(request.alive or {}, blocks, sizes),
     )
     return growth_record(
         observation,

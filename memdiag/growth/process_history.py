@@ -13,15 +13,28 @@ from memdiag.attribution.stopped_process import stopped
 from memdiag.errors import XrayError
 from memdiag.growth.growing_blocks import recognised_contents
 from memdiag.growth.moment import MemoryMoment, read_moment
+from memdiag.records.growth import Moment
 
 MAX_MOMENTS = 64
 """From here on every second moment is dropped and the period doubled."""
 
-FIRST_MOMENTS = 24
-MAX_FIRST_SHARE = 0.5
+MAX_READING_SHARES = ((12, 0.75), (24, 0.5))
 MAX_READING_SHARE = 0.1
-"""Share of the time that the first 24 readings, and later ones, may take: a short program has few
-moments otherwise."""
+"""Share of the time that the first 12 readings, the next up to 24, and later ones may take: a short
+program has few moments otherwise."""
+
+MAX_ATTEMPTS = 3
+"""Readings for one moment: threads that are not in a run allocate meanwhile."""
+
+FEW_MOMENTS = 12
+MIN_LAST_SHARE = 0.05
+"""Share of all runs since the last reading for which the memory is read at the end, unless there
+are few moments. A shorter interval would be judged by what the end itself changes."""
+
+MAX_RELEASED_BYTES = 4096
+MAX_RELEASED_SHARE = 0.02
+"""Memory in use that a program may release at its end, in bytes or as a share of its growth, before
+the reading there is left out: its local variables are gone, and with them values that it kept."""
 
 
 @dataclass
@@ -55,8 +68,14 @@ class ProcessHistory:
         sessions: int | None = None,
         largest_input_bytes: int = 0,
         value_starts: Mapping[str, tuple[str, int]] = MappingProxyType({}),
-    ) -> None:
-        """Read the memory if the next moment is due.
+        waits: bool = False,
+        runs_in_flight: int = 0,
+        at_exit: bool = False,
+    ) -> float:
+        """Read the memory if the next moment is due, and return the seconds until the next one.
+
+        A part of the memory that cannot be read, or not as before, is read again. If that does not
+        help either, the moment has the counters of the process only.
 
         Args:
             now_s: seconds since the start of the recording.
@@ -66,31 +85,86 @@ class ProcessHistory:
                 not known.
             value_starts: the first bytes of values of an earlier run in hexadecimal, and their
                 sizes in bytes, by description: to recognise copies. The process waits.
+            waits: whether the process starts no run meanwhile.
+            runs_in_flight: the runs that go on nevertheless.
+            at_exit: whether the program ends: the memory is read now, and left out if it was
+                released.
         """
-        if now_s < self._due_s:
-            return
+        if (at_exit and not self._is_stale(runs)) or (now_s < self._due_s and not at_exit):
+            return max(0.0, self._due_s - now_s)
         started = time.perf_counter()
         try:
             with stopped(self.pid) if self.stops_process else nullcontext():
-                read = read_moment(self.pid, run=runs, time_s=now_s)
-                if self.moments:
+                for _ in range(MAX_ATTEMPTS):
+                    read = read_moment(self.pid, run=runs, time_s=now_s)
+                    is_torn = self._is_torn(read, sessions)
+                    if not is_torn:
+                        break
+                # What is the same in each reading of a process at rest is so.
+                is_at_rest = self.stops_process or (waits and not runs_in_flight)
+                if (is_torn and not is_at_rest) or runs_in_flight:
+                    read = read.without_owners()
+                elif self.moments and not at_exit:
                     self.contents |= recognised_contents(
                         self.pid, self.moments[0], read, value_starts
                     )
         except XrayError as error:
             self.failure = str(error)
-            return
+            return self.period_s
         self.failure = ""
         moment = msgspec.structs.replace(
             read.moment, sessions=sessions, largest_input_bytes=largest_input_bytes
         )
         read = replace(read, moment=moment)
+        if at_exit and self._has_released(moment):
+            return self.period_s
         if len(self.moments) > 1:
             self.moments[-1] = replace(self.moments[-1], blocks=intervals.empty())
         self.moments.append(read)
         took_s = time.perf_counter() - started
-        share = MAX_FIRST_SHARE if len(self.moments) < FIRST_MOMENTS else MAX_READING_SHARE
+        count = len(self.moments)
+        shares = (share for until, share in MAX_READING_SHARES if count < until)
+        share = next(shares, MAX_READING_SHARE)
         self._due_s = now_s + max(self.period_s, took_s / share)
-        if len(self.moments) > MAX_MOMENTS:
+        if count > MAX_MOMENTS:
             del self.moments[1:-1:2]
             self.period_s *= 2
+        return max(0.0, self._due_s - now_s - took_s)
+
+    def _is_torn(self, read: MemoryMoment, sessions: int | None) -> bool:
+        """Return whether a part of `read` is missing that was there before."""
+        known = next(
+            (each for each in reversed(self.moments) if each.moment.heap_bytes is not None), None
+        )
+        if known is None:
+            return read.has_inconsistent_arena
+        arenas, before = read.moment.arenas, known.moment
+        if arenas is None:
+            return True
+        if read.has_inconsistent_arena and not known.has_inconsistent_arena:
+            return True
+        if sessions is None or before.sessions is None:
+            return arenas == 0 and bool(before.arenas)
+        return arenas < (before.arenas or 0) and sessions >= before.sessions
+
+    def _is_stale(self, runs: int) -> bool:
+        """Return whether one more moment after `runs` tells more: there are few, or many runs."""
+        last = self.moments[-1].moment.run if self.moments else 0
+        return len(self.moments) < FEW_MOMENTS or runs - last >= MIN_LAST_SHARE * runs
+
+    def _has_released(self, moment: Moment) -> bool:
+        """Return whether `moment` at the end has less memory in use, or is not known."""
+        in_use = _bytes_in_use(moment)
+        if in_use is None or len(self.moments) < 2:
+            return in_use is None
+        sizes = [_bytes_in_use(each.moment) for each in self.moments]
+        known = [size for size in sizes if size is not None] or [in_use]
+        enough = max(MAX_RELEASED_BYTES, MAX_RELEASED_SHARE * (known[-1] - known[0]))
+        return in_use < known[-1] - enough
+
+
+def _bytes_in_use(moment: Moment) -> int | None:
+    """Return the bytes of blocks of malloc and of values in arenas; None if they are not known."""
+    if moment.heap_bytes is None:
+        return None
+    return moment.heap_bytes + (moment.arena_used_bytes or 0)

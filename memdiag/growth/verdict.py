@@ -9,7 +9,7 @@ the program keeps; free chunks and freed blocks are not. `judge` applies these r
 == ======================================================================== ======================
  1 memory in use of an owner (`IN_USE`) grows steadily (`steady_slope`)     ``leak``, or ``kept``
                                                                             (`_is_kept`)
- 2 fewer than `MIN_MOMENTS` moments, and more sessions at each of them      ``kept``
+ 2 more sessions at each of the moments, by `MIN_MORE_SESSIONS`             ``kept``
  3 fewer than `MIN_MOMENTS` moments                                         ``undecided``
  4 growth below `MIN_GROWTH_BYTES`, or below `MIN_GROWTH_SHARE`             ``flat``
  5 most of the growth is freed blocks that malloc retains                   ``retained``
@@ -28,6 +28,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 
 from memdiag.growth.observation import IN_USE, Observation, resident_bytes_of
 from memdiag.growth.slope import MIN_POINTS, robust_slope
@@ -39,7 +40,7 @@ from memdiag.records.growth import (
     Slope,
     Verdict,
 )
-from memdiag.units import KIB, MIB
+from memdiag.units import KIB, MIB, format_rate, some_of
 
 MIN_GROWTH_BYTES = MIB
 """Growth of the resident set below this, or below `MIN_GROWTH_SHARE`, is called flat."""
@@ -59,6 +60,9 @@ MIN_ALIVE_SHARE = 0.5
 
 MIN_MORE_SESSIONS = 10
 """Sessions that became alive between a few moments, more at each, from which on they are kept."""
+
+_BY_PAGES: frozenset[GrowingOwner] = frozenset(("python", "other"))
+"""The owners whose growth is known by resident pages only."""
 
 _SLACK_BYTES = 64 * KIB  # of a resident set at rest, between two readings
 
@@ -82,8 +86,9 @@ def judge(observation: Observation) -> GrowthJudgement:
     steady = _steady_growth(observation)
     if steady:
         return _of_memory_in_use(steady, observation)  # 1
-    if len(observation.moments_after_warm_up) < MIN_MOMENTS:
-        return _of_few_moments(observation)  # 2, 3
+    few = _of_few_moments(observation)
+    if few.verdict == "kept" or len(observation.moments_after_warm_up) < MIN_MOMENTS:
+        return few  # 2, 3
     return _of_resident_set(observation)  # 4 to 8
 
 
@@ -123,7 +128,8 @@ def _of_resident_set(observation: Observation) -> GrowthJudgement:
         return GrowthJudgement("retained", largest, slope)
     if largest == "arena_slack" and _grows_at_new_largest(observation):
         return GrowthJudgement("high_water", largest, slope)
-    return GrowthJudgement("plateau" if _has_ended(moments) else "undecided", largest, slope)
+    has_ended = _has_ended(moments) or (largest == "arena_slack" and _arenas_have_ended(moments))
+    return GrowthJudgement("plateau" if has_ended else "undecided", largest, slope)
 
 
 _SESSION_COUNTS: tuple[Callable[[Moment], int | None], ...] = (
@@ -151,10 +157,21 @@ def grown_bytes(moments: Sequence[Moment]) -> int:
     """Return the growth of the resident set from the first moment to the last third of all.
 
     Of the last third the median counts: where malloc keeps what was freed, single moments differ.
+    After a step in it, which may be late, the lower one of the last two moments counts.
     """
-    late = moments[-max(1, len(moments) // 3) :]
-    end = round(statistics.median(moment.resident_bytes for moment in late))
-    return end - moments[0].resident_bytes
+    sizes = [moment.resident_bytes for moment in moments]
+    end = round(statistics.median(sizes[-max(1, len(sizes) // 3) :]))
+    return max(end, min(sizes[-2:])) - sizes[0]
+
+
+def compared_moments(moments: Sequence[Moment]) -> tuple[Moment, ...]:
+    """Return the moments whose owners are known, without those whose heap could not be read.
+
+    Tables and sentences compare them. If no owner is known, all moments are returned.
+    """
+    owned = tuple(moment for moment in moments if moment.owners)
+    counted = tuple(moment for moment in owned if moment.heap_bytes is not None)
+    return counted or owned or tuple(moments)
 
 
 def grows_after_warm_up(observation: Observation) -> bool:
@@ -167,13 +184,22 @@ def grows_after_warm_up(observation: Observation) -> bool:
     return robust_slope(later.positions(moments), sizes).low > 0
 
 
-def kept_values(alive: Mapping[str, tuple[int, int]], blocks: Sequence[GrowingBlocks] = ()) -> str:
+def kept_values(
+    alive: Mapping[str, tuple[int, int]],
+    blocks: Sequence[GrowingBlocks] = (),
+    sizes: Mapping[str, int] = MappingProxyType({}),
+) -> str:
     """Return the description of the values that a program keeps, or copies; empty for none.
+
+    Several values are listed with their sizes, the largest first. Whoever keeps an output may have
+    all inputs since the start, or keep them for the same reason: beside outputs, inputs are listed
+    only if they are larger, and blocks of their size came into use.
 
     Args:
         alive: how many values of earlier runs are alive, and how many there were, by descriptions
             such as ``output 'y'``.
         blocks: sizes of blocks of malloc that grew, most bytes first.
+        sizes: the bytes of values of one run, by description, as far as they are known.
     """
     kept = [
         name
@@ -181,10 +207,24 @@ def kept_values(alive: Mapping[str, tuple[int, int]], blocks: Sequence[GrowingBl
         if earlier >= MIN_EARLIER_VALUES and count >= MIN_ALIVE_SHARE * earlier
     ]
     if kept:
-        # Whoever keeps an output may keep the input for the same reason; the output is named.
-        return min(kept, key=lambda name: name.startswith("input"))
+        outputs = [name for name in kept if not name.startswith("input")]
+        inputs = [name for name in kept if name.startswith("input")]
+        output_bytes, input_bytes = (
+            sum(sizes.get(name, 0) for name in names) for names in (outputs, inputs)
+        )
+        grown = sum(each.block_bytes * (each.blocks_per_run or 0.0) for each in blocks)
+        are_larger = output_bytes < input_bytes <= grown
+        named = outputs if outputs and not are_larger else inputs + outputs
+        named.sort(key=lambda name: -sizes.get(name, 0))
+        if len(named) == 1:
+            return named[0]
+        return some_of([_with_size(name, sizes) for name in named], separator=" and ")
     copied = blocks[0].content if blocks else ""
     return f"copies of {copied}" if copied else ""
+
+
+def _with_size(name: str, sizes: Mapping[str, int]) -> str:
+    return f"{name} ({format_rate(sizes[name])})" if name in sizes else name
 
 
 def _steady_growth(observation: Observation) -> list[tuple[GrowingOwner, Slope]]:
@@ -193,7 +233,7 @@ def _steady_growth(observation: Observation) -> list[tuple[GrowingOwner, Slope]]
     for in_use in IN_USE:
         if in_use.owner == "heap" and observation.growing_heap_bytes is not None:
             values = observation.growing_heap_bytes[observation.warm_up :]
-            slope = _slope_of_values(observation, values, in_use.min_bytes)
+            slope = _slope_of_values(observation, values, observation.min_heap_bytes)
         else:
             slope = _slope(observation, in_use.bytes_of, in_use.min_bytes)
         if slope is not None:
@@ -244,10 +284,36 @@ def _largest_growth(first: Moment, last: Moment) -> GrowingOwner | None:
     return max(grown, key=lambda owner: grown[owner])
 
 
+def unseen_growth(observation: Observation) -> Mapping[GrowingOwner, float]:
+    """Return the growth in bytes a unit below which growth of some owners is not seen.
+
+    These are the owners of which resident pages are known only; blocks of malloc and values in
+    arenas are counted to the byte. Empty if nothing was read after the warm-up.
+    """
+    positions = observation.positions(observation.moments_after_warm_up)
+    span = positions[-1] - positions[0] if positions else 0.0
+    if span <= 0:
+        return {}
+    return {each.owner: each.min_bytes / span for each in IN_USE if each.owner in _BY_PAGES}
+
+
 def _has_ended(moments: Sequence[Moment]) -> bool:
     """Return whether the resident set grew hardly in the last third of `moments`."""
     late = moments[-1].resident_bytes - moments[-1 - len(moments) // 3].resident_bytes
     return late <= max(_SLACK_BYTES, MAX_LATE_GROWTH_SHARE * grown_bytes(moments))
+
+
+def _arenas_have_ended(moments: Sequence[Moment]) -> bool:
+    """Return whether no arena took memory from malloc in the last third of `moments`.
+
+    Its slack can then grow by pages that are used for the first time only, up to its size.
+    """
+    sizes = [
+        moment.arena_used_bytes + moment.arena_slack_bytes
+        for moment in moments[-1 - len(moments) // 3 :]
+        if moment.arena_used_bytes is not None and moment.arena_slack_bytes is not None
+    ]
+    return len(sizes) > 1 and sizes[-1] <= sizes[0]
 
 
 def _grows_at_new_largest(observation: Observation) -> bool:

@@ -4,9 +4,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from memdiag.growth.observation import Observation
-from memdiag.growth.verdict import GrowthJudgement, grown_bytes, grows_after_warm_up
+from memdiag.growth.verdict import (
+    GrowthJudgement,
+    compared_moments,
+    grown_bytes,
+    grows_after_warm_up,
+    unseen_growth,
+)
 from memdiag.records.growth import GrowingBlocks, GrowingOwner, Moment, Slope, Unit
-from memdiag.units import GIB, counted, format_duration, format_size
+from memdiag.units import GIB, counted, format_duration, format_rate, format_size
 
 OWNER_LABELS: Final[Mapping[GrowingOwner, str]] = {
     "heap": "malloc blocks in use",
@@ -24,7 +30,7 @@ OWNER_LABELS: Final[Mapping[GrowingOwner, str]] = {
 def rate(slope: Slope, unit: Unit) -> str:
     """Return a slope in words: ``25 KiB a run (95 % interval 24.9 to 25.1 KiB)``."""
     low, mean, high = (
-        format_size(round(value)) for value in (slope.low, slope.bytes_per_unit, slope.high)
+        format_rate(value) for value in (slope.low, slope.bytes_per_unit, slope.high)
     )
     text = f"{mean} a {unit}"
     return text if low == high else f"{text} (95 % interval {low} to {high})"
@@ -62,14 +68,14 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
     moments, unit = observation.moments, observation.unit
     last = moments[-1]
     runs = _progress(last, unit)
-    grown = f"the resident set grew by {format_size(grown_bytes(moments))}"
+    grown = f"the resident set grew by {format_size(_grown_bytes(moments))} since the start"
     owner = OWNER_LABELS[judgement.owner] if judgement.owner else "owner not known"
     if _may_be_heap(judgement, observation):
         owner = f"the heap, {owner}"
     match judgement.verdict:
         case "flat":
             size = format_size(last.resident_bytes)
-            return f"no growth: the resident set is {size} after {runs}"
+            return f"no growth: the resident set is {size} after {runs}{_unseen(observation)}"
         case "plateau":
             reached = _reached(moments)
             return (
@@ -100,9 +106,9 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
     if judgement.owner == "sessions":
         counts = _session_counts(moments)
         alive = f" ({counts[0]} at the start, {counts[-1]} at the end)" if counts else ""
-        return f"the program keeps its sessions{alive}: they {growth}"
+        return f"the program keeps its sessions{alive}{_of_a_session(observation)}: they {growth}"
     if observation.kept_values:
-        size = format_size(round(judgement.slope.bytes_per_unit))
+        size = format_rate(judgement.slope.bytes_per_unit)
         kept = f"the program keeps {observation.kept_values}: {size} more after each {unit}"
         return f"{kept}. {owner[0].upper()}{owner[1:]} {growth}"
     return f"kept values: {owner} {growth}"
@@ -156,8 +162,45 @@ def advice(
                 f" blocks from 128 KiB on at once, or call malloc_trim(0){returned}"
             )
         case "undecided", _:
-            return "observe more runs, or for a longer time"
+            return "observe more runs, or for a longer time: this may or may not be a leak"
     return ""
+
+
+def _grown_bytes(moments: tuple[Moment, ...]) -> int:
+    """Return the growth of the resident set as the table shows it: from its start to its end.
+
+    If the last moment is a low one, the last third of the moments counts.
+    """
+    compared = compared_moments(moments)
+    grown = compared[-1].resident_bytes - compared[0].resident_bytes
+    return grown if grown > 0 else grown_bytes(compared)
+
+
+def _unseen(observation: Observation) -> str:
+    """Return a clause with the growth that would not have been seen; empty if it is not known."""
+    rates = unseen_growth(observation)
+    if not rates:
+        return ""
+    python, other = (format_rate(rates[owner]) for owner in ("python", "other"))
+    return (
+        f". Growth below {python} a {observation.unit} of Python objects, or {other} of stacks and"
+        " private mappings, would not be seen"
+    )
+
+
+def _of_a_session(observation: Observation) -> str:
+    """Return a clause with the bytes of one more session; empty if that is not known."""
+    counted_moments = [
+        moment
+        for moment in compared_moments(observation.moments_after_warm_up)
+        if moment.sessions is not None
+    ]
+    if not counted_moments:
+        return ""
+    first, last = counted_moments[0], counted_moments[-1]
+    more = (last.sessions or 0) - (first.sessions or 0)
+    grown = last.resident_bytes - first.resident_bytes
+    return f", {format_rate(grown / more)} a session" if more > 0 and grown > 0 else ""
 
 
 def _session_counts(moments: tuple[Moment, ...]) -> list[int]:

@@ -74,12 +74,15 @@ class EventHandling:
         self._pipes.drain(process)
         name, asks = fields["event"], fields.get("asks")
         is_answered = is_lost = False
+        event: events.HookEvent | None = None
 
         def answer() -> None:
-            connection.answer(asks, None if is_lost else process.peak_rss_bytes)
+            wait_s = process.reading_wait_s if isinstance(event, events.BetweenRuns) else None
+            connection.answer(asks, None if is_lost else process.peak_rss_bytes, wait_s)
 
         try:
-            is_answered = self._handle(events.hook_event(fields), process, connection, answer)
+            event = events.hook_event(fields)
+            is_answered = self._handle(event, process, connection, answer)
         except Exception as error:  # one event must not end the recording
             is_lost = True
             reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
@@ -137,7 +140,7 @@ class EventHandling:
                 case events.BetweenRuns():
                     if self._run_pause is not None:
                         process.add_values(event)
-                        self._run_pause.read(process, now_s, event.runs)
+                        process.reading_wait_s = self._run_pause.read(process, now_s, event)
                 case events.Released():
                     process.session(event).release(now_s)
                 case events.StderrFiltered():

@@ -46,9 +46,16 @@ class Connection:
         passed, self.descriptors = self.descriptors, []
         return passed
 
-    def answer(self, asks: int | None, peak_rss_bytes: int | None) -> None:
-        """Answer the event with the number `asks`; `peak_rss_bytes` is None if it was lost."""
-        content = {"answers": asks}
+    def answer(
+        self, asks: int | None, peak_rss_bytes: int | None, wait_s: float | None = None
+    ) -> None:
+        """Answer the event with the number `asks`; `peak_rss_bytes` is None if it was lost.
+
+        `wait_s` are the seconds until the next reading between runs, if that is known.
+        """
+        content: dict[str, float | None] = {"answers": asks}
+        if wait_s is not None:
+            content["wait_s"] = wait_s
         if peak_rss_bytes is not None:
             content["peak_rss_bytes"] = peak_rss_bytes
         self.send_line(json.dumps(content).encode())

@@ -17,7 +17,8 @@ event                sender                       moment                        
 ``runs``             ``hook/runs``                twice a second at most, and at the  no
                                                   end
 ``peak``             ``hook/runs``                after a run that raised the mark    no
-``between_runs``     ``hook/between_runs``        between two runs, for ``leak``      yes
+``between_runs``     ``hook/between_runs``        between two runs, and after the     yes
+                                                  last one, for ``leak``
 ``released``         ``hook/creation``            the program has released a session  no
 ``stderr_filtered``  ``hook/record_sessions``     before a profile is written         yes
 ``stderr_restored``  ``hook/record_sessions``     after a profile was written         yes
@@ -206,7 +207,9 @@ class Peak(SessionEvent, frozen=True, kw_only=True, tag="peak"):
 
 
 class BetweenRuns(Event, frozen=True, kw_only=True, tag="between_runs"):
-    """A thread of the process waits between two runs, so that the memory can be read.
+    """The threads of the process wait between two runs, so that the memory can be read.
+
+    The answer also has ``wait_s``, the seconds until memdiag reads the memory again.
 
     Attributes:
         runs: the number of runs of all sessions until now.
@@ -215,12 +218,16 @@ class BetweenRuns(Event, frozen=True, kw_only=True, tag="between_runs"):
             description, such as "output 'y'".
         starts: the first bytes of values of an earlier run in hexadecimal, and the sizes of the
             values in bytes, by description.
+        runs_in_flight: the number of runs of other threads that go on meanwhile.
+        at_exit: whether the program ends: it may have dropped its values.
     """
 
     runs: int
     largest_input_bytes: int
     alive: dict[str, tuple[int, int]]
     starts: dict[str, tuple[str, int]]
+    runs_in_flight: int = 0
+    at_exit: bool = False
 
 
 class Released(SessionEvent, frozen=True, kw_only=True, tag="released"):

@@ -52,6 +52,7 @@ class RecordedProcess:
             known or not tracked.
         value_starts: the first bytes of values of an earlier run in hexadecimal, and their sizes in
             bytes, by description.
+        reading_wait_s: the seconds until its next reading between runs; None if there is none.
 
     Raises:
         ProcessGone: it has ended.
@@ -86,6 +87,7 @@ class RecordedProcess:
         self.alive_values: dict[str, tuple[int, int]] = {}
         self.largest_input_bytes = 0
         self.value_starts: dict[str, tuple[str, int]] = {}
+        self.reading_wait_s: float | None = None
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}
         self.active: list[RecordedSession] = []
@@ -168,6 +170,8 @@ class RecordedProcess:
     def add_values(self, event: events.BetweenRuns) -> None:
         """Store which inputs and outputs of earlier runs are alive."""
         self.largest_input_bytes = event.largest_input_bytes
+        if event.at_exit:
+            return  # the values that local variables of the program had are gone
         self.alive_values = event.alive
         self.value_starts = event.starts
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from memdiag.programs.events import BetweenRuns
 from memdiag.programs.recorded import RecordedProcess
 
 
@@ -12,12 +13,12 @@ class RunPause:
 
     Attributes:
         period_s: the seconds between two waits.
-        read: is called with the process, the seconds since the start of the recording, and the runs
-            of the process until then.
+        read: is called with the process, the seconds since the start of the recording, and the
+            event of the process that waits. It returns the seconds until the next reading.
     """
 
     period_s: float
-    read: Callable[[RecordedProcess, float, int], None]
+    read: Callable[[RecordedProcess, float, BetweenRuns], float]
 
     @property
     def environment(self) -> dict[str, str]:

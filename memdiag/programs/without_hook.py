@@ -61,6 +61,10 @@ def runtime_note(process: RecordedProcess) -> str:
     if names and process.has_searched_models:
         words += ["and may use", names]
     elif names:
-        words[-1] += "; only named in its memory (--xray searches for their weights):"
+        words[-1] += ONLY_NAMED
         words.append(names)
     return " ".join(words)
+
+
+ONLY_NAMED = "; only named in its memory (--xray searches for their weights):"
+"""The words before the names of models that a process may not use."""

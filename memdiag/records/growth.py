@@ -151,8 +151,8 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
         slope: the growth of that owner after the warm-up; None if nothing grew.
         slope_bytes_per_run: the same without its interval, in bytes for each `unit`; 0 if nothing
             grew.
-        kept_values: the values of earlier runs that the program keeps, such as ``output 'y'`` or
-            ``copies of output 'y'``; empty for none.
+        kept_values: the values of earlier runs that the program keeps, such as ``output 'y'``,
+            ``output 'y' (2 KiB) and output 'z' (4 B)`` or ``copies of output 'y'``; empty for none.
         grown_bytes: the growth of the resident set from the first run to the end.
         trim_returned_bytes: the resident bytes that malloc returned when asked at the end; None if
             it was not asked.

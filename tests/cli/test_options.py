@@ -185,6 +185,11 @@ def test_help_has_no_archaic_words(name: str) -> None:
     [
         (["profile"], "profile: the following arguments are required: MODEL."),
         (["profile", "m", "--xra", "none"], "profile: unknown argument --xra none"),
+        (
+            ["leak", "m", "--reload", "10"],
+            "leak: unknown argument 10. Did you mean --runs 10? See memdiag leak --help.",
+        ),
+        (["leak", "m", "m2"], "leak: unknown argument m2. See memdiag leak --help."),
         (["profile", "m", "--telemetri"], "Did you mean --telemetry?"),
         (["profile", "m", "--threads=-1"], "'-1' is not a whole number from 0"),
         (["profile", "m", "--processes", "0"], "'0' is not a whole number from 1"),

@@ -1,13 +1,15 @@
 """The record of growth: its figures, and the samples that are left of a long series."""
 
+import msgspec
 import pytest
 
-from memdiag.api.leak_program import has_failed
+from memdiag.api.leak_program import has_failed, visible_growth, with_pause_advice
 from memdiag.growth.growth_record import MAX_RUN_SAMPLES, growth_record
 from memdiag.growth.observation import Observation
 from memdiag.growth.verdict import kept_values
-from memdiag.records.growth import GrowingBlocks, Moment, RunSample
+from memdiag.records.growth import GrowingBlocks, Growth, Moment, OwnerBytes, RunSample
 from memdiag.units import MIB
+from tests.reports import growths
 
 
 def test_a_peak_of_one_run_stays_among_the_samples() -> None:
@@ -72,3 +74,69 @@ def test_values_are_kept_if_half_of_those_of_earlier_runs_or_copies_are_alive(
         GrowingBlocks(block_bytes=64, blocks=100, blocks_per_run=1.0, content="input 'n'"),
     ]
     assert kept_values(alive, blocks) == kept
+
+
+ALIVE = dict.fromkeys(("output 'p'", "output 'state'", "input 'x'"), (40, 40))
+
+
+@pytest.mark.parametrize(
+    ("alive", "sizes", "grown", "kept"),
+    [
+        (ALIVE, (4, 1024, 512), 600, "output 'state' (1 KiB) and output 'p' (4 B)"),
+        # An input that is kept as well, and one of many that all are there since the start.
+        (
+            *(ALIVE, (4, 1024, 1536), 1552),
+            "input 'x' (1.5 KiB) and output 'state' (1 KiB) and output 'p' (4 B)",
+        ),
+        (ALIVE, (4, 1024, 1536), 0, "output 'state' (1 KiB) and output 'p' (4 B)"),
+        ({**ALIVE, "output 'p'": (0, 40)}, (4, 1024, 512), 0, "output 'state'"),
+        (ALIVE, (), 0, "output 'p' and output 'state'"),
+    ],
+)
+def test_kept_values_are_named_with_their_sizes(
+    alive: dict[str, tuple[int, int]], sizes: tuple[int, ...], grown: int, kept: str
+) -> None:
+    blocks = [GrowingBlocks(block_bytes=grown, blocks=100, blocks_per_run=1.0)] if grown else []
+    assert kept_values(alive, blocks, dict(zip(ALIVE, sizes, strict=False))) == kept
+
+
+def readings(heap: list[int | None]) -> Growth:
+    moments = tuple(
+        Moment(
+            run=10 * number,
+            time_s=1.0 * number,
+            resident_bytes=60 * MIB,
+            owners=(OwnerBytes(kind="other_heap", bytes=60 * MIB),),
+            heap_bytes=None if size is None else size * MIB,
+            arena_used_bytes=None if size is None else 0,
+        )
+        for number, size in enumerate(heap)
+    )
+    return msgspec.structs.replace(growths.flat(), moments=moments, advice="mend it")
+
+
+@pytest.mark.parametrize(
+    ("heap", "text"),
+    [
+        ([1, 2, 3, 6], ". It may leak: malloc blocks in use grew by 5.0 MiB in 30 runs"),
+        ([1, 2, 2, 6], ""),  # a step
+        ([1, 2, 6], ""),
+    ],
+)
+def test_growth_at_each_of_a_few_readings_is_stated(heap: list[int | None], text: str) -> None:
+    assert visible_growth(readings(heap)) == text
+
+
+@pytest.mark.parametrize(
+    ("heap", "advice"),
+    [
+        (
+            [1, None, 1, 1],
+            "observe it again with --pause: at 1 of 4 readings its memory changed while it was"
+            " read. Mend it",
+        ),
+        ([1, None, 1, 1, 1, 1, 1], "mend it"),
+    ],
+)
+def test_a_pause_is_advised_where_readings_failed(heap: list[int | None], advice: str) -> None:
+    assert with_pause_advice(readings(heap)).advice == advice

@@ -1,6 +1,7 @@
 """Verdicts on histories with a known answer: what grows, how, and what nearly looks like it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -101,6 +102,32 @@ def test_the_owner_of_the_growth_decides(
     assert (judgement.verdict, judgement.owner) == (verdict, owner)
 
 
+@pytest.mark.parametrize(("step", "verdict"), [(900, "high_water"), (950, "flat")])
+def test_a_late_step_is_growth_if_two_moments_show_it(step: int, verdict: str) -> None:
+    observation = observe("slack", lambda run: 48 * MIB * (run >= step))
+    moments = tuple(
+        msgspec.structs.replace(each, largest_input_bytes=1000 + (each.run >= step))
+        for each in observation.moments
+    )
+    assert judge(replace(observation, moments=moments)).verdict == verdict
+
+
+@pytest.mark.parametrize(("is_new", "verdict"), [(False, "plateau"), (True, "undecided")])
+def test_an_arena_that_takes_no_memory_any_more_can_only_fill_its_size(
+    is_new: bool, verdict: str
+) -> None:
+    observation = observe("slack", steps_to(64 * MIB, 2000))
+    whole = 96 * MIB  # of which ever more pages are resident
+    moments = tuple(
+        msgspec.structs.replace(
+            each, arena_slack_bytes=whole + is_new * (each.run > 800) * MIB - MIB
+        )
+        for each in observation.moments
+    )
+    judgement = judge(replace(observation, moments=moments))
+    assert (judgement.verdict, judgement.owner) == (verdict, "arena_slack")
+
+
 def test_the_slope_is_that_of_the_owner_after_the_warm_up() -> None:
     judgement = judge(observe("heap", lambda run: 20 * MIB + (5000 if run < 100 else 25) * run))
     assert judgement.slope is not None
@@ -173,6 +200,8 @@ def test_a_process_whose_runs_are_not_known_is_judged_by_time() -> None:
         ((1, 5, 14, 25, 25, 57), "undecided"),  # a pause in between
         ((1, 5, 7, 9, 11, 13), "undecided"),  # few
         ((1, 5, 57), "undecided"),  # too few moments for a slope
+        ((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 25, 25), "undecided"),  # many moments
+        ((1, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 51), "kept"),
         ((None,) * 6, "undecided"),
     ],
 )
@@ -199,6 +228,17 @@ def test_the_heap_is_judged_by_the_sizes_of_blocks_that_grow(grows: bool, verdic
         "heap",
         lambda run: 20 * MIB + 250 * run,
         growing_heap_bytes=tuple(250 * run if grows else 0 for run in RUNS),
+    )
+    assert judge(observation).verdict == verdict
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(16, "flat"), (20, "leak")])
+def test_the_growth_of_blocks_in_a_program_must_exceed_a_minimum(rate: int, verdict: str) -> None:
+    observation = observe(
+        "heap",
+        lambda run: 20 * MIB,
+        growing_heap_bytes=tuple(rate * run for run in RUNS),
+        min_heap_bytes=16 * 1024,
     )
     assert judge(observation).verdict == verdict
 

@@ -14,6 +14,7 @@ from memdiag.records.growth import (
     GrowingBlocks,
     GrowingOwner,
     Moment,
+    OwnerBytes,
     Slope,
     Verdict,
 )
@@ -120,3 +121,54 @@ def test_too_few_readings_still_tell_the_numbers_of_sessions(
     )
     observation = Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
     assert sentence(GrowthJudgement("undecided"), observation).endswith(ending)
+
+
+def owned(run: int, resident: int, *, sessions: int | None = None, heap: int | None = 0) -> Moment:
+    return Moment(
+        run=run,
+        time_s=run / 100,
+        resident_bytes=resident,
+        owners=(OwnerBytes(kind="other_heap", bytes=resident),),
+        heap_bytes=heap,
+        sessions=sessions,
+    )
+
+
+def observed(*moments: Moment) -> Observation:
+    return Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
+
+
+@pytest.mark.parametrize(
+    ("late", "grown"),
+    [
+        ((213, 220, 261, 261, 261), "48 MiB"),
+        ((213, 220, 220, 220, 261), "48 MiB"),  # one step before the end
+        ((213, 220, *(261,) * 6, 211), "48 MiB"),  # freed for a moment
+    ],
+)
+@pytest.mark.parametrize("verdict", ["high_water", "plateau", "retained", "undecided"])
+def test_the_growth_is_that_from_the_start_to_the_end_of_the_table(
+    verdict: Verdict, late: tuple[int, ...], grown: str
+) -> None:
+    moments = [owned(100 * number, size * MIB) for number, size in enumerate(late)]
+    moments.append(owned(1000, 300 * MIB, heap=None))  # which the table leaves out
+    text = sentence(GrowthJudgement(verdict, "arena_slack", SLOPE), observed(*moments))
+    assert f"the resident set grew by {grown} since the start" in text
+
+
+def test_kept_sessions_have_a_size() -> None:
+    moments = [owned(run, (50 + run * 49 // 5) * MIB, sessions=run) for run in (1, 10, 20, 30)]
+    text = sentence(GrowthJudgement("kept", "sessions", SLOPE), observed(*moments))
+    assert "sessions (1 at the start, 30 at the end), 9.8 MiB a session: they grow" in text
+    same = [owned(run, 50 * MIB, sessions=2) for run in (1, 10)]
+    assert "a session" not in sentence(GrowthJudgement("kept", "sessions", SLOPE), observed(*same))
+
+
+def test_no_growth_states_what_would_not_be_seen() -> None:
+    moments = [owned(run, 50 * MIB) for run in (1, 100, 200, 612)]
+    text = sentence(GrowthJudgement("flat"), observed(*moments))
+    assert text == (
+        "no growth: the resident set is 50 MiB after 612 runs. Growth below 1 KiB a run of Python"
+        " objects, or 2 KiB of stacks and private mappings, would not be seen"
+    )
+    assert sentence(GrowthJudgement("flat"), observed(moments[0])).endswith("after 1 run")

@@ -1,11 +1,16 @@
 """What the hook does between two runs: it asks memdiag to read, and follows values."""
 
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from memdiag.programs.hook.between_runs import PauseBetweenRuns
+from memdiag.programs.hook import between_runs
+from memdiag.programs.hook.between_runs import PauseBetweenRuns, RunsInFlight
 
 
 class Session:
@@ -63,7 +68,16 @@ def test_memory_is_also_read_after_runs_whose_values_are_not_followed(
     session: type[Session], asked: list[dict[str, Any]]
 ) -> None:
     session().run_with_iobinding(None)
-    assert asked == [{"runs": 1, "largest_input_bytes": 0, "alive": {}, "starts": {}}]
+    assert asked == [
+        {
+            "runs": 1,
+            "largest_input_bytes": 0,
+            "alive": {},
+            "starts": {},
+            "runs_in_flight": 0,
+            "at_exit": False,
+        }
+    ]
 
 
 def test_an_array_that_is_fed_again_is_one_value(
@@ -85,3 +99,156 @@ def test_the_largest_inputs_of_a_run_are_added_up(
     for length in (10, 30, 20):
         session().run(None, {"x": np.ones(length), "text": ["no array"]})
     assert [fields["largest_input_bytes"] for fields in asked] == [80, 240, 240]
+
+
+class BusySession(Session):
+    """Counts the runs under way in all threads."""
+
+    lock = threading.Lock()
+
+    def __init__(self, duration_s: float = 0.002) -> None:
+        self.duration_s = duration_s
+        self.running = 0
+
+    def run(self, output_names: Any, input_feed: dict[str, Any], options: Any = None) -> list[Any]:
+        with self.lock:
+            self.running += 1
+        time.sleep(self.duration_s)
+        with self.lock:
+            self.running -= 1
+        return []
+
+
+def in_threads(function: Callable[[], Any], count: int = 4) -> None:
+    with ThreadPoolExecutor(count) as pool:
+        for future in [pool.submit(function) for _ in range(count)]:
+            future.result(timeout=30)
+
+
+def test_no_thread_is_in_a_run_while_the_memory_is_read() -> None:
+    session, seen = BusySession(), []
+
+    def ask(event: str, **fields: Any) -> dict[str, Any]:
+        for _ in range(5):
+            seen.append((session.running, fields["runs_in_flight"]))
+            time.sleep(0.002)
+        return {"wait_s": 0.004}
+
+    run = PauseBetweenRuns(ask, 0.0).watched(BusySession.run)
+    in_threads(lambda: [run(session, None, {}) for _ in range(50)])
+    assert len(seen) >= 50
+    assert set(seen) == {(0, 0)}
+
+
+def test_the_answer_has_the_time_until_the_next_reading() -> None:
+    asked = []
+
+    def ask(event: str, **fields: Any) -> dict[str, Any]:
+        asked.append(fields["runs"])
+        return {"wait_s": 60.0}
+
+    run = PauseBetweenRuns(ask, 0.0).watched(BusySession.run)
+    for _ in range(20):
+        run(BusySession(0.0), None, {})
+    assert asked == [1]
+
+
+def test_a_run_that_does_not_end_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(between_runs, "MIN_WAIT_S", 0.05)
+    in_flight, asked = [], threading.Event()
+    begun = threading.Event()
+
+    class Waiting(Session):
+        def run(self, output_names: Any, *_: Any) -> list[Any]:
+            if output_names:  # as if it needed a lock of the thread that waits
+                begun.set()
+                asked.wait(30)
+            return []
+
+    def ask(event: str, **fields: Any) -> None:
+        in_flight.append(fields["runs_in_flight"])
+        asked.set()
+
+    run = PauseBetweenRuns(ask, 60.0).watched(Waiting.run)
+    other = threading.Thread(target=run, args=(Waiting(), ["y"], {}))
+    other.start()
+    assert begun.wait(30)
+    run(Waiting(), None, {})
+    other.join(30)
+    assert in_flight == [1]
+
+
+def test_a_run_within_a_run_goes_on_while_others_wait() -> None:
+    runs = RunsInFlight()
+
+    def run(depth: int) -> None:
+        if depth:
+            if depth == 1:
+                stopped.append(runs.stop())  # waits in vain for the run that calls it
+            counted(depth - 1)
+
+    stopped: list[int] = []
+    counted = runs.counted(run)
+    started_s = time.perf_counter()
+    counted(1)
+    assert stopped == [1]
+    assert time.perf_counter() - started_s < 10.0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_asynchronous_run_is_under_way_until_its_callback(fails: bool) -> None:
+    class Asynchronous:
+        def run_async(
+            self, output_names: Any, input_feed: Any, callback: Any, user_data: Any
+        ) -> None:
+            if fails:
+                raise ValueError
+            timer = threading.Timer(0.1, callback, ([1.0], user_data, ""))
+            timer.start()
+
+    runs, results = RunsInFlight(), []
+    run = runs.counted(Asynchronous.run_async)
+    try:
+        run(Asynchronous(), None, {}, callback=lambda *found: results.append(found), user_data="u")
+    except ValueError:
+        assert fails
+    assert runs.stop() == 0
+    deadline_s = time.perf_counter() + 10
+    while not fails and not results and time.perf_counter() < deadline_s:
+        time.sleep(0.001)
+    assert results == ([] if fails else [([1.0], "u", "")])
+
+
+def test_at_the_exit_new_runs_are_read_once(asked: list[dict[str, Any]]) -> None:
+    pause = PauseBetweenRuns(lambda event, **fields: asked.append(fields), 60.0)
+    run = pause.watched(BusySession.run)
+    pause.at_exit()  # no run
+    for _ in range(5):
+        run(BusySession(0.0), None, {})
+    pause.at_exit()
+    pause.at_exit()
+    assert [(fields["runs"], fields["at_exit"]) for fields in asked] == [(1, False), (5, True)]
+
+
+def test_a_forked_child_has_no_runs_of_its_parents_threads(asked: list[dict[str, Any]]) -> None:
+    pause = PauseBetweenRuns(lambda event, **fields: asked.append(fields), 0.0)
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Waiting(Session):
+        def run(self, output_names: Any, *_: Any) -> list[Any]:
+            if output_names:
+                begun.set()
+                go_on.wait(30)
+            return []
+
+    run = pause.watched(Waiting.run)
+    other = threading.Thread(target=run, args=(Waiting(), ["y"], {}))
+    other.start()
+    assert begun.wait(30)
+    pause.after_fork()
+    run(Waiting(), None, {})
+    go_on.set()
+    other.join(30)
+    assert asked[0]["runs_in_flight"] == 0

@@ -47,6 +47,23 @@ while True:
 """
 
 
+THREADS = """
+import ctypes, sys, threading, time, numpy, onnxruntime
+size, rounds = map(int, sys.argv[2:])
+libc = ctypes.CDLL(None)
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+def work():
+    for _ in range(rounds):
+        session.run(None, {"x": numpy.zeros(4, numpy.float32)})
+        if size:
+            libc.malloc(ctypes.c_size_t(size))
+        time.sleep(0.006)
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     path = tmp_path / "m.onnx"
@@ -94,6 +111,23 @@ def test_copies_of_outputs_are_named(tmp_path: Path) -> None:
     assert 4096 <= growth.slope.bytes_per_unit < 4400
 
 
+@pytest.mark.measures
+@pytest.mark.parametrize(
+    ("size", "verdicts"), [(20_480, {"leak"}), (0, {"flat", "plateau", "undecided"})]
+)
+def test_the_memory_of_several_threads_is_read_while_none_runs(
+    model: Path, size: int, verdicts: set[str]
+) -> None:
+    growth, _ = leak_program([sys.executable, "-c", THREADS, str(model), str(size), "300"])
+    assert growth.verdict in verdicts
+    assert growth.runs == 1200
+    assert all(moment.heap_bytes is not None for moment in growth.moments)
+    if size:
+        assert growth.owner == "heap"
+        assert growth.slope is not None
+        assert size <= growth.slope.low <= growth.slope.high <= 1.05 * size
+
+
 def test_a_program_that_failed_is_not_judged(model: Path) -> None:
     command = [sys.executable, "-c", FAILING, str(model)]
     growth, exit_code = leak_program(command, duration_s=60.0)
@@ -104,7 +138,7 @@ def test_a_program_that_failed_is_not_judged(model: Path) -> None:
         growth.sentence,
     )
     assert (growth.runs, growth.is_run_count_exact) == (30, True)
-    assert growth.moments[-1].run == 1
+    assert [moment.run for moment in growth.moments] == [1, 30]  # the last one at its end
     assert "exit code 3" in growth_headline(growth).first
 
 
@@ -119,6 +153,17 @@ def test_a_process_that_ends_early_leaves_its_record(model: Path) -> None:
         growth = leak_process(process.pid, duration_s=60.0)
     assert re.fullmatch(r"the process ended after [\d.]+ m?s of 60 s", growth.message)
     assert growth.moments
+
+
+@pytest.mark.parametrize("has_parent", [True, False])
+def test_the_process_that_was_judged_is_named(model: Path, has_parent: bool) -> None:
+    ending = SERVER.replace("while True:", "for _ in range(1500):")
+    command = [sys.executable, "-c", ending, str(model)]
+    shell = ["sh", "-c", '"$@" & wait', "sh"] if has_parent else []
+    with subprocess.Popen([*shell, *command]) as process:
+        growth = leak_process(process.pid)
+    named = rf"process {process.pid}, process \d+" if has_parent else f"process {process.pid}"
+    assert re.fullmatch(named, growth.subject)
 
 
 def test_a_process_that_ends_at_once_is_one_sentence() -> None:

@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from memdiag.api.load import load_reported
-from memdiag.records.growth import Growth
+from memdiag.records.growth import GrowingBlocks, Growth
 from memdiag.reports import github, report_of
+from memdiag.reports.growth.blocks import block_table
 from memdiag.reports.growth.chart import growth_chart
 from memdiag.reports.growth.owners import owner_series, owner_table
 from memdiag.units import MIB
@@ -91,6 +92,16 @@ def test_blocks_are_listed_only_where_memory_in_use_grows() -> None:
     # Two blocks in a thousand runs are no growth.
     assert "Blocks of malloc" not in summary(growths.undecided())
     assert "Blocks of malloc" not in summary(growths.retained())
+
+
+def test_sizes_of_blocks_that_would_look_equal_are_in_bytes() -> None:
+    blocks = [
+        GrowingBlocks(block_bytes=size, blocks=900, blocks_per_run=rate)
+        for size, rate in ((262_160, 14_321.4), (262_176, 1.25), (1040, 0.5))
+    ]
+    table = block_table(msgspec.structs.replace(growths.leak(), blocks=tuple(blocks)))
+    shown = [(row.cells[0].text, row.cells[2].text) for row in table.rows]
+    assert shown == [("262,160 B", "14,321"), ("262,176 B", "1.25"), ("1 KiB", "0.5")]
 
 
 def test_facts_name_what_was_run() -> None:
@@ -218,3 +229,10 @@ def test_moments_without_the_heap_are_not_drawn_beside_those_with_it() -> None:
     assert len(chart.moments_x) == 12
     (drawn,) = [layer for layer in chart.layers if layer.is_drawn]
     assert drawn.growth_bytes[-1] == 900 * 448
+
+
+def test_a_resident_set_that_is_known_at_moments_only_is_drawn_in_steps() -> None:
+    growth = msgspec.structs.replace(growths.high_water(), samples=())
+    figure = report_of(growth).draw(growth)
+    curve = figure.axes[0].lines[0]
+    assert curve.get_drawstyle() == "steps-post"

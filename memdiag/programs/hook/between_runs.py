@@ -1,6 +1,7 @@
 """Stops between two runs for ``memdiag leak``, and counts which values of runs are still alive.
 
-Between runs no temporary values are in use, at least of this thread. A heap that grows by the
+Between runs no temporary values are in use. While the memory is read no thread may start a run, and
+those under way are waited for: heap and arenas would change meanwhile. A heap that grows by the
 outputs of each run is no leak of onnxruntime if the program keeps the arrays: weak references to
 inputs and outputs of earlier runs tell whether it does. If it keeps copies of them, the heap has
 blocks that start as the values of an earlier run did.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 import time
 import weakref
@@ -27,6 +29,11 @@ MAX_NAMES = 32  # inputs and outputs that are followed
 MAX_REFERENCES = 200  # to values of one name; from here on every second one is dropped
 RECENT = 20  # runs whose values may be alive in any program
 START_BYTES = 64
+MIN_WAIT_S = 0.5
+MAX_WAIT_S = 10.0
+WAITED_RUNS = 3  # times the longest run until now is waited for runs to end
+MAX_READING_S = 120.0  # as long as an answer is waited for
+SETTLING_S = 0.005  # in which other threads drop the values of their runs, or reach the next run
 _NUMBERS_OF_NUMPY = ("b", "i", "u", "f", "c")  # kinds of types
 
 
@@ -134,12 +141,108 @@ def _output_names(session: Any) -> list[str]:
     return list(names)
 
 
+class RunsInFlight:
+    """Counts the runs under way in all threads, and stops new ones while the memory is read.
+
+    A run within a run of the same thread belongs to that run: it neither waits nor counts.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew, in a forked child, which has none of its parent's other threads."""
+        self._condition = threading.Condition(threading.Lock())
+        self._of_thread = threading.local()
+        self._count = 0
+        self._is_stopped = False
+        self._longest_s = 0.0
+
+    def counted(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method that calls `run`, and counts its run until it ends."""
+        if run.__name__ == "run_async":
+            return self._counted_until_callback(run)
+
+        @functools.wraps(run)
+        def counted_run(*arguments: Any, **named: Any) -> Any:
+            if getattr(self._of_thread, "is_running", False):
+                return run(*arguments, **named)
+            began_s = self._start()
+            self._of_thread.is_running = True
+            try:
+                return run(*arguments, **named)
+            finally:
+                self._of_thread.is_running = False
+                self._end(began_s)
+
+        return counted_run
+
+    def _counted_until_callback(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        def counted_run(
+            session: Any,
+            output_names: Any,
+            input_feed: Any,
+            callback: Any,
+            *others: Any,
+            **named: Any,
+        ) -> Any:
+            began_s = self._start()
+
+            def counted_callback(*results: Any) -> None:
+                self._end(began_s)
+                callback(*results)
+
+            try:
+                return run(session, output_names, input_feed, counted_callback, *others, **named)
+            except BaseException:
+                self._end(began_s)
+                raise
+
+        return counted_run
+
+    def stop(self) -> int:
+        """Let no run start from now on, and wait until those under way have ended.
+
+        Returns:
+            the number of runs that have not ended within a bounded time: a run may wait for a lock
+            of the thread that waits here.
+        """
+        with self._condition:
+            self._is_stopped = True
+            enough_s = min(MAX_WAIT_S, max(MIN_WAIT_S, WAITED_RUNS * self._longest_s))
+            self._condition.wait_for(lambda: not self._count, enough_s)
+            return self._count
+
+    def go_on(self) -> None:
+        """Let runs start again."""
+        with self._condition:
+            self._is_stopped = False
+            self._condition.notify_all()
+
+    def _start(self) -> float:
+        with self._condition:
+            if self._is_stopped:
+                self._condition.wait_for(lambda: not self._is_stopped, MAX_READING_S)
+            self._count += 1
+        return time.perf_counter()
+
+    def _end(self, began_s: float) -> None:
+        with self._condition:
+            self._count = max(0, self._count - 1)  # a child may be forked in a run
+            self._longest_s = max(self._longest_s, time.perf_counter() - began_s)
+            if self._is_stopped and not self._count:
+                self._condition.notify_all()
+
+
 class PauseBetweenRuns:
     """Asks memdiag to read the memory between two runs, at most once a period.
 
+    No thread is in a run then: the others wait before their next one.
+
     Args:
         ask: sends an event with its fields and waits for the answer.
-        period_s: the seconds between two events.
+        period_s: the seconds between two events, unless the answer has another number.
     """
 
     def __init__(self, ask: Callable[..., Any], period_s: float) -> None:
@@ -147,30 +250,61 @@ class PauseBetweenRuns:
         self._period_s = period_s
         self._lock = threading.Lock()
         self._values = EarlierValues()
-        self._asked_s = time.perf_counter() - period_s
+        self._in_flight = RunsInFlight()
+        self._due_s = time.perf_counter()
+        self._asked_runs = 0
 
     def watched(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Return a method that calls `run`, and stops after it if the period has passed."""
-        return following(run, self._add)
+        return following(self._in_flight.counted(run), self._add)
+
+    def after_fork(self) -> None:
+        """Start anew in a forked child: other threads of its parent may have had the locks."""
+        self._lock = threading.Lock()
+        self._in_flight.forget()
+        self._due_s = time.perf_counter()
+
+    def at_exit(self) -> None:
+        """Ask once more at the end of the program, if there were runs since the last time."""
+        with self._lock:
+            if self._values.runs == self._asked_runs:
+                return
+            self._due_s = math.inf
+        self._stop_and_ask(at_exit=True)
 
     def _add(self, values: dict[str, Any]) -> None:
         with self._lock:
             self._values.add(values)
-            if time.perf_counter() - self._asked_s < self._period_s:
+            if time.perf_counter() < self._due_s:
                 return
-            counts, runs = self._values.counts(), self._values.runs
-            largest, starts = self._values.largest_input_bytes, self._values.starts
-            # Other threads go on; only this one waits.
-            self._asked_s = float("inf")
+            self._due_s = math.inf
+        self._stop_and_ask()
+
+    def _stop_and_ask(self, *, at_exit: bool = False) -> None:
+        wait_s, began_s = self._period_s, time.perf_counter()
         try:
-            self._ask(
+            in_flight = self._in_flight.stop()
+            if threading.active_count() > 1:
+                time.sleep(SETTLING_S)
+            stopped_s = time.perf_counter() - began_s
+            with self._lock:
+                values = self._values
+                counts, self._asked_runs = values.counts(), values.runs
+                largest, starts = values.largest_input_bytes, values.starts
+            answer = self._ask(
                 "between_runs",
-                runs=runs,
+                runs=self._asked_runs,
                 largest_input_bytes=largest,
                 alive=counts,
                 starts=starts,
+                runs_in_flight=in_flight,
+                at_exit=at_exit,
             )
+            wait_s = (answer or {}).get("wait_s", wait_s)
+            if in_flight:  # at most half of the time is spent waiting in vain
+                wait_s = max(stopped_s, wait_s)
         finally:
+            self._in_flight.go_on()
             with self._lock:  # the program may copy these values after this run
                 self._values.remember_starts()
-                self._asked_s = time.perf_counter()
+                self._due_s = math.inf if at_exit else time.perf_counter() + wait_s

@@ -87,6 +87,8 @@ def _stopping_between_runs(
     from .between_runs import PauseBetweenRuns
 
     stops = PauseBetweenRuns(sessions.channel.ask, float(os.environ[PAUSE_PERIOD]))
+    sessions.before_exit = stops.at_exit
+    os.register_at_fork(after_in_child=stops.after_fork)
     return [
         (owner, name, stops.watched(method) if name in WRAPPED_RUNS else method)
         for owner, name, method in wrapped

@@ -13,7 +13,7 @@ from .stderr_filter import FilteredStderr
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from .channel import Channel
@@ -50,6 +50,8 @@ class Sessions:
         recorded: the sessions that are alive.
         default_severity: the severity of sessions that have none of their own.
         config_names: the config entries that the program may have set.
+        before_exit: is called at the end of the process, after the last counts of runs; None for
+            nothing.
     """
 
     def __init__(self, onnxruntime: Any, channel: Channel) -> None:
@@ -67,6 +69,7 @@ class Sessions:
         self._count = 0
         self._lock = threading.Lock()
         self._options_locks: dict[int, tuple[threading.Lock, int]] = {}
+        self.before_exit: Callable[[], None] | None = None
 
     def number(self) -> int:
         """Return the number of the next session."""
@@ -144,6 +147,9 @@ class Sessions:
         if not self._has_exited:
             self._has_exited = True
             self.flush()
+            if self.before_exit is not None:
+                with contextlib.suppress(Exception):
+                    self.before_exit()
             self.channel.ask("exit", process_ends=process_ends)
 
     def at_exit(self) -> None:

@@ -24,6 +24,13 @@ def detectors() -> tuple[ProgramDetector, ...]:
     return load_detectors(__name__, __path__)
 
 
+NO_SEARCH_NOTE = (
+    "No waste was searched for. Add --xray for weights and free memory, or use memdiag run"
+    " for sessions."
+)
+"""The note of a recording without an X-ray."""
+
+
 def program_findings(run: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple[str, ...]]:
     """Return the findings in `run`, the largest saving first, and notes."""
     found: list[ProgramFinding] = []
@@ -46,10 +53,7 @@ def _unchecked(run: ProgramRun) -> Iterator[str]:
     if not run.is_watched or not any(process.onnxruntime for process in run.processes):
         return
     if not run.xrays:
-        yield (
-            "No waste was searched for. Add --xray for weights and free memory, or use memdiag run"
-            " for sessions."
-        )
+        yield NO_SEARCH_NOTE
         return
     names = ", ".join(each.rule.name for each in detectors() if each.rule.needs_sessions)
     yield f"rules that need recorded sessions were not checked: {names}; memdiag run checks them"

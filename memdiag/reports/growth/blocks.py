@@ -1,5 +1,7 @@
 """The table of the blocks of malloc that grew."""
 
+from collections.abc import Sequence
+
 from memdiag.records.growth import GrowingBlocks, GrowingOwner, Growth
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain
@@ -27,17 +29,20 @@ def block_table(growth: Growth, *, limit: int = MAX_ROWS) -> Table:
             Column("together", "right"),
             Column("content", wraps=True, css="prose"),
         ),
-        rows=tuple(_row(each, growth.owner) for each in steady[:limit]),
+        rows=tuple(_row(each, growth.owner, steady[:limit]) for each in steady[:limit]),
     ).without_empty_columns()
 
 
-def _row(blocks: GrowingBlocks, owner: GrowingOwner | None) -> Row:
+def _row(blocks: GrowingBlocks, owner: GrowingOwner | None, others: Sequence[GrowingBlocks]) -> Row:
     size = blocks.block_bytes * blocks.blocks
     rate = blocks.blocks_per_run
+    label = format_size(blocks.block_bytes)
+    if sum(format_size(each.block_bytes) == label for each in others) > 1:
+        label = f"{blocks.block_bytes:,} B"
     return Row(
-        Cell(format_size(blocks.block_bytes), title=f"{blocks.block_bytes:,} bytes"),
+        Cell(label, title=f"{blocks.block_bytes:,} bytes"),
         f"{blocks.blocks:,}",
-        "" if rate is None else f"{rate:.3g}",
+        "" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}",
         Cell(format_size(size), title=f"{size:,} bytes"),
         # Other owners grow by other memory than these blocks.
         plain(blocks.content) if owner == "heap" else "",

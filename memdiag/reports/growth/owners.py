@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from memdiag.growth.verdict import compared_moments
 from memdiag.growth.wording import OWNER_LABELS
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.growth import GROWING_OWNERS, GrowingOwner, Growth, Moment, kinds_of
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.xray.owners import LABELS
-from memdiag.units import format_duration, format_size
+from memdiag.units import format_duration, format_rate, format_size
 
 _ORDER: tuple[OwnerKind, ...] = tuple(LABELS)
 
@@ -53,9 +54,8 @@ def attributed(growth: Growth) -> tuple[Moment, ...]:
 
     They are the moments that the verdict depends on. If no heap could be read, all are returned.
     """
-    owned = tuple(moment for moment in growth.moments if moment.owners)
-    counted = tuple(moment for moment in owned if moment.heap_bytes is not None)
-    return counted or owned
+    compared = compared_moments(growth.moments)
+    return compared if any(moment.owners for moment in compared) else ()
 
 
 def warm_up_index(growth: Growth, moments: Sequence[Moment]) -> int:
@@ -201,7 +201,7 @@ def _row(
         name,
         *(_size(sizes[index]) for index in (0, since, -1)),
         Cell(format_size(grown, signed=True) if grown else "0", title=f"{grown:+,} bytes"),
-        format_size(rate, signed=True) if rate else "",
+        format_rate(rate, signed=True) if rate else "",
         is_strong=is_strong,
         level=level,
     )
@@ -217,7 +217,7 @@ def _caption(growth: Growth, moments: Sequence[Moment], since: int) -> str:
         f"After {first}, after the warm-up ({warm}), and at the end ({last}); growth since the"
         " warm-up. The owners are resident bytes, except malloc blocks and arena values in use."
         " These two rows also count memory that is not resident, so rows may not add up to the"
-        " resident set."
+        " resident set. Unnamed is private memory of no known owner."
     )
 
 

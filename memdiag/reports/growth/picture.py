@@ -57,8 +57,8 @@ def _draw_curve(axes: Axes, chart: GrowthChart) -> None:
     unit, name = picture.size_unit(max(chart.resident_bytes, default=0))
     sizes = [size / unit for size in chart.resident_bytes]
     axes.axvspan(0, chart.warm_up, color=COLOR.band, lw=0)
-    drawstyle = "steps-post" if chart.has_samples else "default"
-    axes.plot(chart.x, sizes, drawstyle=drawstyle, color=COLOR.anonymous, lw=1.8)
+    # Also between moments: a line would show one step as growth from each to the next.
+    axes.plot(chart.x, sizes, drawstyle="steps-post", color=COLOR.anonymous, lw=1.8)
     low, high = min(sizes, default=0.0), max(sizes, default=1.0)
     middle, height = (low + high) / 2, max(1.3 * (high - low), MIN_RANGE_SHARE * high)
     axes.set_ylim(middle - height / 2, middle + height / 2)

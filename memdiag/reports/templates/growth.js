@@ -34,7 +34,7 @@
     const font = { family: getComputedStyle(document.body).fontFamily, size: narrow ? 12 : 13, color: c.ink };
     const traces = [{
       name: "resident set", x: growth.x, y: growth.resident_bytes.map((bytes) => bytes / whole.by), type: "scatter", mode: "lines", showlegend: false,
-      line: { color: c.anonymous, width: 2, shape: growth.has_samples ? "hv" : "linear" }, customdata: growth.x.map((x, i) => `${at(x)}: ${exact(growth.resident_bytes[i])}`),
+      line: { color: c.anonymous, width: 2, shape: "hv" }, customdata: growth.x.map((x, i) => `${at(x)}: ${exact(growth.resident_bytes[i])}`),
       hovertemplate: "%{customdata}<extra>resident set</extra>",
     }];
     if (growth.steps.length) traces.push({
