@@ -18,7 +18,7 @@ from memdiag.programs.recorded_program import RecordedProgram
 from memdiag.programs.requested_xrays import answer_request
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.stderr_pipes import StderrPipes
-from memdiag.records.run import RunPeak
+from memdiag.records.run import HighWaterRun
 from memdiag.runner.observer import ProcessGone
 
 MAX_REASON = 200
@@ -159,7 +159,7 @@ class EventHandling:
 
     def _add_peak(self, process: RecordedProcess, event: events.Peak, now_s: float) -> None:
         self._program.peaks.append(
-            RunPeak(
+            HighWaterRun(
                 session=process.session(event).number,
                 t_s=round(now_s, 6),
                 peak_rss_bytes=event.peak_rss_bytes,

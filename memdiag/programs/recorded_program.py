@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memdiag.programs.recorded import RecordedProcess, RecordedSession
-from memdiag.records.run import ProcessXray, RunPeak
+from memdiag.records.run import HighWaterRun, ProcessXray
 from memdiag.runner.timeline import SampleTimeline
 
 MAX_CURRENT_CHANGE = 0.01
@@ -51,7 +51,7 @@ class RecordedProgram:
         self.unread: dict[int, str] = {}
         self.sessions: list[RecordedSession] = []
         self.xrays: list[ProcessXray] = []
-        self.peaks: list[RunPeak] = []
+        self.peaks: list[HighWaterRun] = []
         self.tree = SampleTimeline()
         self.peak_rss_bytes = 0
         self.proportional: list[tuple[float, int, int]] = []

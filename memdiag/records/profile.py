@@ -268,7 +268,7 @@ class Release(Record, frozen=True, kw_only=True):
     remedies: tuple[ReleaseRemedy, ...] = ()
 
 
-class RunPeak(Record, frozen=True, kw_only=True):
+class PeakNode(Record, frozen=True, kw_only=True):
     """The node of the first run at which most of the runtime's arena was in use.
 
     The figures are the runtime's own, above the start of the run, from another child with its
@@ -360,7 +360,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     dimensions: tuple[Dimension, ...] = ()
     release: Release | None = None
     estimate: EstimatedPoint | None = None
-    run_peak: RunPeak | None = None
+    run_peak: PeakNode | None = None
 
     @property
     def end(self) -> Memory:

@@ -24,7 +24,7 @@ from memdiag.records.profile import (
 )
 from memdiag.runner.child import Child
 from memdiag.runner.job import Job
-from memdiag.runner.log import AddressRanges, Event, LogEvidence, LogMarker
+from memdiag.runner.log import AddressRanges, LogEvidence, LogMarker, ScriptEvent
 from memdiag.runner.observer import (
     Boundary,
     Observer,
@@ -339,7 +339,7 @@ class MeasuredRun:
             self._report(now_s)
             self._read_memory_at_end_of(phase)
 
-    def _apply_event(self, event: Event) -> None:
+    def _apply_event(self, event: ScriptEvent) -> None:
         """Handle one event of scripts/child.py, in the order in which the script sends them."""
         fields = event.fields
         match event.name:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Phase
-from memdiag.records.run import ProgramRun, ProgramSession, RunPeak
+from memdiag.records.run import HighWaterRun, ProgramRun, ProgramSession
 from memdiag.reports.phase_table import SAMPLED_MARK
 from memdiag.reports.run.names import model_names, numbers, session_name, shapes_text
 from memdiag.units import counted, format_duration, format_size
@@ -117,7 +117,7 @@ def _phases(run: ProgramRun, t_s: float) -> Iterator[Activity]:
 def _runs(run: ProgramRun, t_s: float) -> Iterator[Activity]:
     models = model_names(run)
     sessions = {session.number: session for session in run.sessions}
-    found: dict[int, RunPeak] = {}
+    found: dict[int, HighWaterRun] = {}
     for peak in run.peaks:
         session = sessions.get(peak.session)
         if session is None:
@@ -247,7 +247,7 @@ class RunRise:
 
     session: ProgramSession
     bytes: int
-    peak: RunPeak
+    peak: HighWaterRun
     shapes: str
 
 
@@ -273,7 +273,7 @@ def run_rise_sentence(run: ProgramRun) -> str:
     )
 
 
-def _run_rises(run: ProgramRun) -> Iterator[tuple[int, RunPeak, ProgramSession]]:
+def _run_rises(run: ProgramRun) -> Iterator[tuple[int, HighWaterRun, ProgramSession]]:
     """Yield each run that raised the high-water mark of its process, and by how much."""
     sessions = {session.number: session for session in run.sessions}
     marks: dict[int, int] = {}

@@ -114,7 +114,7 @@ def signature(session: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Create the session, then answer requests until the parent ends."""
-    channel = child.Channel()
+    channel = child.ParentChannel()
     job = channel.start()
     try:
         import numpy
