@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import memdiag
-from memdiag.api.release import ChildRelease
+from memdiag.api.session_release import ChildRelease
 from memdiag.api.xray import ChildXray
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.releases import TELEMETRY_SINCE

@@ -22,7 +22,7 @@ from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges, LogEvidence
-from memdiag.runner.run import AtBaseline, AtPhaseEnd, AtSteady, XrayMoment
+from memdiag.runner.run import AtBaseline, AtPhaseEnd, AtSteady, ReadMoment
 
 
 def xray(
@@ -100,7 +100,7 @@ class ChildXray:
         self._sampled = sampled
         self._baseline: BaselinePages | None = None
 
-    def read_memory(self, moment: XrayMoment) -> None:
+    def read_memory(self, moment: ReadMoment) -> None:
         """Read the memory of the child at `moment`, and store the error if that fails."""
         try:
             match moment:

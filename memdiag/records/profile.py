@@ -240,7 +240,7 @@ class ReleaseRemedy(Record, frozen=True, kw_only=True):
     kept_bytes: int
 
 
-class Release(Record, frozen=True, kw_only=True):
+class SessionRelease(Record, frozen=True, kw_only=True):
     """Memory above the baseline that stays after the session was deleted.
 
     The parts are differences to the baseline, so that a part can be negative. They are None if they
@@ -358,7 +358,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     fix: Fix | None = None
     tuning: Tuning | None = None
     dimensions: tuple[Dimension, ...] = ()
-    release: Release | None = None
+    release: SessionRelease | None = None
     estimate: EstimatedPoint | None = None
     run_peak: PeakNode | None = None
 
