@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 
 from memdiag.programs import events
-from memdiag.programs.end_xrays import EndXrays
 from memdiag.programs.event_socket import Connection, peer
 from memdiag.programs.process_sampling import ProcessSampling
-from memdiag.programs.process_xrays import ProcessXrays
 from memdiag.programs.recorded import RecordedProcess, RecordedSession
 from memdiag.programs.recorded_program import RecordedProgram
-from memdiag.programs.requested_xrays import answer_request
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.stderr_pipes import StderrPipes
+from memdiag.programs.xrays.end_xrays import EndXrays
+from memdiag.programs.xrays.process_xrays import ProcessXrays
+from memdiag.programs.xrays.xray_answers import answer_request
 from memdiag.records.run import HighWaterRun
 from memdiag.runner.observer import ProcessGone
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from memdiag.programs import events
-from memdiag.programs.cpu_limit import cpus_allowed, thread_count
-from memdiag.programs.loaded_runtime import LoadedRuntime
 from memdiag.programs.log_filter import SessionLog
-from memdiag.programs.process_tree import ProcessInfo, process_info
+from memdiag.programs.system.cpu_limit import cpus_allowed, thread_count
+from memdiag.programs.system.loaded_runtime import LoadedRuntime
+from memdiag.programs.system.process_tree import ProcessInfo, process_info
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Memory, Phase
 from memdiag.records.run import InputShapes, PhaseTime, SessionMemory

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from memdiag.programs.recorded import RecordedSession
-from memdiag.programs.xray import session_memories
+from memdiag.programs.xrays.xray_task import session_memories
 from tests.programs.rules.records import MIB, copy, xray
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from memdiag.programs.process_xrays import ProcessXrays
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
+from memdiag.programs.xrays.process_xrays import ProcessXrays
 
 if TYPE_CHECKING:
-    from memdiag.programs.xray import ProcessXrayTask
+    from memdiag.programs.xrays.xray_task import ProcessXrayTask
 
 MAX_END_XRAY_S = 20.0
 """Seconds that a process waits at its end for its X-ray at most."""
