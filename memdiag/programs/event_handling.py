@@ -1,4 +1,4 @@
-"""What a recording does at each event of the hook (`events` lists them)."""
+"""Handling of each event of the hook by a recording (`events` lists them)."""
 
 from __future__ import annotations
 

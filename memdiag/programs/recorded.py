@@ -1,4 +1,4 @@
-"""What is known of the processes and sessions of a program while it is recorded."""
+"""Processes and sessions of a program that is being recorded."""
 
 import os
 from dataclasses import dataclass, field
@@ -343,7 +343,7 @@ class RecordedSession:
 
     @property
     def model_key(self) -> str:
-        """What is equal for sessions of the same model: the path, or a hash of the bytes."""
+        """A key that sessions of the same model share: the path, or a hash of the bytes."""
         model = self.description.model
         return str(model.path or model.digest)
 

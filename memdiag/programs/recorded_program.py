@@ -1,4 +1,4 @@
-"""What is known of a program while it is recorded."""
+"""The program that is being recorded: its processes, sessions, memory and notes."""
 
 import time
 from collections.abc import Sequence

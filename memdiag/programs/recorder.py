@@ -243,5 +243,5 @@ class Recorder(RecordedProgram):
 
     @property
     def end_wait(self) -> EndWait | None:
-        """How long processes have waited at their end; None if none waits now."""
+        """The wait of processes at their end; None if none waits now."""
         return self._end_xrays.wait

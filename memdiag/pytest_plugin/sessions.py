@@ -41,7 +41,7 @@ class _SessionRow(TypedDict):
 
 
 class _Part(TypedDict):
-    """What one process that runs tests has recorded; plain values, for another process."""
+    """The recording of one process that runs tests, as plain values for another process."""
 
     sessions: list[_SessionRow]
     findings: list[list[str]]

@@ -179,7 +179,7 @@ class ProgramSession(Record, frozen=True, kw_only=True):
 
     @property
     def model_key(self) -> str:
-        """What is equal for sessions of the same model: the path, or a hash of the bytes.
+        """A key that sessions of the same model share: the path, or a hash of the bytes.
 
         Bytes that are the content of another session's file have its path.
         """

@@ -85,7 +85,7 @@ class PhaseRow:
 
     @property
     def level(self) -> int:
-        """How deep the row is indented."""
+        """The depth of the row's indentation."""
         return 0 if self.whole is None else 1
 
 

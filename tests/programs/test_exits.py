@@ -139,7 +139,10 @@ def test_a_program_that_was_told_to_stop_waits_less(
     recording = record(tmp_path, STOPPED, linear_model, on_wait=texts.append)
     assert recording.exit_code == 4
     assert len(recording.notes) == 2
-    assert all("X-rays of all processes, told to stop, may take 1 s" in n for n in recording.notes)
+    assert all(
+        "the limit of 1 s for all X-rays since the program was told to stop" in n
+        for n in recording.notes
+    )
     # One after the other, they waited for the limit in all.
     assert 1.0 <= recording.end_xrays_s < 2.0
     lengths = [end_s - start_s for start_s, end_s in recording.end_waits]

@@ -105,12 +105,12 @@ def _phases(run: ProgramRun, t_s: float) -> Iterator[Activity]:
     for session in run.sessions:
         for time in session.phase_times:
             if time.start_s <= t_s <= time.end_s:
-                what = _PHASE_WORDS.get(time.phase, time.phase)
-                text, shapes = f"{what} of {session_name(session, models)}", ""
+                activity = _PHASE_WORDS.get(time.phase, time.phase)
+                text, shapes = f"{activity} of {session_name(session, models)}", ""
                 if time.phase == "first_run" and len(session.shapes) == 1:
                     shapes = shapes_text(session.shapes[0].shapes)
                     text += f" with {shapes}"
-                short = f"{what} of session {session.number}"
+                short = f"{activity} of session {session.number}"
                 yield Activity(session=session, text=text, short_text=short, shapes=shapes)
 
 
@@ -159,8 +159,8 @@ def peak_sentence(run: ProgramRun) -> str:
     found = activities(run, run.peak_s)
     size, at = format_size(run.peak_rss_bytes), format_duration(run.peak_s)
     texts = [f"{each.text} in process {each.session.pid}" for each in found]
-    what = f"during {_listed(texts)}" if found else _nothing(run, run.peak_s)
-    return f"Peak of the program: {size} at {at}, {what}.{_by_process(run)}"
+    activity = f"during {_listed(texts)}" if found else _nothing(run, run.peak_s)
+    return f"Peak of the program: {size} at {at}, {activity}.{_by_process(run)}"
 
 
 def after_last(run: ProgramRun, t_s: float) -> str:
