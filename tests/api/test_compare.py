@@ -389,10 +389,10 @@ def test_a_model_that_is_not_there_cannot_be_optimized(tmp_path: Path) -> None:
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, heeding_ctrl_c: None) -> None:
     one = save(tmp_path / "one.onnx", "y = Abs(x)")
-    said: list[str] = []
+    steps: list[str] = []
 
     def interrupt(words: str) -> None:
-        said.append(words)
+        steps.append(words)
         if words == "one.onnx, 2 of 3":
             threading.Timer(0.05, signal.raise_signal, [signal.SIGINT]).start()
 
@@ -400,4 +400,4 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, heeding_ctrl_c: None) ->
     found = memdiag.compare(one, other, processes=3, runs=3, xray=False, on_progress=interrupt)
     assert any("interrupted" in note for note in found.notes)
     assert all(each.measured is not None for each in found.columns)
-    assert said[-1] == "one.onnx, 2 of 3"
+    assert steps[-1] == "one.onnx, 2 of 3"

@@ -505,8 +505,8 @@ def test_equal_sessions_and_workers_are_one_line_each() -> None:
 
 
 def test_sessions_that_need_a_word_get_a_sentence() -> None:
-    said = remarks(runs.server())
-    assert said == (
+    remark = remarks(runs.server())
+    assert remark == (
         "Session 5 (nowhere.onnx) could not be created: NO_SUCHFILE: the file does not exist.",
         "Session 3 never ran (c.onnx).",
         "Sessions 2 and 3 were created or run at the same time in one process: the peaks of their"

@@ -293,7 +293,7 @@ def test_what_the_runtime_warned_of_is_kept(fake_job: MakeJob) -> None:
 
 
 def test_the_moments_come_in_order_with_the_facts_of_the_log(fake_job: MakeJob) -> None:
-    said = [
+    log_lines = [
         "Initializing session.",
         "Creating BFCArena for Cpu with following configs: none",
         "GraphTransformer ConstantFolding modified: 1 with status: OK",
@@ -304,7 +304,7 @@ def test_the_moments_come_in_order_with_the_facts_of_the_log(fake_job: MakeJob) 
     ]
     moments: list[ReadMoment] = []
     measured = MeasuredRun(
-        fake_job({"create": [{"log": line} for line in said]}), moments.append
+        fake_job({"create": [{"log": line} for line in log_lines]}), moments.append
     ).run()
     assert measured.outcome.status == "completed"
     first, last = moments
