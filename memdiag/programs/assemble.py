@@ -13,7 +13,8 @@ import msgspec
 
 from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
-from memdiag.programs.recorded import RecordedProcess, RecordedSession
+from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_session import RecordedSession
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.rules import program_findings
 from memdiag.programs.same_models import files_of_bytes

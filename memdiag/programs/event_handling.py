@@ -11,8 +11,9 @@ import msgspec
 from memdiag.programs import events
 from memdiag.programs.event_socket import Connection, peer
 from memdiag.programs.process_sampling import ProcessSampling
-from memdiag.programs.recorded import RecordedProcess, RecordedSession
+from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
+from memdiag.programs.recorded_session import RecordedSession
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.stderr_pipes import StderrPipes
 from memdiag.programs.xrays.end_xrays import EndXrays

@@ -4,7 +4,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from memdiag.programs.recorded import RecordedProcess, RecordedSession
+from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_session import RecordedSession
 from memdiag.records.run import HighWaterRun, ProcessXray
 from memdiag.runner.timeline import SampleTimeline
 

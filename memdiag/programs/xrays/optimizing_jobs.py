@@ -9,7 +9,7 @@ from tempfile import gettempdir
 from typing import IO, NamedTuple
 
 from memdiag.model.model_file import ModelFile
-from memdiag.programs.recorded import RecordedSession
+from memdiag.programs.recorded_session import RecordedSession
 from memdiag.programs.system.memory_limit import available_bytes
 from memdiag.runner.job import Job, Limits, SessionConfig
 
