@@ -68,11 +68,11 @@ def measure(setting: Setting) -> tuple[str, Part]:
     rows = [
         [
             f"{share:.0%}",
-            f"{one.race.before_s * 1e3:.1f}",
-            f"{one.race.after_s * 1e3:.1f}",
-            f"{one.race.ratio.median:.2f} ({one.race.ratio.low:.2f}–{one.race.ratio.high:.2f})",
+            f"{each.race.before_s * 1e3:.1f}",
+            f"{each.race.after_s * 1e3:.1f}",
+            f"{each.race.ratio.median:.2f} ({each.race.ratio.low:.2f}–{each.race.ratio.high:.2f})",
         ]
-        for share, one in looks.items()
+        for share, each in looks.items()
     ]
     head = ["denormal", "option off, ms", "option on, ms", "on : off, with 95 % interval"]
     tables = [f"`{_OPTION}`, sessions in turn:", table(head, rows)]
@@ -136,8 +136,8 @@ def _remarks(looks: dict[float, _Look], slower: float) -> list[str]:
     )
     differing = [
         f"{share:.0%}"
-        for share, one in looks.items()
-        if one.race.ratio.low > 1 + _WORTH_SAYING or one.race.ratio.high < 1 - _WORTH_SAYING
+        for share, each in looks.items()
+        if each.race.ratio.low > 1 + _WORTH_SAYING or each.race.ratio.high < 1 - _WORTH_SAYING
     ]
     if differing:
         sentences.append(

@@ -249,12 +249,12 @@ def test_a_process_that_ends_meanwhile_keeps_its_complete_xray(
 def test_an_interrupted_xray_has_its_last_complete_result(
     monkeypatch: pytest.MonkeyPatch, lock: IO[bytes], count: int, size: int | None
 ) -> None:
-    def examine(*_: object) -> Iterator[tuple[list[str], Attribution]]:
+    def results(*_: object) -> Iterator[tuple[list[str], Attribution]]:
         for number in range(count):
             yield ["m.onnx"], an_attribution(4096 * (number + 1))
         time.sleep(600)
 
-    monkeypatch.setattr(xray_task, "yield_attributions", examine)
+    monkeypatch.setattr(xray_task, "yield_attributions", results)
     task = xray_task.ProcessXrayTask(1, [], lock=lock)
     while task._result.count(b"\0") < count:
         assert task.read()
