@@ -118,7 +118,7 @@ def _with_inputs(model: Path, folder: Path, sizes: Sequence[int]) -> Job | None:
     job = Job(model=model)
     with open_model(model) as file:
         sets = find_comparison_inputs(file, job, folder, dims={}, given={}, sizes=sizes).sets
-    feeds = tuple(one.feeds for one in sets)
+    feeds = tuple(each.feeds for each in sets)
     return replace(job, feeds=feeds[0], later_feeds=feeds, runs=len(feeds)) if feeds else None
 
 

@@ -74,7 +74,7 @@ print(session.end_profiling())
 """
 
 
-class Look(NamedTuple):
+class Speed(NamedTuple):
     """One X-ray, or one raw reading: seconds, bytes a second, and the reader's peak in bytes."""
 
     seconds: float
@@ -93,7 +93,7 @@ def serving(model: Path) -> Iterator[int]:
         yield process.pid
 
 
-def raw(pid: int, threads: int) -> Look:
+def raw(pid: int, threads: int) -> Speed:
     """Read all anonymous resident memory, each thread its part, and do nothing with it."""
     with ProcessMemory(pid) as memory, ThreadPoolExecutor(threads) as pool:
         ranges = read_address_space(pid).anonymous
@@ -111,10 +111,10 @@ def raw(pid: int, threads: int) -> Look:
         started = time.perf_counter()
         total = sum(pool.map(part, range(threads)))
         seconds = time.perf_counter() - started
-    return Look(seconds, total / seconds, 0.0)
+    return Speed(seconds, total / seconds, 0.0)
 
 
-def look(pid: int, model: Path, verify: str) -> Look:
+def take_xray(pid: int, model: Path, verify: str) -> Speed:
     """X-ray a process from a process of its own."""
     finished = subprocess.run(
         [sys.executable, "-c", XRAY, str(pid), str(model), verify],
@@ -123,32 +123,35 @@ def look(pid: int, model: Path, verify: str) -> Look:
         text=True,
     )
     reported = json.loads(finished.stdout)
-    return Look(reported["seconds"], reported["scan"], reported["peak"])
+    return Speed(reported["seconds"], reported["scan"], reported["peak"])
 
 
 def speed_part(model: Path, rounds: int) -> str:
     """Return the table of speeds on one process."""
     with serving(model) as pid:
         resident = read_address_space(pid).resident_bytes
-        subjects: dict[str, Callable[[], Look]] = {
+        subjects: dict[str, Callable[[], Speed]] = {
             "raw reading": partial(raw, pid, 1),
             f"raw reading, {MAX_THREADS} threads": partial(raw, pid, MAX_THREADS),
-            "X-ray, every byte compared": partial(look, pid, model, "full"),
-            "X-ray, sampled": partial(look, pid, model, "sampled"),
+            "X-ray, every byte compared": partial(take_xray, pid, model, "full"),
+            "X-ray, sampled": partial(take_xray, pid, model, "sampled"),
         }
         results = interleave(subjects, rounds)
     rows = []
-    for name, looks in results.items():
+    for name, speeds in results.items():
         shares = [
-            look.rate / base.rate for look, base in zip(looks, results["raw reading"], strict=True)
+            speed.rate / base.rate
+            for speed, base in zip(speeds, results["raw reading"], strict=True)
         ]
         rows.append(
             [
                 name,
-                spread([look.seconds for look in looks]).text(digits=2),
-                spread([look.rate / 1e9 for look in looks]).text(digits=2),
+                spread([speed.seconds for speed in speeds]).text(digits=2),
+                spread([speed.rate / 1e9 for speed in speeds]).text(digits=2),
                 "" if name == "raw reading" else spread(shares).text(digits=2),
-                "" if name.startswith("raw") else spread([look.peak / MB for look in looks]).text(),
+                ""
+                if name.startswith("raw")
+                else spread([speed.peak / MB for speed in speeds]).text(),
             ]
         )
     head = ["", "seconds", "scanning, GB/s", "of raw reading", "memdiag's own peak RSS, MB"]

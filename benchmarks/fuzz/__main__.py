@@ -125,12 +125,12 @@ def run_file(bases: Bases, seed: int, number: int, log: Path) -> Result:
             os._exit(70)
     os.close(writing)
     try:
-        said, is_late = _read(reading, started + 6 * trial.SECONDS + 1)
+        output, is_late = _read(reading, started + 6 * trial.SECONDS + 1)
     finally:
         os.close(reading)
         os.kill(child, signal.SIGKILL)  # waited for below, so that it is still this child
         _, status, usage = os.wait4(child, 0)
-    lines = [json.loads(line) for line in said.splitlines()]
+    lines = [json.loads(line) for line in output.splitlines()]
     result = Result({}, [], frozenset(), time.monotonic() - started, usage.ru_maxrss * 1024)
     rules: set[str] = set()
     begun = ""
@@ -159,15 +159,15 @@ def run_file(bases: Bases, seed: int, number: int, log: Path) -> Result:
 
 def _read(reading: int, deadline: float) -> tuple[bytes, bool]:
     """Return what comes until the other side ends, and whether it is late with that."""
-    said = b""
+    output = b""
     while True:
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([reading], [], [], left)[0]:
-            return said, True
+            return output, True
         more = os.read(reading, 1 << 16)
         if not more:
-            return said, False
-        said += more
+            return output, False
+        output += more
 
 
 def _frame(log: Path) -> str:
@@ -187,8 +187,8 @@ def keep(bases: Bases, number: int, result: Result, folder: Path, log: Path, see
     target = folder / f"{kind}-{number}{source.suffix}"
     if source.exists():
         shutil.copyfile(source, target)
-    told = "\n".join(" ".join(failure) for failure in result.failures)
-    target.with_suffix(".txt").write_text(f"{told}\n\n{log.read_text(errors='replace')}")
+    text = "\n".join(" ".join(failure) for failure in result.failures)
+    target.with_suffix(".txt").write_text(f"{text}\n\n{log.read_text(errors='replace')}")
 
 
 def main() -> int:

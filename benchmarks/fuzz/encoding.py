@@ -33,8 +33,8 @@ def mutate_encoding(data: bytes, random: Random) -> bytes:
         fields = list(_fields(data, 0, len(data), ModelProto.DESCRIPTOR, 0))
         if not fields:
             break
-        one, other = random.choice(fields), random.choice(fields)
-        whole, payload = data[one.start : one.end], data[one.payload : one.end]
+        chosen, other = random.choice(fields), random.choice(fields)
+        whole, payload = data[chosen.start : chosen.end], data[chosen.payload : chosen.end]
         kind = random.randrange(8)
         if kind == 0:
             new = b""
@@ -43,36 +43,40 @@ def mutate_encoding(data: bytes, random: Random) -> bytes:
         elif kind == 2:  # another field's place, at times in another message
             new = data[other.start : other.end]
         elif kind == 3:
-            new = varint((random.choice((one.number, 1, 5, 99, 2**28)) << 3) | random.randrange(8))
-            new += data[one.start + 1 : one.end]
+            new = varint(
+                (random.choice((chosen.number, 1, 5, 99, 2**28)) << 3) | random.randrange(8)
+            )
+            new += data[chosen.start + 1 : chosen.end]
         elif kind == 4:  # a length or a number that is another one
-            new = varint(one.number << 3 | one.wire_type) + varint(random.choice(NUMBERS) % 2**64)
-            new += payload if one.wire_type == _LENGTH else b""
+            new = varint(chosen.number << 3 | chosen.wire_type) + varint(
+                random.choice(NUMBERS) % 2**64
+            )
+            new += payload if chosen.wire_type == _LENGTH else b""
         elif kind == 5:  # written with more bytes than it takes, or without an end
-            new = data[one.start : one.start + 1] + random.choice((b"\x80" * 9, b"\xff" * 12))
+            new = data[chosen.start : chosen.start + 1] + random.choice((b"\x80" * 9, b"\xff" * 12))
             new += payload
         elif kind == 6:  # groups, begun and at times ended
-            new = bytes([one.number << 3 & 0x7F | 3]) * random.choice((1, 150)) + whole
-            new += bytes([one.number << 3 & 0x7F | 4]) * random.choice((0, 1, 150))
+            new = bytes([chosen.number << 3 & 0x7F | 3]) * random.choice((1, 150)) + whole
+            new += bytes([chosen.number << 3 & 0x7F | 4]) * random.choice((0, 1, 150))
         else:
             inner = mutate_bytes(payload, random)
-            new = data[one.start : one.start + 1]
-            new += (varint(len(inner)) if one.wire_type == _LENGTH else b"") + inner
-        data = _replaced(data, fields, one, new, keep_lengths=random.random() < 0.3)
+            new = data[chosen.start : chosen.start + 1]
+            new += (varint(len(inner)) if chosen.wire_type == _LENGTH else b"") + inner
+        data = _replaced(data, fields, chosen, new, keep_lengths=random.random() < 0.3)
     return data
 
 
 def _replaced(
-    data: bytes, fields: Sequence[Field], one: Field, new: bytes, *, keep_lengths: bool
+    data: bytes, fields: Sequence[Field], chosen: Field, new: bytes, *, keep_lengths: bool
 ) -> bytes:
     """Return `data` with `new` in place of a field, and the lengths around it put right or not."""
-    around = [each for each in fields if each.payload <= one.start and one.end <= each.end]
-    data = data[: one.start] + new + data[one.end :]
-    grown = len(new) - (one.end - one.start)
+    around = [each for each in fields if each.payload <= chosen.start and chosen.end <= each.end]
+    data = data[: chosen.start] + new + data[chosen.end :]
+    grown = len(new) - (chosen.end - chosen.start)
     if keep_lengths:
         return data
     for each in sorted(around, key=lambda field: -field.start):
-        if each != one:
+        if each != chosen:
             head = varint(each.number << 3 | each.wire_type)
             head += varint(each.end - each.payload + grown)
             data = data[: each.start] + head + data[each.payload :]

@@ -95,7 +95,7 @@ def _change_list(target: Target) -> None:
     if not places:
         return
     message, field = target.random.choice(places)
-    values = [copy.deepcopy(one) for one in getattr(message, field)]
+    values = [copy.deepcopy(each) for each in getattr(message, field)]
     index = target.random.randrange(len(values))
     kind = target.random.randrange(5)
     if kind == 0:
@@ -200,7 +200,7 @@ def _external(target: Target) -> None:
 
 def _external_entry(target: Target) -> None:
     """Change an entry of a tensor that is external already."""
-    tensors = [one for one in target.messages if type(one) is TensorProto and one.external_data]
+    tensors = [each for each in target.messages if type(each) is TensorProto and each.external_data]
     if not tensors:
         return _external(target)
     entry = target.random.choice(list(target.random.choice(tensors).external_data))
@@ -291,7 +291,7 @@ def _function(target: Target) -> None:
     """Let functions call themselves or each other, have the same name, or none."""
     model, random = target.model, target.random
     if not model.functions:
-        model.functions.extend(next(one for one in target.bases if one.functions).functions)
+        model.functions.extend(next(each for each in target.bases if each.functions).functions)
         model.opset_import.add(domain="local", version=1)
     function = random.choice(list(model.functions))
     kind = random.randrange(5)

@@ -53,11 +53,13 @@ class Target:
 
     def any(self, kind: type[Any]) -> Any:
         """Return a message of `kind`; a new one, which is nowhere in the model, if it has none."""
-        return self.random.choice([one for one in self.messages if type(one) is kind] or [kind()])
+        return self.random.choice(
+            [each for each in self.messages if type(each) is kind] or [kind()]
+        )
 
     def other(self, kind: type[Any]) -> Any:
         """Return a message of `kind` of any base model."""
-        found = [one for one in messages_of(self.random.choice(self.bases)) if type(one) is kind]
+        found = [each for each in messages_of(self.random.choice(self.bases)) if type(each) is kind]
         return self.random.choice(found or [kind()])
 
     def number(self) -> int:

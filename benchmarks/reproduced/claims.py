@@ -20,11 +20,11 @@ class Claim(NamedTuple):
     """What a public figure and ours became in relation to what they were.
 
     `ratio` is public, `found` ours, NaN where it could not be measured, with its 95 % confidence
-    interval where it has one; `said` and `measured` are the figures behind them, in words.
+    interval where it has one; `claimed` and `measured` are the figures behind them, in words.
     """
 
     what: str
-    said: str
+    claimed: str
     ratio: float
     measured: str
     found: float
@@ -65,8 +65,8 @@ class Part:
         """Return it as Markdown."""
         head = ["", "public", "ratio", "here", "ratio", ""]
         rows = [
-            [one.what, one.said, f"{one.ratio:.2f}", one.measured, one.shown, one.verdict]
-            for one in self.claims
+            [each.what, each.claimed, f"{each.ratio:.2f}", each.measured, each.shown, each.verdict]
+            for each in self.claims
         ]
         remarks = "\n".join(wrapped(f"- {remark}", indent="  ") for remark in self.remarks)
         return "\n\n".join(filter(None, [table(head, rows), remarks, *self.tables]))

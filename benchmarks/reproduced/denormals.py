@@ -57,18 +57,22 @@ def measure(setting: Setting) -> tuple[str, Part]:
     here = f"{plain.before_s * 1e3:.1f} → {denormal.before_s * 1e3:.1f} ms"
     claims = [
         Claim(
-            f"latency by denormal weights (here: {_CLAIMED:.0%} of them)", said, ratio, here, slower
+            f"latency by denormal weights (here: {_CLAIMED:.0%} of them)",
+            claimed,
+            ratio,
+            here,
+            slower,
         )
-        for said, ratio in _REPORTS
+        for claimed, ratio in _REPORTS
     ]
     rows = [
         [
             f"{share:.0%}",
-            f"{one.race.before_s * 1e3:.1f}",
-            f"{one.race.after_s * 1e3:.1f}",
-            f"{one.race.ratio.median:.2f} ({one.race.ratio.low:.2f}–{one.race.ratio.high:.2f})",
+            f"{each.race.before_s * 1e3:.1f}",
+            f"{each.race.after_s * 1e3:.1f}",
+            f"{each.race.ratio.median:.2f} ({each.race.ratio.low:.2f}–{each.race.ratio.high:.2f})",
         ]
-        for share, one in looks.items()
+        for share, each in looks.items()
     ]
     head = ["denormal", "option off, ms", "option on, ms", "on : off, with 95 % interval"]
     tables = [f"`{_OPTION}`, sessions in turn:", table(head, rows)]
@@ -110,7 +114,7 @@ def _feed(path: Path, values: NDArray[np.float32]) -> Feed:
 def _remarks(looks: dict[float, _Look], slower: float) -> list[str]:
     plain = looks[0.0]
     acts = plain.kept > 0 and plain.flushed == 0
-    said = [
+    sentences = [
         f"The option acts: of outputs computed from denormal inputs {plain.kept:,} are not 0 with"
         " it off, and none with it on."
         if acts
@@ -119,27 +123,29 @@ def _remarks(looks: dict[float, _Look], slower: float) -> list[str]:
     ]
     control = _control()
     if abs(slower - 1) <= _NOTHING:
-        said.append(
+        sentences.append(
             f"On this processor denormal weights cost nothing that can be measured ({slower:.2f}"
             " times the latency)."
         )
     else:
-        said.append(f"With denormal weights a run takes {slower:.2f} times as long here.")
-    said.append(
+        sentences.append(f"With denormal weights a run takes {slower:.2f} times as long here.")
+    sentences.append(
         f"Apart from onnxruntime: multiplying an array by denormal numbers takes {control:.2f}"
         f" times as long as by normal ones in numpy on this processor"
         + (": it does not mind them." if abs(control - 1) <= _NOTHING else ".")
     )
     differing = [
         f"{share:.0%}"
-        for share, one in looks.items()
-        if one.race.ratio.low > 1 + _WORTH_SAYING or one.race.ratio.high < 1 - _WORTH_SAYING
+        for share, each in looks.items()
+        if each.race.ratio.low > 1 + _WORTH_SAYING or each.race.ratio.high < 1 - _WORTH_SAYING
     ]
     if differing:
-        said.append(f"The option changes the latency beyond doubt with {', '.join(differing)}.")
+        sentences.append(
+            f"The option changes the latency beyond doubt with {', '.join(differing)}."
+        )
     else:
-        said.append("With no share does the option change the latency beyond doubt.")
-    return said
+        sentences.append("With no share does the option change the latency beyond doubt.")
+    return sentences
 
 
 def _control() -> float:

@@ -69,16 +69,18 @@ def measure(setting: Setting) -> tuple[str, Part]:
     return SOURCE.format(megabytes=MEGABYTES * setting.scale), part
 
 
-def _against(what: str, qdq: Runtimes, nbits: Runtimes, version: str, said: float) -> Claim:
+def _against(what: str, qdq: Runtimes, nbits: Runtimes, version: str, claimed: float) -> Claim:
     one, other = nbits.figure(version, peak), qdq.figure(version, peak)
     return Claim(
-        what, f"2.8 → {said} GB", said / 2.8, in_words(one, other, "MB"), quotient(other, one)
+        what, f"2.8 → {claimed} GB", claimed / 2.8, in_words(one, other, "MB"), quotient(other, one)
     )
 
 
-def _seconds(what: str, qdq: Runtimes, nbits: Runtimes, version: str, said: float) -> Claim:
+def _seconds(what: str, qdq: Runtimes, nbits: Runtimes, version: str, claimed: float) -> Claim:
     one, other = nbits.figure(version, load), qdq.figure(version, load)
-    return Claim(what, f"3 → {said:g} s", said / 3, in_words(one, other, "s"), quotient(other, one))
+    return Claim(
+        what, f"3 → {claimed:g} s", claimed / 3, in_words(one, other, "s"), quotient(other, one)
+    )
 
 
 def _ratios(qdq: Runtimes, nbits: Runtimes) -> str:
@@ -101,19 +103,19 @@ def _remarks(qdq: Runtimes, nbits: Runtimes, embedded: Runtimes) -> list[str]:
     }
     high = {version: ratio for version, ratio in ratios.items() if ratio > _REPACKED_TWICE}
     low = [ratio for version, ratio in ratios.items() if version not in high]
-    said = []
+    sentences = []
     if _OLDEST not in high and low:
-        said.append(
+        sentences.append(
             f"The state before the change is not to be seen in {_OLDEST}, the oldest version here:"
             f" peaks are {min(low):.2f} to {max(low):.2f} times those of MatMulNBits in"
             f" {'every version' if not high else f'all versions but {_listed(high)}'}."
         )
     if high:
-        said.append(
+        sentences.append(
             f"{_listed(high)} takes {max(high.values()):.2f} times as much as MatMulNBits, as the"
             f" code before the change did ({4.8 / 2.8:.2f})."
         )
-    return said + _live(qdq, nbits) + causes(embedded, ("steady",))
+    return sentences + _live(qdq, nbits) + causes(embedded, ("steady",))
 
 
 def _live(qdq: Runtimes, nbits: Runtimes) -> list[str]:

@@ -47,33 +47,33 @@ def measure(setting: Setting) -> tuple[str, Part]:
 
 
 def _remarks(found: Runtimes) -> list[str]:
-    said = []
+    sentences = []
     table = found.largest_bytes / MB
 
     def fold(version: str) -> float:
         return found.figure(version, peak_in("constant_fold"))
 
     if fold(_BEFORE) - fold(_AFTER) > table / 2:
-        said.append(
+        sentences.append(
             f"It came with 1.24: constant folding, which turns the tied embedding, peaks at"
             f" {fold(_BEFORE):.0f} MB in {_BEFORE} and at {fold(_AFTER):.0f} MB in {_AFTER}. The"
             f" difference is {(fold(_BEFORE) - fold(_AFTER)) / table:.1f} times the embedding;"
             " the pull request names constant folding as the place of the saving, too."
         )
     if abs(quotient(fold(_BEFORE), fold(_FIRST)) - 1) < 0.05:
-        said.append(
+        sentences.append(
             f"From {_FIRST} to {_BEFORE} folding takes the same here: what the series saved before"
             " its last pull request does not show in this model."
         )
     limit = _largest(found, _AFTER)
     if limit != "constant_fold":
-        said.append(
+        sentences.append(
             f"In {_AFTER} the peak of optimization is reached in `{limit}`"
             f" ({found.figure(_AFTER, peak_in(limit)):.0f} MB) and no longer in folding: there the"
             " int4 weights are repacked for MatMulNBits, as `qdq_matmul` shows below. That bounds"
             " what can be saved here, while a model that stores MatMulNBits has no such step."
         )
-    return said + causes(found, ("steady",))
+    return sentences + causes(found, ("steady",))
 
 
 def _largest(found: Runtimes, version: str) -> PhaseName:

@@ -164,25 +164,25 @@ def _size(column: ComparisonColumn | None, of: str) -> float:
 
 def _remarks(columns: Sequence[ComparisonColumn]) -> list[str]:
     original, *others = columns
-    said = []
+    sentences = []
     for one in others:
         fewer = _size(original, "parameters") - _size(one, "parameters")
         nodes = _size(one, "nodes") - _size(original, "nodes")
         if fewer or nodes:
-            said.append(f"{one.label}: {-fewer:+,.0f} parameters, {nodes:+,.0f} nodes.")
+            sentences.append(f"{one.label}: {-fewer:+,.0f} parameters, {nodes:+,.0f} nodes.")
     alike = [one.label for one in others if _same_nodes(columns, one)]
     if alike:
-        said.append(
+        sentences.append(
             f"{LEVELS[0]}, which the runtime does at every load, leaves as many nodes as"
             f" {', '.join(alike)}: what they change is done at load anyway."
         )
     scatter = next((_interval(one) for one in others if one.label == ITSELF), None) or (1.0, 1.0)
     doubtless = [one.label for one in others if one.label != ITSELF and _differs(one, scatter)]
-    said.append(
+    sentences.append(
         f"Raced against itself the original's ratio is {scatter[0]:.2f} to {scatter[1]:.2f}; beyond"
         f" that the latency differs with {', '.join(doubtless) or 'no optimizer'}."
     )
-    return said
+    return sentences
 
 
 def _same_nodes(columns: Sequence[ComparisonColumn], one: ComparisonColumn) -> bool:

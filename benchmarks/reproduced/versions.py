@@ -118,13 +118,13 @@ def steps(
     Ours are what `of` gives, in MB.
     """
     claims = []
-    for (one, said), (other, later) in pairwise(public.items()):
+    for (one, claimed), (other, later) in pairwise(public.items()):
         before, after = found.figure(one, of), found.figure(other, of)
         claims.append(
             Claim(
                 f"{what}, {one} → {other}",
-                f"{said:,} → {later:,} {unit}",
-                later / said,
+                f"{claimed:,} → {later:,} {unit}",
+                later / claimed,
                 in_words(before, after, "MB"),
                 quotient(after, before),
             )
@@ -157,15 +157,15 @@ def phases_table(found: Runtimes) -> str:
 
 def causes(found: Runtimes, metrics: Iterable[Metric]) -> list[str]:
     """Return what changed from each version to the next beyond doubt, and why, in sentences."""
-    said = []
+    sentences = []
     for change in found.comparison.changes:
         small = change.ratio is not None and abs(change.ratio - 1) < _WORTH_SAYING
         if change.metric in metrics and change.why and not small:
-            said.append(
+            sentences.append(
                 f"{change.from_} → {change.to}: {change.metric} {change.bytes / MB:+,.0f} MB"
                 f" ({change.why})."
             )
-    return said
+    return sentences
 
 
 def in_words(before: float, after: float, unit: str) -> str:

@@ -117,7 +117,7 @@ def check_budget(
         RecordError: the baseline file is not a baseline.
     """
     if processes < 1:
-        raise UsageError("--processes must be at least 1.")
+        raise UsageError("processes must be at least 1.")
     if update and baseline is not None:
         resolve_output(baseline)  # before anything is measured
         require_writable(baseline)

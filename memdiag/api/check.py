@@ -53,7 +53,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.min_bytes < 0:
-            raise UsageError("--min-bytes must be 0 or greater.")
+            raise UsageError("min_bytes must be 0 or greater.")
         wanted = (
             _rule_codes(self.select)
             if self.select

@@ -109,9 +109,9 @@ def compare(
     if growth_runs is not None:
         check_runs(growth_runs)
     elif runs is not None and runs < 1:
-        raise UsageError("--runs must be at least 1.")
+        raise UsageError("runs must be at least 1.")
     if processes < 1:
-        raise UsageError("--processes must be at least 1.")
+        raise UsageError("processes must be at least 1.")
     child_limits = limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes)
     config = input_config(
         dims=dims,

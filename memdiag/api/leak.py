@@ -230,14 +230,14 @@ def _check(config: LeakConfig, vary: Sequence[Varied]) -> None:
             f"unknown kind of variation {min(unknown)!r}. Choose from content, shape, none."
         )
     if "none" in vary and len(vary) > 1:
-        raise UsageError("--vary none cannot be combined with other kinds. Remove none.")
+        raise UsageError("none cannot be combined with other kinds of variation. Remove none.")
     if config.runs is not None:
         check_runs(config.runs)
     duration_s = config.duration_s
     if duration_s is not None and not 0 < duration_s < math.inf:
-        raise UsageError("--for must be greater than 0, and a number of seconds.")
+        raise UsageError("duration_s must be greater than 0, and finite.")
     if config.callers < 1:
-        raise UsageError("--callers must be at least 1.")
+        raise UsageError("callers must be at least 1.")
 
 
 def _record(

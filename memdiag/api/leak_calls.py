@@ -42,7 +42,7 @@ def leak_calls(function: Callable[[], object], *, runs: int, subject: str) -> Gr
     check_runs(runs)
     values = EarlierValues()
     function()
-    with _Reader(subject) as reader, _following_values(values):
+    with _ReaderProcess(subject) as reader, _following_values(values):
         reader.read(1, values)
         done = 1
         for until in moments_of_runs(runs):
@@ -61,7 +61,7 @@ def leak_calls(function: Callable[[], object], *, runs: int, subject: str) -> Gr
     return growth
 
 
-class _Reader:
+class _ReaderProcess:
     """The process that reads the memory of this one; a context manager that ends it."""
 
     def __init__(self, subject: str) -> None:

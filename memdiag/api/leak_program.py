@@ -27,8 +27,8 @@ from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.rules import NO_SEARCH_NOTE
 from memdiag.programs.run_pause import RunPause
+from memdiag.programs.unhooked_process import ONLY_NAMED
 from memdiag.programs.wait_notice import OnWait
-from memdiag.programs.without_hook import ONLY_NAMED
 from memdiag.records.growth import GrowingBlocks, GrowingOwner, Growth, Unit
 from memdiag.records.run import ProgramRun
 from memdiag.units import KIB, counted, format_duration, format_size

@@ -37,7 +37,7 @@ def lock_file() -> Path:
 
 @contextmanager
 def measurement_lock() -> Iterator[None]:
-    """Own the lock during the block, after waiting for it; it is released with the process.
+    """Acquire the lock for the block; waits until it is free. It is released with the process.
 
     Raises:
         MeasurementError: the lock file cannot be opened.

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -27,21 +28,22 @@ from memdiag.api.inputs import (
 )
 from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import assemble_profile
-from memdiag.api.release import ChildRelease, with_remedies
 from memdiag.api.run_peak import with_run_peak
+from memdiag.api.session_release import ChildRelease, measure_release_remedies
 from memdiag.api.xray import ChildXray
 from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError
 from memdiag.model.dimensions import axes_of
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import channel_block
 from memdiag.ort.runtime import Runtime
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import Input, Profile
 from memdiag.rules.match_measurement import match_profile
 from memdiag.runner.job import Job, XrayConfig
-from memdiag.runner.run import MeasuredRun, Measurement, Progress, XrayMoment
+from memdiag.runner.run import MeasuredRun, Measurement, Progress, ReadMoment
 from memdiag.runner.temporary import temporary_folder
 
 MAX_REASON = 300
@@ -189,9 +191,16 @@ def profile_model(
         if run.measurement.interrupted:
             raise Interrupted(result)
         try:
-            result = with_remedies(result, job, on_progress)
-            run_peak = (job, scratch) if config.run_peak else None
-            with_findings = _with_findings(result, file, config.rules, config.inputs.dims, run_peak)
+            result = measure_release_remedies(result, job, on_progress)
+            analyzed = _with_analysis(
+                result,
+                file,
+                config.rules,
+                config.inputs.dims,
+                add_run_peak=partial(with_run_peak, job=job, scratch=scratch)
+                if config.run_peak
+                else None,
+            )
         except KeyboardInterrupt as interrupt:
             raise Interrupted(result) from interrupt
         except ModelError:
@@ -199,7 +208,7 @@ def profile_model(
                 raise
         if original.changed:
             return msgspec.structs.replace(result, notes=(*result.notes, original.sentence))
-        return with_findings
+        return analyzed
 
 
 def profile_job(
@@ -232,7 +241,7 @@ def profile_job(
     result = assemble_profile(
         file, job, run.measurement, run.xray, None, inputs=inputs, dimensions=dimensions
     )
-    return _with_findings(result, file, Selection(), {}) if xray else result
+    return _with_analysis(result, file, Selection(), {}) if xray else result
 
 
 class _ChildRun(NamedTuple):
@@ -317,7 +326,7 @@ def _run_child(
     release = ChildRelease() if job.release else None
     readers = [reader for reader in (xray, release) if reader is not None]
 
-    def read_memory(moment: XrayMoment) -> None:
+    def read_memory(moment: ReadMoment) -> None:
         for reader in readers:
             reader.read_memory(moment)
 
@@ -344,16 +353,17 @@ def _with_reason(found: ChosenInputs, usual: ChosenInputs, message: str) -> Chos
     return found._replace(notes=(*found.notes, note))
 
 
-def _with_findings(
+def _with_analysis(
     profile: Profile,
     file: ModelFile,
     selection: Selection,
     dims: Mapping[str, int],
-    run_peak: tuple[Job, Path] | None = None,
+    *,
+    add_run_peak: Callable[[Profile, AnalysisContext], Profile] | None = None,
 ) -> Profile:
     """Return `profile` with its estimate and the findings of the rules, matched with it.
 
-    With a job and a temporary folder in `run_peak` the peak of a run is measured as well.
+    `add_run_peak` measures the peak of a run, in another child; None to leave it out.
     """
     version = profile.environment.onnxruntime
     if version is None:
@@ -371,8 +381,8 @@ def _with_findings(
     )
     found, notes = find_waste(ctx, selection)
     profile = with_estimate(profile, ctx)
-    if run_peak is not None:
-        profile = with_run_peak(profile, ctx, *run_peak)
+    if add_run_peak is not None:
+        profile = add_run_peak(profile, ctx)
     found = tuple(match_profile(finding, profile) for finding in found)
     estimate = profile.estimate
     found = with_peak_shares(found, None if estimate is None else estimate.peak_bytes)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import memdiag
-from memdiag.api.release import ChildRelease
+from memdiag.api.session_release import ChildRelease
 from memdiag.api.xray import ChildXray
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.releases import TELEMETRY_SINCE
@@ -73,7 +73,9 @@ def assemble_profile(
     if xray is not None and xray.failure:
         all_notes.append(f"no X-ray: {xray.failure}")
     if release is not None and release.failure:
-        all_notes.append(f"what stays after the release is not divided: {release.failure}")
+        all_notes.append(
+            f"what stays after the release could not be attributed to owners: {release.failure}"
+        )
     session = job.session
     profile = Profile(
         schema=PROFILE_SCHEMA,
@@ -195,7 +197,7 @@ def _about_peaks(measured: Measurement) -> Iterator[str]:
     has_begun = measured.baseline is not None  # else the child ended before its first mark
     if has_begun and all(phase.peak_kind == "sampled" for phase in measured.phases):
         yield (
-            "this system keeps no high-water mark that can be reset (or does not let us): every"
+            "this system keeps no high-water mark that can be reset or denies access to it: every"
             " peak is the largest sample, and a shorter one may have been missed"
         )
     lag_s = measured.sampling.boundary_lag_s

@@ -24,7 +24,7 @@ from memdiag.programs.end_requests import END, END_WITH_REPORTS
 from memdiag.programs.hook import sitecustomize
 
 if TYPE_CHECKING:
-    from memdiag.programs.part import RecordingPart
+    from memdiag.programs.recording_part import RecordingPart
     from memdiag.records.run import ProgramRun
 
 _PR_SET_PTRACER = 0x59616D61
@@ -191,7 +191,7 @@ class Recording:
             raise MeasurementError("the recording has failed: its process has ended.")
         import msgspec
 
-        from memdiag.programs.part import RecordingPart
+        from memdiag.programs.recording_part import RecordingPart
 
         return msgspec.json.decode(answer, type=RecordingPart)
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import memdiag
-import memdiag.programs.xray  # now: a process waits at its end for the first X-ray
+import memdiag.programs.xrays.xray_task  # now: a process waits at its end for the first X-ray
 from memdiag.errors import UsageError
 from memdiag.programs.assemble import assemble_run
-from memdiag.programs.control import control_file
 from memdiag.programs.interrupt import Interrupt
-from memdiag.programs.open_files import max_open_files
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.run_pause import RunPause
+from memdiag.programs.system.open_files import max_open_files
 from memdiag.programs.wait_notice import OnWait, WaitNotice
+from memdiag.programs.xrays.xray_requests import control_file
 from memdiag.records.run import ProgramRun
 
 STDOUT_FILE: Final = "stdout.txt"

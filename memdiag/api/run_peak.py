@@ -12,7 +12,7 @@ from memdiag.model.model_file import ModelFile
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import NODE_MEMORY_SINCE
 from memdiag.records.codec import escaped
-from memdiag.records.profile import Profile, RunPeak
+from memdiag.records.profile import PeakNode, Profile
 from memdiag.runner.job import Job
 from memdiag.runner.node_memory import NoNodeMemory, arena_peak
 
@@ -48,7 +48,7 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
     node = ""
     if estimated is not None and estimated.scope is not None and estimated.node is not None:
         node = ctx.graphs.qualified(estimated.scope, estimated.node)
-    peak = RunPeak(
+    peak = PeakNode(
         node=measured.node,
         op_type=measured.op_type,
         peak_bytes=measured.peak_bytes,

@@ -206,7 +206,7 @@ def _check(
     if unknown := sorted({*only} - {*names}):
         raise UsageError(f"unknown option {unknown[0]!r}. Use one of {', '.join(names)}.")
     if sessions < 1:
-        raise UsageError("--sessions must be at least 1.")
+        raise UsageError("sessions must be at least 1.")
     if unused_output is not None:
         raise UsageError(
             f"{unused_output}: --output has no effect without --rewrite. Add --rewrite."

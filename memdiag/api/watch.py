@@ -11,14 +11,14 @@ from types import FrameType
 from typing import Any, Final
 
 import memdiag
-import memdiag.programs.xray  # now: the first X-ray is not to wait for it
+import memdiag.programs.xrays.xray_task  # now: the first X-ray is not to wait for it
 from memdiag.attribution.address_space import access_denied, no_such_process
 from memdiag.errors import UsageError, XrayError
 from memdiag.model.model_file import open_model
 from memdiag.programs.assemble import assemble_run
-from memdiag.programs.control import control_file
-from memdiag.programs.open_files import max_open_files
 from memdiag.programs.recorder import Recorder
+from memdiag.programs.system.open_files import max_open_files
+from memdiag.programs.xrays.xray_requests import control_file
 from memdiag.records.run import ProgramRun
 
 PERIOD_S: Final = 0.1
@@ -77,7 +77,7 @@ def watch(
 
         recorder.watch(pid, has_ended, on_progress)
         if xray:
-            recorder.examine("end")
+            recorder.start_xrays("end")
         count = signals.count
         recorder.wait_for_xrays(lambda: signals.count > count, on_progress)
         if not recorder.peak_rss_bytes:

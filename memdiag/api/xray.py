@@ -17,12 +17,12 @@ from memdiag.attribution.search_target import SearchTarget, search_target
 from memdiag.attribution.stopped_process import stopped
 from memdiag.errors import MemdiagError, ModelError, UsageError
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.programs.process_files import guess_models, with_guess_note
+from memdiag.programs.system.process_files import guess_models, with_guess_note
 from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges, LogEvidence
-from memdiag.runner.run import AtBaseline, AtPhaseEnd, AtSteady, XrayMoment
+from memdiag.runner.run import AtBaseline, AtPhaseEnd, AtSteady, ReadMoment
 
 
 def xray(
@@ -100,7 +100,7 @@ class ChildXray:
         self._sampled = sampled
         self._baseline: BaselinePages | None = None
 
-    def read_memory(self, moment: XrayMoment) -> None:
+    def read_memory(self, moment: ReadMoment) -> None:
         """Read the memory of the child at `moment`, and store the error if that fails."""
         try:
             match moment:

@@ -122,7 +122,7 @@ def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Arena
     blocks in use that have the size of an arena's object.
     """
     found = []
-    objects: dict[_Arena, int] = {}
+    objects: dict[_ArenaContent, int] = {}
     for address in _possible_arenas(space, memory, heap):
         arena = _read_arena(address, memory, heap)
         if arena is not None:
@@ -136,14 +136,14 @@ def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Arena
     )
 
 
-def _object(address: int, chunks: Sequence["_Chunk"]) -> ArenaObject:
+def _object(address: int, chunks: Sequence["_ArenaChunk"]) -> ArenaObject:
     used = sum(chunk.end - chunk.start for chunk in chunks if chunk.used)
     free = [(chunk.start, chunk.end) for chunk in chunks if not chunk.used]
     slack = intervals.normal(np.array(free, np.int64).reshape(-1, 2))
     return ArenaObject(address, used, intervals.total(slack), slack)
 
 
-class _Chunk(NamedTuple):
+class _ArenaChunk(NamedTuple):
     """A chunk of an arena.
 
     Attributes:
@@ -156,7 +156,7 @@ class _Chunk(NamedTuple):
     used: bool
 
 
-class _Region(NamedTuple):
+class _ArenaRegion(NamedTuple):
     """A region as listed by the arena.
 
     Attributes:
@@ -169,8 +169,8 @@ class _Region(NamedTuple):
     handles: int
 
 
-class _Arena(NamedTuple):
-    """One arena.
+class _ArenaContent(NamedTuple):
+    """Regions and chunks of an arena.
 
     Attributes:
         regions: the addresses of its regions.
@@ -178,7 +178,7 @@ class _Arena(NamedTuple):
     """
 
     regions: tuple[tuple[int, int], ...]
-    chunks: tuple[_Chunk, ...] | None
+    chunks: tuple[_ArenaChunk, ...] | None
 
 
 def _possible_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Iterator[int]:
@@ -220,7 +220,7 @@ def _heads(words: Words) -> NDArray[np.int64]:
     return heads
 
 
-def _read_arena(address: int, memory: ProcessMemory, heap: Heap) -> _Arena | None:
+def _read_arena(address: int, memory: ProcessMemory, heap: Heap) -> _ArenaContent | None:
     """Return the arena whose vectors start at `address`; None if it is not an arena."""
     found = None
     for _ in range(_MAX_ATTEMPTS):
@@ -230,14 +230,14 @@ def _read_arena(address: int, memory: ProcessMemory, heap: Heap) -> _Arena | Non
         regions = _read_regions(head, memory, heap)
         if regions is None:
             continue
-        found = _Arena(tuple(region[:2] for region in regions), None)
+        found = _ArenaContent(tuple(region[:2] for region in regions), None)
         chunks = _read_chunks(head, regions, memory, heap)
         if chunks is not None:
             return found._replace(chunks=chunks)
     return found
 
 
-def _read_regions(head: Words, memory: ProcessMemory, heap: Heap) -> list[_Region] | None:
+def _read_regions(head: Words, memory: ProcessMemory, heap: Heap) -> list[_ArenaRegion] | None:
     """Return the regions of the arena with `head`; None if one of them is invalid."""
     first, last = head[:2].tolist()
     words = _read_block(memory, heap, first, last - first)
@@ -252,7 +252,7 @@ def _read_regions(head: Words, memory: ProcessMemory, heap: Heap) -> list[_Regio
             return None
         if not _is_in_use(memory, heap, handles, size // _UNIT * _WORD):
             return None
-        regions.append(_Region(start, end, handles))
+        regions.append(_ArenaRegion(start, end, handles))
         previous_end = end
     return regions
 
@@ -278,8 +278,8 @@ def _is_mapped_alone(memory: ProcessMemory, start: int, size: int) -> bool:
 
 
 def _read_chunks(
-    head: Words, regions: list[_Region], memory: ProcessMemory, heap: Heap
-) -> tuple[_Chunk, ...] | None:
+    head: Words, regions: list[_ArenaRegion], memory: ProcessMemory, heap: Heap
+) -> tuple[_ArenaChunk, ...] | None:
     """Return the chunks of all `regions`; None if they do not fill the regions without gaps."""
     first, last, capacity, _, following = head[3:].tolist()
     if not _is_in_use(memory, heap, first, last - first, capacity - first):
@@ -293,7 +293,7 @@ def _read_chunks(
         if words.nbytes % nbytes:
             continue
         records = words.reshape(-1, nbytes // _WORD)[:, :_CHUNK_WORDS].tolist()
-        chunks: list[_Chunk] = []
+        chunks: list[_ArenaChunk] = []
         for region, start in zip(regions, starts, strict=True):
             chain = _chain(records, start, region, following)
             if chain is None:
@@ -305,13 +305,13 @@ def _read_chunks(
 
 
 def _chain(
-    records: list[list[int]], index: int, region: _Region, following: int
-) -> list[_Chunk] | None:
+    records: list[list[int]], index: int, region: _ArenaRegion, following: int
+) -> list[_ArenaChunk] | None:
     """Return the chunks of `region`, the first at `index`; None if they are inconsistent.
 
     Allocation ids are below `following`.
     """
-    chain: list[_Chunk] = []
+    chain: list[_ArenaChunk] = []
     address, before = region.start, _NONE
     while index < len(records):
         size, requested, allocation, start, previous, after = records[index]
@@ -320,18 +320,18 @@ def _chain(
             return None
         if used and (requested > size or not 0 < allocation < following):
             return None
-        chain.append(_Chunk(address, address + size, used))
+        chain.append(_ArenaChunk(address, address + size, used))
         address, before, index = address + size, index, after
     return chain if address == region.end and index == _NONE else None
 
 
-def _merged(arenas: Sequence[_Arena]) -> Arenas:
+def _merged(arenas: Sequence[_ArenaContent]) -> Arenas:
     """Return all arenas as one; regions of two arenas with different chunks are inconsistent."""
     unique = list(dict.fromkeys(arenas))
     all_regions: Ranges = np.array(
         [region for arena in unique for region in arena.regions], np.int64
     ).reshape(-1, 2)
-    chunks: list[_Chunk] = []
+    chunks: list[_ArenaChunk] = []
     inconsistent: list[tuple[int, int]] = []
     for arena in unique:
         separate = all(

@@ -59,7 +59,7 @@ _OTHER_ALLOCATORS = {
 }
 
 
-class Chunk(NamedTuple):
+class MallocChunk(NamedTuple):
     """One chunk: all bytes that malloc uses or returned for it. Chunks never overlap.
 
     Attributes:
@@ -106,17 +106,17 @@ class Heap:
     states: "array[int]" = field(default_factory=lambda: array("b"))
     unknown: tuple[UnknownArea, ...] = ()
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[MallocChunk]:
         """Yield every known chunk, in the order of addresses."""
         for start, end, state in zip(self.starts, self.ends, self.states, strict=True):
-            yield Chunk(start, end, _STATES[state])
+            yield MallocChunk(start, end, _STATES[state])
 
-    def chunk_at(self, address: int) -> Chunk | None:
+    def chunk_at(self, address: int) -> MallocChunk | None:
         """Return the known chunk that contains `address`; None if there is none."""
         at = bisect.bisect_right(self.starts, address) - 1
         if at < 0 or address >= self.ends[at]:
             return None
-        return Chunk(self.starts[at], self.ends[at], _STATES[self.states[at]])
+        return MallocChunk(self.starts[at], self.ends[at], _STATES[self.states[at]])
 
     def is_in_use(self, address: int, nbytes: int) -> bool | None:
         """Return whether `nbytes` bytes at `address` are in one chunk in use.

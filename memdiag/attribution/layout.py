@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from memdiag.attribution.virtual_copy import VirtualCopy
+from memdiag.attribution.weight_operators import InputIndices
 from memdiag.model.tensor_types import Array
 
 
@@ -83,7 +84,17 @@ class LayoutHints:
 
 
 class Layout(Protocol):
-    """One way in which onnxruntime stores a weight in memory."""
+    """One way in which onnxruntime stores a weight in memory.
+
+    Attributes:
+        packed_inputs: the inputs for which kernels make the layout before the first run; empty if
+            kernels do not make it.
+        reserves_buffer: whether every kernel that makes the layout reserves a buffer of the copy's
+            size, which is logged.
+    """
+
+    packed_inputs: ClassVar[InputIndices] = {}
+    reserves_buffer: ClassVar[bool] = False
 
     @property
     def name(self) -> str:

@@ -7,17 +7,17 @@ kernel before the first run, ``kernel`` a kernel that ran, in a run or because i
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 
 import msgspec
 
+from memdiag.attribution.layout import Layout
+from memdiag.attribution.layouts import layouts
 from memdiag.attribution.search_target import SearchTarget, WeightContent
 from memdiag.attribution.weight_operators import (
     FILTERS,
     MATRIX_PRODUCTS,
-    PACKED_INPUTS,
-    QUANTIZED_FILTERS,
     SAME_AXES,
-    TRANSPOSED_FILTERS,
     WEIGHT_FORMS,
     InputIndices,
 )
@@ -34,18 +34,6 @@ _TRANSPOSE_OPTIMIZER = "TransposeOptimizer"
 """Changes initializers in place, so that they keep their names."""
 
 _NCHWC = "com.microsoft.nchwc"
-
-# Layouts that kernels make before the first run, with the inputs they make them for.
-_PREPACKED: Mapping[str, InputIndices] = {
-    "packed_fp32": PACKED_INPUTS,
-    "packed_int8": PACKED_INPUTS,
-    "packed_nbits": PACKED_INPUTS,
-    "reordered_qconv": QUANTIZED_FILTERS,
-    "transposed_filter": TRANSPOSED_FILTERS,
-}
-
-# Prepacked layouts for which every kernel reserves a buffer of the copy's size, which is logged.
-_RESERVED = ("packed_fp32",)
 
 _FOLDED = {
     "transposed": ("Transpose",),
@@ -109,8 +97,9 @@ class _Provenance:
         content = self._contents.get((copy.weights, fused))
         if content is None or copy.backing.kind == "file":
             return None
-        if copy.layout in _PREPACKED:
-            return self._prepack_maker(copy, content)
+        layout = _layouts_by_name().get(copy.layout)
+        if layout is not None and layout.packed_inputs:
+            return self._prepack_maker(copy, content, layout)
         if copy.layout == "reordered_nchwc":
             return (
                 _label(_NCHWC_TRANSFORMER, _readers_of(content, FILTERS))
@@ -123,8 +112,8 @@ class _Provenance:
             return self._folding_maker(content, _FOLDED[copy.layout])
         return "loading from bytes" if MODEL_FILE in content.names else "parse"
 
-    def _prepack_maker(self, copy: Copy, content: WeightContent) -> str | None:
-        readers = _readers_of(content, _PREPACKED[copy.layout])
+    def _prepack_maker(self, copy: Copy, content: WeightContent, layout: Layout) -> str | None:
+        readers = _readers_of(content, layout.packed_inputs)
         if "transB" in copy.parameters:
             transposed = copy.parameters["transB"] == "1"
             readers = [
@@ -133,7 +122,7 @@ class _Provenance:
         nodes = len({reader.node.label for reader in readers})
         # Each node that packs reserves a buffer, also if it then shares the buffer of another node.
         reserved = nodes if self._reserved is None else self._reserved.get(copy.bytes, 0)
-        if copy.layout in _RESERVED and not reserved:
+        if layout.reserves_buffer and not reserved:
             # Not prepacked: a product packs its operand when it runs, also when it is folded.
             return _label("kernel", readers, one_of=True)
         return _label("prepack", readers, one_of=0 < reserved < nodes)
@@ -194,6 +183,11 @@ class _Provenance:
                 return _label(fusion[0], content.readers)
         only = [*self._changed] if len(self._changed) == 1 else ["optimize"]
         return _label(only[0], content.readers)
+
+
+@cache
+def _layouts_by_name() -> Mapping[str, Layout]:
+    return {layout.name: layout for layout in layouts()}
 
 
 def _removed_by(

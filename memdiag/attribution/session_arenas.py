@@ -1,4 +1,4 @@
-"""Which arena belongs to which session, by the pointers that lead from the session to the arena.
+"""Assignment of arenas to sessions, by the pointers that lead from the session to the arena.
 
 The session object of Python refers to onnxruntime's InferenceSession, and several steps further to
 the arena: SessionState, its map of allocators, the allocator. The number of steps and the offset of

@@ -47,8 +47,8 @@ def judge_estimate(estimate: Estimate, budget: Budget) -> Judgement:
         return next((phase for phase in BUDGET_PHASES if phase == name), "steady")
 
     check_known(budget, figures, model=estimate.model, why=why)
-    what = "an upper bound" if estimate.is_upper else "an estimate"
-    note = f"{what} for onnxruntime {estimate.onnxruntime}, not measured"
+    kind = "an upper bound" if estimate.is_upper else "an estimate"
+    note = f"{kind} for onnxruntime {estimate.onnxruntime}, not measured"
     if not estimate.is_upper:
         low, high = format_size(point.low_bytes), format_size(point.high_bytes)
         note += f"; the peak is expected between {low} and {high}"

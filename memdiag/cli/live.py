@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-    from memdiag.programs.recorded import RecordedProcess, RecordedSession
+    from memdiag.programs.recorded import RecordedProcess
+    from memdiag.programs.recorded_session import RecordedSession
     from memdiag.programs.recorder import Recorder
     from memdiag.records.run import ProcessXray
 
@@ -166,10 +167,10 @@ class LiveView(AbstractContextManager["LiveView"]):
             self.close()
 
     def _update(self, recorder: Recorder) -> None:
-        if recorder.tree.last is None:
+        if recorder.total_rss.last is None:
             return
         now_s = recorder.now_s()
-        self._history.add(now_s, recorder.tree.last.rss_bytes)
+        self._history.add(now_s, recorder.total_rss.last.rss_bytes)
         if now_s < self._look_s:
             return
         self._look_s = now_s + KEYS_S
@@ -192,7 +193,7 @@ class LiveView(AbstractContextManager["LiveView"]):
         for key in self._keys.read():
             match key:
                 case "x" if not recorder.pending_xrays:
-                    recorder.examine("request", self._report_xrays)
+                    recorder.start_xrays("request", self._report_xrays)
                 case "p":
                     self._is_display_paused = not self._is_display_paused
                 case "s":
@@ -227,7 +228,7 @@ class LiveView(AbstractContextManager["LiveView"]):
         return Group(*head, *body, self._foot(recorder))
 
     def _head(self, recorder: Recorder, width: int, rows: int) -> Iterator[Text]:
-        rss = recorder.tree.last.rss_bytes if recorder.tree.last else 0
+        rss = recorder.total_rss.last.rss_bytes if recorder.total_rss.last else 0
         running = [process for process in recorder.processes if process.ended_s is None]
         state = " · display paused" if self._is_display_paused else ""
         yield _line(f"{self._title} · {format_duration(recorder.now_s())}{state}", "bold")
@@ -243,12 +244,12 @@ class LiveView(AbstractContextManager["LiveView"]):
         ]
         if recorder.current_pss_bytes is not None:
             parts.insert(1, f"{format_size(recorder.current_pss_bytes)} PSS")
-        if not recorder.watches:
+        if not recorder.is_watched_only:
             sessions = sum(len(process.live_sessions) for process in running)
             parts.append(counted(sessions, "session"))
         yield _line(" · ".join(parts), "bold")
         yield _line("")
-        columns = "process" if recorder.watches else "process, sessions"
+        columns = "process" if recorder.is_watched_only else "process, sessions"
         yield _line(f"{'pid':>8} {'RSS':>10} {'growth':>10}  {columns}", "dim")
 
     def _body(self, recorder: Recorder) -> Iterator[Text]:

@@ -405,7 +405,7 @@ def read_dim_sizes(values: Sequence[str]) -> dict[str, int | tuple[int, int] | l
 
 
 def _joined_lists(texts: Sequence[str]) -> list[str]:
-    """Return `texts` with each number that has no name of its own in the text before it."""
+    """Join a bare number to the text before it: ``["n=1", "2"]`` becomes ``["n=1,2"]``."""
     joined: list[str] = []
     for text in texts:
         if joined and _WHOLE_NUMBER.fullmatch(text):

@@ -1,4 +1,4 @@
-"""Which figures of two columns can be compared."""
+"""Figures of two columns that can be compared."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from memdiag.records.profile import Profile
 
 @dataclass(frozen=True, kw_only=True)
 class Comparable:
-    """Which figures of two columns can be compared.
+    """The figures of two columns that can be compared.
 
     Attributes:
         excluded: the metrics that cannot be compared, each with the reason.

@@ -18,7 +18,7 @@ from memdiag.errors import UsageError
 from memdiag.records.comparison import ColumnStatus, OptimizerRun
 from memdiag.runner.child import Child
 from memdiag.runner.job import Job, SessionConfig
-from memdiag.runner.log import Event
+from memdiag.runner.log import ScriptEvent
 from memdiag.units import format_duration, format_size
 
 _FOLDER = "tools"
@@ -120,7 +120,7 @@ def run_optimizer(
     }
     largest = 0
     stopped: tuple[ColumnStatus, str] | None = None
-    answer: Event | None = None
+    answer: ScriptEvent | None = None
     deadline = time.monotonic() + timeout_s
     with Child(job, message, "optimize.py") as child:
         for event in child.events(_POLL_S):

@@ -138,8 +138,8 @@ class ModelWriter:
         """
         storage = self._storage(editor)
         hidden = self._folder / f".{own_prefix()}{secrets.token_hex(8)}"
-        alone = hidden / self._target.name
-        path = hidden.with_name(f"{hidden.name}.onnx") if storage == "in_place" else alone
+        own_file = hidden / self._target.name
+        path = hidden.with_name(f"{hidden.name}.onnx") if storage == "in_place" else own_file
         try:
             yield self._described(path, self._save(editor, path, storage))
         finally:

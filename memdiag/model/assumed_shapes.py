@@ -10,7 +10,7 @@ from memdiag.model.tensor_types import TensorType
 
 
 class Assumptions(NamedTuple):
-    """What is assumed of the data; None where nothing is.
+    """Assumptions about the data; None where nothing is assumed.
 
     Attributes:
         nonzero: the share of the elements of each NonZero that are not 0.
@@ -106,8 +106,8 @@ def read_assumptions(given: Mapping[str, float]) -> Assumptions:
             names = ", ".join(Assumptions._fields)
             raise ValueError(f"there is no assumption {name!r}. Choose from {names}.")
         if name == "nonzero" and not 0 <= value <= 1:
-            raise ValueError(f"nonzero is a share from 0 to 1, not {value:g}.")
+            raise ValueError(f"nonzero must be a share from 0 to 1, not {value:g}.")
         if name != "nonzero" and (value < 0 or value != int(value)):
-            raise ValueError(f"{name} is a whole number of 0 or greater, not {value:g}.")
+            raise ValueError(f"{name} must be a whole number of 0 or greater, not {value:g}.")
     counts = {name: int(value) for name, value in given.items() if name != "nonzero"}
     return Assumptions(nonzero=given.get("nonzero"), **counts)

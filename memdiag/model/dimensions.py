@@ -166,9 +166,9 @@ def batch_keys(inputs: Mapping[str, tuple[Axis, ...] | None]) -> set[str]:
     known = [axes for axes in inputs.values() if axes]
     free = [axis for axes in known for axis in axes if axis.size is None]
     first = [axis for axis in free if axis.position == 0]
-    alone = all(axis.rank == 1 for axis in first)
+    have_one_axis = all(axis.rank == 1 for axis in first)
     found = {axis.key for axis in free if "batch" in axis.symbol.lower()}
-    found |= {axis.key for axis in first if axis.rank > 1 or not alone}
+    found |= {axis.key for axis in first if axis.rank > 1 or not have_one_axis}
     if first:
         found |= {
             axes[1].key

@@ -46,7 +46,7 @@ def identical_weights(model: ModelFile, *, min_bytes: int = 1) -> list[list[Weig
     for index, weight in enumerate(model.weights):
         if weight.nbytes >= max(min_bytes, 1) and weight.dtype != "string":
             by_size[weight.nbytes].append(index)
-    compare = _Comparison(model)
+    compare = _ContentComparison(model)
     groups = [
         group
         for indices in by_size.values()
@@ -57,7 +57,7 @@ def identical_weights(model: ModelFile, *, min_bytes: int = 1) -> list[list[Weig
     return [[model.weights[index] for index in group] for group in sorted(groups)]
 
 
-class _Comparison:
+class _ContentComparison:
     """Comparison of the contents of a model's weights, which are identified by their indices."""
 
     def __init__(self, model: ModelFile) -> None:

@@ -13,7 +13,8 @@ import msgspec
 
 from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
-from memdiag.programs.recorded import RecordedProcess, RecordedSession
+from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_session import RecordedSession
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.rules import program_findings
 from memdiag.programs.same_models import files_of_bytes
@@ -63,7 +64,7 @@ def assemble_run(
         is_watched: whether the program was started without memdiag, so that it has no hook.
         earlier_sessions: the number of sessions that the first process had at the start.
     """
-    samples = recorder.tree.samples()
+    samples = recorder.total_rss.samples()
     times, pss, swap = (
         zip(*recorder.proportional, strict=True) if recorder.proportional else ((),) * 3
     )
@@ -240,7 +241,7 @@ def created_at(session: RecordedSession) -> str:
     if not session.description.callers:
         return "?"
     file, line, _ = session.description.callers[0]
-    return _place(file, line)
+    return _source_location(file, line)
 
 
 def _called_from(callers: Sequence[Caller]) -> str | None:
@@ -249,7 +250,7 @@ def _called_from(callers: Sequence[Caller]) -> str | None:
     None if the session was created there, or if all callers are in libraries.
     """
     own = next((each for each in callers if _is_own(each.file)), None)
-    return None if own is None or own is callers[0] else _place(own.file, own.line)
+    return None if own is None or own is callers[0] else _source_location(own.file, own.line)
 
 
 def _is_own(file: str) -> bool:
@@ -257,7 +258,7 @@ def _is_own(file: str) -> bool:
     return not file.startswith("<") and _library(file) is None
 
 
-def _place(file: str, line: int) -> str:
+def _source_location(file: str, line: int) -> str:
     if _CELL.match(file):
         return f"{file}, line {line}"
     if _CELL_FILE.search(file):

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 
 from memdiag.programs.recorded_program import RecordedProgram
-from memdiag.programs.without_hook import runtime_note
+from memdiag.programs.unhooked_process import runtime_note
 from memdiag.runner.child import is_measurement
 from memdiag.units import counted, format_size, some_of
 

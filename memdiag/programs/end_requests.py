@@ -1,4 +1,4 @@
-"""What a recorded process sends to end its recording: see `memdiag.programs.recording_process`.
+"""Requests of a recorded process to end its recording: see `memdiag.programs.recording_process`.
 
 A module of its own, because the recorded process imports it and must stay small.
 """

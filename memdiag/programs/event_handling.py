@@ -1,4 +1,4 @@
-"""What a recording does at each event of the hook (`events` lists them)."""
+"""Handling of each event of the hook by a recording (`events` lists them)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 import msgspec
 
 from memdiag.programs import events
-from memdiag.programs.end_xrays import EndXrays
 from memdiag.programs.event_socket import Connection, peer
 from memdiag.programs.process_sampling import ProcessSampling
-from memdiag.programs.process_xrays import ProcessXrays
-from memdiag.programs.recorded import RecordedProcess, RecordedSession
+from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
-from memdiag.programs.requested_xrays import answer_request
+from memdiag.programs.recorded_session import RecordedSession
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.stderr_pipes import StderrPipes
-from memdiag.records.run import RunPeak
+from memdiag.programs.xrays.end_xrays import EndXrays
+from memdiag.programs.xrays.process_xrays import ProcessXrays
+from memdiag.programs.xrays.xray_answers import answer_request
+from memdiag.records.run import HighWaterRun
 from memdiag.runner.observer import ProcessGone
 
 MAX_REASON = 200
@@ -162,7 +163,7 @@ class EventHandling:
 
     def _add_peak(self, process: RecordedProcess, event: events.Peak, now_s: float) -> None:
         self._program.peaks.append(
-            RunPeak(
+            HighWaterRun(
                 session=process.session(event).number,
                 t_s=round(now_s, 6),
                 peak_rss_bytes=event.peak_rss_bytes,

@@ -157,7 +157,7 @@ class EventSocket:
 
 
 def peer(connection: Connection) -> int | None:
-    """Return the id of the process that has connected; None where the system does not tell it.
+    """Return the id of the process that has connected; None if the system does not report it.
 
     In a namespace of its own, as in a sandbox, the process has another id for itself.
     """

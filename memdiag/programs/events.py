@@ -94,7 +94,7 @@ class SessionEvent(Event, frozen=True, kw_only=True):
 
 
 class ModelSource(Struct, frozen=True, kw_only=True):
-    """What a session is created from.
+    """Source of a session's model: a path or bytes.
 
     Attributes:
         path: the path of the model; None if it is created from bytes.

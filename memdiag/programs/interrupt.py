@@ -5,7 +5,7 @@ import signal
 from contextlib import suppress
 from typing import Final
 
-from memdiag.programs.process_tree import descendants
+from memdiag.programs.system.process_tree import descendants
 from memdiag.programs.wait_notice import NOTICE_S, OnWait
 
 GRACE_S: Final = 5.0

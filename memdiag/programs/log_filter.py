@@ -17,7 +17,7 @@ _MAX_PENDING_BYTES = 64 << 10
 
 
 class SessionLog(NamedTuple):
-    """How the log of a session is passed on.
+    """Severity and logid by which the log of a session is filtered.
 
     Attributes:
         severity: lines below it were not logged without memdiag (0 verbose to 4 fatal).

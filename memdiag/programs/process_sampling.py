@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Collection
 
-from memdiag.programs.process_tree import descendants, process_info
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
+from memdiag.programs.system.process_tree import descendants, process_info
 from memdiag.runner.observer import ProcessGone, Reading
 
 SAMPLE_S = 0.010
@@ -54,7 +54,10 @@ class ProcessSampling:
             if info is None:
                 return None
             process = RecordedProcess(
-                info, program.now_s(), program.origin_epoch_s, resets_peak=not program.watches
+                info,
+                program.now_s(),
+                program.origin_epoch_s,
+                resets_peak=not program.is_watched_only,
             )
         except ProcessGone:
             return None
@@ -97,5 +100,5 @@ class ProcessSampling:
                 program.unread[process.pid] = error.strerror or str(error)
         if not program.live:
             return
-        program.tree.add(now_s, Reading(total, None, None))
+        program.total_rss.add(now_s, Reading(total, None, None))
         program.peak_rss_bytes = max(program.peak_rss_bytes, total)

@@ -7,9 +7,9 @@ import time
 from contextlib import suppress
 
 from memdiag.programs.process_sampling import ProcessSampling
-from memdiag.programs.process_tree import proportional_memory
 from memdiag.programs.recorded_program import RecordedProgram
-from memdiag.programs.without_hook import find_runtime
+from memdiag.programs.system.process_tree import proportional_memory
+from memdiag.programs.unhooked_process import find_runtime
 from memdiag.runner.observer import ProcessGone
 
 PROPORTIONAL_S = 1.0
@@ -57,8 +57,8 @@ class ProportionalSets:
         program = self._program
         self._add_reading(now_s)
         for process in program.live.values():
-            find_runtime(process, with_models=program.watches)
-            if program.watches:
+            find_runtime(process, with_models=program.is_watched_only)
+            if program.is_watched_only:
                 with suppress(ProcessGone):
                     process.read_peak()
         self._end_s = program.now_s()

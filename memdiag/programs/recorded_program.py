@@ -1,11 +1,12 @@
-"""What is known of a program while it is recorded."""
+"""The program that is being recorded: its processes, sessions, memory and notes."""
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from memdiag.programs.recorded import RecordedProcess, RecordedSession
-from memdiag.records.run import ProcessXray, RunPeak
+from memdiag.programs.recorded import RecordedProcess
+from memdiag.programs.recorded_session import RecordedSession
+from memdiag.records.run import HighWaterRun, ProcessXray
 from memdiag.runner.timeline import SampleTimeline
 
 MAX_CURRENT_CHANGE = 0.01
@@ -22,7 +23,8 @@ class RecordedProgram:
         earlier_sessions: the number of sessions that the first process had at the start.
 
     Attributes:
-        watches: whether a process was started without the hook, so that its sessions are unknown.
+        is_watched_only: whether a process was started without the hook, so that its sessions are
+            unknown.
         origin_epoch_s: the start of the recording, in seconds since 1970.
         processes: all processes, in the order in which they were seen.
         live: the processes that have not ended, by their ids.
@@ -30,7 +32,7 @@ class RecordedProgram:
         sessions: all sessions, in the order of their creation.
         xrays: the X-rays of processes.
         peaks: the runs that raised the high-water mark of their process.
-        tree: the resident set of all processes together.
+        total_rss: samples of the resident set of all processes together.
         peak_rss_bytes: the largest of these samples.
         proportional: time, proportional set and swap of all processes together.
         proportional_rss_bytes: the resident set when the last of these was read.
@@ -45,14 +47,14 @@ class RecordedProgram:
         self.origin_epoch_s = time.time()
         self.models = models
         self.earlier_sessions = earlier_sessions
-        self.watches = False
+        self.is_watched_only = False
         self.processes: list[RecordedProcess] = []
         self.live: dict[int, RecordedProcess] = {}
         self.unread: dict[int, str] = {}
         self.sessions: list[RecordedSession] = []
         self.xrays: list[ProcessXray] = []
-        self.peaks: list[RunPeak] = []
-        self.tree = SampleTimeline()
+        self.peaks: list[HighWaterRun] = []
+        self.total_rss = SampleTimeline()
         self.peak_rss_bytes = 0
         self.proportional: list[tuple[float, int, int]] = []
         self.proportional_rss_bytes = 0
@@ -72,7 +74,7 @@ class RecordedProgram:
     @property
     def rss_bytes(self) -> int:
         """The last sample of the resident set of all processes together; 0 before the first."""
-        return self.tree.last.rss_bytes if self.tree.last else 0
+        return self.total_rss.last.rss_bytes if self.total_rss.last else 0
 
     @property
     def current_pss_bytes(self) -> int | None:

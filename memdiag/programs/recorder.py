@@ -16,17 +16,17 @@ from memdiag.programs.end_notes import (
     unread_note,
     unrecorded_notes,
 )
-from memdiag.programs.end_xrays import EndWait, EndXrays
 from memdiag.programs.event_handling import EventHandling
 from memdiag.programs.event_socket import EventSocket
-from memdiag.programs.peak_xrays import PeakXrays
 from memdiag.programs.process_sampling import SAMPLE_S, ProcessSampling
-from memdiag.programs.process_xrays import ProcessXrays
 from memdiag.programs.proportional_sets import ProportionalSets
 from memdiag.programs.recorded_program import RecordedProgram
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.stderr_pipes import StderrPipes
-from memdiag.programs.without_hook import find_models, runtime_note
+from memdiag.programs.unhooked_process import find_models, runtime_note
+from memdiag.programs.xrays.end_xrays import EndWait, EndXrays
+from memdiag.programs.xrays.peak_xrays import PeakXrays
+from memdiag.programs.xrays.process_xrays import ProcessXrays
 from memdiag.records.run import XrayReason
 from memdiag.runner.child import RECORDING_ADDRESS
 from memdiag.runner.temporary import remove_stale
@@ -158,7 +158,7 @@ class Recorder(RecordedProgram):
         The recording goes on until `root` has ended or `has_ended` returns True. Nothing in the
         processes is changed.
         """
-        self.watches = True
+        self.is_watched_only = True
         self._sampling.watch_tree(root)
         self._sampling.sample(self.now_s())
         while root in self.live and not has_ended():
@@ -223,14 +223,14 @@ class Recorder(RecordedProgram):
                 key.data(key.fileobj)
         return bool(ready)
 
-    def examine(
+    def start_xrays(
         self, reason: XrayReason, when_done: Callable[[int], None] = lambda count: None
     ) -> None:
         """Start an X-ray of each process that uses onnxruntime.
 
         At the end of the last one, `when_done` is called with the number of processes.
         """
-        self._xrays.examine(reason, when_done)
+        self._xrays.start_all(reason, when_done)
 
     @property
     def pending_xrays(self) -> int:
@@ -243,5 +243,5 @@ class Recorder(RecordedProgram):
 
     @property
     def end_wait(self) -> EndWait | None:
-        """How long processes have waited at their end; None if none waits now."""
+        """The wait of processes at their end; None if none waits now."""
         return self._end_xrays.wait

@@ -13,10 +13,10 @@ import msgspec
 
 from memdiag.errors import MemdiagError
 from memdiag.programs.end_requests import END, END_WITH_REPORTS
-from memdiag.programs.open_files import max_open_files
-from memdiag.programs.part import PartSession, RecordingPart
-from memdiag.programs.process_tree import process_info
 from memdiag.programs.recorder import Recorder
+from memdiag.programs.recording_part import PartSession, RecordingPart
+from memdiag.programs.system.open_files import max_open_files
+from memdiag.programs.system.process_tree import process_info
 from memdiag.records.codec import encode
 from memdiag.records.files import save_bytes
 from memdiag.runner.observer import ProcessGone, Reading
@@ -29,7 +29,7 @@ _REPORTS_NICENESS = 10
 for its X-ray, and 3.2 s without this (median of 3, 2 CPUs with a load of 7)."""
 
 _ASSEMBLE_MODULES = ("numpy", "onnx", "memdiag.programs.assemble")
-_XRAY_MODULE = "memdiag.programs.xray"
+_XRAY_MODULE = "memdiag.programs.xrays.xray_task"
 """What the end of a recording needs: imported after the first run of a session, so that neither the
 start of the recording nor a creation waits for it."""
 
@@ -147,7 +147,7 @@ class _Parts:
 
     def add_step(self, recorder: Recorder) -> None:
         """Add the last sample of `recorder` to the part, unless it is older."""
-        last = recorder.tree.last
+        last = recorder.total_rss.last
         if last is not None and last is not self._previous:
             self._peak_rss_bytes = max(self._peak_rss_bytes, last.rss_bytes)
 
@@ -173,7 +173,7 @@ class _Parts:
         )
         self._first_session = len(sessions)
         self._peak_rss_bytes = rss_bytes
-        self._previous = self._recorder.tree.last
+        self._previous = self._recorder.total_rss.last
         return part
 
     def _rss_bytes(self) -> int:

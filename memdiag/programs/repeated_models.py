@@ -19,7 +19,7 @@ session."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedModel:
-    """A model of which a process has the weights several times.
+    """A model whose weights a process has several times.
 
     Attributes:
         name: the name of the model.
@@ -35,7 +35,7 @@ class RepeatedModel:
 
     @property
     def evidence(self) -> str:
-        """What was found, for a sentence about the bytes."""
+        """The evidence, for a sentence about the bytes."""
         return (
             f"further copies of nearly all weights of {self.name}, up to {self.count} times in the"
             " same layout, as several sessions of a model have"
@@ -43,7 +43,7 @@ class RepeatedModel:
 
     @property
     def remedy(self) -> str:
-        """What to do, in sentences."""
+        """The advice, in sentences."""
         return (
             f"{sharing_advice(())} If sessions must differ, share weights between them with"
             " SessionOptions.add_initializer."
@@ -51,7 +51,7 @@ class RepeatedModel:
 
 
 def repeated_models(attribution: Attribution) -> Iterator[RepeatedModel]:
-    """Yield each model of which nearly all weights have further copies in private memory.
+    """Yield each model whose weights nearly all have further copies in private memory.
 
     Kernels of several nodes may each pack the same weight in a single session. Therefore the
     weights that no kernel packed must be repeated as well, such as biases, or the process must have
@@ -77,7 +77,7 @@ def repeated_models(attribution: Attribution) -> Iterator[RepeatedModel]:
 
 
 def _size(forms: Sequence[Sequence[Copy]]) -> int:
-    """Return the bytes of one copy in each layout."""
+    """Return the sum of one copy's bytes over all layouts."""
     return sum(form[0].bytes for form in forms)
 
 

@@ -1,4 +1,4 @@
-"""Which models from bytes are files that the program has loaded by their path as well."""
+"""Models from bytes that are files which the program has loaded by their path as well."""
 
 import os
 from collections.abc import Iterable

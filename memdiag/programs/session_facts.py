@@ -1,4 +1,4 @@
-"""The sessions of a program as its rules compare them: model, place, lifetime and memory."""
+"""The sessions of a program as its rules compare them: model, creation, lifetime and memory."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -6,7 +6,7 @@ from math import inf
 from pathlib import PurePath
 from typing import TypeVar
 
-from memdiag.records.run import ProgramRun, ProgramSession
+from memdiag.records.run import ProcessXray, ProgramRun, ProgramSession
 from memdiag.units import counted, format_size, some_of
 
 K = TypeVar("K", bound=Hashable)
@@ -49,20 +49,20 @@ def model_name(session: ProgramSession) -> str:
     return f"a model of {format_size(session.model.bytes or 0)} from bytes"
 
 
-def place(session: ProgramSession) -> str:
+def creation_site(session: ProgramSession) -> str:
     """Return where the session was created: ``ocr/main.py:70 (called from app.py:5)``."""
     called = f" (called from {session.called_from})" if session.called_from else ""
     return f"{session.created_at}{called}"
 
 
-def places(sessions: Iterable[ProgramSession]) -> str:
+def creation_sites(sessions: Iterable[ProgramSession]) -> str:
     """Return where the sessions were created: ``a.py:3, b.py:7 and 2 more``."""
-    return some_of(list(dict.fromkeys(map(place, sessions))))
+    return some_of(list(dict.fromkeys(map(creation_site, sessions))))
 
 
-def process_ids(sessions: Iterable[ProgramSession]) -> str:
-    """Return ``process 12``, or ``processes 12, 13, 14 and 5 more``."""
-    pids = list(dict.fromkeys(str(session.pid) for session in sessions))
+def process_ids(found: Iterable[ProgramSession | ProcessXray]) -> str:
+    """Return the processes of `found`: ``process 12``, or ``processes 12, 13 and 5 more``."""
+    pids = list(dict.fromkeys(str(each.pid) for each in found))
     return f"process{'es' if len(pids) > 1 else ''} {some_of(pids)}"
 
 
@@ -78,7 +78,8 @@ def described_sessions(sessions: Sequence[ProgramSession]) -> str:
     """
     first = sessions[0]
     return (
-        f"{counted(len(sessions), 'session')} of {model_name(first)}, created at {place(first)} in"
+        f"{counted(len(sessions), 'session')} of {model_name(first)}, created at"
+        f" {creation_site(first)} in"
         f" {process_ids(sessions)}"
     )
 

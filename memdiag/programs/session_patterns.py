@@ -6,7 +6,7 @@ from statistics import median
 from typing import NamedTuple
 
 from memdiag.programs.session_facts import created_sessions, grouped, slack_bytes
-from memdiag.records.run import InputShapes, ProgramRun, ProgramSession, RunPeak
+from memdiag.records.run import HighWaterRun, InputShapes, ProgramRun, ProgramSession
 from memdiag.units import MIB
 
 _MIN_SESSIONS = 5
@@ -79,7 +79,7 @@ def rare_large_inputs(run: ProgramRun) -> Iterator[RareLargeInput]:
             yield RareLargeInput(session, peak.shapes, slack, runs, large_runs, ratio)
 
 
-def _largest_step(run: ProgramRun, session: ProgramSession) -> RunPeak | None:
+def _largest_step(run: ProgramRun, session: ProgramSession) -> HighWaterRun | None:
     """Return the run of `session` that raised the high-water mark most; None without such runs."""
     peaks = [peak for peak in run.peaks if peak.session == session.number]
     start = max((phase.peak_rss_bytes for phase in session.phases), default=0)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from memdiag.records.attribution import Attribution, Copy, OwnerKind
 from memdiag.records.run import ProcessXray, ProgramRun, ProgramSession
-from memdiag.units import MIB, some_of
+from memdiag.units import MIB
 
 MIN_OWNER_BYTES = 16 * MIB
 MIN_OWNER_SHARE = 0.1
@@ -128,12 +128,6 @@ def same_form(copies: Iterable[Copy]) -> Iterator[list[Copy]]:
         parameters = tuple(sorted(copy.parameters.items()))
         found[copy.weights, copy.layout, copy.kind, parameters].append(copy)
     yield from found.values()
-
-
-def listed_processes(xrays: Iterable[ProcessXray]) -> str:
-    """Return ``process 12``, or ``processes 12, 13 and 5 more``."""
-    pids = [str(xray.pid) for xray in xrays]
-    return f"process{'es' if len(pids) > 1 else ''} {some_of(pids)}"
 
 
 def sessions_in(run: ProgramRun, xrays: Iterable[ProcessXray]) -> list[ProgramSession]:

@@ -13,7 +13,7 @@ import pytest
 from memdiag.api.recording import Recording
 from memdiag.budgets.parsing import parse_sizes
 from memdiag.errors import MemdiagError, UsageError
-from memdiag.programs.part import PartSession, RecordingPart
+from memdiag.programs.recording_part import PartSession, RecordingPart
 from memdiag.pytest_plugin import MARK
 from memdiag.pytest_plugin.sessions import recording_of_run
 from memdiag.reports.text import plain

@@ -28,7 +28,7 @@ _MAX_FINDINGS = 10
 _OUTPUT = "memdiag_sessions"
 
 
-class _Row(TypedDict):
+class _SessionRow(TypedDict):
     """One session in the summary."""
 
     number: str
@@ -41,9 +41,9 @@ class _Row(TypedDict):
 
 
 class _Part(TypedDict):
-    """What one process that runs tests has recorded; plain values, for another process."""
+    """The recording of one process that runs tests, as plain values for another process."""
 
-    sessions: list[_Row]
+    sessions: list[_SessionRow]
     findings: list[list[str]]
     notes: list[str]
 
@@ -148,7 +148,7 @@ def _part(run: ProgramRun, found: _RunRecording, worker: str) -> _Part:
     heading = f"{worker}: " if worker else ""
     return _Part(
         sessions=[
-            _Row(
+            _SessionRow(
                 number=f"{label}{session.number}",
                 test=plain(found.test_at(session.created_s)),
                 model=models[session.model_key],
@@ -193,7 +193,7 @@ def _no_session() -> str:
     return "no onnxruntime session was created"
 
 
-def _session_lines(rows: Sequence[_Row]) -> Iterator[str]:
+def _session_lines(rows: Sequence[_SessionRow]) -> Iterator[str]:
     """Yield a line for each test, and below it a line for each of its sessions."""
     if not rows:
         yield _no_session()
@@ -215,7 +215,7 @@ def _session_lines(rows: Sequence[_Row]) -> Iterator[str]:
         )
 
 
-def _cells(row: _Row) -> tuple[str, ...]:
+def _cells(row: _SessionRow) -> tuple[str, ...]:
     return (
         row["number"],
         row["model"],
@@ -226,7 +226,7 @@ def _cells(row: _Row) -> tuple[str, ...]:
     )
 
 
-def _aligned(lines: Sequence[tuple[str, ...]], rows: Sequence[_Row]) -> Iterator[str]:
+def _aligned(lines: Sequence[tuple[str, ...]], rows: Sequence[_SessionRow]) -> Iterator[str]:
     """Yield `lines` with columns as wide as the columns of all `rows`."""
     widths = [max(map(len, column)) for column in zip(*map(_cells, rows), strict=True)]
     for number, model, place, rise, runs, end in lines:

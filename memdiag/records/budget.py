@@ -66,7 +66,7 @@ class Suspect(Record, frozen=True, kw_only=True):
 
 
 class Judgement(Record, frozen=True, kw_only=True):
-    """How a model's figures compare with its budget and its baseline.
+    """Result of comparing a model's figures with its budget and its baseline.
 
     Attributes:
         model: the path of the model.

@@ -240,7 +240,7 @@ class ReleaseRemedy(Record, frozen=True, kw_only=True):
     kept_bytes: int
 
 
-class Release(Record, frozen=True, kw_only=True):
+class SessionRelease(Record, frozen=True, kw_only=True):
     """Memory above the baseline that stays after the session was deleted.
 
     The parts are differences to the baseline, so that a part can be negative. They are None if they
@@ -268,7 +268,7 @@ class Release(Record, frozen=True, kw_only=True):
     remedies: tuple[ReleaseRemedy, ...] = ()
 
 
-class RunPeak(Record, frozen=True, kw_only=True):
+class PeakNode(Record, frozen=True, kw_only=True):
     """The node of the first run at which most of the runtime's arena was in use.
 
     The figures are the runtime's own, above the start of the run, from another child with its
@@ -358,9 +358,9 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     fix: Fix | None = None
     tuning: Tuning | None = None
     dimensions: tuple[Dimension, ...] = ()
-    release: Release | None = None
+    release: SessionRelease | None = None
     estimate: EstimatedPoint | None = None
-    run_peak: RunPeak | None = None
+    run_peak: PeakNode | None = None
 
     @property
     def end(self) -> Memory:

@@ -179,7 +179,7 @@ class ProgramSession(Record, frozen=True, kw_only=True):
 
     @property
     def model_key(self) -> str:
-        """What is equal for sessions of the same model: the path, or a hash of the bytes.
+        """A key that sessions of the same model share: the path, or a hash of the bytes.
 
         Bytes that are the content of another session's file have its path.
         """
@@ -187,7 +187,7 @@ class ProgramSession(Record, frozen=True, kw_only=True):
         return model.path or model.same_file or model.digest or f"session {self.number}"
 
 
-class RunPeak(Record, frozen=True, kw_only=True):
+class HighWaterRun(Record, frozen=True, kw_only=True):
     """A run that raised the high-water mark of its process.
 
     Attributes:
@@ -349,7 +349,7 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
     peak_pss_bytes: int | None
     processes: tuple[ProgramProcess, ...]
     sessions: tuple[ProgramSession, ...]
-    peaks: tuple[RunPeak, ...]
+    peaks: tuple[HighWaterRun, ...]
     samples: TreeSamples
     xrays: tuple[ProcessXray, ...]
     findings: tuple[ProgramFinding, ...]

@@ -67,9 +67,9 @@ def html(record: Any) -> str:
         console, out = _console(_WIDTH)
         show(record, console)
         texts.append(_preformatted(out.getvalue().strip("\n")))
-    shown, details = texts
+    visible, details = texts
     folded = f"<details><summary>Details</summary>{details}</details>" if details else ""
-    return f"<div>{answer}{shown}{folded}</div>"
+    return f"<div>{answer}{visible}{folded}</div>"
 
 
 def _preformatted(text: str) -> str:

@@ -1,7 +1,7 @@
 """The table of phases, the same for a profile and for a session of a recorded program."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
@@ -85,7 +85,7 @@ class PhaseRow:
 
     @property
     def level(self) -> int:
-        """How deep the row is indented."""
+        """The depth of the row's indentation."""
         return 0 if self.whole is None else 1
 
 
@@ -194,64 +194,87 @@ def table_of(
     # On a terminal the phase where a run ended is marked in the last column.
     has_last = any(row.responsible for row in rows)
     has_estimate = any(row.estimated_bytes is not None for row in rows)
-    return Table(
-        columns=(
-            Column(heading),
+
+    def size(size_bytes: int | None) -> str:
+        return "" if size_bytes is None else mebibytes(size_bytes, decimals)
+
+    columns: list[tuple[Column, Callable[[PhaseRow], Cell | str]]] = [
+        (Column(heading), _label_cell),
+        (
             Column("time", "right"),
-            Column("at start", "right", css="less"),
+            lambda row: format_duration(row.median_run_s or row.duration_s),
+        ),
+        (Column("at start", "right", css="less"), lambda row: size(row.start_bytes)),
+        (
             Column(peak_heading, "right", css="strong"),
-            *((Column(ESTIMATED, "right"),) if has_estimate else ()),
-            Column("at end", "right"),
-            Column("kept", "right"),
+            lambda row: Cell(_mark(row) + size(row.peak_bytes), is_strong=row.is_peak),
+        ),
+        (Column(ESTIMATED, "right"), lambda row: size(row.estimated_bytes)),
+        (Column("at end", "right"), lambda row: size(row.end_bytes)),
+        (Column("kept", "right"), lambda row: _kept_text(row, decimals)),
+        (
             Column(
                 css="wide",
                 legend=(("end", "at end"), ("top", "up to the peak")),
                 formats=("html",),
             ),
+            lambda row: _bar_cell(row, scale_bytes),
+        ),
+        (
             Column("grown by", css="name less", formats=("markdown", "html")),
+            lambda row: Cell(row.responsible, is_code=True),
+        ),
+        (
             Column(
                 "grown by" if has_last else "",
                 wraps=True,
                 max_width=_MAX_RESPONSIBLE,
                 formats=("console",),
             ),
+            lambda row: row.ending or row.responsible,
         ),
-        rows=tuple(_cells(row, scale_bytes, decimals, has_estimate) for row in rows),
+    ]
+    if not has_estimate:
+        columns = [(column, cell) for column, cell in columns if column.heading != ESTIMATED]
+    return Table(
+        columns=tuple(column for column, _ in columns),
+        rows=tuple(
+            Row(*(cell(row) for _, cell in columns), is_strong=row.is_peak, level=row.level)
+            for row in rows
+        ),
         caption=f"{caption}.",
     )
 
 
-def _cells(row: PhaseRow, scale_bytes: int, decimals: int, has_estimate: bool) -> Row:
+def _label_cell(row: PhaseRow) -> Cell:
     tags = ("peak" if row.is_peak else "", row.ending)
-    start, end, peak, estimated = (
-        "" if size is None else mebibytes(size, decimals)
-        for size in (row.start_bytes, row.end_bytes, row.peak_bytes, row.estimated_bytes)
+    return Cell(
+        row.label,
+        is_strong=row.is_peak and row.label == row.phase,
+        tags=tuple(tag for tag in tags if tag),
     )
-    kept = mebibytes(row.net_bytes, decimals, signed=True)
+
+
+def _mark(row: PhaseRow) -> str:
+    """Return the mark of the row's peak, if it needs one."""
+    is_sample = row.peak_bytes is not None and row.peak_kind == "sampled"
+    return SAMPLED_MARK if is_sample else ""
+
+
+def _kept_text(row: PhaseRow, decimals: int) -> str:
+    """Return the memory that the phase adds, as the difference of its printed start and end."""
     if row.level == 0 and row.start_bytes is not None and row.end_bytes is not None:
-        # The difference of the printed figures, which may differ from the rounded difference.
+        # The difference of the printed figures may differ from the rounded difference.
         printed = round(row.end_bytes / MIB, decimals) - round(row.start_bytes / MIB, decimals)
-        kept = mebibytes(round(printed * MIB), decimals, signed=True)
-    mark = SAMPLED_MARK if peak and row.peak_kind == "sampled" else ""
+        return mebibytes(round(printed * MIB), decimals, signed=True)
+    return mebibytes(row.net_bytes, decimals, signed=True)
+
+
+def _bar_cell(row: PhaseRow, scale_bytes: int) -> Cell:
+    if row.level:
+        return Cell()
     bar = (
         Bar(css="top", percent=100 * (row.peak_bytes or 0) / (scale_bytes or 1)),
         Bar(css="end", percent=100 * (row.end_bytes or 0) / (scale_bytes or 1)),
     )
-    return Row(
-        Cell(
-            row.label,
-            is_strong=row.is_peak and row.label == row.phase,
-            tags=tuple(tag for tag in tags if tag),
-        ),
-        format_duration(row.median_run_s or row.duration_s),
-        start,
-        Cell(mark + peak, is_strong=row.is_peak),
-        *((estimated,) if has_estimate else ()),
-        end,
-        kept,
-        Cell(bars=() if row.level else (bar,)),
-        Cell(row.responsible, is_code=True),
-        row.ending or row.responsible,
-        is_strong=row.is_peak,
-        level=row.level,
-    )
+    return Cell(bars=(bar,))

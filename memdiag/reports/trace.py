@@ -13,7 +13,7 @@ from memdiag.records.profile import Samples
 from memdiag.thinning import thin
 from memdiag.units import MIB
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 MAX_COUNTER_SAMPLES = 20_000
 """Samples of a counter; of more, the largest and smallest ones are kept."""
@@ -21,7 +21,7 @@ MAX_COUNTER_SAMPLES = 20_000
 
 def memory_counter(
     name: str, pid: int, samples: Samples, ended_s: float | None = None
-) -> list[Event]:
+) -> list[TraceEvent]:
     """Return the resident set of a process, as anonymous and file-backed memory if known."""
     events = []
     split = all(size is not None for size in (*samples.anonymous_bytes, *samples.file_bytes))
@@ -50,17 +50,17 @@ def mebibytes(size: int) -> float:
     return round(size / MIB, 3)
 
 
-def track_name(kind: str, pid: int, tid: int, name: str) -> Event:
+def track_name(kind: str, pid: int, tid: int, name: str) -> TraceEvent:
     """Return the name of a process or a thread."""
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}}
 
 
-def counter_value(name: str, pid: int, t_s: float, values: Mapping[str, float]) -> Event:
+def counter_value(name: str, pid: int, t_s: float, values: Mapping[str, float]) -> TraceEvent:
     """Return the values of a counter from `t_s` on."""
     return {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": microseconds(t_s), "args": values}
 
 
-def instant(name: str, track: tuple[int, int], t_s: float, arguments: Event) -> Event:
+def instant(name: str, track: tuple[int, int], t_s: float, arguments: TraceEvent) -> TraceEvent:
     """Return the mark of a moment on a track: the numbers of its process and thread."""
     pid, tid = track
     return {
@@ -70,16 +70,16 @@ def instant(name: str, track: tuple[int, int], t_s: float, arguments: Event) -> 
 
 
 def slice_of(
-    name: str, category: str, track: tuple[int, int], time: Any, arguments: Event | None = None
-) -> Event:
+    name: str, category: str, track: tuple[int, int], time: Any, arguments: TraceEvent | None = None
+) -> TraceEvent:
     """Return the slice of a track for an object with `start_s` and `end_s`, in seconds."""
     start, end = microseconds(time.start_s), microseconds(time.end_s)
     return complete_slice(name, category, track, start, end, arguments or {})
 
 
 def complete_slice(
-    name: str, category: str, track: tuple[int, int], start: int, end: int, arguments: Event
-) -> Event:
+    name: str, category: str, track: tuple[int, int], start: int, end: int, arguments: TraceEvent
+) -> TraceEvent:
     """Return the slice of a track from `start` to `end`, in microseconds."""
     pid, tid = track
     return {
@@ -88,7 +88,7 @@ def complete_slice(
     }  # fmt: skip
 
 
-def encoded(events: list[Event]) -> bytes:
+def encoded(events: list[TraceEvent]) -> bytes:
     """Return the file: names first, then by time, a slice before the slices in it."""
     events.sort(key=lambda event: (event["ph"] != "M", event["ts"], -event.get("dur", 0)))
     text = json.dumps(

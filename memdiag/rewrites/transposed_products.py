@@ -66,7 +66,7 @@ class Products(NamedTuple):
 
     @property
     def problem(self) -> str | None:
-        """Why there are none; None if there are some."""
+        """The reason why there are none; None if there are some."""
         return None if self.found else next(iter(self.problems))
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 from memdiag.errors import MeasurementError
 from memdiag.runner import scripts
 from memdiag.runner.job import Job
-from memdiag.runner.log import Event, LogMarker, LogParser
+from memdiag.runner.log import LogMarker, LogParser, ScriptEvent
 from memdiag.runner.pipe import open_pipe
 
 _SCRIPTS = os.path.dirname(scripts.__file__)
@@ -91,7 +91,7 @@ class Child:
     def __exit__(self, *error: object) -> None:
         self.end()
 
-    def read(self, timeout_s: float) -> list[LogMarker | Event]:
+    def read(self, timeout_s: float) -> list[LogMarker | ScriptEvent]:
         """Return the markers and events that arrived, after at most `timeout_s` seconds."""
         self._pipe.wait(max(0.0, timeout_s))
         chunk = self._pipe.read()
@@ -102,7 +102,7 @@ class Child:
         """Whether nothing more can arrive: the other end of the pipe was closed."""
         return self._pipe.ended
 
-    def events(self, period_s: float) -> Iterator[Event | None]:
+    def events(self, period_s: float) -> Iterator[ScriptEvent | None]:
         """Yield each event as it arrives, and None at least every `period_s` seconds.
 
         The iteration ends with the child: a process that the child started may keep the pipe open.
@@ -112,7 +112,7 @@ class Child:
             # Asked before the last output is read.
             gone = self.silent or self.ended
             items = self.read(0.0 if gone else period_s)
-            yield from (item for item in items if isinstance(item, Event))
+            yield from (item for item in items if isinstance(item, ScriptEvent))
             yield None
 
     def proceed(self) -> None:

@@ -85,7 +85,7 @@ class SharedWeight:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionConfig:
-    """How a session is created and run, and by which interpreter.
+    """Configuration of a session, its runs, and the interpreter that runs them.
 
     Attributes:
         options: SessionOptions attributes and config entries by name.
@@ -136,7 +136,7 @@ class InputConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """When a child is ended.
+    """Limits at which a child is ended.
 
     Attributes:
         timeout_s: seconds after which it is ended.
@@ -151,7 +151,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class XrayConfig:
-    """When the owner of every resident byte is identified, and how copies are compared.
+    """Times at which the owner of every resident byte is identified, and comparison of copies.
 
     Attributes:
         when: at ``steady`` state, also at the ends of all ``phases``, or never (``none``).

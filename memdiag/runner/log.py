@@ -80,7 +80,7 @@ class LogMarker(NamedTuple):
     modified: bool | None = None
 
 
-class Event(NamedTuple):
+class ScriptEvent(NamedTuple):
     """A message of a script.
 
     Attributes:
@@ -152,7 +152,7 @@ class LogParser:
         self._second = b""
         self._second_epoch = 0.0
 
-    def feed(self, chunk: bytes) -> list[LogMarker | Event]:
+    def feed(self, chunk: bytes) -> list[LogMarker | ScriptEvent]:
         """Return the markers and events of the lines that `chunk` completes, in order."""
         *lines, rest = (self._rest + chunk).split(b"\n")
         if len(rest) > _MAX_LINE_BYTES + _MAX_EVENT_BYTES:
@@ -177,13 +177,13 @@ class LogParser:
             reserved=self._reserved,
         )
 
-    def _parse(self, line: bytes) -> LogMarker | Event | None:
+    def _parse(self, line: bytes) -> LogMarker | ScriptEvent | None:
         before, mark, event = line.partition(self._event_mark)
         if mark:
             # Another thread's unfinished line may stand before it.
             _keep(self.tail, before)
             fields = json.loads(event)
-            return Event(fields.pop("event"), fields)
+            return ScriptEvent(fields.pop("event"), fields)
         line = line[:_MAX_LINE_BYTES]
         match = _LINE.match(line)
         if match is None:

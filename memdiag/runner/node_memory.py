@@ -135,14 +135,14 @@ def _profiled(job: Job) -> list[dict[str, Any]]:
         for event in child.events(_POLL_S):
             if time.monotonic() >= deadline:
                 job.limits.deadline.check()
-                raise NoNodeMemory(f"the run with the profiler took {job.limits.timeout_s:g} s")
+                raise NoNodeMemory(f"the profiler run took {job.limits.timeout_s:g} s")
             if event is None:
                 continue
             if event.name == "error":
                 raise NoNodeMemory(" ".join(str(event.fields["message"]).split()))
             if event.name == "profiled":
                 return _read(Path(str(event.fields["file"])))
-    raise NoNodeMemory("the process of the run with the profiler ended")
+    raise NoNodeMemory("the profiler run ended without a result")
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from memdiag.records.profile import (
 )
 from memdiag.runner.child import Child
 from memdiag.runner.job import Job
-from memdiag.runner.log import AddressRanges, Event, LogEvidence, LogMarker
+from memdiag.runner.log import AddressRanges, LogEvidence, LogMarker, ScriptEvent
 from memdiag.runner.observer import (
     Boundary,
     Observer,
@@ -147,7 +147,7 @@ class AtRelease(NamedTuple):
     pid: int
 
 
-XrayMoment = AtBaseline | AtPhaseEnd | AtSteady | AtRelease
+ReadMoment = AtBaseline | AtPhaseEnd | AtSteady | AtRelease
 """A moment at which the memory of the child can be read, for it waits or is stopped."""
 
 
@@ -184,7 +184,7 @@ class MeasuredRun:
     def __init__(
         self,
         job: Job,
-        on_moment: Callable[[XrayMoment], None] | None = None,
+        on_moment: Callable[[ReadMoment], None] | None = None,
         *,
         phase_ends: bool = False,
         observer: ObserverFactory = observe,
@@ -339,7 +339,7 @@ class MeasuredRun:
             self._report(now_s)
             self._read_memory_at_end_of(phase)
 
-    def _apply_event(self, event: Event) -> None:
+    def _apply_event(self, event: ScriptEvent) -> None:
         """Handle one event of scripts/child.py, in the order in which the script sends them."""
         fields = event.fields
         match event.name:
@@ -412,7 +412,7 @@ class MeasuredRun:
         if self._phase_ends:
             self._read_memory_at(AtPhaseEnd(self._child.pid, phase, self._child.log.arena))
 
-    def _read_memory_at(self, moment: XrayMoment) -> None:
+    def _read_memory_at(self, moment: ReadMoment) -> None:
         """Call `on_moment`, at the end of a phase with the child stopped; no phase has its time."""
         if self._on_moment is None:
             return

@@ -21,7 +21,7 @@ _CHUNK = 1 << 22
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """How far outputs may differ.
+    """Maximum difference of outputs.
 
     Attributes:
         relative: the allowed difference relative to the largest absolute value of an output; 0

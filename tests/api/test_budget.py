@@ -91,7 +91,7 @@ def test_a_single_process_can_be_asked_for_but_none_cannot() -> None:
     result = check_budget(once, FITS, model="m.onnx", processes=1)
     assert result.judgement is not None
     assert not result.judgement.is_met
-    with pytest.raises(UsageError, match="--processes must be at least 1"):
+    with pytest.raises(UsageError, match="processes must be at least 1"):
         check_budget(once, FITS, model="m.onnx", processes=0)
 
 

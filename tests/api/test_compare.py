@@ -370,7 +370,7 @@ def test_each_model_takes_the_sizes_of_its_own_dimensions(tmp_path: Path) -> Non
         (["a.onnx"], {"optimizers": ["onnxmin"]}, "unknown optimizer 'onnxmin'"),
         (["a.onnx"], {"bisect": "speed"}, "cannot be bisected"),
         (["a.onnx"], {"bisect": "peak", "environments": ["x"]}, "Remove --environment"),
-        (["a.onnx", "b.onnx"], {"processes": 0}, "--processes must be at least 1"),
+        (["a.onnx", "b.onnx"], {"processes": 0}, "processes must be at least 1"),
         (["a.onnx", "b.onnx"], {"timeout_s": 0}, "--timeout must be greater than 0"),
         (["a.onnx", "b.onnx"], {"memory_limit_bytes": 0}, "--memory-limit must be greater than 0"),
     ],
@@ -389,10 +389,10 @@ def test_a_model_that_is_not_there_cannot_be_optimized(tmp_path: Path) -> None:
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, heeding_ctrl_c: None) -> None:
     one = save(tmp_path / "one.onnx", "y = Abs(x)")
-    said: list[str] = []
+    steps: list[str] = []
 
     def interrupt(words: str) -> None:
-        said.append(words)
+        steps.append(words)
         if words == "one.onnx, 2 of 3":
             threading.Timer(0.05, signal.raise_signal, [signal.SIGINT]).start()
 
@@ -400,4 +400,4 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, heeding_ctrl_c: None) ->
     found = memdiag.compare(one, other, processes=3, runs=3, xray=False, on_progress=interrupt)
     assert any("interrupted" in note for note in found.notes)
     assert all(each.measured is not None for each in found.columns)
-    assert said[-1] == "one.onnx, 2 of 3"
+    assert steps[-1] == "one.onnx, 2 of 3"

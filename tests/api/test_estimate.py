@@ -449,8 +449,8 @@ def test_a_point_that_does_not_fit_into_the_machine_is_not_run(
     ("arguments", "words"),
     [
         ({"dims": {"m": 1}}, "unknown dimension 'm': the model has n"),
-        ({"assume": {"nonzero": 2}}, "nonzero is a share from 0 to 1, not 2"),
-        ({"assume": {"loop": 1.5}}, "loop is a whole number of 0 or greater, not 1.5"),
+        ({"assume": {"nonzero": 2}}, "nonzero must be a share from 0 to 1, not 2"),
+        ({"assume": {"loop": 1.5}}, "loop must be a whole number of 0 or greater, not 1.5"),
         ({"assume": {"zeros": 1}}, "there is no assumption 'zeros'. Choose from nonzero, loop"),
         ({"cpu": "sse"}, "cpu cannot be 'sse'. Choose from avx512, avx2."),
         ({"dims": {"n": -1}}, "'n' must be 0 or greater, not -1"),

@@ -292,10 +292,10 @@ def test_an_interpreter_that_is_none_is_an_error_before_anything_is_measured(tie
 def test_a_place_that_cannot_be_written_is_an_error_before_anything_is_measured(
     tied: Path,
 ) -> None:
-    said: list[str] = []
+    steps: list[str] = []
     with pytest.raises(ReportError, match="cannot be written"):
-        memdiag.fix(tied, tied / "out.onnx", on_progress=said.append)
-    assert said == []
+        memdiag.fix(tied, tied / "out.onnx", on_progress=steps.append)
+    assert steps == []
 
 
 def many_files(folder: Path, rows: int = 65536) -> Path:

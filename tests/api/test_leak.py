@@ -119,11 +119,11 @@ def test_a_model_that_does_not_run_is_refused_with_the_reason(
     ("arguments", "sentence"),
     [
         ({"dims": {"n": (5, 1)}}, r"'n': 5..1 is not a range of sizes. Give the lowest size first"),
-        ({"vary": ("none", "content")}, "--vary none cannot be combined .*. Remove none."),
+        ({"vary": ("none", "content")}, "none cannot be combined .*. Remove none."),
         ({"vary": ("size",)}, "unknown kind of variation 'size'. Choose from content, shape, none"),
         ({"runs": 39}, "runs must be at least 40"),
-        ({"duration_s": 0.0}, "--for must be greater than 0"),
-        ({"callers": 0}, "--callers must be at least 1"),
+        ({"duration_s": 0.0}, "duration_s must be greater than 0"),
+        ({"callers": 0}, "callers must be at least 1"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: Any, sentence: str) -> None:

@@ -47,7 +47,7 @@ def test_both_read_a_profile_that_its_method_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "not a saved record"),
         ('{"schema": 1}', "not a saved record"),
@@ -55,9 +55,9 @@ def test_both_read_a_profile_that_its_method_saved(tmp_path: Path) -> None:
         ('{"schema": "memdiag.fix/1"}', "not a valid fix"),
     ],
 )
-def test_what_is_no_record_is_an_error(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_no_record_is_an_error(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "record.json"
     path.write_text(text)
     with pytest.raises(RecordError, match=r"record\.json: ") as caught:
         memdiag.load(path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)

@@ -75,9 +75,9 @@ def test_a_model_that_does_not_run_at_the_realistic_size_gets_another(tmp_path: 
     assert profile.estimate is not None
     assert profile.estimate.dims == {"batch": 1, "length": 64}
     assert profile.dimensions[1].reason == "the model does not run at batch 1 × sequence 128"
-    said = " ".join(profile.notes)
-    assert "64: the model does not run at batch 1 × sequence 128; this is the first size" in said
-    assert "the model does not run at batch 1 × sequence 128: " in said
+    message = " ".join(profile.notes)
+    assert "64: the model does not run at batch 1 × sequence 128; this is the first size" in message
+    assert "the model does not run at batch 1 × sequence 128: " in message
 
 
 def test_a_size_that_the_user_gave_is_not_overridden(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_ctrl_c_after_the_measurement_keeps_it(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             {"optimization_level": "bsic"},
@@ -371,11 +371,11 @@ def test_ctrl_c_after_the_measurement_keeps_it(
     ],
 )
 def test_an_argument_of_the_wrong_kind_is_refused(
-    tmp_path: Path, arguments: dict[str, Any], told: str
+    tmp_path: Path, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError) as error:
         memdiag.profile(saved(tmp_path, PLAIN), **arguments)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("level", ["basic", "ORT_ENABLE_BASIC", "enable_basic", "ORT_DISABLE_ALL"])

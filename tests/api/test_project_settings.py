@@ -34,7 +34,7 @@ def test_nothing_is_set_without_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[tool.memdiag]\nselct = []\n", "selct"),
         ("[tool.memdiag]\nselect = 3\n", "select"),
@@ -43,7 +43,7 @@ def test_nothing_is_set_without_a_table(tmp_path: Path) -> None:
         ("[tool.memdiag\n", "TOML"),
     ],
 )
-def test_what_means_nothing_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+def test_what_means_nothing_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         read_project_settings(write(tmp_path, text))
     assert str(tmp_path / "pyproject.toml") in str(caught.value)

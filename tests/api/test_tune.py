@@ -192,7 +192,7 @@ def test_what_cannot_be_asked_for_is_refused(sample_model: SampleModel, tmp_path
         memdiag.tune(sample_model("plain_mlp"), budget={"speed": 1})
     with pytest.raises(UsageError, match="--max-slowdown must be greater"):
         memdiag.tune(sample_model("plain_mlp"), max_slowdown=0)
-    with pytest.raises(UsageError, match="--sessions must be at least 1"):
+    with pytest.raises(UsageError, match="sessions must be at least 1"):
         memdiag.tune(sample_model("plain_mlp"), sessions=0)
     with pytest.raises(UsageError, match="--time-limit must be greater than 0"):
         memdiag.tune(sample_model("plain_mlp"), time_limit_s=0)

@@ -10,7 +10,7 @@ import pytest
 from memdiag.attribution import process_memory
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.errors import XrayError
-from memdiag.programs.process_tree import proportional_memory
+from memdiag.programs.system.process_tree import proportional_memory
 from tests.attribution.conftest import Start, Started
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")

@@ -127,7 +127,7 @@ def sized(length: int, *dimensions: str) -> Profile:
 
 
 @pytest.mark.parametrize(
-    ("dimensions", "told"),
+    ("dimensions", "message"),
     [
         (
             ("ids:1",),
@@ -140,10 +140,10 @@ def sized(length: int, *dimensions: str) -> Profile:
     ],
 )
 def test_other_sizes_than_those_of_the_baseline_are_told_with_the_remedy(
-    dimensions: tuple[str, ...], told: str
+    dimensions: tuple[str, ...], message: str
 ) -> None:
     before = baseline_entry([sized(512)])
-    with pytest.raises(UsageError, match=re.escape(told)):
+    with pytest.raises(UsageError, match=re.escape(message)):
         judge(
             [sized(128, *dimensions)],
             Budget(),

@@ -313,10 +313,10 @@ def test_the_view_is_refused_without_a_terminal(
 def test_the_proportional_set_is_of_the_same_moment(rss: int, watches: bool, line: str) -> None:
     with closing(Recorder()) as recorder:
         recorder.peak_rss_bytes = 400 << 20
-        recorder.tree.add(0.1, Reading(rss << 20, None, None))
+        recorder.total_rss.add(0.1, Reading(rss << 20, None, None))
         recorder.proportional.append((0.0, 300 << 20, 0))
         recorder.proportional_rss_bytes = 400 << 20
-        recorder.watches = watches
+        recorder.is_watched_only = watches
         head = [str(each) for each in LiveView("", print)._head(recorder, 80, 0)]
     assert head[1] == line
     assert head[-1].endswith("process" if watches else "process, sessions")

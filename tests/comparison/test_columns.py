@@ -48,9 +48,9 @@ def test_phases_and_the_time_of_creation_are_those_of_the_profile() -> None:
     assert "start" not in [each.phase for each in found.phases]
     parse = one.phase("parse")
     assert parse is not None
-    told = next(each for each in found.phases if each.phase == "parse")
-    assert told.peak.median == parse.peak_rss_bytes - one.baseline_rss_bytes
-    assert told.kept.median == parse.net_rss_bytes
+    parse_column = next(each for each in found.phases if each.phase == "parse")
+    assert parse_column.peak.median == parse.peak_rss_bytes - one.baseline_rss_bytes
+    assert parse_column.kept.median == parse.net_rss_bytes
     later = {"start", "first_run", "steady"}
     assert found.load.median == pytest.approx(
         sum(each.duration_s for each in one.phases if each.name not in later)

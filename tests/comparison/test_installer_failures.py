@@ -29,9 +29,9 @@ PRINTED = {
     ("reason", "printed"), [(why, text) for why, texts in PRINTED.items() for text in texts]
 )
 def test_the_reason_is_told_from_what_is_printed(reason: str, printed: str) -> None:
-    said = failure_reason(printed)
-    assert reason in said
-    assert said.endswith(".")
+    message = failure_reason(printed)
+    assert reason in message
+    assert message.endswith(".")
 
 
 def test_what_is_not_known_is_quoted() -> None:

@@ -97,7 +97,7 @@ def test_settings_come_from_pyproject_and_options_win(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--select", "nonsense"), "unknown rule 'nonsense'"),
         (("--for-onnxruntime", "newest"), "not a version of onnxruntime"),
@@ -106,11 +106,11 @@ def test_settings_come_from_pyproject_and_options_win(
     ],
 )
 def test_bad_options_are_one_sentence(
-    memdiag: RunMemdiag, sample_model: SampleModel, options: tuple[str, ...], said: str
+    memdiag: RunMemdiag, sample_model: SampleModel, options: tuple[str, ...], message: str
 ) -> None:
     finished = memdiag("check", sample_model("tied_if"), *options)
     assert finished.returncode == 2
-    assert said in finished.stderr
+    assert message in finished.stderr
     assert finished.stdout == ""
 
 

@@ -88,7 +88,7 @@ def test_the_reports_are_written_where_they_were_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("missing.onnx",), "there is no such file"),
         (("tied.onnx", "-o", "tied.onnx"), "the original's own file"),
@@ -102,11 +102,11 @@ def test_the_reports_are_written_where_they_were_asked_for(
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(
-    memdiag: RunMemdiag, tied: Path, words: tuple[str, ...], said: str
+    memdiag: RunMemdiag, tied: Path, words: tuple[str, ...], message: str
 ) -> None:
     finished = memdiag("fix", *words)
     assert finished.returncode == 2
-    assert said in finished.stderr
+    assert message in finished.stderr
     assert finished.stderr.count("\n") == 1
     assert [path.name for path in tied.parent.iterdir()] == ["tied.onnx"]
 
@@ -134,9 +134,9 @@ def test_an_interruption_leaves_no_file_and_no_process(
         time.sleep(0.5)  # by now a candidate is checked, measured or raced
         started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(number)
-        _, said = process.communicate()
+        _, message = process.communicate()
     assert process.returncode == 2
-    assert said == "memdiag: interrupted.\n"
+    assert message == "memdiag: interrupted.\n"
     _, alive = psutil.wait_procs(started, timeout=10)
     assert started
     assert alive == []

@@ -66,8 +66,8 @@ def test_every_kind_of_record_is_rendered_again_without_model_or_runtime(tmp_pat
     )
     assert done.returncode == 0, done.stderr
     *printed, _ = done.stdout.split("\f")
-    for (stem, (record, said)), output in zip(records.items(), printed, strict=True):
-        assert output.startswith(said)
+    for (stem, (record, message)), output in zip(records.items(), printed, strict=True):
+        assert output.startswith(message)
         names = [f"{stem}.{end}" for end in ("html", "png", "md", "json")]
         if stem in ("profile", "run"):
             names = ["report.html", "timeline.png", "report.md", "trace.json", f"{stem}.json"]
@@ -96,12 +96,12 @@ def test_a_fix_is_told_in_the_report_of_the_profile(
     (tmp_path / "fix.json").write_bytes(encode(fix_records.verified()))
     finished = memdiag("report", profile.name, "--fix", "fix.json", "--out", "both")
     assert finished.returncode == 0, finished.stderr
-    said = "Fixed by good-one: peak 1.55 GiB → 559 MiB"
-    assert said in finished.stdout
+    message = "Fixed by good-one: peak 1.55 GiB → 559 MiB"
+    assert message in finished.stdout
     for name in ("report.html", "report.md"):
-        assert said in (tmp_path / "both" / name).read_text()
+        assert message in (tmp_path / "both" / name).read_text()
     assert load(tmp_path / "both" / "profile.json", Profile).fix == fix_records.verified()
-    assert said in memdiag("report", "both/profile.json", "--format", "console").stdout
+    assert message in memdiag("report", "both/profile.json", "--format", "console").stdout
 
 
 def test_a_trace_includes_the_profiles_of_onnxruntime(memdiag: RunMemdiag, tmp_path: Path) -> None:

@@ -51,5 +51,5 @@ def test_the_tied_weight_is_told_by_phase(
     # Folding keeps one transposed copy, and needs at least one more while it works.
     assert abs(fold.net_rss_bytes - weight) < tolerance
     assert fold.peak_rss_bytes - fold.start.rss_bytes > 1.9 * weight - tolerance
-    said = any("where a graph transformer ends but not where" in note for note in profile.notes)
-    assert said == (version != "newest")
+    message = any("where a graph transformer ends but not where" in note for note in profile.notes)
+    assert message == (version != "newest")

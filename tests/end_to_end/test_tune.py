@@ -101,7 +101,7 @@ def test_ctrl_c_prints_the_best_so_far(model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("missing.onnx",), "there is no such file"),
         (("m.onnx", "--budget", "speed=1"), "speed"),
@@ -113,11 +113,11 @@ def test_ctrl_c_prints_the_best_so_far(model: Path) -> None:
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(
-    memdiag: RunMemdiag, model: Path, words: tuple[str, ...], said: str
+    memdiag: RunMemdiag, model: Path, words: tuple[str, ...], message: str
 ) -> None:
     finished = memdiag("tune", *words)
     assert finished.returncode == 2
-    assert said in finished.stderr
+    assert message in finished.stderr
     assert finished.stderr.count("\n") == 1
     assert finished.stdout == ""
     assert [path.name for path in model.parent.iterdir()] == ["m.onnx"]

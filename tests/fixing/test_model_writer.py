@@ -167,7 +167,7 @@ def test_what_a_model_declares_is_held_against_the_original(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         ("m.onnx", "the original's own file"),
         ("m.onnx.bin", "the original's own file"),
@@ -179,7 +179,7 @@ def test_what_a_model_declares_is_held_against_the_original(tmp_path: Path) -> N
     ],
 )
 def test_the_original_and_folders_are_never_overwritten(
-    tmp_path: Path, target: str, said: str
+    tmp_path: Path, target: str, message: str
 ) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "x.onnx.data").mkdir()
@@ -188,7 +188,7 @@ def test_the_original_and_folders_are_never_overwritten(
     (tmp_path / "to_pipe").symlink_to("pipe")
     with (
         open_model(write(tmp_path / "m.onnx", external=True)) as file,
-        pytest.raises((UsageError, ReportError), match=said),
+        pytest.raises((UsageError, ReportError), match=message),
     ):
         ModelWriter(file, tmp_path / target)
 
@@ -262,8 +262,8 @@ with open_model(Path(sys.argv[1])) as file:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files")
-@pytest.mark.parametrize(("limit", "said"), [(1 << 30, "written"), (1 << 18, "File too large")])
-def test_a_full_disk_leaves_no_half_written_file(tmp_path: Path, limit: int, said: str) -> None:
+@pytest.mark.parametrize(("limit", "message"), [(1 << 30, "written"), (1 << 18, "File too large")])
+def test_a_full_disk_leaves_no_half_written_file(tmp_path: Path, limit: int, message: str) -> None:
     model, target = write(tmp_path / "m.onnx"), tmp_path / "out.onnx"
     done = subprocess.run(
         [sys.executable, "-c", _BUILD, str(model), str(target)],
@@ -273,6 +273,6 @@ def test_a_full_disk_leaves_no_half_written_file(tmp_path: Path, limit: int, sai
         timeout=60,
         check=True,
     )
-    assert said in done.stdout
+    assert message in done.stdout
     assert ".memdiag" not in done.stdout
     assert names(tmp_path) == ["m.onnx"]

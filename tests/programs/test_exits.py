@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from memdiag.api.run import run
-from memdiag.programs import end_xrays, peak_xrays, wait_notice, xray
-from memdiag.programs.xray import examine
+from memdiag.programs import wait_notice
+from memdiag.programs.xrays import end_xrays, peak_xrays, xray_task
+from memdiag.programs.xrays.xray_task import yield_attributions
 from memdiag.records.attribution import Attribution
 from memdiag.records.run import ProgramRun
 
@@ -117,7 +118,7 @@ def test_a_process_waits_for_its_xray_no_longer_than_the_limit(
 ) -> None:
     monkeypatch.setattr(end_xrays, "MAX_END_XRAY_S", 0.3)
     # Forked children of this process: they have the same stand-in.
-    monkeypatch.setattr(xray, "examine", lambda *_: __import__("time").sleep(60))
+    monkeypatch.setattr(xray_task, "yield_attributions", lambda *_: __import__("time").sleep(60))
     recording = record(tmp_path, SESSION, linear_model)
     assert recording.exit_code == 0
     assert recording.xrays == ()
@@ -133,12 +134,15 @@ def test_a_program_that_was_told_to_stop_waits_less(
     monkeypatch.setattr(end_xrays, "MAX_STOPPED_XRAY_S", 1.0)
     monkeypatch.setattr(peak_xrays, "PEAK_LASTS_S", 60.0)
     monkeypatch.setattr(wait_notice, "NOTICE_S", 0.1)
-    monkeypatch.setattr(xray, "examine", lambda *_: __import__("time").sleep(60))
+    monkeypatch.setattr(xray_task, "yield_attributions", lambda *_: __import__("time").sleep(60))
     texts: list[str] = []
     recording = record(tmp_path, STOPPED, linear_model, on_wait=texts.append)
     assert recording.exit_code == 4
     assert len(recording.notes) == 2
-    assert all("X-rays of all processes, told to stop, may take 1 s" in n for n in recording.notes)
+    assert all(
+        "the limit of 1 s for all X-rays since the program was told to stop" in n
+        for n in recording.notes
+    )
     # One after the other, they waited for the limit in all.
     assert 1.0 <= recording.end_xrays_s < 2.0
     lengths = [end_s - start_s for start_s, end_s in recording.end_waits]
@@ -149,7 +153,7 @@ def test_a_program_that_was_told_to_stop_waits_less(
 
 def first_result(*arguments: Any) -> Iterator[tuple[list[str], Attribution]]:
     """Yield the first result of an X-ray, whose next one takes long."""
-    yield next(examine(*arguments))
+    yield next(yield_attributions(*arguments))
     time.sleep(60)
 
 
@@ -157,7 +161,7 @@ def test_the_first_result_of_an_xray_that_takes_long_is_kept(
     tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(end_xrays, "MAX_END_XRAY_S", 2)
-    monkeypatch.setattr(xray, "examine", first_result)
+    monkeypatch.setattr(xray_task, "yield_attributions", first_result)
     recording = record(tmp_path, SESSION, linear_model)
     assert recording.notes == ()
     assert recording.duration_s < 30
@@ -171,7 +175,7 @@ def test_an_xray_ends_with_its_process(
 ) -> None:
     monkeypatch.setattr(peak_xrays, "PEAK_LASTS_S", 0.2)
     monkeypatch.setattr(peak_xrays, "MAX_XRAY_SHARE", 1.0)
-    monkeypatch.setattr(xray, "examine", first_result)
+    monkeypatch.setattr(xray_task, "yield_attributions", first_result)
     program = SESSION + "import os, time\ntime.sleep(2)\nos._exit(0)\n"
     recording = record(tmp_path, program, linear_model)
     assert recording.duration_s < 30
@@ -187,11 +191,11 @@ def test_an_xray_at_a_peak_gives_way_to_that_of_the_end(
         if not started.exists():
             started.touch()
             time.sleep(60)
-        yield from examine(*arguments)
+        yield from yield_attributions(*arguments)
 
     monkeypatch.setattr(peak_xrays, "PEAK_LASTS_S", 0.2)
     monkeypatch.setattr(peak_xrays, "MAX_XRAY_SHARE", 1.0)
-    monkeypatch.setattr(xray, "examine", slow_at_first)
+    monkeypatch.setattr(xray_task, "yield_attributions", slow_at_first)
     program = (
         f"{SESSION}\nimport os, time\n"
         f"while not os.path.exists({str(started)!r}): time.sleep(0.05)\n"

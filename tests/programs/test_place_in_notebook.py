@@ -32,4 +32,4 @@ def test_a_cell_has_its_number_if_ipython_knows_it(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_the_place_of_a_cell_has_no_temporary_file(file: str, place: str) -> None:
-    assert assemble._place(file, 3) == place
+    assert assemble._source_location(file, 3) == place

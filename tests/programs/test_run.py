@@ -13,8 +13,8 @@ import pytest
 
 from memdiag.api.run import run
 from memdiag.errors import UsageError
-from memdiag.programs import peak_xrays
-from memdiag.programs.control import request_xray
+from memdiag.programs.xrays import peak_xrays
+from memdiag.programs.xrays.xray_requests import request_xray
 from memdiag.records.run import ProgramRun, ProgramSession
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
@@ -299,7 +299,7 @@ def test_an_xray_is_taken_on_request(tmp_path: Path, linear_model: Path) -> None
         sys.path.append({str(Path(__file__).parents[2])!r})
         session = {CREATE.format(str(linear_model))}
         from pathlib import Path
-        from memdiag.programs.control import request_xray
+        from memdiag.programs.xrays.xray_requests import request_xray
         answer = request_xray(Path({str(tmp_path)!r}))
         (process,) = answer.processes
         assert answer.asked == 1

@@ -17,10 +17,10 @@ import pytest
 from memdiag.api.watch import watch
 from memdiag.cli.app import parse_command_line
 from memdiag.errors import MemdiagError, ModelError, UsageError, XrayError
-from memdiag.programs import xray
-from memdiag.programs.control import request_xray
-from memdiag.programs.loaded_runtime import LoadedRuntime, loaded_runtime
 from memdiag.programs.recorder import Recorder
+from memdiag.programs.system.loaded_runtime import LoadedRuntime, loaded_runtime
+from memdiag.programs.xrays import xray_task
+from memdiag.programs.xrays.xray_requests import request_xray
 from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun
 from tests.programs.conftest import one_product
@@ -145,7 +145,7 @@ def test_an_xray_is_taken_on_request(server: int, tmp_path: Path) -> None:
             sys.executable,
             "-c",
             "import sys, time; from pathlib import Path\n"
-            "from memdiag.programs.control import request_xray\n"
+            "from memdiag.programs.xrays.xray_requests import request_xray\n"
             "folder = Path(sys.argv[1])\n"
             "while not (folder / 'recording.json').exists(): time.sleep(0.05)\n"
             "sys.exit(len(request_xray(folder).processes))",
@@ -169,7 +169,7 @@ def test_an_xray_is_taken_on_request(server: int, tmp_path: Path) -> None:
 def test_a_signal_ends_xrays_that_are_being_taken(
     server: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(xray, "examine", lambda *words: time.sleep(60))
+    monkeypatch.setattr(xray_task, "yield_attributions", lambda *words: time.sleep(60))
 
     def interrupt(recorder: Recorder) -> None:
         if recorder.pending_xrays:

@@ -70,19 +70,19 @@ def test_other_tests_are_collected_beside_and_the_marker_selects(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--memdiag-models=nothing/*.onnx"], "*no file matches 'nothing/[*].onnx' in *"),
         (["--memdiag-processes=0"], "*--memdiag-processes: '0' is not a whole number from 1*"),
     ],
 )
 def test_what_means_nothing_ends_pytest(
-    run_pytest: RunPytest, pytester: pytest.Pytester, words: list[str], said: str
+    run_pytest: RunPytest, pytester: pytest.Pytester, words: list[str], message: str
 ) -> None:
     pytester.makepyfile("def test_other(): ...")
     result = run_pytest(*words)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([said])
+    result.stderr.fnmatch_lines([message])
 
 
 @pytest.mark.usefixtures("models")

@@ -153,7 +153,7 @@ def test_a_record_is_of_the_kind_that_it_says_it_is(tmp_path: Path) -> None:
     history = History(schema=HISTORY_SCHEMA, entries=())
     path.write_bytes(encode(history))
     assert load_any(path, kinds) == history
-    for content, said in (
+    for content, message in (
         (
             b'{"schema": "memdiag.other/1"}',
             "its schema is 'memdiag.other/1', .*: history, check",
@@ -163,7 +163,7 @@ def test_a_record_is_of_the_kind_that_it_says_it_is(tmp_path: Path) -> None:
         (b'{"schema": "memdiag.history/1"}', "not a valid history: .*missing .*`entries`"),
     ):
         path.write_bytes(content)
-        with pytest.raises(RecordError, match=rf"any\.json: {said}"):
+        with pytest.raises(RecordError, match=rf"any\.json: {message}"):
             load_any(path, kinds)
     with pytest.raises(RecordError, match="cannot be read"):
         load_any(tmp_path / "none.json", kinds)

@@ -54,16 +54,18 @@ def test_a_pipe_is_written_to_and_stays(tmp_path: Path, through_link: bool) -> N
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
-@pytest.mark.parametrize(("minor", "said"), [(3, ""), (7, "No space left")], ids=["null", "full"])
-def test_a_device_is_written_to_and_stays(tmp_path: Path, minor: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("minor", "message"), [(3, ""), (7, "No space left")], ids=["null", "full"]
+)
+def test_a_device_is_written_to_and_stays(tmp_path: Path, minor: int, message: str) -> None:
     device, link = tmp_path / "device", tmp_path / "link"
     try:
         os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, minor))
     except PermissionError:
         pytest.skip("devices cannot be made here")
     link.symlink_to(device)
-    if said:
-        with pytest.raises(ReportError, match=f"device: cannot be written .{said}"):
+    if message:
+        with pytest.raises(ReportError, match=f"device: cannot be written .{message}"):
             save_bytes(b"x" * 10_000, device)
     else:
         save_bytes(b"x", link)

@@ -10,6 +10,7 @@ from memdiag.records.profile import Memory, Phase, Samples
 from memdiag.records.run import (
     RUN_SCHEMA,
     Caller,
+    HighWaterRun,
     InputShapes,
     PhaseTime,
     ProcessXray,
@@ -17,7 +18,6 @@ from memdiag.records.run import (
     ProgramProcess,
     ProgramRun,
     ProgramSession,
-    RunPeak,
     SessionMemory,
     SessionModel,
     TreeSamples,
@@ -239,7 +239,9 @@ def server() -> ProgramRun:
             process(102, 8, 12, 12, parent=100, onnxruntime=None),
         ),
         peaks=(
-            RunPeak(session=1, t_s=4.5, peak_rss_bytes=210 * MIB, shapes={"x": (1, 3, 640, 640)}),
+            HighWaterRun(
+                session=1, t_s=4.5, peak_rss_bytes=210 * MIB, shapes={"x": (1, 3, 640, 640)}
+            ),
         ),
         xrays=(
             xray(100, ArenaUsage(session=1, used_bytes=MIB, slack_bytes=30 * MIB)),

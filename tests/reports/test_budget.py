@@ -103,8 +103,8 @@ def test_without_an_xray_nothing_is_said_of_copies() -> None:
 def test_a_finding_is_what_to_try() -> None:
     finding = msgspec.structs.replace(tied_finding(), rewrites=("gemm-transposed",))
     profile = msgspec.structs.replace(tied_xray.with_attribution(), findings=(finding,))
-    told = lines(judge([profile], Budget(limits={"peak": 1})))
-    assert told[-1] == ("  try: memdiag fix models/tied_if.onnx --only shared-weight-transposed")
+    texts = lines(judge([profile], Budget(limits={"peak": 1})))
+    assert texts[-1] == ("  try: memdiag fix models/tied_if.onnx --only shared-weight-transposed")
     advice = msgspec.structs.replace(finding, rewrites=())
     profile = msgspec.structs.replace(profile, findings=(advice,))
     assert lines(judge([profile], Budget(limits={"peak": 1})))[-1] == (

@@ -22,10 +22,10 @@ def test_headings_paragraphs_lists_and_code_are_told_apart() -> None:
 def test_no_rule_is_left_with_markup(detector: Detector[Any, Any]) -> None:
     shown = rule_documentation(detector.rule.name)
     assert shown == tuple(blocks(detector.documentation))
-    said = "".join(text for block in shown for item in block.items for text, _ in item)
+    message = "".join(text for block in shown for item in block.items for text, _ in item)
     assert len(shown) > 1
-    assert "`" not in said
-    assert "##" not in said
+    assert "`" not in message
+    assert "##" not in message
 
 
 @pytest.mark.parametrize("name", ["no-such-rule", "rule", "../errors", "", "RULE"])

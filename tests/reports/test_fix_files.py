@@ -47,7 +47,7 @@ def test_a_format_that_fixes_do_not_have_is_refused_by_name() -> None:
 def test_the_page_says_it_all_with_exact_bytes_on_hover() -> None:
     page = Page(REPORT.page(fix_records.verified()))
     words = " ".join(page.text.split())
-    for said in (
+    for message in (
         "Peak 1.55 GiB → 559 MiB (0.35 ×), steady 1.46 GiB → 540 MiB (0.36 ×).",
         "Remedies applied to a copy of the model: good-one.",
         "At worst 1.02 × (0.98–1.05) that before, with size 4.",
@@ -58,25 +58,25 @@ def test_the_page_says_it_all_with_exact_bytes_on_hover() -> None:
         "Verified on 1.31.1; by what it declares, 1.20.0 and newer can load it.",
         "memdiag fix dir/m.onnx",
     ):
-        assert said in words
+        assert message in words
     titles = {attrs.get("title") for _, attrs in page.elements}
     assert {f"{1583 << 20:,} bytes", f"{559 << 20:,} bytes", f"{540 << 20:,} bytes"} <= titles
     assert codec.decode(embedded(page, "fix").encode(), Fix) == fix_records.verified()
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "message"),
     [
         (fix_records.nothing_found, "Nothing to fix was found."),
         (fix_records.all_rejected, "Nothing: no remedy that was tried is worth it."),
         (fix_records.dry_run, "these remedies would be tried: good-one. "),
         (fix_records.unverified, "Changed, but not verified: the model could not be run."),
     ],
-    ids=lambda value: getattr(value, "__name__", "said"),
+    ids=lambda value: getattr(value, "__name__", "message"),
 )
-def test_a_fix_without_figures_has_no_empty_table(build: Callable[[], Fix], said: str) -> None:
+def test_a_fix_without_figures_has_no_empty_table(build: Callable[[], Fix], message: str) -> None:
     page = Page(REPORT.page(build()))
-    assert said in " ".join(page.text.split())
+    assert message in " ".join(page.text.split())
     assert "Before and after" not in page.text
     assert "| figure |" not in markdown(build())
 

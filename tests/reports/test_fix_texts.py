@@ -55,7 +55,7 @@ def test_files_that_belong_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({}, "verified on 1.31.1, 1.20.1; by what it declares, 1.20.0 and newer can load it"),
         (
@@ -69,8 +69,8 @@ def test_files_that_belong_together() -> None:
         ({"verified_on": ()}, "not verified; "),
     ],
 )
-def test_runtimes_are_named(changes: dict[str, Any], said: str) -> None:
-    assert said in releases_text(fix(**changes))
+def test_runtimes_are_named(changes: dict[str, Any], message: str) -> None:
+    assert message in releases_text(fix(**changes))
     assert releases_text(fix(output=None, **changes)) == ""
 
 

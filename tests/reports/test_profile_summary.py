@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from memdiag.records.profile import Input, Profile, RunPeak
+from memdiag.records.profile import Input, PeakNode, Profile
 from memdiag.reports.profile import REPORT
 from memdiag.reports.profile.run_peak import run_peak_sentences
 from tests.reports import estimates, fix_records, profiles, tied_xray
@@ -53,7 +53,7 @@ def test_an_estimate_takes_the_column_of_the_start_on_a_narrow_terminal() -> Non
     assert rows["first_run"] == ["first_run", "35", "ms", "1,579", "200", "1,579", "+16"]
 
 
-PEAK = RunPeak(
+PEAK = PeakNode(
     node="scores",
     op_type="Softmax",
     peak_bytes=30 * profiles.MIB,

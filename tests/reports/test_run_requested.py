@@ -1,6 +1,6 @@
 """The lines that `memdiag xray FOLDER` prints."""
 
-from memdiag.programs.control import XrayAnswer, XrayedProcess, XrayedSession
+from memdiag.programs.xrays.xray_requests import XrayAnswer, XrayedProcess, XrayedSession
 from memdiag.records.attribution import Owner
 from memdiag.reports.run.requested import answer_lines
 from tests.reports.runs import MIB, memory

@@ -12,13 +12,13 @@ from rich.console import Console
 from memdiag.records import codec
 from memdiag.records.attribution import SearchedModel
 from memdiag.records.run import (
+    HighWaterRun,
     InheritedSession,
     PhaseTime,
     ProcessXray,
     ProgramFinding,
     ProgramRun,
     ProgramSession,
-    RunPeak,
     XrayReason,
 )
 from memdiag.reports.run import REPORT
@@ -173,7 +173,7 @@ def test_a_bad_end_is_part_of_the_answer(code: int | None, sentence: str) -> Non
 def test_what_happened_at_the_peak_is_named() -> None:
     first = runs.session(1, created_s=1.0)
     other = runs.session(2, created_s=1.2, path="/b.onnx")
-    peak = RunPeak(session=1, t_s=6.0, peak_rss_bytes=MIB, shapes={"x": (1, 3, 640, 640)})
+    peak = HighWaterRun(session=1, t_s=6.0, peak_rss_bytes=MIB, shapes={"x": (1, 3, 640, 640)})
     run = runs.run(first, other, peaks=(peak,))
     assert moment(run, 1.1) == "parse of session 1 (a.onnx)"
     assert moment(run, 1.35) == "optimize of session 1 (a.onnx) and parse of session 2 (b.onnx)"
@@ -323,7 +323,7 @@ def test_runs_in_forks_are_runs() -> None:
 
 
 def test_the_duration_of_a_run_is_its_own() -> None:
-    peak = RunPeak(
+    peak = HighWaterRun(
         session=1, t_s=6.0, peak_rss_bytes=MIB, shapes={"x": (1, 3, 640, 640)}, latency_s=0.2
     )
     run = runs.run(runs.session(1), peaks=(peak,))
@@ -505,8 +505,8 @@ def test_equal_sessions_and_workers_are_one_line_each() -> None:
 
 
 def test_sessions_that_need_a_word_get_a_sentence() -> None:
-    said = remarks(runs.server())
-    assert said == (
+    remark = remarks(runs.server())
+    assert remark == (
         "Session 5 (nowhere.onnx) could not be created: NO_SUCHFILE: the file does not exist.",
         "Session 3 never ran (c.onnx).",
         "Sessions 2 and 3 were created or run at the same time in one process: the peaks of their"
@@ -687,7 +687,8 @@ def test_many_sessions_and_marks_are_thinned() -> None:
     sessions = [runs.session(i, created_s=i / 10, released_s=i / 10 + 1.35) for i in range(1, 500)]
     lasting = runs.session(500, created_s=1.0)
     peaks = [
-        RunPeak(session=500, t_s=i / 100, peak_rss_bytes=i, shapes=None) for i in range(1, 1000)
+        HighWaterRun(session=500, t_s=i / 100, peak_rss_bytes=i, shapes=None)
+        for i in range(1, 1000)
     ]
     run = runs.run(*sessions, lasting, peaks=tuple(peaks), duration_s=60.0)
     (lane,) = run_timeline(run, max_rows=100, max_bars=40).lanes

@@ -19,7 +19,7 @@ from tests.reports import profiles, runs, tied_xray
 from tests.reports.runs import MIB
 from tests.reports.trace_format import violations
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 RECORDS: dict[str, Callable[[], Any]] = {
     "server": runs.server,
@@ -32,16 +32,16 @@ RECORDS: dict[str, Callable[[], Any]] = {
 }
 
 
-def events_of(record: Profile | ProgramRun, *merged: Path) -> list[Event]:
+def events_of(record: Profile | ProgramRun, *merged: Path) -> list[TraceEvent]:
     data = profile_trace(record) if isinstance(record, Profile) else run_trace(record, merged)
     content = json.loads(data)
     assert set(content) == {"displayTimeUnit", "traceEvents"}
     assert content["displayTimeUnit"] in ("ms", "ns")
-    found: list[Event] = content["traceEvents"]
+    found: list[TraceEvent] = content["traceEvents"]
     return found
 
 
-def check_format(events: list[Event]) -> None:
+def check_format(events: list[TraceEvent]) -> None:
     assert violations(json.dumps({"traceEvents": events}).encode()) == []
     times = [event["ts"] for event in events if event["ph"] != "M"]
     assert times == sorted(times)
@@ -52,12 +52,12 @@ def test_a_trace_keeps_to_the_format(name: str) -> None:
     check_format(events_of(RECORDS[name]()))
 
 
-TRACK: Event = {"pid": 1, "tid": 1}
-NAMED: list[Event] = [
+TRACK: TraceEvent = {"pid": 1, "tid": 1}
+NAMED: list[TraceEvent] = [
     {"ph": "M", "name": "process_name", **TRACK, "args": {"name": "p"}},
     {"ph": "M", "name": "thread_name", **TRACK, "args": {"name": "t"}},
 ]
-SLICE: Event = {"ph": "X", "name": "a", **TRACK, "ts": 10, "dur": 10}
+SLICE: TraceEvent = {"ph": "X", "name": "a", **TRACK, "ts": 10, "dur": 10}
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,16 @@ SLICE: Event = {"ph": "X", "name": "a", **TRACK, "ts": 10, "dur": 10}
         ("thread without a name", [{**SLICE, "tid": 2}]),
     ],
 )
-def test_the_check_of_the_format_finds_what_is_broken(broken: str, events: list[Event]) -> None:
+def test_the_check_of_the_format_finds_what_is_broken(
+    broken: str, events: list[TraceEvent]
+) -> None:
     check_format([*NAMED, SLICE, {**SLICE, "ts": 12, "dur": 8}])
     found = violations(json.dumps([*NAMED, *events]).encode())
     assert found
     assert all(text.startswith(broken) for text in found)
 
 
-def names(events: list[Event], kind: str) -> dict[tuple[int, int], str]:
+def names(events: list[TraceEvent], kind: str) -> dict[tuple[int, int], str]:
     return {
         (event["pid"], event["tid"]): event["args"]["name"]
         for event in events

@@ -72,7 +72,7 @@ def words(build: Callable[[], Tuning]) -> str:
 
 def test_the_page_says_what_was_won_how_to_set_it_up_and_what_was_tried() -> None:
     page = words(chosen)
-    for said in (
+    for message in (
         "Peak 200 MiB → 150 MiB (0.75 ×), steady 150 MiB → 75 MiB (0.50 ×).",
         "The session's options: disable-prepacking + mmap-threshold.",
         "1.02 × (0.97–1.07) that before.",
@@ -82,7 +82,7 @@ def test_the_page_says_what_was_won_how_to_set_it_up_and_what_was_tried() -> Non
         "6 points; 20 sessions were started in 12 s.",
         "it does not run:",
     ):
-        assert said in page
+        assert message in page
 
 
 def test_the_points_can_be_sorted_by_number_and_the_chosen_one_is_marked() -> None:

@@ -7,9 +7,11 @@ from tests.reports import tuning_records
 
 
 def test_a_profile_tells_what_a_tuning_depends_on() -> None:
-    said = tuning_outcome(tuning_records.tuning())
-    assert said.startswith("Fixed by disable-prepacking + mmap-threshold: peak 200 MiB → 150 MiB")
-    assert said.endswith("It depends on: session.disable_prepacking=1.")
+    message = tuning_outcome(tuning_records.tuning())
+    assert message.startswith(
+        "Fixed by disable-prepacking + mmap-threshold: peak 200 MiB → 150 MiB"
+    )
+    assert message.endswith("It depends on: session.disable_prepacking=1.")
     near = tuning_records.point("arena-off", at=(150, 75), ratio=1.0, fits=False)
     nearest = tuning_records.tuning(near, (tuning_records.DEFAULTS, near))
     assert "by arena-off, the nearest to a budget that nothing fits: peak" in tuning_outcome(
@@ -29,8 +31,8 @@ def test_all_that_a_point_sets_is_named() -> None:
         shares_weights=True,
     )
     tuning = tuning_records.tuning(point, (tuning_records.DEFAULTS, point))
-    (said,) = (text for label, text in tuning_summary(tuning).sentences if "depends" in label)
-    assert said == (
+    (message,) = (text for label, text in tuning_summary(tuning).sentences if "depends" in label)
+    assert message == (
         "session.disable_prepacking=1, $MALLOC_MMAP_THRESHOLD_=131072 in the environment,"
         " memory.enable_memory_arena_shrinkage=cpu:0 for each run, without the graph"
         " transformer MatMulAddFusion, one arena for all sessions, the optimized model, saved once,"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 _PHASES = frozenset("BEXiICMstf")
 _METADATA = {
@@ -43,7 +43,7 @@ def _is_number(value: object) -> bool:
     return is_number and math.isfinite(value)  # type: ignore[arg-type]
 
 
-def _fields(event: Event) -> Iterator[str]:
+def _fields(event: TraceEvent) -> Iterator[str]:
     phase = event.get("ph")
     if phase not in _PHASES:
         yield "phase"
@@ -77,15 +77,15 @@ def _fields(event: Event) -> Iterator[str]:
         yield "id of a flow"
 
 
-def _tracks(events: list[Event]) -> Iterator[str]:
+def _tracks(events: list[TraceEvent]) -> Iterator[str]:
     """Yield the slices that do not nest, and starts and ends that do not match."""
-    tracks: defaultdict[tuple[int, int], list[tuple[int, Event]]] = defaultdict(list)
+    tracks: defaultdict[tuple[int, int], list[tuple[int, TraceEvent]]] = defaultdict(list)
     for index, event in enumerate(events):
         if event["ph"] in "BEX":
             tracks[event["pid"], event["tid"]].append((index, event))
     for track in tracks.values():
         # The importer sorts by time; of the same time, what comes first in the file starts first.
-        stack: list[tuple[float, Event]] = []
+        stack: list[tuple[float, TraceEvent]] = []
         for _, event in sorted(track, key=lambda each: (each[1]["ts"], each[0])):
             while stack and stack[-1][0] <= event["ts"]:
                 stack.pop()
@@ -100,7 +100,7 @@ def _tracks(events: list[Event]) -> Iterator[str]:
                 yield f"overlaps {stack[-1][1]}: {event}"
             stack.append((end, event))
         yield from (f"start without an end: {event}" for end, event in stack if end == math.inf)
-    counters: defaultdict[tuple[int, str], list[Event]] = defaultdict(list)
+    counters: defaultdict[tuple[int, str], list[TraceEvent]] = defaultdict(list)
     for event in events:
         if event["ph"] == "C":
             counters[event["pid"], event["name"]].append(event)
@@ -112,8 +112,8 @@ def _tracks(events: list[Event]) -> Iterator[str]:
             yield f"values of a counter are not in order: {values[0]}"
 
 
-def _flows(events: list[Event]) -> Iterator[str]:
-    flows: defaultdict[tuple[Any, Any, Any], list[Event]] = defaultdict(list)
+def _flows(events: list[TraceEvent]) -> Iterator[str]:
+    flows: defaultdict[tuple[Any, Any, Any], list[TraceEvent]] = defaultdict(list)
     for event in events:
         if event["ph"] in "stf":
             flows[event.get("cat"), event["name"], event["id"]].append(event)
@@ -123,7 +123,7 @@ def _flows(events: list[Event]) -> Iterator[str]:
             yield f"flow without start or end: {flow[0]}"
 
 
-def _names(events: list[Event]) -> Iterator[str]:
+def _names(events: list[TraceEvent]) -> Iterator[str]:
     """Yield the tracks without a name, and those with two."""
     named: defaultdict[tuple[str, int, int], set[str]] = defaultdict(set)
     for event in events:

@@ -203,8 +203,8 @@ def test_near_misses(tmp_path: Path, model: ModelProto, reason: str) -> None:
     for name in "ab":
         if name in {one.name for one in model.graph.input}:
             model.graph.initializer.append(tensor(W, name))
-    said = refusal(deduplicate, model, finding("a", "b"), tmp_path)
-    assert said == (reason or "no two of them are the same")
+    message = refusal(deduplicate, model, finding("a", "b"), tmp_path)
+    assert message == (reason or "no two of them are the same")
 
 
 def test_constants_of_a_function_are_left_alone(tmp_path: Path) -> None:

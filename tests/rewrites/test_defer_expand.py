@@ -146,7 +146,7 @@ def gathering(body: str) -> ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("model", "node", "said"),
+    ("model", "node", "message"),
     [
         (adding("big = Expand(row, shape) y = Add(x, big)", "n, 6"), "Expand_0", "whole shape"),
         (adding("big = Expand(row, shape) y = Add(x, big)", "1, 6"), "Expand_0", "whole shape"),
@@ -165,8 +165,10 @@ def gathering(body: str) -> ModelProto:
          "Add is not a Gather that reads the Cast as its first input"),
     ],
 )  # fmt: skip
-def test_what_cannot_defer_expand(tmp_path: Path, model: ModelProto, node: str, said: str) -> None:
-    assert said in refusal(defer_expand, model, finding(nodes=(node,)), tmp_path)
+def test_what_cannot_defer_expand(
+    tmp_path: Path, model: ModelProto, node: str, message: str
+) -> None:
+    assert message in refusal(defer_expand, model, finding(nodes=(node,)), tmp_path)
 
 
 def test_in_a_function_shapes_are_not_known(tmp_path: Path) -> None:
@@ -191,8 +193,8 @@ def test_a_name_that_a_branch_has_too(tmp_path: Path) -> None:
     model.graph.node[1].attribute[0].g.initializer[0].CopyFrom(
         onnx.numpy_helper.from_array(random((4,)), "w")
     )
-    said = refusal(defer_expand, model, finding(nodes=("Cast_0",)), tmp_path)
-    assert "another value in a subgraph" in said
+    message = refusal(defer_expand, model, finding(nodes=("Cast_0",)), tmp_path)
+    assert "another value in a subgraph" in message
 
 
 @pytest.mark.slow

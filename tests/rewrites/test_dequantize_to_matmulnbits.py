@@ -142,7 +142,7 @@ def overridable(original: ModelProto, name: str, shape: list[int]) -> ModelProto
 
 
 @pytest.mark.parametrize(
-    ("original", "said"),
+    ("original", "message"),
     [
         (model(axis=1, depth=48, columns=48, block=16), "the blocks are not of 16 to 256"),
         (model(block=8), "the blocks are not of 16 to 256"),
@@ -187,22 +187,22 @@ def overridable(original: ModelProto, name: str, shape: list[int]) -> ModelProto
         ),
     ],
 )
-def test_what_cannot_be_replaced(tmp_path: Path, original: ModelProto, said: str) -> None:
-    assert said in refusal(dequantize_to_matmulnbits, original, FUSED, tmp_path)
+def test_what_cannot_be_replaced(tmp_path: Path, original: ModelProto, message: str) -> None:
+    assert message in refusal(dequantize_to_matmulnbits, original, FUSED, tmp_path)
 
 
 @pytest.mark.parametrize("of", [finding(), finding("gone"), finding(nodes=("product",))])
 def test_without_a_dequantize_linear(tmp_path: Path, of: Finding) -> None:
-    said = refusal(dequantize_to_matmulnbits, model(), of, tmp_path)
-    assert "no DequantizeLinear of the model is named" in said
+    message = refusal(dequantize_to_matmulnbits, model(), of, tmp_path)
+    assert "no DequantizeLinear of the model is named" in message
 
 
 def test_a_left_operand_is_no_weight_of_it(tmp_path: Path) -> None:
     original = model(depth=48, columns=48, block=16)
     original.graph.node[1].input[:] = ["d", "x"]
     original.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 48
-    said = refusal(dequantize_to_matmulnbits, original, FUSED, tmp_path)
-    assert "does not read the dequantized weight as the right operand" in said
+    message = refusal(dequantize_to_matmulnbits, original, FUSED, tmp_path)
+    assert "does not read the dequantized weight as the right operand" in message
 
 
 def test_a_large_weight_comes_in_slices(tmp_path: Path) -> None:

@@ -75,8 +75,8 @@ def test_eight_bits_need_a_release_that_takes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Runtime, "installed", lambda: Runtime(1, 22, 1))
-    said = refusal(dequantize_to_matmulnbits, model(TensorProto.INT8), FUSED, tmp_path)
-    assert said.endswith("only since onnxruntime 1.23")
+    message = refusal(dequantize_to_matmulnbits, model(TensorProto.INT8), FUSED, tmp_path)
+    assert message.endswith("only since onnxruntime 1.23")
     of_four = model(TensorProto.INT4)
     assert operators(rewrite(dequantize_to_matmulnbits, of_four, FUSED, tmp_path))["MatMulNBits"]
 

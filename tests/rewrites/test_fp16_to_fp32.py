@@ -152,7 +152,7 @@ def scaled(body: str, outputs: str = "float16[6, 6] y", inputs: str = "") -> Mod
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "message"),
     [
         (scaled("h = MatMul(x, w) y = Softmax(w)"), "Softmax may compute in half precision"),
         (scaled("y = local.f(w)"), "f may compute in half precision"),
@@ -164,10 +164,10 @@ def scaled(body: str, outputs: str = "float16[6, 6] y", inputs: str = "") -> Mod
         (scaled("y = CastLike(w, x)"), "CastLike may compute in half precision"),
     ],
 )
-def test_what_cannot_be_widened(tmp_path: Path, model: ModelProto, said: str) -> None:
-    if said == "neither an initializer":
+def test_what_cannot_be_widened(tmp_path: Path, model: ModelProto, message: str) -> None:
+    if message == "neither an initializer":
         del model.graph.initializer[:]
-    assert said in refusal(fp16_to_fp32, model, finding("w"), tmp_path)
+    assert message in refusal(fp16_to_fp32, model, finding("w"), tmp_path)
 
 
 def test_more_that_cannot_be_widened(tmp_path: Path) -> None:

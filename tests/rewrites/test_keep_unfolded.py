@@ -165,19 +165,19 @@ def test_any_shape_and_type(
     tmp_path: Path, small: list[int], times: list[int], dtype: Any, operator: str
 ) -> None:
     if operator == "Expand":
-        said = [size if size > 1 else many for size, many in zip(small, times, strict=False)]
+        repeats = [size if size > 1 else many for size, many in zip(small, times, strict=False)]
     else:
-        said = times[: len(small)]
+        repeats = times[: len(small)]
     original = text_model(
-        f"g (int64[1] i) => (y) <int64[{len(small)}] said> {{ big = {operator}(row, said)"
+        f"g (int64[1] i) => (y) <int64[{len(small)}] repeats> {{ big = {operator}(row, repeats)"
         " y = Gather<axis = 0>(big, i) }",
-        said=np.array(said),
+        repeats=np.array(repeats),
     )
     row = random(small, 0, dtype)
     original.graph.initializer.append(onnx.numpy_helper.from_array(row, "row"))
     kind = original.graph.output[0].type.tensor_type
     kind.elem_type = helper.np_dtype_to_tensor_dtype(row.dtype)
-    whole = np.tile(row, said) if operator == "Tile" else np.broadcast_to(row, said)
+    whole = np.tile(row, repeats) if operator == "Tile" else np.broadcast_to(row, repeats)
     for size in (1, *whole.shape[1:]):
         kind.shape.dim.add(dim_value=size)
     fixed = rewritten(original, finding(nodes=(f"{operator}_0",)), tmp_path)
@@ -205,7 +205,7 @@ INPUT = """g (float[n, 6] x, int64[2] s) => (float[5, 6] y) {
 
 
 @pytest.mark.parametrize(
-    ("original", "node", "said"),
+    ("original", "node", "message"),
     [
         (old(), "Expand_0", "IR version 3"),
         (text_model(INSIDE), "local::f/Expand_2", "in a function"),
@@ -215,13 +215,13 @@ INPUT = """g (float[n, 6] x, int64[2] s) => (float[5, 6] y) {
         (model(BODIES["Expand"]), "gone", "was removed"),
     ],
 )
-def test_what_cannot_be_kept(tmp_path: Path, original: ModelProto, node: str, said: str) -> None:
-    assert said in refusal(keep_unfolded, original, finding(nodes=(node,)), tmp_path)
+def test_what_cannot_be_kept(tmp_path: Path, original: ModelProto, node: str, message: str) -> None:
+    assert message in refusal(keep_unfolded, original, finding(nodes=(node,)), tmp_path)
 
 
 def test_a_finding_of_no_node(tmp_path: Path) -> None:
-    said = refusal(keep_unfolded, model(BODIES["Expand"]), finding("row"), tmp_path)
-    assert said == "it names no node"
+    message = refusal(keep_unfolded, model(BODIES["Expand"]), finding("row"), tmp_path)
+    assert message == "it names no node"
 
 
 def test_a_large_weight_is_not_stored_twice(tmp_path: Path) -> None:
@@ -230,8 +230,8 @@ def test_a_large_weight_is_not_stored_twice(tmp_path: Path) -> None:
         " { big = Concat<axis = 1>(w, w) y = Gather(big, i) z = Gather(w, i) }",
         w=random((1024, 512)),
     )
-    said = refusal(keep_unfolded, original, finding(nodes=("Concat_0",)), tmp_path)
-    assert said == "its constant is a weight that others read as well"
+    message = refusal(keep_unfolded, original, finding(nodes=("Concat_0",)), tmp_path)
+    assert message == "its constant is a weight that others read as well"
 
 
 def tables(count: int, rows: int) -> ModelProto:

@@ -19,7 +19,7 @@ def agrees(record_property: Callable[[str, object], None]) -> Agrees:
     makes its table.
     """
 
-    def look(
+    def check(
         finding: Finding,
         measured: int,
         version: str = NEWEST,
@@ -37,4 +37,4 @@ def agrees(record_property: Callable[[str, object], None]) -> Agrees:
         )
         assert measured == pytest.approx(predicted, rel=rel, abs=abs)
 
-    return look
+    return check

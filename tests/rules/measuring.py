@@ -17,7 +17,7 @@ NEWEST = str(Runtime.installed())
 
 
 def profile(
-    model: Path, version: str = NEWEST, *, run: bool = True, look: Literal["steady", "none"]
+    model: Path, version: str = NEWEST, *, run: bool = True, xray: Literal["steady", "none"]
 ) -> Profile:
     """Return the profile of two runs of `model`, or of loading it alone."""
     python = None
@@ -34,27 +34,27 @@ def profile(
         threads=1,
         runs=1,
         run=run,
-        xray=look,
+        xray=xray,
     )
 
 
 def xray(model: Path, version: str = NEWEST, *, run: bool = True) -> Attribution:
     """Return what is resident after two runs of `model`, or after loading it alone."""
-    found = profile(model, version, run=run, look="steady")
+    found = profile(model, version, run=run, xray="steady")
     assert found.attribution is not None, found.outcome.message
     return found.attribution
 
 
 def peak(model: Path, version: str = NEWEST) -> int:
     """Return how far the peak of two runs of `model` is above the baseline."""
-    found = profile(model, version, look="none")
+    found = profile(model, version, xray="none")
     assert found.outcome.status == "completed", found.outcome.message
     return found.peak_rss_bytes - found.baseline_rss_bytes
 
 
 def private_peak(model: Path, version: str = NEWEST) -> int:
     """Return how far the largest sample of private memory is above the first one."""
-    found = profile(model, version, look="none")
+    found = profile(model, version, xray="none")
     sampled = [size for size in found.samples.anonymous_bytes if size is not None]
     assert found.outcome.status == "completed", found.outcome.message
     return max(sampled) - sampled[0]

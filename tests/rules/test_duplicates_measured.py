@@ -123,7 +123,7 @@ def _run(model: ModelProto, folder: Path, version: str) -> tuple[list[Finding], 
     with open_model(path) as opened:
         ctx = AnalysisContext(opened, Runtime.parse(version))
         findings = [finding for rule in RULES for finding in rule.detect(ctx)]
-    return findings, profile(path, version, look="steady")
+    return findings, profile(path, version, xray="steady")
 
 
 RETAINED = ("folded and packed", "packed", "packed and read", "transposed", "transposed and packed")

@@ -93,11 +93,11 @@ def check_claims(findings: Sequence[Finding], profile: Profile) -> None:
     assert sum(one.bytes for one in findings if not one.run_bytes) <= steady
     assert sum(measure_finding(one, attribution) or 0 for one in findings) <= steady
     for one in findings:
-        said = (one.name, one.phase, one.bytes, one.peak_bytes)
+        description = (one.name, one.phase, one.bytes, one.peak_bytes)
         # A copy that is made in a phase can be the peak of this phase or a later one.
         first = PHASES.index(one.phase) if one.phase in PHASES else 0
         peak = max(each.peak_rss_bytes for each in profile.phases if each.name in PHASES[first:])
-        assert one.peak_bytes <= peak - profile.baseline_rss_bytes + TOLERANCE, said
+        assert one.peak_bytes <= peak - profile.baseline_rss_bytes + TOLERANCE, description
     check_copies(findings, attribution)
 
 
@@ -113,10 +113,10 @@ def check_copies(findings: Sequence[Finding], attribution: Attribution) -> None:
             for one in findings
             if one.expected and all(set(each.weights) <= set(names) for each in one.expected)
         ]
-        said = (names, sizes, [(one.name, one.weights, one.bytes) for one in claims])
+        description = (names, sizes, [(one.name, one.weights, one.bytes) for one in claims])
         spare = sum(sizes) - min(sizes) + COPY_TOLERANCE
-        assert sum(one.bytes for one in claims) <= spare, said
-        assert sum(measure_finding(one, attribution) or 0 for one in claims) <= spare, said
+        assert sum(one.bytes for one in claims) <= spare, description
+        assert sum(measure_finding(one, attribution) or 0 for one in claims) <= spare, description
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,7 @@ def test_the_first_run_takes_the_activations_that_were_predicted(
     )
     path = saved(proto, tmp_path / "model", external=False)
     (found,) = findings("MD602", path, tmp_path, runtime=version)
-    run = profile(path, version, look="none")
+    run = profile(path, version, xray="none")
     first = run.phase("first_run")
     assert first is not None
     taken = first.peak_rss_bytes - first.start.rss_bytes

@@ -154,7 +154,7 @@ def test_what_a_session_takes(tmp_path: Path, case: str, version: str, agrees: A
     """The bytes that are said are those that a session takes more than one without Identity."""
     proto = COPIED[case][0] if case in COPIED else NEAR[case]
     found = findings(RULE, proto, tmp_path, runtime=version)
-    said = found[0].bytes if found else 0
+    reported_bytes = found[0].bytes if found else 0
     seen = xray(tmp_path / "model.onnx", version)
     if found and found[0].expected:
         assert match_attribution(found[0], seen).evidence == "measured"
@@ -163,7 +163,7 @@ def test_what_a_session_takes(tmp_path: Path, case: str, version: str, agrees: A
     more = above_baseline(seen) - above_baseline(xray(without, version))
     if found:
         agrees(found[0], more, version, abs=SIZE // 3)
-    assert more == pytest.approx(said, abs=SIZE // 3)
+    assert more == pytest.approx(reported_bytes, abs=SIZE // 3)
 
 
 def renamed(proto: ModelProto) -> ModelProto:

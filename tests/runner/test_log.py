@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from memdiag.runner.log import Event, LogMarker, LogParser
+from memdiag.runner.log import LogMarker, LogParser, ScriptEvent
 
 SECRET = "secret"
 STAMP = "2026-11-21 03:23:46.474104445"
@@ -80,7 +80,7 @@ def test_events_of_the_loader_keep_their_place_among_the_lines() -> None:
     reader = LogParser(SECRET)
     event = b'half a line\x1ememdiag secret {"latency_s": 0.5, "event": "run"}\n'
     items = reader.feed(line("Initializing session.") + event)
-    assert items[1] == Event("run", {"latency_s": 0.5})
+    assert items[1] == ScriptEvent("run", {"latency_s": 0.5})
     assert reader.tail == ["half a line"]
 
 
@@ -232,7 +232,9 @@ def test_a_name_in_the_log_is_no_event_and_breaks_nothing(forged: str, size: int
         size = 1000
     chunks = [data[start : start + size] for start in range(0, len(data), size)]
     found = [item for chunk in chunks for item in reader.feed(chunk)]
-    assert [item for item in found if isinstance(item, Event)] == [Event("run", {"latency_s": 0.5})]
+    assert [item for item in found if isinstance(item, ScriptEvent)] == [
+        ScriptEvent("run", {"latency_s": 0.5})
+    ]
     assert isinstance(found[-1], LogMarker)
     assert found[-1].epoch_s == pytest.approx(EPOCH)
     assert {item.kind for item in found if isinstance(item, LogMarker)} <= {
@@ -249,7 +251,7 @@ def test_an_event_behind_a_long_unfinished_line_is_an_event() -> None:
         reader = LogParser(SECRET)
         reader.feed(b"x" * 500_000)
         reader.feed(b"y" * 500_000 + EVENT[:cut])
-        assert reader.feed(EVENT[cut:]) == [Event("run", {"latency_s": 0.5})]
+        assert reader.feed(EVENT[cut:]) == [ScriptEvent("run", {"latency_s": 0.5})]
 
 
 def test_markers_are_bounded() -> None:

@@ -22,7 +22,7 @@ from memdiag.runner.run import (
     MeasuredRun,
     Measurement,
     Progress,
-    XrayMoment,
+    ReadMoment,
     measure,
 )
 
@@ -293,7 +293,7 @@ def test_what_the_runtime_warned_of_is_kept(fake_job: MakeJob) -> None:
 
 
 def test_the_moments_come_in_order_with_the_facts_of_the_log(fake_job: MakeJob) -> None:
-    said = [
+    log_lines = [
         "Initializing session.",
         "Creating BFCArena for Cpu with following configs: none",
         "GraphTransformer ConstantFolding modified: 1 with status: OK",
@@ -302,9 +302,9 @@ def test_the_moments_come_in_order_with_the_facts_of_the_log(fake_job: MakeJob) 
         "Reserving memory in BFCArena for Cpu size: 4096",
         "Session successfully initialized.",
     ]
-    moments: list[XrayMoment] = []
+    moments: list[ReadMoment] = []
     measured = MeasuredRun(
-        fake_job({"create": [{"log": line} for line in said]}), moments.append
+        fake_job({"create": [{"log": line} for line in log_lines]}), moments.append
     ).run()
     assert measured.outcome.status == "completed"
     first, last = moments
@@ -320,7 +320,7 @@ def test_the_moments_come_in_order_with_the_facts_of_the_log(fake_job: MakeJob) 
 def test_the_time_of_an_inspection_belongs_to_no_phase(fake_job: MakeJob) -> None:
     ended: list[PhaseName] = []
 
-    def on_moment(moment: XrayMoment) -> None:
+    def on_moment(moment: ReadMoment) -> None:
         time.sleep(0.5)
         if isinstance(moment, AtPhaseEnd):
             assert psutil.Process(moment.pid).status() == psutil.STATUS_STOPPED
@@ -362,9 +362,9 @@ def test_without_runs_the_created_session_is_released(fake_job: MakeJob) -> None
 
 
 def test_the_release_follows_the_runs_and_has_no_time_of_the_xray(fake_job: MakeJob) -> None:
-    moments: list[XrayMoment] = []
+    moments: list[ReadMoment] = []
 
-    def on_moment(moment: XrayMoment) -> None:
+    def on_moment(moment: ReadMoment) -> None:
         moments.append(moment)
         if isinstance(moment, AtSteady):
             time.sleep(0.5)
@@ -386,7 +386,7 @@ def test_a_session_is_kept_to_the_end_unless_asked(fake_job: MakeJob) -> None:
 
 
 def test_an_interrupt_at_a_moment_keeps_what_was_measured(fake_job: MakeJob) -> None:
-    def on_moment(moment: XrayMoment) -> None:
+    def on_moment(moment: ReadMoment) -> None:
         if isinstance(moment, AtPhaseEnd) and moment.phase == "prepack":
             os.kill(os.getpid(), signal.SIGINT)
 

@@ -302,8 +302,8 @@ def test_what_is_always_part_is_part_of_every_point_but_the_first() -> None:
 
 @pytest.mark.parametrize("words", ["trying b", "verifying b"])
 def test_ctrl_c_leaves_the_best_so_far(words: str) -> None:
-    def say(said: str) -> None:
-        if said.startswith(words):
+    def say(text: str) -> None:
+        if text.startswith(words):
             raise KeyboardInterrupt
 
     search = searched(Scripted(less(a=20, b=30)), option("a", "b"), option("b", "a"), say=say)

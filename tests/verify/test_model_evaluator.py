@@ -106,7 +106,7 @@ def test_a_shape_that_the_model_does_not_state_is_not_compared(
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"weight_scale": 1.001}, "output y differs by"),
         ({"nodes": "z = MatMul(x, w) y = Neg(z)"}, "output y differs by"),
@@ -117,11 +117,11 @@ def test_a_shape_that_the_model_does_not_state_is_not_compared(
     ids=["a weight", "a sign", "NaN", "a name", "an operator"],
 )
 def test_a_wrong_model_is_refused(
-    write: Write, judge: ModelEvaluator, changes: dict[str, object], said: str
+    write: Write, judge: ModelEvaluator, changes: dict[str, object], message: str
 ) -> None:
     verdict = judge.evaluate(Job(model=write("wrong", **changes)), Bound.reordered(512))
     assert verdict.problem is not None
-    assert said in verdict.problem
+    assert message in verdict.problem
 
 
 @pytest.mark.usefixtures("equal_latency")

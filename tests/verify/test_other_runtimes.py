@@ -64,20 +64,20 @@ def test_where_the_original_does_not_run_nothing_is_compared(
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         (None, "cannot be started as a Python interpreter"),
         ("#!/bin/sh\necho no module >&2\nexit 1\n", r"cannot be imported \(no module\)"),
     ],
 )
 def test_an_interpreter_without_a_runtime_is_an_error(
-    tmp_path: Path, trial: InputSet, script: str | None, said: str
+    tmp_path: Path, trial: InputSet, script: str | None, message: str
 ) -> None:
     python = tmp_path / "python"
     if script is not None:
         python.write_text(script)
         python.chmod(0o755)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         OtherRuntimes([python], Job(model=tmp_path / "m.onnx"), [trial], tmp_path)
 
 

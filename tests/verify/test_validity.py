@@ -73,7 +73,7 @@ def test_what_the_original_has_as_well_is_not_new(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="a process ends by signals on POSIX only")
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("import os; os.abort()", "crashes (signal 6)"),
         ("import time; time.sleep(60)", "does not finish within 0.5 s"),
@@ -81,11 +81,11 @@ def test_what_the_original_has_as_well_is_not_new(tmp_path: Path) -> None:
     ],
 )
 def test_a_checker_that_fails_is_a_checker_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, message: str
 ) -> None:
     monkeypatch.setattr(validity, "_CHECK", code)
     timeout_s = 0.5 if "sleep" in code else 60
-    assert said in checker_error(tmp_path / "m.onnx", timeout_s)
+    assert message in checker_error(tmp_path / "m.onnx", timeout_s)
 
 
 def test_a_checker_that_cannot_be_started_is_an_error(
@@ -97,7 +97,7 @@ def test_a_checker_that_cannot_be_started_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("after", "said"),
+    ("after", "message"),
     [
         (model(), None),
         (model(ir=8), None),
@@ -108,9 +108,9 @@ def test_a_checker_that_cannot_be_started_is_an_error(
         (model("y = com.microsoft.Gelu(x)", '"" : 17, "com.microsoft" : 1'), None),
     ],
 )
-def test_nothing_newer_may_be_asked_for(after: ModelProto, said: str | None) -> None:
+def test_nothing_newer_may_be_asked_for(after: ModelProto, message: str | None) -> None:
     found = undeclared_before(model(), after)
-    assert (found is None) if said is None else (found is not None and said in found)
+    assert (found is None) if message is None else (found is not None and message in found)
 
 
 def test_a_domain_that_only_a_branch_uses_is_used() -> None:

@@ -11,7 +11,7 @@ Measure = Callable[[Mapping[str, int]], int]
 """A function that runs the model at sizes and returns the peak above the process before it."""
 
 
-class Line(NamedTuple):
+class LinearCorrection(NamedTuple):
     """A linear correction.
 
     Attributes:
@@ -26,12 +26,12 @@ class Line(NamedTuple):
         return max(0, round(self.slope * size + self.offset))
 
 
-UNCHANGED = Line(1.0, 0.0)
+UNCHANGED = LinearCorrection(1.0, 0.0)
 
 
 def calibrate(
     points: Sequence[EstimatedPoint], measure: Measure
-) -> tuple[Line, tuple[Calibration, ...]]:
+) -> tuple[LinearCorrection, tuple[Calibration, ...]]:
     """Return the correction of the peak, and the measured points beside their estimates.
 
     The points with the smallest and the largest peak are measured, and one between them, which is
@@ -56,19 +56,19 @@ def calibrate(
     return line, found
 
 
-def _line(pairs: Sequence[tuple[int, int]]) -> Line:
+def _line(pairs: Sequence[tuple[int, int]]) -> LinearCorrection:
     """Return the line through the first and the last of `pairs` of estimated and measured sizes.
 
     With one pair, and where the estimates do not differ, only the offset is corrected.
     """
     (first, first_measured), (last, last_measured) = pairs[0], pairs[-1]
     if last == first or last_measured <= first_measured:
-        return Line(1.0, (first_measured + last_measured) / 2 - (first + last) / 2)
+        return LinearCorrection(1.0, (first_measured + last_measured) / 2 - (first + last) / 2)
     slope = (last_measured - first_measured) / (last - first)
-    return Line(slope, first_measured - slope * first)
+    return LinearCorrection(slope, first_measured - slope * first)
 
 
-def corrected(point: EstimatedPoint, line: Line) -> EstimatedPoint:
+def corrected(point: EstimatedPoint, line: LinearCorrection) -> EstimatedPoint:
     """Return `point` with its peak corrected, and the other figures in proportion."""
     if line == UNCHANGED:
         return point

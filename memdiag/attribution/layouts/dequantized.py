@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memdiag.attribution.element_values import dequantized
-from memdiag.attribution.layout import LayoutHints
+from memdiag.attribution.layout import Layout, LayoutHints
 from memdiag.attribution.tiling import row_major
 from memdiag.attribution.virtual_copy import VirtualCopy
 from memdiag.model.tensor_types import Array
 
 
 @dataclass(frozen=True)
-class Dequantized:
+class Dequantized(Layout):
     """Layout of dequantized weights: ``(weight - zero_point) * scale`` in row-major order."""
 
     name: str = "dequantized"

@@ -7,20 +7,23 @@ from functools import partial
 import numpy as np
 
 from memdiag.attribution.element_values import Values, as_fp32
-from memdiag.attribution.layout import LayoutHints
+from memdiag.attribution.layout import Layout, LayoutHints
 from memdiag.attribution.tiling import PANEL_COLUMNS, head_columns, panels, round_up
 from memdiag.attribution.virtual_copy import CopySegment, VirtualCopy
+from memdiag.attribution.weight_operators import PACKED_INPUTS
 from memdiag.model.tensor_types import Array
 
 _DEPTH = 256
 
 
 @dataclass(frozen=True)
-class PackedFp32:
+class PackedFp32(Layout):
     """Layout of matrices in slices of 256 rows, cut into panels of 16 columns padded with zeros."""
 
     name: str = "packed_fp32"
     kind: str = "packed"
+    packed_inputs = PACKED_INPUTS
+    reserves_buffer = True
 
     def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield the packed matrix and the packed transpose (``transB``).

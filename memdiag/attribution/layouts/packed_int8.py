@@ -7,9 +7,10 @@ from math import prod
 import numpy as np
 
 from memdiag.attribution.element_values import Values, unchanged
-from memdiag.attribution.layout import LayoutHints
+from memdiag.attribution.layout import Layout, LayoutHints
 from memdiag.attribution.tiling import PANEL_COLUMNS, head_columns, panels, round_up
 from memdiag.attribution.virtual_copy import Combine, CopySegment, DeferredArray, VirtualCopy
+from memdiag.attribution.weight_operators import PACKED_INPUTS
 from memdiag.model.tensor_types import Array
 
 _DEPTH = 384
@@ -39,7 +40,7 @@ _UNSIGNED = (_Form(2), _Form(4, flipped=True))
 
 
 @dataclass(frozen=True)
-class PackedInt8:
+class PackedInt8(Layout):
     """Layout of packed 8-bit matrices: column sums, then slices of 384 rows cut into panels.
 
     The column sums are int32, padded to 16 columns. Each panel has 16 columns, in groups of 4 rows
@@ -51,6 +52,7 @@ class PackedInt8:
 
     name: str = "packed_int8"
     kind: str = "packed"
+    packed_inputs = PACKED_INPUTS
 
     def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield the packed forms of a matrix and its transpose, or of a filter ``[O, I, …]``.

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from memdiag.attribution.element_values import Values, unchanged
-from memdiag.attribution.layout import BlockQuantization, LayoutHints
+from memdiag.attribution.layout import BlockQuantization, Layout, LayoutHints
 from memdiag.attribution.tiling import PANEL_COLUMNS, round_up, tiled
 from memdiag.attribution.virtual_copy import Combine, CopySegment, VirtualCopy
+from memdiag.attribution.weight_operators import PACKED_INPUTS
 from memdiag.model.tensor_types import Array
 
 _SLACK = 63
@@ -114,7 +115,7 @@ class _ColumnValues:
 
 
 @dataclass(frozen=True)
-class PackedNBits:
+class PackedNBits(Layout):
     """Layout of block-quantized weights that MatMulNBits packs, or that the optimizer converts for
     it.
 
@@ -128,6 +129,7 @@ class PackedNBits:
 
     name: str = "packed_nbits"
     kind: str = "packed"
+    packed_inputs = PACKED_INPUTS
 
     def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield the packed forms for each use of the weight by a MatMulNBits."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memdiag.attribution.element_values import as_fp32
-from memdiag.attribution.layout import LayoutHints
+from memdiag.attribution.layout import Layout, LayoutHints
 from memdiag.attribution.tiling import Order, tiled
 from memdiag.attribution.virtual_copy import VirtualCopy
 from memdiag.model.tensor_types import Array
@@ -16,7 +16,7 @@ _OUTPUT: Order = (*_OUTER, (0, "inner"))
 
 
 @dataclass(frozen=True)
-class ReorderedNchwc:
+class ReorderedNchwc(Layout):
     """Layout of filters ``[O, I, H, W]`` in blocks of 16 channels (AVX-512) or 8, padded with
     zeros.
 

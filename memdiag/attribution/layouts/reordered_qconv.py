@@ -6,19 +6,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from memdiag.attribution.element_values import unchanged
-from memdiag.attribution.layout import LayoutHints
+from memdiag.attribution.layout import Layout, LayoutHints
 from memdiag.attribution.tiling import row_major
 from memdiag.attribution.virtual_copy import VirtualCopy
+from memdiag.attribution.weight_operators import QUANTIZED_FILTERS
 from memdiag.model.tensor_types import Array
 
 
 @dataclass(frozen=True)
-class ReorderedQConv:
+class ReorderedQConv(Layout):
     """Layout of 8-bit filters ``[H, W, I, O]``: depthwise, or of convolutions with signed
     inputs."""
 
     name: str = "reordered_qconv"
     kind: str = "reordered"
+    packed_inputs = QUANTIZED_FILTERS
 
     def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield the reordered copy of an 8-bit filter ``[O, I, …]``."""

@@ -7,14 +7,14 @@ from functools import partial
 import numpy as np
 
 from memdiag.attribution.element_values import Values, as_fp32, unchanged
-from memdiag.attribution.layout import LayoutHints
+from memdiag.attribution.layout import Layout, LayoutHints
 from memdiag.attribution.tiling import row_major
 from memdiag.attribution.virtual_copy import VirtualCopy
 from memdiag.model.tensor_types import Array
 
 
 @dataclass(frozen=True)
-class Transposed:
+class Transposed(Layout):
     """Layout of weights after a permutation of their axes, in row-major order."""
 
     name: str = "transposed"

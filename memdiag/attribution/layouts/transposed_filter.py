@@ -6,18 +6,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from memdiag.attribution.element_values import Values, as_fp32
-from memdiag.attribution.layout import LayoutHints
+from memdiag.attribution.layout import Layout, LayoutHints
 from memdiag.attribution.tiling import row_major
 from memdiag.attribution.virtual_copy import VirtualCopy
+from memdiag.attribution.weight_operators import TRANSPOSED_FILTERS
 from memdiag.model.tensor_types import Array
 
 
 @dataclass(frozen=True)
-class TransposedFilter:
+class TransposedFilter(Layout):
     """Layout of filters ``[C, M / groups, …]`` as ``[groups, M / groups * …, C / groups]``."""
 
     name: str = "transposed_filter"
     kind: str = "transposed"
+    packed_inputs = TRANSPOSED_FILTERS
 
     def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
         """Yield a transposed copy of a filter for each number of groups in the graph; for 1 if

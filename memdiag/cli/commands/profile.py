@@ -132,10 +132,8 @@ def run(options: Namespace) -> int:
     The rules of memdiag check are compared with the measurement; select, ignore and min-bytes in
     [tool.memdiag] of pyproject.toml choose among them.
     """
-    from memdiag.api.budget import BudgetResult, check_budget, refuse_other_configuration
-    from memdiag.api.profile import Interrupted, profile_model
+    from memdiag.api.budget import refuse_other_configuration
     from memdiag.cli.output import Destination
-    from memdiag.cli.progress import MeasurementLine
     from memdiag.records.budget import Budget
 
     model, baseline = options.model, options.baseline
@@ -146,27 +144,10 @@ def run(options: Namespace) -> int:
         raise UsageError("--update-baseline needs a file. Add --baseline FILE.")
     if baseline is not None and not options.update_baseline and not baseline.exists():
         raise UsageError(f"{baseline}: no such file. Create it with --update-baseline.")
-    has_budget = budget is not None or baseline is not None
-    config = _config(options, pinned=has_budget and options.pin)
-    interrupted = False
-    with MeasurementLine(model.name, options.runs) as line:
-        try:
-            if has_budget:
-                result = check_budget(
-                    lambda xray: profile_model(
-                        model, config if xray else config.figures_only(), on_progress=line.show
-                    ),
-                    budget or Budget(),
-                    model=str(model),
-                    baseline=baseline,
-                    update=options.update_baseline,
-                    processes=options.processes,
-                )
-            else:
-                result = BudgetResult(profile=profile_model(model, config, on_progress=line.show))
-        except Interrupted as interrupt:
-            result = BudgetResult(profile=interrupt.profile)
-            interrupted = True
+    if budget is None and baseline is not None:
+        budget = Budget()
+    config = _config(options, pinned=budget is not None and options.pin)
+    result, interrupted = _measure(options, config, budget)
     profile = result.profile
     completed = profile.outcome.status == "completed"
     if not completed and _has_completed_profile(folder):
@@ -187,6 +168,38 @@ def run(options: Namespace) -> int:
         return _print_result(result, status, written, format=options.format, quiet=options.quiet)
 
     return destination.write_and_print(profile, update_baseline_and_print)
+
+
+def _measure(
+    options: Namespace, config: ProfileConfig, budget: Budget | None
+) -> tuple[BudgetResult, bool]:
+    """Profile the model, and compare it with `budget` and the baseline if `budget` is not None.
+
+    Return the result, and whether the user interrupted it.
+    """
+    from memdiag.api.budget import BudgetResult, check_budget
+    from memdiag.api.profile import Interrupted, profile_model
+    from memdiag.cli.progress import MeasurementLine
+
+    model = options.model
+    with MeasurementLine(model.name, options.runs) as line:
+        try:
+            if budget is None:
+                profile = profile_model(model, config, on_progress=line.show)
+                return BudgetResult(profile=profile), False
+            result = check_budget(
+                lambda xray: profile_model(
+                    model, config if xray else config.figures_only(), on_progress=line.show
+                ),
+                budget,
+                model=str(model),
+                baseline=options.baseline,
+                update=options.update_baseline,
+                processes=options.processes,
+            )
+        except Interrupted as interrupt:
+            return BudgetResult(profile=interrupt.profile), True
+    return result, False
 
 
 def _has_completed_profile(folder: Path) -> bool:

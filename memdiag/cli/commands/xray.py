@@ -57,7 +57,7 @@ def run(options: Namespace) -> int:
     """
     from memdiag.api.xray import xray
     from memdiag.cli.output import save_record, show
-    from memdiag.programs.control import request_xray
+    from memdiag.programs.xrays.xray_requests import request_xray
     from memdiag.records.codec import encode
     from memdiag.records.files import require_writable
     from memdiag.reports.run.requested import answer_lines

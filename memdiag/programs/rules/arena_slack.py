@@ -33,13 +33,13 @@ from memdiag.programs.session_facts import (
     SHRINKAGE_CODE,
     model_name,
     numbers,
+    process_ids,
     reserved_text,
     slack_bytes,
 )
 from memdiag.programs.session_patterns import rare_large_inputs
 from memdiag.programs.xray_facts import (
     large_owners,
-    listed_processes,
     sessions_in,
     shared_once_bytes,
 )
@@ -74,7 +74,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         bytes=size,
         message=(
             f"{format_size(size)}{reserved_text(reserved, size)} in"
-            f" {listed_processes(xrays)} are free space in onnxruntime's arenas, kept for later"
+            f" {process_ids(xrays)} are free space in onnxruntime's arenas, kept for later"
             f" runs{_largest(sessions)}."
         ),
         remedy=(

@@ -43,10 +43,10 @@ from memdiag.programs.repeated_models import RepeatedModel, repeated_models
 from memdiag.programs.session_facts import (
     alive_together,
     created_sessions,
+    creation_sites,
     grouped,
     model_name,
     numbers,
-    places,
     process_ids,
     redundant_bytes,
     sharing_advice,
@@ -55,7 +55,6 @@ from memdiag.programs.session_facts import (
 from memdiag.programs.session_patterns import sessions_per_call
 from memdiag.programs.xray_facts import (
     PartOfProcess,
-    listed_processes,
     shared_once_bytes,
     unrecorded_xrays,
 )
@@ -97,7 +96,7 @@ _CHANGE_NO_OUTPUTS = {
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model with several sessions in a process at once.
 
-    Processes that create them at the same places, such as workers, have one finding.
+    Processes that create them at the same creation_sites, such as workers, have one finding.
     """
     yield from _in_xrays(run)
     per_call = {number for each in sessions_per_call(run) for number in numbers(each)}
@@ -106,7 +105,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     for same in grouped(others, lambda each: (each.pid, each.model_key)):
         together = alive_together(same)
         if len(together) > 1:
-            alike[together[0].model_key, places(together)].append(together)
+            alike[together[0].model_key, creation_sites(together)].append(together)
     for processes in alike.values():
         known = [size for size in map(_saved_bytes, processes) if size is not None]
         size = sum(known) if known else None
@@ -131,7 +130,7 @@ def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
             sessions=(),
             bytes=size,
             message=(
-                f"{format_size(size)} in {listed_processes([part.xray for part in parts])} are"
+                f"{format_size(size)} in {process_ids([part.xray for part in parts])} are"
                 f" {most.evidence}. {one} would save {format_size(size)}."
             ),
             remedy=most.remedy,
@@ -154,7 +153,7 @@ def _finding(processes: Sequence[Sequence[ProgramSession]], size: int | None) ->
     first = sessions[0]
     text = (
         f"{model_name(first)} is loaded {len(sessions)} times in {process_ids(sessions)}, created"
-        f" at {places(sessions)}{_from_bytes(sessions)}"
+        f" at {creation_sites(sessions)}{_from_bytes(sessions)}"
     )
     cost = ""
     if size is not None:

@@ -33,10 +33,12 @@ and allocators other than that of glibc, whose freed blocks the X-ray does not i
 
 from collections.abc import Iterator
 
-from memdiag.programs.session_facts import numbers
+from memdiag.programs.session_facts import (
+    numbers,
+    process_ids,
+)
 from memdiag.programs.xray_facts import (
     large_owners,
-    listed_processes,
     sessions_in,
     shared_once_bytes,
 )
@@ -72,7 +74,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         sessions=numbers(without_arena),
         bytes=size,
         message=(
-            f"{format_size(size)} in {listed_processes(xrays)} were freed, and malloc has not"
+            f"{format_size(size)} in {process_ids(xrays)} were freed, and malloc has not"
             f" returned them to the system. The next run may use part of them again.{reason}"
         ),
         remedy=(

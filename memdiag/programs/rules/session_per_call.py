@@ -33,9 +33,9 @@ from collections.abc import Iterator, Sequence
 
 from memdiag.programs.session_facts import (
     alive_together,
+    creation_site,
     model_name,
     numbers,
-    place,
     process_ids,
     redundant_bytes,
     sharing_advice,
@@ -73,7 +73,7 @@ def _finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramFinding:
     creation_s = sum(session.creation_s or 0 for session in sessions)
     run_s = sum(shapes.total_s for session in sessions for shapes in session.shapes)
     message = (
-        f"{len(sessions)} sessions of {model_name(first)} were created at {place(first)} in"
+        f"{len(sessions)} sessions of {model_name(first)} were created at {creation_site(first)} in"
         f" {process_ids(sessions)}, for {counted(runs, 'run')}: creating them took"
         f" {format_duration(creation_s)}, running them {format_duration(run_s)}."
     )

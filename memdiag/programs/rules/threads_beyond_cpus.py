@@ -75,7 +75,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         group[0].pid: alive_together(group)
         for group in grouped(created_sessions(run), lambda each: each.pid)
     }
-    alike: defaultdict[tuple[float, str | None, _Threads], list[ProgramSession]]
+    alike: defaultdict[tuple[float, str | None, _ThreadCount], list[ProgramSession]]
     alike = defaultdict(list)
     for process in run.processes:
         sessions = sessions_by_process.get(process.pid, [])
@@ -89,7 +89,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         yield _finding(allowed, onnxruntime, threads, sessions)
 
 
-class _Threads(NamedTuple):
+class _ThreadCount(NamedTuple):
     """The threads of the sessions of a process that are alive at the same time.
 
     Attributes:
@@ -110,13 +110,13 @@ class _Threads(NamedTuple):
         return self.started + self.callers
 
 
-def _threads(sessions: Sequence[ProgramSession]) -> _Threads | None:
+def _threads(sessions: Sequence[ProgramSession]) -> _ThreadCount | None:
     """Return the threads of `sessions`; None if they are not known for any of them."""
     of_runs = {each.number: threads for each in sessions if (threads := _intra_op_threads(each))}
     if not of_runs:
         return None
     known = [session for session in sessions if session.number in of_runs]
-    return _Threads(
+    return _ThreadCount(
         sessions=len(known),
         started=sum(_started(each, of_runs[each.number] - 1) for each in known),
         callers=max(1, *(session.run_threads for session in known)),
@@ -143,7 +143,7 @@ def _intra_op_threads(session: ProgramSession) -> int | None:
 def _finding(
     allowed: float,
     onnxruntime: str | None,
-    threads: _Threads,
+    threads: _ThreadCount,
     sessions: Sequence[ProgramSession],
 ) -> ProgramFinding:
     cpus = ceil(allowed)

@@ -57,7 +57,6 @@ from memdiag.programs.session_facts import (
 from memdiag.programs.xray_facts import (
     ModelKey,
     is_private,
-    listed_processes,
     unrecorded_xrays,
     weight_copies,
 )
@@ -103,7 +102,7 @@ def _in_xrays(run: ProgramRun) -> Iterator[ProgramFinding]:
         sizes = [sum(copy.private_bytes or 0 for copy in copies) for _, copies in holders]
         size = _without_largest(sizes)
         if size >= _MIN_BYTES:
-            processes = listed_processes([xray for xray, _ in holders])
+            processes = process_ids([xray for xray, _ in holders])
             yield ProgramFinding(
                 rule=RULE.name,
                 sessions=(),

@@ -32,7 +32,7 @@ class EstimateHeadline(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The sentence with the model."""
+        """The first sentence, preceded by the model's name."""
         return f"{self.model} {self.first}"
 
 

@@ -30,17 +30,17 @@ from memdiag.reports.profile.phases import (
     phase_table,
     runs_summary,
 )
-from memdiag.reports.profile.release import (
+from memdiag.reports.profile.run_peak import (
+    has_run_peak,
+    run_peak_sentences,
+    run_peak_table,
+)
+from memdiag.reports.profile.session_release import (
     RELOAD_HINT,
     kept_table,
     release_sentence,
     reload_command,
     remedy_table,
-)
-from memdiag.reports.profile.run_peak import (
-    has_run_peak,
-    run_peak_sentences,
-    run_peak_table,
 )
 from memdiag.reports.profile.trace import profile_trace
 from memdiag.reports.report import Report

@@ -280,8 +280,8 @@ def _waste_sentence(profile: Profile, worst: Finding) -> str:
     if steady <= 0:
         return f"{format_size(worst.bytes)} could be saved{copies}.{unsaved}"
     costly = _costly(profile.findings)
-    saved = min(sum(finding.bytes for finding in costly if finding.remedies), steady)
-    share = saved / steady
+    saving_bytes = min(sum(finding.bytes for finding in costly if finding.remedies), steady)
+    share = saving_bytes / steady
     if share >= _LARGE_SHARE:
         start = "Most of the memory is waste"
     elif share >= _NOTABLE_SHARE:
@@ -289,7 +289,7 @@ def _waste_sentence(profile: Profile, worst: Finding) -> str:
     else:
         start = "A little of the memory is waste"
     up_to = "Up to" if worst.evidence == "measured" else "By the rules, up to"
-    could = f"{up_to} {format_size(saved)} of {format_size(steady)} could be saved."
+    could = f"{up_to} {format_size(saving_bytes)} of {format_size(steady)} could be saved."
     return f"{start}{copies}. {could}{unsaved}"
 
 

@@ -30,17 +30,17 @@ from memdiag.reports.profile.phases import (
     span_rows,
     span_table,
 )
-from memdiag.reports.profile.release import (
+from memdiag.reports.profile.run_peak import (
+    run_layout_caption,
+    run_peak_sentences,
+    run_peak_table,
+)
+from memdiag.reports.profile.session_release import (
     RELOAD_HINT,
     kept_table,
     release_sentence,
     reload_command,
     remedy_table,
-)
-from memdiag.reports.profile.run_peak import (
-    run_layout_caption,
-    run_peak_sentences,
-    run_peak_table,
 )
 from memdiag.reports.profile.timeline import limits, timeline
 from memdiag.reports.text import plain

@@ -4,7 +4,7 @@ from memdiag.records.profile import Profile
 from memdiag.reports.profile.timeline import timeline
 from memdiag.reports.text import model_file, plain
 from memdiag.reports.trace import (
-    Event,
+    TraceEvent,
     complete_slice,
     encoded,
     instant,
@@ -30,7 +30,7 @@ def profile_trace(profile: Profile) -> bytes:
     for band in line.bands:
         events.append(slice_of(band.phase, "phase", (_PROFILE_PID, _PHASES_TID), band))
     for span in profile.spans:
-        arguments: Event = {
+        arguments: TraceEvent = {
             "net_rss_bytes": span.net_rss_bytes,
             "peak_rss_bytes": span.peak_rss_bytes,
             "peak_kind": span.peak_kind,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Phase
-from memdiag.records.run import ProgramRun, ProgramSession, RunPeak
+from memdiag.records.run import HighWaterRun, ProgramRun, ProgramSession
 from memdiag.reports.phase_table import SAMPLED_MARK
 from memdiag.reports.run.names import model_names, numbers, session_name, shapes_text
 from memdiag.units import counted, format_duration, format_size
@@ -105,19 +105,19 @@ def _phases(run: ProgramRun, t_s: float) -> Iterator[Activity]:
     for session in run.sessions:
         for time in session.phase_times:
             if time.start_s <= t_s <= time.end_s:
-                what = _PHASE_WORDS.get(time.phase, time.phase)
-                text, shapes = f"{what} of {session_name(session, models)}", ""
+                activity = _PHASE_WORDS.get(time.phase, time.phase)
+                text, shapes = f"{activity} of {session_name(session, models)}", ""
                 if time.phase == "first_run" and len(session.shapes) == 1:
                     shapes = shapes_text(session.shapes[0].shapes)
                     text += f" with {shapes}"
-                short = f"{what} of session {session.number}"
+                short = f"{activity} of session {session.number}"
                 yield Activity(session=session, text=text, short_text=short, shapes=shapes)
 
 
 def _runs(run: ProgramRun, t_s: float) -> Iterator[Activity]:
     models = model_names(run)
     sessions = {session.number: session for session in run.sessions}
-    found: dict[int, RunPeak] = {}
+    found: dict[int, HighWaterRun] = {}
     for peak in run.peaks:
         session = sessions.get(peak.session)
         if session is None:
@@ -159,8 +159,8 @@ def peak_sentence(run: ProgramRun) -> str:
     found = activities(run, run.peak_s)
     size, at = format_size(run.peak_rss_bytes), format_duration(run.peak_s)
     texts = [f"{each.text} in process {each.session.pid}" for each in found]
-    what = f"during {_listed(texts)}" if found else _nothing(run, run.peak_s)
-    return f"Peak of the program: {size} at {at}, {what}.{_by_process(run)}"
+    activity = f"during {_listed(texts)}" if found else _nothing(run, run.peak_s)
+    return f"Peak of the program: {size} at {at}, {activity}.{_by_process(run)}"
 
 
 def after_last(run: ProgramRun, t_s: float) -> str:
@@ -247,7 +247,7 @@ class RunRise:
 
     session: ProgramSession
     bytes: int
-    peak: RunPeak
+    peak: HighWaterRun
     shapes: str
 
 
@@ -273,7 +273,7 @@ def run_rise_sentence(run: ProgramRun) -> str:
     )
 
 
-def _run_rises(run: ProgramRun) -> Iterator[tuple[int, RunPeak, ProgramSession]]:
+def _run_rises(run: ProgramRun) -> Iterator[tuple[int, HighWaterRun, ProgramSession]]:
     """Yield each run that raised the high-water mark of its process, and by how much."""
     sessions = {session.number: session for session in run.sessions}
     marks: dict[int, int] = {}

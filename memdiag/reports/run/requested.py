@@ -1,6 +1,6 @@
 """X-rays that a recording took on request: owners by process and session, as lines."""
 
-from memdiag.programs.control import XrayAnswer, XrayedProcess, XrayedSession
+from memdiag.programs.xrays.xray_requests import XrayAnswer, XrayedProcess, XrayedSession
 from memdiag.reports.run.names import command_text
 from memdiag.reports.text import plain, shortened
 from memdiag.reports.xray.owners import owner_sizes

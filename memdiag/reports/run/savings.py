@@ -1,4 +1,4 @@
-"""What the findings could save together, and where the copies of weights are explained."""
+"""Total saving of the findings, and references to the explanations of copies of weights."""
 
 import shlex
 from collections.abc import Iterator, Sequence

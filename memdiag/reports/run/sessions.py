@@ -151,7 +151,7 @@ class _Equal:
 
     @property
     def key(self) -> Hashable:
-        """What is equal for all of them."""
+        """The key that all these sessions share."""
         first = self.sessions[0]
         options = tuple(sorted(first.options.items()))
         return first.model_key, first.created_at, first.called_from, options, first.error

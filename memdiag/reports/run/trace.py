@@ -12,7 +12,7 @@ from memdiag.reports.run.names import model_names, process_name, session_name, s
 from memdiag.reports.text import plain
 from memdiag.reports.trace import (
     MAX_COUNTER_SAMPLES,
-    Event,
+    TraceEvent,
     complete_slice,
     counter_value,
     encoded,
@@ -48,7 +48,7 @@ def run_trace(run: ProgramRun, onnxruntime_profiles: Sequence[Path] = ()) -> byt
         RecordError: a file cannot be read, or is no profile of onnxruntime.
         UsageError: a profile is not of a session of the recording.
     """
-    events: list[Event] = []
+    events: list[TraceEvent] = []
     for process in run.processes:
         events.append(track_name("process_name", process.pid, 0, process_name(process, run)))
         events += memory_counter("memory, MiB", process.pid, process.samples, process.ended_s)
@@ -81,7 +81,9 @@ def _end_s(process: ProgramProcess, run: ProgramRun) -> float:
     return run.duration_s if process.ended_s is None else process.ended_s
 
 
-def _session_slices(session: ProgramSession, name: str, process_end_s: float) -> Iterator[Event]:
+def _session_slices(
+    session: ProgramSession, name: str, process_end_s: float
+) -> Iterator[TraceEvent]:
     """Yield the life of `session`, its creation and first run, and the phases in them."""
     times = session.phase_times
     creation = [time for time in times if time.phase != "first_run"]
@@ -119,7 +121,7 @@ def _session_slices(session: ProgramSession, name: str, process_end_s: float) ->
         yield slice_of(time.phase, "phase", track, time, of_phase)
 
 
-def _xray_slices(run: ProgramRun) -> Iterator[Event]:
+def _xray_slices(run: ProgramRun) -> Iterator[TraceEvent]:
     """Yield the times in which processes waited for X-rays at their end."""
     for xray in run.xrays:
         if xray.reason == "end" and xray.duration_s is not None:
@@ -129,7 +131,7 @@ def _xray_slices(run: ProgramRun) -> Iterator[Event]:
             yield complete_slice("waiting for the X-ray", "xray", track, start, end, {})
 
 
-def _tree_counters(run: ProgramRun, pid: int) -> Iterator[Event]:
+def _tree_counters(run: ProgramRun, pid: int) -> Iterator[TraceEvent]:
     """Yield the memory of all processes together, as counters of the first one."""
     samples = run.samples
     for name, times, sizes in (
@@ -140,7 +142,7 @@ def _tree_counters(run: ProgramRun, pid: int) -> Iterator[Event]:
             yield counter_value(name, pid, times[i], {"MiB": mebibytes(sizes[i])})
 
 
-def _merged(path: Path, run: ProgramRun, track_ids: Iterator[int]) -> Iterator[Event]:
+def _merged(path: Path, run: ProgramRun, track_ids: Iterator[int]) -> Iterator[TraceEvent]:
     """Yield the events of one of onnxruntime's own profiles, in the time of the recording.
 
     Its times are relative to the start of the profiling, which is part of the creation of the
@@ -186,12 +188,14 @@ def _merged(path: Path, run: ProgramRun, track_ids: Iterator[int]) -> Iterator[E
         yield {**shifted, "tid": tracks[thread]}
 
 
-def _first_end(events: Sequence[Event], is_wanted: Callable[[Event], bool]) -> float | None:
+def _first_end(
+    events: Sequence[TraceEvent], is_wanted: Callable[[TraceEvent], bool]
+) -> float | None:
     """Return the end of the first event that is wanted, in seconds; None without one."""
     return next((1e-6 * (e["ts"] + e.get("dur", 0)) for e in events if is_wanted(e)), None)
 
 
-def _read_profile(path: Path) -> list[Event]:
+def _read_profile(path: Path) -> list[TraceEvent]:
     try:
         if path.stat().st_size > MAX_PROFILE_BYTES:
             raise RecordError(f"{path}: larger than {format_size(MAX_PROFILE_BYTES)}.")

@@ -55,7 +55,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     first, end = CONV_CACHE_BY_CONTENT
     if not first <= ctx.runtime < end or not has_sme():
         return
-    names = [conv.name for conv in float_convs(ctx) if _is_taken(conv)]
+    names = [conv.name for conv in float_convs(ctx) if _uses_cache(conv)]
     if names:
         yield RULE.finding(
             ctx,
@@ -69,8 +69,8 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         )
 
 
-def _is_taken(conv: FloatConv) -> bool:
-    """Return whether the kernel with the cache takes `conv`."""
+def _uses_cache(conv: FloatConv) -> bool:
+    """Return whether KleidiAI's caching kernel computes `conv`."""
     return (
         len(conv.kernel) == 2
         and min(conv.kernel) >= _MIN_KERNEL

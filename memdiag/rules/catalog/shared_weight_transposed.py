@@ -238,8 +238,8 @@ class _TransposeCosts:
         self.packed = [buffer.nbytes for buffer in session.packed_buffers(constants)]
         kept = sum(self.originals) + self.retained + sum(self.transposed) + sum(self.packed)
         self.nbytes = max(kept - sum(loaded.weight.nbytes for loaded in self.weights), 0)
-        alone = [LoadedWeight.unpacked(loaded.weight) for loaded in self.weights]
-        self.peak_bytes = session.peak_reduction(self.weights, alone)
+        unpacked = [LoadedWeight.unpacked(loaded.weight) for loaded in self.weights]
+        self.peak_bytes = session.peak_reduction(self.weights, unpacked)
 
     def expected(self) -> Iterator[ExpectedCopies]:
         """Return the copies that an X-ray should list."""

@@ -45,7 +45,7 @@ NOT_IN_NUMPY = re.compile(r"tensor\((bfloat16|float[468]\w+|u?int[24])\)")
 SHARED: list[Any] = []  # keeps values alive that sessions use without a reference
 
 
-class Channel:
+class ParentChannel:
     """The line to the parent: events out, one acknowledgement in for each.
 
     Events go where the runtime's log goes, so that their order with its lines is kept.
@@ -269,7 +269,7 @@ def trim() -> bool:
 
 def main() -> None:
     """Do the job step by step; an exception becomes an `error` event."""
-    channel = Channel()
+    channel = ParentChannel()
     job = channel.start()
     stage = "import"
     try:

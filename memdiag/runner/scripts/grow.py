@@ -143,7 +143,7 @@ def prefix_of(value: Any) -> bytes:
 
 def main() -> None:
     """Create the session, then answer requests until the parent ends."""
-    channel = child.Channel()
+    channel = child.ParentChannel()
     job = channel.start()
     stage = "import"
     try:

@@ -19,7 +19,7 @@ else:
 
 def main() -> None:
     """Create the session, run it once, and end the profile."""
-    channel = child.Channel()
+    channel = child.ParentChannel()
     job = channel.start()
     try:
         import numpy

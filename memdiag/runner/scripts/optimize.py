@@ -53,7 +53,7 @@ def version_of(package: str) -> str:
 
 def main() -> None:
     """Import the packages of an optimizer, run it, and report its memory and duration."""
-    channel = child.Channel()
+    channel = child.ParentChannel()
     job = channel.start()
     try:
         optimizer = load(job["optimizers"]).OPTIMIZERS[job["name"]]

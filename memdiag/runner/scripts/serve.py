@@ -58,7 +58,7 @@ class ChangingInputs:
 
 def save_outputs(numpy: Any, values: list[Any], folder: str) -> list[list[str]]:
     """Write each output to `folder` and return its files: several for sequences and maps."""
-    saved = []
+    file_names = []
     for index, value in enumerate(values):
         files = []
         for part, array in enumerate(arrays_of(numpy, value)):
@@ -67,8 +67,8 @@ def save_outputs(numpy: Any, values: list[Any], folder: str) -> list[list[str]]:
                 array = array.astype(str)
             numpy.save(path, array, allow_pickle=False)
             files.append(path)
-        saved.append(files)
-    return saved
+        file_names.append(files)
+    return file_names
 
 
 def arrays_of(numpy: Any, value: Any) -> list[Any]:
@@ -114,7 +114,7 @@ def signature(session: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Create the session, then answer requests until the parent ends."""
-    channel = child.Channel()
+    channel = child.ParentChannel()
     job = channel.start()
     try:
         import numpy

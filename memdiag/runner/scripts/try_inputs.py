@@ -19,7 +19,7 @@ else:
 
 def main() -> None:
     """Create the session once, then try each set of inputs in turn."""
-    channel = child.Channel()
+    channel = child.ParentChannel()
     job = channel.start()
     try:
         import numpy

@@ -1,4 +1,4 @@
-from memdiag.records.run import ProgramFinding, ProgramRun, RunPeak
+from memdiag.records.run import HighWaterRun, ProgramFinding, ProgramRun
 from tests.programs.rules import records
 from tests.programs.rules.records import MIB, PID, memory, process, program, runs, session, xray
 
@@ -35,7 +35,7 @@ def test_little_slack_and_slack_of_a_rare_large_input_are_left_out() -> None:
     assert findings(program(session(), xrays=(xray(PID, slack=15 * MIB),))) == []
     assert findings(program(session())) == []
     rare = session(shapes=[runs(99), runs(1, (999, 8))], memory=memory(slack=80 * MIB))
-    peak = RunPeak(session=1, t_s=9.0, peak_rss_bytes=900 * MIB, shapes={"x": (999, 8)})
+    peak = HighWaterRun(session=1, t_s=9.0, peak_rss_bytes=900 * MIB, shapes={"x": (999, 8)})
     assert findings(program(rare, peaks=(peak,), xrays=(xray(PID, slack=80 * MIB),))) == []
 
 

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from memdiag.records.run import InputShapes, RunPeak
+from memdiag.records.run import HighWaterRun, InputShapes
 from tests.programs.rules.records import MIB, findings, memory, program, runs, session
 
 RULE = "rare-large-input"
@@ -11,8 +11,8 @@ LARGE = (64, 512)
 
 def peak(
     shape: tuple[int, ...] = LARGE, number: int = 1, t_s: float = 50.0, mib: int = 900
-) -> RunPeak:
-    return RunPeak(session=number, t_s=t_s, peak_rss_bytes=mib * MIB, shapes={"x": shape})
+) -> HighWaterRun:
+    return HighWaterRun(session=number, t_s=t_s, peak_rss_bytes=mib * MIB, shapes={"x": shape})
 
 
 def test_one_large_input_sets_the_size_of_the_arena() -> None:
@@ -53,7 +53,9 @@ def test_only_resident_slack_counts() -> None:
         pytest.param([USUAL, runs(1, LARGE)], 600 * MIB, [peak(number=2)], id="another session"),
     ],
 )  # fmt: skip
-def test_no_rare_large_input(shapes: list[InputShapes], slack: int, peaks: list[RunPeak]) -> None:
+def test_no_rare_large_input(
+    shapes: list[InputShapes], slack: int, peaks: list[HighWaterRun]
+) -> None:
     found = session(shapes=shapes, memory=memory(slack=slack))
     assert findings(RULE, program(found, peaks=tuple(peaks))) == []
 

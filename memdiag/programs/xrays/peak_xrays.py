@@ -1,7 +1,7 @@
 """X-rays at peaks that last."""
 
-from memdiag.programs.process_xrays import ProcessXrays
 from memdiag.programs.recorded_program import RecordedProgram
+from memdiag.programs.xrays.process_xrays import ProcessXrays
 
 NEAR_PEAK = 0.97
 PEAK_LASTS_S = 3.0
@@ -39,4 +39,4 @@ class PeakXrays:
             return
         if self._program.live_with_onnxruntime:
             self._examined_rss_bytes = rss_bytes
-        self._xrays.examine("peak")
+        self._xrays.start_all("peak")

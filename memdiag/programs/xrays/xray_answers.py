@@ -3,9 +3,9 @@
 import os
 from collections.abc import Callable
 
-from memdiag.programs.control import XrayAnswer, XrayedProcess, XrayedSession
-from memdiag.programs.process_xrays import ProcessXrays
 from memdiag.programs.recorded_program import RecordedProgram
+from memdiag.programs.xrays.process_xrays import ProcessXrays
+from memdiag.programs.xrays.xray_requests import XrayAnswer, XrayedProcess, XrayedSession
 from memdiag.records.run import ProcessXray
 
 
@@ -26,7 +26,7 @@ def answer_request(
             )
         )
 
-    xrays.examine("request", when_done)
+    xrays.start_all("request", when_done)
 
 
 def _xrayed(program: RecordedProgram, xray: ProcessXray) -> XrayedProcess:

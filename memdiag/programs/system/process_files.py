@@ -159,8 +159,8 @@ def _without_models(attribution: Attribution, left_out: Set[int]) -> Attribution
 def proven_models(attribution: Attribution) -> Iterator[str]:
     """Yield the names of the models with a weight in memory that no other searched model has."""
     for index, model in enumerate(attribution.models):
-        alone = (index,) if len(attribution.models) > 1 else ()
-        if any(copy.models in (alone, (index,)) for copy in attribution.copies):
+        only_model = (index,) if len(attribution.models) > 1 else ()
+        if any(copy.models in (only_model, (index,)) for copy in attribution.copies):
             yield model.name
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memdiag.errors import UsageError
-from memdiag.programs.control import CONTROL_FILE, control_file, request_xray
+from memdiag.programs.xrays.xray_requests import CONTROL_FILE, control_file, request_xray
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="recordings need Unix sockets")
 

@@ -1,9 +1,9 @@
-"""What stays after the session was deleted: a sentence, its parts, and remedies."""
+"""Memory that stays after the session was deleted: a sentence, its parts, and remedies."""
 
 import shlex
 from typing import NamedTuple
 
-from memdiag.records.profile import Profile, Release
+from memdiag.records.profile import Profile, SessionRelease
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain
 from memdiag.units import MIB, format_size
@@ -51,7 +51,7 @@ def reload_command(profile: Profile) -> str:
     return f"memdiag leak {shlex.quote(plain(profile.model.path))} --reload"
 
 
-def kept_parts(release: Release) -> tuple[KeptPart, ...]:
+def kept_parts(release: SessionRelease) -> tuple[KeptPart, ...]:
     """Return the parts of what stays, the largest first; none if they could not be read."""
     parts = (
         (_RETAINED, release.retained_bytes, "freed, not returned to the system"),
@@ -116,7 +116,7 @@ def _row(name: str, kept_bytes: int, setting: str) -> Row:
     return Row(name, format_size(kept_bytes), setting)
 
 
-def _trimmed(release: Release) -> str:
+def _trimmed(release: SessionRelease) -> str:
     size = release.trim_returned_bytes
     if size is None:
         return ""

@@ -9,8 +9,8 @@ from tempfile import gettempdir
 from typing import IO, NamedTuple
 
 from memdiag.model.model_file import ModelFile
-from memdiag.programs.memory_limit import available_bytes
-from memdiag.programs.recorded import RecordedSession
+from memdiag.programs.recorded_session import RecordedSession
+from memdiag.programs.system.memory_limit import available_bytes
 from memdiag.runner.job import Job, Limits, SessionConfig
 
 MAX_OPTIMIZING_S = 60.0
@@ -35,12 +35,12 @@ _ENTRIES = (
 
 
 class _Optimization(NamedTuple):
-    """What decides how onnxruntime optimizes a model.
+    """Settings that determine the optimized model.
 
     Attributes:
         executable: the Python interpreter.
         import_path: where it finds onnxruntime.
-        options: the session's options that matter.
+        options: the session's options that change optimized weights.
     """
 
     executable: str
@@ -101,7 +101,7 @@ def _is_python(executable: str) -> bool:
 
 @contextmanager
 def _locked(lock: IO[bytes]) -> Iterator[None]:
-    """Have `lock` during the block, after waiting for other processes that have it."""
+    """Acquire `lock` for the block; waits until it is free."""
     import fcntl  # here: Windows lacks it, but imports this module
 
     fcntl.lockf(lock, fcntl.LOCK_EX)

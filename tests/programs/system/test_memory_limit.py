@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from memdiag.programs.memory_limit import available_bytes
+from memdiag.programs.system.memory_limit import available_bytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits are read from /proc")
 

@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import memdiag
-from memdiag.api import release as release_module
-from memdiag.api.release import with_remedies
-from memdiag.records.profile import Profile, Release, ReleaseRemedy
+from memdiag.api import session_release as module
+from memdiag.api.session_release import measure_release_remedies
+from memdiag.records.profile import Profile, ReleaseRemedy, SessionRelease
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.tuning.options import tuning_options
 from tests.reports import profiles
@@ -52,7 +52,7 @@ def large_weight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def released(model: Path, **options: Any) -> Release:
+def released(model: Path, **options: Any) -> SessionRelease:
     profile = memdiag.profile(model, runs=1, xray="none", release=True, **options)
     assert profile.outcome.status == "completed"
     assert profile.release is not None
@@ -81,7 +81,7 @@ def test_weights_of_a_session_that_the_program_keeps_are_in_use(
     large_weight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(KEEPS_SESSIONS)
-    monkeypatch.setattr(release_module, "REMEDIES", ())
+    monkeypatch.setattr(module, "REMEDIES", ())
     found = released(large_weight, environment={"PYTHONPATH": str(tmp_path)})
     assert found.in_use_bytes is not None
     assert WEIGHT_MB * MB <= found.in_use_bytes < (WEIGHT_MB + 8) * MB
@@ -90,7 +90,7 @@ def test_weights_of_a_session_that_the_program_keeps_are_in_use(
 def profile_that_keeps(kept_mib: int) -> Profile:
     """Return a profile with a peak of 1,533 MiB above the baseline."""
     return msgspec.structs.replace(
-        profiles.tied_if(), release=Release(kept_bytes=kept_mib * MIB), notes=()
+        profiles.tied_if(), release=SessionRelease(kept_bytes=kept_mib * MIB), notes=()
     )
 
 
@@ -117,17 +117,15 @@ class FakeRun:
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[SessionConfig]:
     monkeypatch.setattr(FakeRun, "started", [], raising=False)
-    monkeypatch.setattr(release_module, "MeasuredRun", FakeRun)
-    monkeypatch.setattr(
-        release_module, "REMEDIES", ("malloc-arenas", "mmap-threshold", "arena-off")
-    )
+    monkeypatch.setattr(module, "MeasuredRun", FakeRun)
+    monkeypatch.setattr(module, "REMEDIES", ("malloc-arenas", "mmap-threshold", "arena-off"))
     return FakeRun.started
 
 
 @linux
 def test_remedies_are_measured_where_much_stays(started: list[SessionConfig]) -> None:
     job = Job(model=Path("m.onnx"), release=True)
-    profile = with_remedies(profile_that_keeps(200), job)
+    profile = measure_release_remedies(profile_that_keeps(200), job)
     assert profile.release is not None
     assert profile.release.remedies == (
         ReleaseRemedy(
@@ -143,7 +141,7 @@ def test_remedies_are_measured_where_much_stays(started: list[SessionConfig]) ->
 def test_a_setting_that_the_job_has_is_no_remedy(started: list[SessionConfig]) -> None:
     session = SessionConfig(environment={"MALLOC_MMAP_THRESHOLD_": "131072"})
     job = Job(model=Path("m.onnx"), session=session, release=True)
-    profile = with_remedies(profile_that_keeps(200), job)
+    profile = measure_release_remedies(profile_that_keeps(200), job)
     assert profile.release is not None
     assert [remedy.name for remedy in profile.release.remedies] == ["malloc-arenas"]
 
@@ -153,9 +151,9 @@ def test_no_remedy_is_measured_where_little_stays(
     started: list[SessionConfig], kept_mib: int
 ) -> None:
     profile = profile_that_keeps(kept_mib)
-    assert with_remedies(profile, Job(model=Path("m.onnx"), release=True)) == profile
+    assert measure_release_remedies(profile, Job(model=Path("m.onnx"), release=True)) == profile
     assert started == []
 
 
 def test_every_remedy_is_an_option_of_tune() -> None:
-    assert set(release_module.REMEDIES) <= {option.name for option in tuning_options()}
+    assert set(module.REMEDIES) <= {option.name for option in tuning_options()}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from memdiag.programs.process_xrays import ProcessXrays
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
+from memdiag.programs.xrays.process_xrays import ProcessXrays
 
 if TYPE_CHECKING:
-    from memdiag.programs.xray import ProcessXrayTask
+    from memdiag.programs.xrays.xray_task import ProcessXrayTask
 
 MAX_END_XRAY_S = 20.0
 """Seconds that a process waits at its end for its X-ray at most."""
@@ -21,7 +21,7 @@ program so may kill it soon."""
 
 
 class EndWait(NamedTuple):
-    """How long processes have waited at their end for X-rays.
+    """A wait of processes at their end for X-rays.
 
     Attributes:
         process_count: the number of processes that wait.
@@ -76,7 +76,7 @@ class EndXrays:
 
     @property
     def wait(self) -> EndWait | None:
-        """How long processes have waited at their end; None if none waits now."""
+        """The wait of processes at their end; None if none waits now."""
         count = len({end.process.pid for end in self._waiting.values() if end.process_ends})
         if self._waiting_since_s is None or not count:
             return None
@@ -129,7 +129,9 @@ class EndXrays:
     def interrupt_late(self, now_s: float) -> None:
         """End the X-rays for which processes have waited too long at their end."""
         before_s = self._waited_before_stop_s
-        reason = "of its end" if before_s is None else "of all processes, told to stop,"
+        limited = "its X-ray"
+        if before_s is not None:
+            limited = "all X-rays since the program was told to stop"
         for task, end in list(self._waiting.items()):
             waited_s = now_s - end.started_s if before_s is None else self._waited_s() - before_s
             if not end.process_ends or waited_s < self._limit_s:
@@ -138,7 +140,8 @@ class EndXrays:
                 continue
             self.interrupted.add(end.process.pid)
             self._program.notes.append(
-                f"process {end.process.pid}: no X-ray of its end: X-rays {reason} may take"
-                f" {self._limit_s:.0f} s; memdiag xray takes one while it runs"
+                f"process {end.process.pid}: no X-ray of its end: the limit of"
+                f" {self._limit_s:.0f} s for {limited} has passed. Use memdiag xray while the"
+                " process runs"
             )
             end.when_done()

@@ -6,8 +6,8 @@ from typing import cast
 import msgspec
 import pytest
 
-from memdiag.programs.recorded import RecordedSession
-from memdiag.programs.xray import session_memories
+from memdiag.programs.recorded_session import RecordedSession
+from memdiag.programs.xrays.xray_task import session_memories
 from tests.programs.rules.records import MIB, copy, xray
 
 

@@ -17,10 +17,10 @@ from memdiag.attribution.process_xray import take_xray
 from memdiag.attribution.search_target import SearchTarget, search_target
 from memdiag.errors import MemdiagError, ModelError, XrayError
 from memdiag.model.model_file import open_model
-from memdiag.programs.optimizing_jobs import optimizing_jobs
-from memdiag.programs.process_files import guess_models, named_models, with_guess_note
-from memdiag.programs.recorded import RecordedSession
+from memdiag.programs.recorded_session import RecordedSession
+from memdiag.programs.system.process_files import guess_models, named_models, with_guess_note
 from memdiag.programs.xray_facts import is_private, same_form
+from memdiag.programs.xrays.optimizing_jobs import optimizing_jobs
 from memdiag.records.attribution import Attribution
 from memdiag.records.codec import decode, encode
 from memdiag.records.run import SessionMemory
@@ -41,7 +41,7 @@ class ProcessXrayTask:
 
     Args:
         pid: the process.
-        lock: see `examine`.
+        lock: see `yield_attributions`.
         sessions: its sessions that are alive.
         models: the models of a process without recorded sessions; None to find them by its files.
 
@@ -66,7 +66,7 @@ class ProcessXrayTask:
         if not self._child:
             end_with(parent)
             os.close(self.reading)
-            _write_results(writing, examine(pid, self.sessions, models, lock))
+            _write_results(writing, yield_attributions(pid, self.sessions, models, lock))
         os.close(writing)
 
     def read(self) -> bool:
@@ -121,7 +121,7 @@ def _write_results(writing: int, xrays: Iterator[tuple[list[str], Attribution]])
         os._exit(0)
 
 
-def examine(
+def yield_attributions(
     pid: int,
     sessions: Sequence[RecordedSession],
     models: Sequence[Path] | None,

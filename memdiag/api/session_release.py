@@ -1,4 +1,4 @@
-"""What stays of the memory of a profile's child after its session was deleted, and remedies."""
+"""Memory of a profile's child that stays after its session was deleted, and remedies."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,7 +13,7 @@ from memdiag.attribution.memory_kinds import (
 from memdiag.errors import MemdiagError
 from memdiag.ort.runtime import Runtime
 from memdiag.records.codec import escaped
-from memdiag.records.profile import Profile, Release, ReleaseRemedy
+from memdiag.records.profile import Profile, ReleaseRemedy, SessionRelease
 from memdiag.runner.job import Job
 from memdiag.runner.run import (
     AtBaseline,
@@ -21,7 +21,7 @@ from memdiag.runner.run import (
     MeasuredRun,
     Measurement,
     Progress,
-    XrayMoment,
+    ReadMoment,
 )
 from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.units import MIB
@@ -49,7 +49,7 @@ class ChildRelease:
         self.failure: str | None = None
         self._before: KindRanges | None = None
 
-    def read_memory(self, moment: XrayMoment) -> None:
+    def read_memory(self, moment: ReadMoment) -> None:
         """Read the memory of the child at the baseline and at the release."""
         try:
             match moment:
@@ -60,30 +60,30 @@ class ChildRelease:
         except MemdiagError as error:
             self.failure = str(error)
 
-    def record(self, measured: Measurement) -> Release | None:
+    def record(self, measured: Measurement) -> SessionRelease | None:
         """Return the record of what stays; None if the session was not deleted."""
         if measured.released is None or measured.baseline is None:
             return None
         growth = self.growth
         if growth is None:
-            return Release(
+            return SessionRelease(
                 kept_bytes=measured.released.rss_bytes - measured.baseline.rss_bytes,
                 trim_returned_bytes=measured.release_trimmed_bytes,
             )
-        return Release(
+        return SessionRelease(
             kept_bytes=sum(growth),
             **growth._asdict(),
             trim_returned_bytes=measured.release_trimmed_bytes,
         )
 
 
-def with_remedies(
+def measure_release_remedies(
     profile: Profile, job: Job, on_progress: Callable[[Progress], None] | None = None
 ) -> Profile:
-    """Return `profile` with remedies for what stays after the release, if that is much.
+    """Measure remedies for what stays after the release, if that is much.
 
-    Each is an option of ``memdiag tune``, measured in a child of its own. One that does not run to
-    the end is left out, with a note.
+    The result is `profile` with them. Each is an option of ``memdiag tune``, measured in a child of
+    its own. One that does not run to the end is left out, with a note.
 
     Args:
         profile: the profile of `job`.

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from memdiag.records.profile import Profile, Release, ReleaseRemedy
+from memdiag.records.profile import Profile, ReleaseRemedy, SessionRelease
 from memdiag.reports.profile import REPORT
-from memdiag.reports.profile.release import release_sentence, reload_command
+from memdiag.reports.profile.session_release import release_sentence, reload_command
 from memdiag.units import MIB
 from tests.reports import profiles
 
-KEPT = Release(
+KEPT = SessionRelease(
     kept_bytes=41 * MIB,
     in_use_bytes=3 * MIB,
     retained_bytes=30 * MIB,
@@ -31,7 +31,7 @@ REMEDIES = (
 )
 
 
-def with_release(release: Release | None) -> Profile:
+def with_release(release: SessionRelease | None) -> Profile:
     """Return the profile of the tied weight, with the phase `release` if there is one."""
     last = profiles.Step("delete the session", "release", 0.1, 1579, 87)
     steps = (*profiles.TIED_IF, last) if release else profiles.TIED_IF
@@ -43,22 +43,22 @@ def with_release(release: Release | None) -> Profile:
     [
         (KEPT, SENTENCE),
         (None, ""),
-        (Release(kept_bytes=50_000), "After release nothing stays above the baseline."),
-        (Release(kept_bytes=-MIB), "After release nothing stays above the baseline."),
+        (SessionRelease(kept_bytes=50_000), "After release nothing stays above the baseline."),
+        (SessionRelease(kept_bytes=-MIB), "After release nothing stays above the baseline."),
         # The system cannot divide it.
-        (Release(kept_bytes=20 * MIB), "After release 20 MiB stay above the baseline."),
+        (SessionRelease(kept_bytes=20 * MIB), "After release 20 MiB stay above the baseline."),
         (
-            Release(kept_bytes=20 * MIB, trim_returned_bytes=0),
+            SessionRelease(kept_bytes=20 * MIB, trim_returned_bytes=0),
             "After release 20 MiB stay above the baseline; malloc_trim returns nothing.",
         ),
         # A part of the baseline is gone.
         (
-            Release(kept_bytes=20 * MIB, in_use_bytes=-2 * MIB, library_bytes=22 * MIB),
+            SessionRelease(kept_bytes=20 * MIB, in_use_bytes=-2 * MIB, library_bytes=22 * MIB),
             "After release 20 MiB stay above the baseline: 22 MiB libraries, -2.0 MiB in use.",
         ),
     ],
 )
-def test_the_sentence_names_the_parts(release: Release | None, sentence: str) -> None:
+def test_the_sentence_names_the_parts(release: SessionRelease | None, sentence: str) -> None:
     assert release_sentence(with_release(release)) == sentence
 
 
@@ -82,7 +82,9 @@ def test_the_summary_has_the_phase_the_sentence_and_the_remedies() -> None:
 
 @pytest.mark.parametrize("format", ["markdown", "html"])
 @pytest.mark.parametrize("release", [KEPT, None])
-def test_the_reports_have_it_if_it_was_measured(release: Release | None, format: str) -> None:
+def test_the_reports_have_it_if_it_was_measured(
+    release: SessionRelease | None, format: str
+) -> None:
     text = REPORT.render(with_release(release), format).decode()
     plain = text.replace("\\_", "_")
     for words in ("After release", "30 MiB retained by malloc", "memdiag leak models/tied_if.onnx"):

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from memdiag.errors import MemdiagError
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
-from memdiag.programs.without_hook import add_xrayed_models
+from memdiag.programs.unhooked_process import add_xrayed_models
 from memdiag.records.run import ProcessXray, XrayReason
 
 if TYPE_CHECKING:
-    from memdiag.programs.xray import ProcessXrayTask
+    from memdiag.programs.xrays.xray_task import ProcessXrayTask
 
 
 class ProcessXrays:
@@ -53,7 +53,7 @@ class ProcessXrays:
         """The number of X-rays that are being taken."""
         return len(self._tasks)
 
-    def examine(
+    def start_all(
         self, reason: XrayReason, when_done: Callable[[int], None] = lambda count: None
     ) -> None:
         """Start an X-ray of each process that uses onnxruntime.
@@ -82,7 +82,7 @@ class ProcessXrays:
 
         `when_done` is called after the result was added to the program.
         """
-        from memdiag.programs.xray import ProcessXrayTask
+        from memdiag.programs.xrays.xray_task import ProcessXrayTask
 
         program = self._program
         started_s = program.now_s()
@@ -140,7 +140,7 @@ class ProcessXrays:
         when_done: Callable[[], None],
     ) -> None:
         """Store the result of an X-ray that has ended."""
-        from memdiag.programs.xray import session_memories
+        from memdiag.programs.xrays.xray_task import session_memories
 
         program = self._program
         self._remove(task)

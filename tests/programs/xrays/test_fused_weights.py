@@ -17,12 +17,12 @@ import pytest
 
 from memdiag.api.run import run
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.programs import optimizing_jobs as module
-from memdiag.programs import xray
 from memdiag.programs.events import ModelSource
 from memdiag.programs.hook.sessions import import_path
-from memdiag.programs.optimizing_jobs import optimizing_jobs
 from memdiag.programs.recorder import HOOK_FOLDER
+from memdiag.programs.xrays import optimizing_jobs as module
+from memdiag.programs.xrays import xray_task
+from memdiag.programs.xrays.optimizing_jobs import optimizing_jobs
 from memdiag.records.attribution import Attribution
 from tests.programs.rules.records import copy
 from tests.programs.rules.records import xray as an_xray
@@ -143,7 +143,7 @@ def test_without_the_interpreter_the_xray_is_as_before(
         executable.write_text(f"#!/bin/sh\ntouch '{tmp_path}/started'\nexit 1\n")
         executable.chmod(0o755)
     session: Any = Session(conv_model, process=Process(str(executable)))
-    results = list(xray.examine(process, [session], None, lock))
+    results = list(xray_task.yield_attributions(process, [session], None, lock))
     ((keys, found),) = results
     assert keys == [str(conv_model)]
     assert found.pid == process
@@ -238,10 +238,10 @@ def test_a_process_that_ends_meanwhile_keeps_its_complete_xray(
 ) -> None:
     second = msgspec.structs.replace(an_attribution(8192), partial=is_partial)
     results = iter([an_attribution(4096), second])
-    monkeypatch.setattr(xray, "take_xray", lambda *_, **__: next(results))
-    monkeypatch.setattr(xray, "fused_search_targets", lambda target, *_, **__: [target])
+    monkeypatch.setattr(xray_task, "take_xray", lambda *_, **__: next(results))
+    monkeypatch.setattr(xray_task, "fused_search_targets", lambda target, *_, **__: [target])
     session: Any = Session(conv_model)
-    found = xray.examine(os.getpid(), [session], None, lock)
+    found = xray_task.yield_attributions(os.getpid(), [session], None, lock)
     assert [each.copies[0].bytes for _, each in found] == sizes
 
 
@@ -249,13 +249,13 @@ def test_a_process_that_ends_meanwhile_keeps_its_complete_xray(
 def test_an_interrupted_xray_has_its_last_complete_result(
     monkeypatch: pytest.MonkeyPatch, lock: IO[bytes], count: int, size: int | None
 ) -> None:
-    def examine(*_: object) -> Iterator[tuple[list[str], Attribution]]:
+    def results(*_: object) -> Iterator[tuple[list[str], Attribution]]:
         for number in range(count):
             yield ["m.onnx"], an_attribution(4096 * (number + 1))
         time.sleep(600)
 
-    monkeypatch.setattr(xray, "examine", examine)
-    task = xray.ProcessXrayTask(1, [], lock=lock)
+    monkeypatch.setattr(xray_task, "yield_attributions", results)
+    task = xray_task.ProcessXrayTask(1, [], lock=lock)
     while task._result.count(b"\0") < count:
         assert task.read()
     task.interrupt()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.programs.cpu_limit import cpus_allowed, thread_count
+from memdiag.programs.system.cpu_limit import cpus_allowed, thread_count
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits are read from /proc")
 

@@ -1,0 +1,158 @@
+"""A session of a program that is being recorded."""
+
+import os
+from typing import Final
+
+from memdiag.programs import events
+from memdiag.programs.log_filter import SessionLog
+from memdiag.programs.recorded import BeforeCreation, RecordedProcess
+from memdiag.programs.system.cpu_limit import thread_count
+from memdiag.records.phases import PhaseName
+from memdiag.records.profile import Memory, Phase
+from memdiag.records.run import InputShapes, PhaseTime, SessionMemory
+from memdiag.runner.log import LogMarker, LogParser
+from memdiag.runner.observer import Boundary
+from memdiag.runner.phases import PhaseTracker, peak_phase
+
+UNKNOWN: Final = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
+
+
+class RecordedSession:
+    """A session of the program.
+
+    Args:
+        number: its number in the recording.
+        process: its process.
+        now_s: seconds since the start of the recording.
+        description: the hook's event at the start of the creation.
+        before: the process at the start of the creation.
+
+    Attributes:
+        rss_before_bytes: the resident set of the process then.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        process: RecordedProcess,
+        now_s: float,
+        description: events.Create,
+        before: BeforeCreation,
+    ) -> None:
+        self.number = number
+        self.process = process
+        self.description = description
+        self.created_s = now_s
+        self.creation_s: float | None = None
+        self.released_s: float | None = None
+        self.first_run_s: float | None = None
+        self.last_run_s: float | None = None
+        self.error: str | None = None
+        self.providers: tuple[str, ...] = ()
+        self.address: int | None = None
+        self.run_threads = 0
+        self.shapes: dict[str, InputShapes] = {}
+        self.shared_with: set[int] = set()
+        self.memory: SessionMemory | None = None
+        self.started_threads: int | None = None
+        self.rss_before_bytes = before.boundary.memory.rss_bytes
+        self._threads_before = before.threads
+        self._log = LogParser(os.urandom(16).hex())
+        process.local_sessions[description.session] = self
+        process.logs[description.session] = SessionLog(description.severity, description.logid)
+        self.phases = PhaseTracker(before.boundary.memory, description.providers)
+        self._activate()
+        self.phases.start_span("create the session", "parse", now_s, before.boundary)
+
+    @property
+    def model_key(self) -> str:
+        """A key that sessions of the same model share: the path, or a hash of the bytes."""
+        model = self.description.model
+        return str(model.path or model.digest)
+
+    def add_log(self, now_s: float, lines: bytes) -> None:
+        """Add lines of the session's log."""
+        markers = [item for item in self._log.feed(lines) if isinstance(item, LogMarker)]
+        if markers:
+            reading = self.process.boundary(now_s, self)
+            self.phases.add_markers(markers, self.process.origin_epoch_s, now_s, reading)
+
+    def finish_creation(self, now_s: float, event: events.Created) -> None:
+        """End the creation."""
+        self.creation_s = event.latency_s
+        self.error = event.error
+        self.providers = event.providers
+        self.address = event.address
+        threads = thread_count(self.process.pid)
+        # Threads of sessions that are created at once cannot be assigned to one of them.
+        if threads is not None and self._threads_before is not None and not self.shared_with:
+            self.started_threads = max(0, threads - self._threads_before)
+        for local in event.ran_meanwhile:
+            if local in self.process.local_sessions:
+                self.shared_with.add(self.process.local_sessions[local].number)
+        self._leave_phase(now_s)
+
+    def start_first_run(self, now_s: float) -> None:
+        """Start the first run."""
+        self._activate()
+        self.phases.start_span("first run", "first_run", now_s, self.process.boundary(now_s, self))
+
+    def finish_first_run(self, now_s: float) -> None:
+        """End the first run."""
+        self.first_run_s = now_s
+        self._leave_phase(now_s)
+
+    def add_runs(self, now_s: float, event: events.Runs) -> None:
+        """Store the counts of runs that have changed."""
+        self.last_run_s = now_s - event.last_run_age_s
+        self.run_threads = max(self.run_threads, event.threads)
+        for each in event.runs:
+            self.shapes[repr(each.shapes)] = InputShapes(
+                shapes=each.shapes,
+                runs=each.runs,
+                total_s=each.total_s,
+                min_s=each.min_s,
+                max_s=each.max_s,
+            )
+
+    def release(self, now_s: float) -> None:
+        """Store that the program has released the session."""
+        self.released_s = now_s
+
+    def finished_phases(self) -> tuple[Phase, ...]:
+        """Return the phases; a phase that was open when the process ended, ends there."""
+        last = self.process.timeline.last
+        memory = UNKNOWN if last is None else last.memory
+        ended_s = self.process.ended_s or self.created_s
+        self.phases.finish(ended_s, Boundary(memory, None))
+        return tuple(phase for phase in self.phases.phases() if phase.name != "start")
+
+    def peak_phase(self) -> PhaseName | None:
+        """Return the phase with the peak; call it after `finished_phases`."""
+        phases = [phase for phase in self.phases.phases() if phase.name != "start"]
+        if not phases:
+            return None
+        return peak_phase(phases, self.phases.spans(), phases[0].start.rss_bytes).name
+
+    def phase_times(self) -> tuple[PhaseTime, ...]:
+        """Return when the phases took place; call it after `finished_phases`."""
+        found: list[PhaseTime] = []
+        for span in self.phases.spans():
+            if span.phase == "start":
+                continue
+            start_s, end_s = round(span.start_s, 6), round(span.end_s, 6)
+            if found and (found[-1].phase, found[-1].end_s) == (span.phase, start_s):
+                start_s = found.pop().start_s
+            found.append(PhaseTime(phase=span.phase, start_s=start_s, end_s=end_s))
+        return tuple(found)
+
+    def _activate(self) -> None:
+        for other in self.process.active:
+            other.shared_with.add(self.number)
+            self.shared_with.add(other.number)
+        self.process.active.append(self)
+
+    def _leave_phase(self, now_s: float) -> None:
+        """End the open span; what follows belongs to no phase."""
+        self.phases.start_span("outside", "start", now_s, self.process.boundary(now_s, self))
+        self.process.active.remove(self)

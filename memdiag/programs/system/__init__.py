@@ -1,0 +1,1 @@
+"""Processes and their limits, as the operating system reports them."""
