@@ -34,6 +34,7 @@ class RecordedProcess:
             `local_sessions`.
         cpus_allowed: the CPUs that it may use; None if that is not known.
         runtime: the onnxruntime that was found in it from outside; None if it was not searched for.
+        searched_rss_bytes: the resident set when that was last searched for.
         models: names of models that were found from outside, and whether it is certain that the
             process uses them.
         has_searched_models: whether an X-ray has searched for their weights.
@@ -75,6 +76,7 @@ class RecordedProcess:
         self.inherited: dict[int, Inheritance] = {}
         self.cpus_allowed = cpus_allowed(info.pid)
         self.runtime: LoadedRuntime | None = None
+        self.searched_rss_bytes = 0
         self.models: dict[str, bool] = {}
         self.has_searched_models = False
         self.connections = 0
@@ -93,6 +95,11 @@ class RecordedProcess:
     def pid(self) -> int:
         """The id of the process."""
         return self.info.pid
+
+    @property
+    def rss_bytes(self) -> int:
+        """The last sample of the resident set; 0 before the first."""
+        return self.timeline.last.rss_bytes if self.timeline.last else 0
 
     @property
     def unrecorded(self) -> bool:

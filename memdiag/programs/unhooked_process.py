@@ -16,14 +16,30 @@ if TYPE_CHECKING:
 MAX_COMMAND = 200
 """Characters of a command line in a note."""
 
+MIN_SEARCH_GROWTH = 1.1
+MIN_SEARCH_GROWTH_BYTES = 8 << 20
+"""onnxruntime is searched for again when the memory is 10 % and 8 MiB above that at the search
+before: to load it takes 20 MiB or more."""
+
 
 def find_runtime(process: RecordedProcess, *, with_models: bool) -> None:
     """Store which onnxruntime `process` has loaded, if the hook has not reported it."""
     if process.onnxruntime is None and process.runtime is None:
+        process.searched_rss_bytes = process.rss_bytes
         process.runtime = loaded_runtime(process.pid)
         if with_models and process.runtime is not None:
             # Samples would be missing while memory is searched.
             find_models(process, searches_memory=False)
+
+
+def find_runtime_if_grown(process: RecordedProcess) -> None:
+    """Search for onnxruntime in `process` if its memory has grown since it was searched for.
+
+    A program may end before the next regular search.
+    """
+    before_bytes, rss_bytes = process.searched_rss_bytes, process.rss_bytes
+    if rss_bytes >= max(MIN_SEARCH_GROWTH * before_bytes, before_bytes + MIN_SEARCH_GROWTH_BYTES):
+        find_runtime(process, with_models=False)
 
 
 def find_models(process: RecordedProcess, *, searches_memory: bool) -> None:

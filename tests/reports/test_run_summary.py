@@ -318,8 +318,20 @@ def test_runs_in_forks_are_runs() -> None:
     assert "Session 3 never ran (b.onnx)." in text
     assert " 20 in forks" in text
     assert " 6 + 3 in forks" in text
-    assert "forked workers may have run theirs" in peak_sentences(runs.run(both, peak_s=9.0))[0]
+    peak = peak_sentences(runs.run(both, peak_s=9.0))[0]
+    assert "Runs in forked workers may have been under way: their times are not recorded." in peak
     assert "+60 MiB in its creation; " in run_headline(runs.run(forked)).first
+
+
+@pytest.mark.parametrize("peak_s", [9.0, 3.0], ids=["after the last run", "between runs"])
+def test_a_peak_may_come_from_a_session_of_before_the_recording(peak_s: float) -> None:
+    older = runs.run(runs.session(1), peak_s=peak_s, earlier_sessions=1)
+    answer, peak = run_headline(older).first, peak_sentences(older)[0]
+    assert "after the last run" not in answer + peak
+    assert "Sessions from before the recording may have run: their runs are not recorded." in peak
+    only = runs.run(runs.session(1), peak_s=peak_s)
+    assert "before the recording" not in peak_sentences(only)[0]
+    assert ("after the last run" in run_headline(only).first) == (peak_s == 9.0)
 
 
 def test_the_duration_of_a_run_is_its_own() -> None:

@@ -171,12 +171,14 @@ def yield_attributions(
                 if index not in named
             }
         yield list(targets), found
+        if found.partial:
+            return
         with suppress(MemdiagError, OSError):  # the process has ended; no space
             fused = _fused_search_targets(targets, found, sessions, lock, folder, stack)
             if fused:
                 every = [*targets.values(), *fused]
                 again = take_xray(pid, every, sessions=addresses)
-                if found.partial or not again.partial:  # the process has not ended meanwhile
+                if not again.partial:  # the process has not ended meanwhile
                     yield list(targets), again
 
 
