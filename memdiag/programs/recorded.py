@@ -34,6 +34,8 @@ class RecordedProcess:
             `local_sessions`.
         cpus_allowed: the CPUs that it may use; None if that is not known.
         runtime: the onnxruntime that was found in it from outside; None if it was not searched for.
+        early_runtime: the same, found when its memory had grown; it may be one that the hook has
+            yet to report, and becomes `runtime` at the end of the process.
         searched_rss_bytes: the resident set when that was last searched for.
         models: names of models that were found from outside, and whether it is certain that the
             process uses them.
@@ -76,6 +78,7 @@ class RecordedProcess:
         self.inherited: dict[int, Inheritance] = {}
         self.cpus_allowed = cpus_allowed(info.pid)
         self.runtime: LoadedRuntime | None = None
+        self.early_runtime: LoadedRuntime | None = None
         self.searched_rss_bytes = 0
         self.models: dict[str, bool] = {}
         self.has_searched_models = False
@@ -240,6 +243,8 @@ class RecordedProcess:
     def end(self, now_s: float) -> None:
         """Store that the process has ended."""
         self.ended_s = now_s
+        if self.runtime is None and self.onnxruntime is None:
+            self.runtime = self.early_runtime
         self.close()
 
     def close(self) -> None:

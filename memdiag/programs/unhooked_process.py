@@ -25,7 +25,6 @@ before: to load it takes 20 MiB or more."""
 def find_runtime(process: RecordedProcess, *, with_models: bool) -> None:
     """Store which onnxruntime `process` has loaded, if the hook has not reported it."""
     if process.onnxruntime is None and process.runtime is None:
-        process.searched_rss_bytes = process.rss_bytes
         process.runtime = loaded_runtime(process.pid)
         if with_models and process.runtime is not None:
             # Samples would be missing while memory is searched.
@@ -35,11 +34,15 @@ def find_runtime(process: RecordedProcess, *, with_models: bool) -> None:
 def find_runtime_if_grown(process: RecordedProcess) -> None:
     """Search for onnxruntime in `process` if its memory has grown since it was searched for.
 
-    A program may end before the next regular search.
+    A program may end before the next regular search. With the hook, onnxruntime is loaded some time
+    before the hook reports it, so that the result counts at the end of the process.
     """
+    if process.onnxruntime or process.runtime or process.early_runtime:
+        return
     before_bytes, rss_bytes = process.searched_rss_bytes, process.rss_bytes
     if rss_bytes >= max(MIN_SEARCH_GROWTH * before_bytes, before_bytes + MIN_SEARCH_GROWTH_BYTES):
-        find_runtime(process, with_models=False)
+        process.searched_rss_bytes = rss_bytes
+        process.early_runtime = loaded_runtime(process.pid)
 
 
 def find_models(process: RecordedProcess, *, searches_memory: bool) -> None:

@@ -612,6 +612,10 @@ def test_slack_is_resident_and_reserved_slack_is_called_so() -> None:
     text = REPORT.render(run, "markdown").decode()
     assert "| arena slack | slack reserved | arena in use |" in text
     assert "| 40 MiB | 100 MiB | 1.0 MiB |" in text
+    partly = runs.memory(10, 64, 100, resident=40, resident_used=41)
+    run = runs.run(runs.session(1, memory=partly))
+    assert arena_text(run.sessions) == "41/40"
+    assert "| 40 MiB | 100 MiB | 41 MiB |" in REPORT.render(run, "markdown").decode()
     # Records of older versions have the reserved bytes only, and a full arena has no others.
     for same in (runs.memory(10, 1, 100), runs.memory(10, 1, 100, resident=100)):
         run = runs.run(runs.session(1, memory=same))

@@ -271,6 +271,7 @@ def session_memories(
             arena_used_bytes=arena.used_bytes if arena else None,
             arena_slack_bytes=arena.slack_bytes if arena else None,
             resident_slack_bytes=arena.resident_slack_bytes if arena else None,
+            resident_used_bytes=arena.resident_used_bytes if arena else None,
             mapped_weight_bytes=round(mapped[number]) if number in mapped else None,
         )
     return found

@@ -56,7 +56,7 @@ _LEGENDS = {
     "PSS": f" {_PSS_LEGEND}",
     "weights": " Weights: those of one model.",
     "copies": " Copies: resident copies of weights.",
-    "arena": " Arena: in use / free and resident, kept for later runs.",
+    "arena": " Arena: in use without weights / free, kept for later runs; both resident.",
 }
 """Explanations of columns below the summary's table."""
 
@@ -235,11 +235,11 @@ def _copies(sessions: Sequence[ProgramSession]) -> str:
 
 
 def arena_text(sessions: Sequence[ProgramSession]) -> str:
-    """Return ``2/410``: MiB in use, and resident slack, of the arenas of `sessions`.
+    """Return ``2/410``: resident MiB in use, and of slack, of the arenas of `sessions`.
 
     Empty if they are not known.
     """
-    found = [(m.arena_used_bytes or 0, m.slack_bytes) for s in sessions if (m := s.memory)]
+    found = [(m.in_use_bytes or 0, m.slack_bytes) for s in sessions if (m := s.memory)]
     known = [(used, slack) for used, slack in found if slack is not None]
     if not known:
         return ""
@@ -285,9 +285,9 @@ def session_table(run: ProgramRun, *, limit: int) -> Table:
             " creation."
             " Weight copies: resident copies of the weights, in every layout, at the last X-ray of"
             " the process; sessions with the same weights share them evenly. Arena: at the same"
-            " X-ray; its slack is free resident memory that it keeps for later runs, and reserved"
-            " are addresses of free chunks, resident or not. Last run and release: time since the"
-            " start."
+            " X-ray; in use is its resident memory without weights, its slack is free resident"
+            " memory that it keeps for later runs, and reserved are addresses of free chunks,"
+            " resident or not. Last run and release: time since the start."
         ),
     )
     return table.without_empty_columns()
@@ -320,7 +320,7 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
         _size(memory.weight_bytes if memory else None),
         _arena_slack(memory),
         _size(memory.reserved_slack_bytes if memory else None),
-        _size(memory.arena_used_bytes if memory else None),
+        _size(memory.in_use_bytes if memory else None),
         Cell(
             "failed" if session.error is not None else runs_text([session]),
             sort_key=-1 if session.error is not None else session.run_count,
@@ -332,9 +332,9 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
 
 def _arena_slack(memory: SessionMemory | None) -> Cell:
     cell = _size(memory.slack_bytes if memory else None)
-    if memory is None or memory.arena_used_bytes is None:
+    if memory is None or memory.in_use_bytes is None:
         return cell
-    title = f"{cell.title}; {memory.arena_used_bytes:,} bytes in use"
+    title = f"{cell.title}; {memory.in_use_bytes:,} bytes in use"
     if memory.reserved_slack_bytes is not None:
         title += f"; {memory.reserved_slack_bytes:,} free bytes are reserved"
     return replace(cell, title=title)
