@@ -62,12 +62,14 @@ class ArenaObject(NamedTuple):
         used_bytes: bytes of chunks in use.
         slack_bytes: bytes of free chunks.
         slack: byte ranges of the free chunks, resident or not.
+        in_use: byte ranges of the chunks in use, resident or not.
     """
 
     address: int
     used_bytes: int
     slack_bytes: int
     slack: Ranges
+    in_use: Ranges
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,10 +139,11 @@ def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Arena
 
 
 def _object(address: int, chunks: Sequence["_ArenaChunk"]) -> ArenaObject:
-    used = sum(chunk.end - chunk.start for chunk in chunks if chunk.used)
-    free = [(chunk.start, chunk.end) for chunk in chunks if not chunk.used]
-    slack = intervals.normal(np.array(free, np.int64).reshape(-1, 2))
-    return ArenaObject(address, used, intervals.total(slack), slack)
+    slack, in_use = (
+        intervals.normal([(chunk.start, chunk.end) for chunk in chunks if chunk.used is used])
+        for used in (False, True)
+    )
+    return ArenaObject(address, intervals.total(in_use), intervals.total(slack), slack, in_use)
 
 
 class _ArenaChunk(NamedTuple):

@@ -12,7 +12,7 @@ from memdiag.attribution.address_space import AddressSpace, read_address_space
 from memdiag.attribution.heap import Heap
 from memdiag.attribution.intervals import Ranges
 from memdiag.attribution.mapped_weights import mapped_weights
-from memdiag.attribution.owners import BaselinePages, CopyExtent, assign_owners
+from memdiag.attribution.owners import BaselinePages, CopyExtent, Ownership, assign_owners
 from memdiag.attribution.process_layout import ProcessLayout, read_process_layout
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.search import FoundCopy, search
@@ -24,6 +24,7 @@ from memdiag.attribution.search_target import (
 from memdiag.attribution.session_arenas import session_arenas
 from memdiag.paths import distinct_names, path_text
 from memdiag.records.attribution import (
+    ARENA_IN_USE,
     ArenaUsage,
     Attribution,
     Backing,
@@ -77,7 +78,7 @@ def take_xray(
             release,
             sampled=sampled,
         )
-        arenas = _arenas(sessions or {}, space, memory, process_layout)
+        owned_arenas = _owned_arenas(sessions or {}, space, memory, process_layout)
         ended = memory.ended
     fused = {content for target in targets if target.fused for content in target.weights}
     models = [target for target in targets if not target.fused]
@@ -123,7 +124,7 @@ def take_xray(
             scanned_bytes=searched.scanned_bytes,
             verified_bytes=searched.verified_bytes,
         ),
-        arenas=arenas,
+        arenas=_arenas(owned_arenas, space, process_layout, ownership),
         ranges=address_ranges(ownership.ranges, _extents(copies)),
         models=tuple(
             SearchedModel(
@@ -134,24 +135,41 @@ def take_xray(
     )
 
 
-def _arenas(
+def _owned_arenas(
     sessions: Mapping[int, int], space: AddressSpace, memory: ProcessMemory, layout: ProcessLayout
-) -> tuple[ArenaUsage, ...]:
-    """Return the arenas, with the numbers of the sessions to which they belong."""
-    objects = layout.arenas.objects
+) -> dict[int, int]:
+    """Return the number of the session to which each arena belongs, by the index of the arena."""
     numbers = list(sessions)
     owned = session_arenas(
-        list(sessions.values()), [arena.address for arena in objects], space, memory, layout.heap
+        list(sessions.values()),
+        [arena.address for arena in layout.arenas.objects],
+        space,
+        memory,
+        layout.heap,
     )
-    owners = {arena: numbers[session] for session, arena in owned.items()}
+    return {arena: numbers[session] for session, arena in owned.items()}
+
+
+def _arenas(
+    sessions: Mapping[int, int], space: AddressSpace, layout: ProcessLayout, ownership: Ownership
+) -> tuple[ArenaUsage, ...]:
+    """Return the arenas, with the numbers of the sessions to which they belong."""
+    in_use = intervals.union(
+        *(
+            ranges
+            for owner, ranges in zip(ownership.owners, ownership.ranges, strict=True)
+            if owner.kind == "arena" and owner.name == ARENA_IN_USE
+        )
+    )
     return tuple(
         ArenaUsage(
-            session=owners.get(index),
+            session=sessions.get(index),
             used_bytes=arena.used_bytes,
             slack_bytes=arena.slack_bytes,
             resident_slack_bytes=space.resident_bytes_of(arena.slack),
+            resident_used_bytes=intervals.total(intervals.intersect(in_use, arena.in_use)),
         )
-        for index, arena in enumerate(objects)
+        for index, arena in enumerate(layout.arenas.objects)
     )
 
 

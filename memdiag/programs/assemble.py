@@ -174,10 +174,7 @@ def _session(
     session: RecordedSession, forked_run_count: int, same_files: Mapping[str, str]
 ) -> ProgramSession:
     described = session.description
-    callers = tuple(
-        Caller(file=file, line=line, function=function)
-        for file, line, function in described.callers
-    )
+    callers = callers_of(session)
     shapes = sorted(session.shapes.values(), key=lambda each: -each.runs)
     return ProgramSession(
         number=session.number,
@@ -234,6 +231,14 @@ def _weight_bytes(path: str) -> int | None:
             return sum(weight.nbytes for weight in file.weights)
     except ModelError:
         return None
+
+
+def callers_of(session: RecordedSession) -> tuple[Caller, ...]:
+    """Return the calls that led to the creation of `session`, the nearest first."""
+    return tuple(
+        Caller(file=file, line=line, function=function)
+        for file, line, function in session.description.callers
+    )
 
 
 def created_at(session: RecordedSession) -> str:

@@ -23,7 +23,8 @@ def missing_xray_note(program: RecordedProgram, interrupted: Collection[int]) ->
 
     Args:
         program: the program.
-        interrupted: the ids of processes whose X-rays took too long, which have notes of their own.
+        interrupted: the ids of processes whose X-rays took too long or were incomplete, which have
+            notes of their own.
     """
     examined = {xray.pid for xray in program.xrays if xray.reason == "end"}
     missing = [

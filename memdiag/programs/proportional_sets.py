@@ -14,7 +14,12 @@ from memdiag.runner.observer import ProcessGone
 
 PROPORTIONAL_S = 1.0
 MAX_PROPORTIONAL_SHARE = 0.01
-"""Share of the time that may be spent on reading proportional sets."""
+MAX_PEAK_SHARE = 0.05
+"""CPU time that may be spent on reading proportional sets, as a share of the time: usually, and
+while the memory is above that at all readings before. A reading takes much longer than its CPU time
+where other programs use the CPUs; waiting costs nobody anything."""
+
+MIN_PEAK_GROWTH = 1.01
 
 MIN_PROPORTIONAL_GROWTH = 1.1
 MIN_PROPORTIONAL_GROWTH_BYTES = 32 << 20
@@ -40,30 +45,38 @@ class ProportionalSets:
         self._program = program
         self._sampling = sampling
         self._period_s = max(PROPORTIONAL_S, period_s)
-        self._due_s = self._end_s = self._growth_cpu_s = 0.0
+        self._end_s = self._cpu_s = self._growth_cpu_s = 0.0
+        self._is_first = True
+        self._examined_rss_bytes = 0
 
     def step(self, now_s: float) -> None:
         """Read the proportional sets if it is time, or if the memory has grown."""
-        if now_s >= self._due_s:
+        if self._is_first or now_s >= self._due_s:
             self.read(now_s)
         elif self._has_grown(now_s):
             began_s = time.thread_time()
             self._add_reading(now_s)
             self._growth_cpu_s += time.thread_time() - began_s
-            self._end_s = self._program.now_s()
+
+    @property
+    def _due_s(self) -> float:
+        """The time of the next reading."""
+        is_peak = self._program.rss_bytes >= MIN_PEAK_GROWTH * self._examined_rss_bytes
+        share = MAX_PEAK_SHARE if is_peak else MAX_PROPORTIONAL_SHARE
+        return self._end_s + max(self._period_s, self._cpu_s / share)
 
     def read(self, now_s: float) -> None:
         """Read the proportional sets, and what else takes long and is known by files in /proc."""
         program = self._program
+        began_s = time.thread_time()
+        self._is_first = False
         self._add_reading(now_s)
         for process in program.live.values():
             find_runtime(process, with_models=program.is_watched_only)
             if program.is_watched_only:
                 with suppress(ProcessGone):
                     process.read_peak()
-        self._end_s = program.now_s()
-        duration_s = self._end_s - now_s
-        self._due_s = now_s + max(self._period_s, duration_s / MAX_PROPORTIONAL_SHARE)
+        self._cpu_s = time.thread_time() - began_s
 
     def _has_grown(self, now_s: float) -> bool:
         """Return whether the memory has grown so much that proportional sets must be read."""
@@ -89,3 +102,5 @@ class ProportionalSets:
         if pss:
             program.proportional.append((now_s, pss, swap))
         program.proportional_rss_bytes = program.rss_bytes
+        self._examined_rss_bytes = max(self._examined_rss_bytes, program.rss_bytes)
+        self._end_s = program.now_s()

@@ -34,6 +34,9 @@ class RecordedProcess:
             `local_sessions`.
         cpus_allowed: the CPUs that it may use; None if that is not known.
         runtime: the onnxruntime that was found in it from outside; None if it was not searched for.
+        early_runtime: the same, found when its memory had grown; it may be one that the hook has
+            yet to report, and becomes `runtime` at the end of the process.
+        searched_rss_bytes: the resident set when that was last searched for.
         models: names of models that were found from outside, and whether it is certain that the
             process uses them.
         has_searched_models: whether an X-ray has searched for their weights.
@@ -76,6 +79,8 @@ class RecordedProcess:
         self.inherited: dict[int, Inheritance] = {}
         self.cpus_allowed = cpus_allowed(info.pid)
         self.runtime: LoadedRuntime | None = None
+        self.early_runtime: LoadedRuntime | None = None
+        self.searched_rss_bytes = 0
         self.models: dict[str, bool] = {}
         self.has_searched_models = False
         self.connections = 0
@@ -95,6 +100,11 @@ class RecordedProcess:
     def pid(self) -> int:
         """The id of the process."""
         return self.info.pid
+
+    @property
+    def rss_bytes(self) -> int:
+        """The last sample of the resident set; 0 before the first."""
+        return self.timeline.last.rss_bytes if self.timeline.last else 0
 
     @property
     def unrecorded(self) -> bool:
@@ -237,6 +247,8 @@ class RecordedProcess:
     def end(self, now_s: float) -> None:
         """Store that the process has ended."""
         self.ended_s = now_s
+        if self.runtime is None and self.onnxruntime is None:
+            self.runtime = self.early_runtime
         self.close()
 
     def close(self) -> None:

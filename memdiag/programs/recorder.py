@@ -23,7 +23,11 @@ from memdiag.programs.proportional_sets import ProportionalSets
 from memdiag.programs.recorded_program import RecordedProgram
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.stderr_pipes import StderrPipes
-from memdiag.programs.unhooked_process import find_models, runtime_note
+from memdiag.programs.unhooked_process import (
+    find_models,
+    find_runtime_if_grown,
+    runtime_note,
+)
 from memdiag.programs.xrays.end_xrays import EndWait, EndXrays
 from memdiag.programs.xrays.peak_xrays import PeakXrays
 from memdiag.programs.xrays.process_xrays import ProcessXrays
@@ -142,7 +146,9 @@ class Recorder(RecordedProgram):
             pass
         self.notes += unread_note(self)
         if self._xray:
-            self.notes += missing_xray_note(self, self._end_xrays.interrupted)
+            self.notes += missing_xray_note(
+                self, self._end_xrays.interrupted | self._xrays.incomplete
+            )
             self.notes += released_sessions_note(self)
         self.notes += still_running_note(self, root)
         self.notes += unrecorded_notes(self)
@@ -206,6 +212,9 @@ class Recorder(RecordedProgram):
         if now_s >= self._tree_s + max(TREE_S, self._period_s):
             self._tree_s = now_s
             self._sampling.watch_tree(root)
+            if not self.is_watched_only:  # the models of these are found as well, which takes long
+                for process in self.live.values():
+                    find_runtime_if_grown(process)
             if self._xray:
                 self._peak_xrays.step(now_s)
         self._end_xrays.interrupt_late(now_s)

@@ -1,6 +1,7 @@
 """A part of a recording that is under way, as the recording process answers it."""
 
 from memdiag.records.base import Record
+from memdiag.records.run import Caller, HighWaterRun
 
 
 class PartSession(Record, frozen=True, kw_only=True):
@@ -12,6 +13,7 @@ class PartSession(Record, frozen=True, kw_only=True):
         model: the path of the model; None if the session was created from bytes.
         model_bytes: the size of these bytes; None for a file.
         created_at: file and line of the call.
+        callers: the calls that led to the creation, the nearest first.
     """
 
     number: int
@@ -19,6 +21,7 @@ class PartSession(Record, frozen=True, kw_only=True):
     model: str | None
     model_bytes: int | None
     created_at: str
+    callers: tuple[Caller, ...]
 
 
 class RecordingPart(Record, frozen=True, kw_only=True):
@@ -27,7 +30,12 @@ class RecordingPart(Record, frozen=True, kw_only=True):
     Attributes:
         sessions: the sessions that were created; failed creations are left out.
         peak_rss_bytes: the largest sum of the resident sets of all processes.
+        peak_sessions: the numbers of the sessions that were created or run for the first time then.
+        peak_run: the later run that raised the high-water mark of its process to the largest size;
+            None if none did.
     """
 
     sessions: tuple[PartSession, ...]
     peak_rss_bytes: int
+    peak_sessions: tuple[int, ...]
+    peak_run: HighWaterRun | None

@@ -130,7 +130,9 @@ class _Parts:
         self.request = b""
         self._recorder = recorder
         self._first_session = 0
+        self._first_peak = 0
         self._peak_rss_bytes = 0
+        self._peak_sessions: tuple[int, ...] = ()
         self._previous: Reading | None = None
 
     def input_ended(self) -> bool:
@@ -148,12 +150,19 @@ class _Parts:
     def add_step(self, recorder: Recorder) -> None:
         """Add the last sample of `recorder` to the part, unless it is older."""
         last = recorder.total_rss.last
-        if last is not None and last is not self._previous:
-            self._peak_rss_bytes = max(self._peak_rss_bytes, last.rss_bytes)
+        if last is None or last is self._previous:
+            return
+        if last.rss_bytes > self._peak_rss_bytes:
+            self._peak_rss_bytes = last.rss_bytes
+            self._peak_sessions = self._active_sessions()
+
+    def _active_sessions(self) -> tuple[int, ...]:
+        live = self._recorder.live.values()
+        return tuple(sorted(session.number for process in live for session in process.active))
 
     def _next(self) -> RecordingPart:
         """Return the part until now, and start the next."""
-        from memdiag.programs.assemble import created_at
+        from memdiag.programs.assemble import callers_of, created_at
 
         rss_bytes = self._rss_bytes()
         sessions = self._recorder.sessions
@@ -165,14 +174,23 @@ class _Parts:
                     model=session.description.model.path,
                     model_bytes=session.description.model.bytes,
                     created_at=created_at(session),
+                    callers=callers_of(session),
                 )
                 for session in sessions[self._first_session :]
                 if session.error is None
             ),
             peak_rss_bytes=max(self._peak_rss_bytes, rss_bytes),
+            peak_sessions=self._peak_sessions,
+            peak_run=max(
+                self._recorder.peaks[self._first_peak :],
+                key=lambda run: run.peak_rss_bytes,
+                default=None,
+            ),
         )
         self._first_session = len(sessions)
+        self._first_peak = len(self._recorder.peaks)
         self._peak_rss_bytes = rss_bytes
+        self._peak_sessions = self._active_sessions()
         self._previous = self._recorder.total_rss.last
         return part
 

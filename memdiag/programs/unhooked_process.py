@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 MAX_COMMAND = 200
 """Characters of a command line in a note."""
 
+MIN_SEARCH_GROWTH = 1.1
+MIN_SEARCH_GROWTH_BYTES = 8 << 20
+"""onnxruntime is searched for again when the memory is 10 % and 8 MiB above that at the search
+before: to load it takes 20 MiB or more."""
+
 
 def find_runtime(process: RecordedProcess, *, with_models: bool) -> None:
     """Store which onnxruntime `process` has loaded, if the hook has not reported it."""
@@ -24,6 +29,20 @@ def find_runtime(process: RecordedProcess, *, with_models: bool) -> None:
         if with_models and process.runtime is not None:
             # Samples would be missing while memory is searched.
             find_models(process, searches_memory=False)
+
+
+def find_runtime_if_grown(process: RecordedProcess) -> None:
+    """Search for onnxruntime in `process` if its memory has grown since it was searched for.
+
+    A program may end before the next regular search. With the hook, onnxruntime is loaded some time
+    before the hook reports it, so that the result counts at the end of the process.
+    """
+    if process.onnxruntime or process.runtime or process.early_runtime:
+        return
+    before_bytes, rss_bytes = process.searched_rss_bytes, process.rss_bytes
+    if rss_bytes >= max(MIN_SEARCH_GROWTH * before_bytes, before_bytes + MIN_SEARCH_GROWTH_BYTES):
+        process.searched_rss_bytes = rss_bytes
+        process.early_runtime = loaded_runtime(process.pid)
 
 
 def find_models(process: RecordedProcess, *, searches_memory: bool) -> None:

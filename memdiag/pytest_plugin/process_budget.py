@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import pytest
 
@@ -16,6 +16,8 @@ from memdiag.errors import MemdiagError, UsageError
 from memdiag.programs.recording_part import PartSession, RecordingPart
 from memdiag.pytest_plugin import MARK
 from memdiag.pytest_plugin.sessions import recording_of_run
+from memdiag.reports.run.names import numbers as numbers_text
+from memdiag.reports.run.names import shapes_text
 from memdiag.reports.text import plain
 from memdiag.runner.child import RECORDING_ADDRESS
 from memdiag.units import counted, format_limit, format_size
@@ -142,20 +144,67 @@ def _judge(item: pytest.Item, budget: ProcessBudget, part: RecordingPart) -> Non
             f" {format_size(peak - limit)} over the tree_peak of {sizes[1]}"
         )
     if breaches:
-        lines = [f"memory budget: {item.nodeid}: {'; '.join(breaches)}", *_listed(part.sessions)]
+        lines = [
+            f"memory budget: {item.nodeid}: {'; '.join(breaches)}",
+            *_listed(part.sessions, item.path),
+            *(_at_peak(part) if limit is not None and peak > limit else ()),
+            *_loaded_again(part.sessions),
+        ]
         pytest.fail("\n  ".join(lines), pytrace=False)
 
 
-def _listed(sessions: tuple[PartSession, ...]) -> Iterator[str]:
+def _listed(sessions: Sequence[PartSession], test_file: Path) -> Iterator[str]:
     """Yield a line for each session."""
     if not sessions:
         yield "no session was created in the test"
     for number, session in enumerate(sessions[:_MAX_LISTED], 1):
         where = "" if session.pid == os.getpid() else f", in process {session.pid}"
-        yield f"session {number}: {_model(session)}, created at {plain(session.created_at)}{where}"
+        created = f"{plain(session.created_at)}{_called_from(session, test_file)}"
+        yield f"session {number}: {_model(session)}, created at {created}{where}"
     more = len(sessions) - _MAX_LISTED
     if more > 0:
         yield f"and {counted(more, 'more session')}"
+
+
+def _called_from(session: PartSession, test_file: Path) -> str:
+    """Return the line of the test that led to the creation, unless it is that of the creation."""
+    found = next((each for each in session.callers if Path(each.file) == test_file), None)
+    if found is None or found is session.callers[0]:
+        return ""
+    return f", called from {plain(test_file.name)}:{found.line}"
+
+
+def _at_peak(part: RecordingPart) -> Iterator[str]:
+    """Yield which creation or run took the memory at the peak, as far as it is known."""
+    in_test = {session.number: number for number, session in enumerate(part.sessions, 1)}
+    active = [in_test[number] for number in part.peak_sessions if number in in_test]
+    run = part.peak_run
+    if active:
+        plural = "s" if len(active) > 1 else ""
+        yield f"at the peak: creation or first run of session{plural} {numbers_text(active)}"
+    elif run is not None:
+        session = in_test.get(run.session)
+        name = f"session {session}" if session else "a session from before the test"
+        yield (
+            f"a run of {name} with {shapes_text(run.shapes)} raised the memory of its process to"
+            f" {format_size(run.peak_rss_bytes)}"
+        )
+
+
+def _loaded_again(sessions: Sequence[PartSession]) -> Iterator[str]:
+    """Yield the models of which a process created several sessions, and the remedy."""
+    groups: dict[tuple[int, str], list[int]] = {}
+    for number, session in enumerate(sessions, 1):
+        groups.setdefault((session.pid, session.model or _model(session)), []).append(number)
+    again = [numbers for numbers in groups.values() if len(numbers) > 1]
+    for numbers in again[:_MAX_LISTED]:
+        model = _model(sessions[numbers[0] - 1])
+        yield f"{model} was loaded {len(numbers)} times (sessions {numbers_text(numbers)})"
+    if again:
+        yield (
+            "→ Create the session of a model once and share it, in a function with functools.cache"
+            ' or a fixture with scope="session": run() may be called from several threads.'
+        )
 
 
 def _model(session: PartSession) -> str:

@@ -146,12 +146,15 @@ class ArenaUsage(Record, frozen=True, kw_only=True):
         used_bytes, slack_bytes: the bytes of its chunks in use, and of free ones, resident or not.
         resident_slack_bytes: the resident bytes of the free ones; None in records of older
             versions.
+        resident_used_bytes: the resident bytes of the chunks in use, without weights; None in
+            records of older versions.
     """
 
     session: int | None
     used_bytes: int
     slack_bytes: int
     resident_slack_bytes: int | None = None
+    resident_used_bytes: int | None = None
 
 
 class Unidentifiable(Record, frozen=True, kw_only=True):

@@ -77,6 +77,8 @@ class SessionMemory(Record, frozen=True, kw_only=True):
             resident or not; None if the arena was not identified. For memory see `slack_bytes`.
         resident_slack_bytes: the resident part of `arena_slack_bytes`; None in records of older
             versions too.
+        resident_used_bytes: the resident part of `arena_used_bytes`, without weights; None in
+            records of older versions too.
     """
 
     weight_bytes: int | None
@@ -85,6 +87,16 @@ class SessionMemory(Record, frozen=True, kw_only=True):
     arena_slack_bytes: int | None
     mapped_weight_bytes: int | None = None
     resident_slack_bytes: int | None = None
+    resident_used_bytes: int | None = None
+
+    @property
+    def in_use_bytes(self) -> int | None:
+        """The resident bytes of its arena that are in use and no weights; None if unknown.
+
+        Records of older versions have only the reserved bytes, weights included.
+        """
+        resident = self.resident_used_bytes
+        return self.arena_used_bytes if resident is None else resident
 
     @property
     def slack_bytes(self) -> int | None:

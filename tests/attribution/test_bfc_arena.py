@@ -76,6 +76,10 @@ def test_chunks_are_read_whatever_the_size_of_their_records(record: int) -> None
     assert intervals.total(arenas.in_use) == 5 * 256
     assert intervals.total(arenas.slack) == (3 + 4088 + 512) * 256
     assert len(arenas.in_use) == 2  # neighbours are joined
+    (arena,) = arenas.objects
+    assert arena.in_use.tolist() == arenas.in_use.tolist()
+    assert arena.slack.tolist() == arenas.slack.tolist()
+    assert (arena.used_bytes, arena.slack_bytes) == (5 * 256, (3 + 4088 + 512) * 256)
     assert arenas.is_in_use(FIRST - 8, 8) is None
     assert arenas.is_in_use(FIRST - 8, 16) is False
     assert arenas.found

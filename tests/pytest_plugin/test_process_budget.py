@@ -1,7 +1,14 @@
 """The marker without a model: sessions and memory of the test function itself."""
 
+import os
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from memdiag.programs.recording_part import PartSession, RecordingPart
+from memdiag.pytest_plugin import process_budget
+from memdiag.records.run import HighWaterRun
 from memdiag.runner.child import RECORDING_ADDRESS
 from tests.pytest_plugin.conftest import RunPytest
 
@@ -49,6 +56,7 @@ BREACHES = (
     "sessions=0 | child(IN_CHILD, 'tiny.onnx')",
     "tree_peak=RSS + 100 * MB | np.ones(25 * MB)",
     "tree_peak=RSS + 100 * MB | child(ALLOCATE, 200 * MB)",
+    "sessions=0 | import library; library.load()",
 )
 NEAR_MISSES = (
     "sessions=2 | create(); create()",
@@ -63,6 +71,9 @@ NEAR_MISSES = (
 def test_a_test_above_its_budget_fails_and_one_below_passes(
     pytester: pytest.Pytester, run_pytest: RunPytest
 ) -> None:
+    pytester.makepyfile(
+        library="import onnxruntime\ndef load(): onnxruntime.InferenceSession('tiny.onnx')"
+    )
     marked(pytester, *BREACHES, *NEAR_MISSES)
     # The memory of this process depends on the tests before.
     result = run_pytest("--memdiag-sessions", "--strict-markers", process=True)
@@ -74,13 +85,92 @@ def test_a_test_above_its_budget_fails_and_one_below_passes(
             f"{name}0: created 2 sessions, 1 over its budget of 1",
             "  session 1: tiny.onnx, created at test_budget.py:*",
             "  session 2: tiny.onnx, created at test_budget.py:*",
+            "  tiny.onnx was loaded 2 times (sessions 1 and 2)",
+            "  → Create the session of a model once and share it, *",
             f"{name}1: created 1 session, 1 over its budget of 0",
             "  session 1: tiny.onnx, created at <string>:1, in process *",
             f"{name}2: {memory}",
             "  no session was created in the test",
             f"{name}3: {memory}",
+            f"{name}4: created 1 session, 1 over its budget of 0",
+            "  session 1: tiny.onnx, created at library.py:2, called from test_budget.py:*",
         ]
     )
+    result.stdout.no_fnmatch_line("*created at test_budget.py:*, called from *")
+
+
+def session_of(number: int, model: str) -> PartSession:
+    return PartSession(
+        number=number,
+        pid=os.getpid(),
+        model=model,
+        model_bytes=None,
+        created_at="app.py:1",
+        callers=(),
+    )
+
+
+HIGHEST = HighWaterRun(
+    session=4, t_s=1.0, peak_rss_bytes=400 << 20, shapes={"x": (8, 64)}, latency_s=0.1
+)
+
+
+@pytest.mark.parametrize(
+    ("models", "active", "peak_run", "advice"),
+    [
+        pytest.param(
+            "aba",
+            (6,),
+            HIGHEST,
+            [
+                "at the peak: creation or first run of session 2",
+                "a was loaded 2 times (sessions 1 and 3)",
+                "→ Create the session of a model once and share it, in a function with"
+                ' functools.cache or a fixture with scope="session": run() may be called from'
+                " several threads.",
+            ],
+            id="a creation",
+        ),
+        pytest.param(
+            "ab",
+            (),
+            HIGHEST,
+            [
+                "a run of a session from before the test with x: 8×64 raised the memory of its"
+                " process to 400 MiB"
+            ],
+            id="a run of a fixture's session",
+        ),
+        pytest.param("ab", (), None, [], id="not known"),
+    ],
+)
+def test_a_breach_names_the_peak_and_models_that_were_loaded_again(
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    models: str,
+    active: tuple[int, ...],
+    peak_run: HighWaterRun | None,
+    advice: list[str],
+) -> None:
+    part = RecordingPart(
+        sessions=tuple(session_of(number, model) for number, model in enumerate(models, 5)),
+        peak_rss_bytes=500 << 20,
+        peak_sessions=active,
+        peak_run=peak_run,
+    )
+    recording = SimpleNamespace(next_part=lambda: part)
+    monkeypatch.setattr(process_budget, "recording_of_run", lambda _: recording)
+    mark = pytest.mark.memory_budget(tree_peak="100 MiB").mark
+    item: Any = SimpleNamespace(
+        iter_markers=lambda _: [mark],
+        config=request.config,
+        nodeid="test_a.py::test_a",
+        path=request.path,
+        user_properties=[],
+    )
+    with pytest.raises(pytest.fail.Exception) as failure, process_budget.judged(item):
+        pass
+    assert str(failure.value).split("\n  ")[1 + len(models) :] == advice
 
 
 def test_without_a_recorded_run_only_the_marked_tests_are_recorded(

@@ -165,11 +165,16 @@ def xray(pid: int, *arenas: ArenaUsage, used: int = 2, slack: int = 40) -> Proce
 
 
 def memory(
-    weights: int | None, used: int | None, slack: int | None, *, resident: int | None = None
+    weights: int | None,
+    used: int | None,
+    slack: int | None,
+    *,
+    resident: int | None = None,
+    resident_used: int | None = None,
 ) -> SessionMemory:
     """Return the memory of a session, sizes in MiB; `resident` is the resident part of `slack`.
 
-    Without it the memory is that of a record of an older version.
+    `resident_used` is that of `used`. Without them the memory is of an older record.
     """
     sizes = [None if size is None else size * MIB for size in (weights, used, slack, resident)]
     return SessionMemory(
@@ -178,6 +183,7 @@ def memory(
         arena_used_bytes=sizes[1],
         arena_slack_bytes=sizes[2],
         resident_slack_bytes=sizes[3],
+        resident_used_bytes=None if resident_used is None else resident_used * MIB,
     )
 
 

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -67,7 +68,7 @@ def test_processes_without_sessions_are_listed_with_their_peaks(width: int) -> N
     text = shown(runs.run(processes=processes, is_watched=True), width=width)
     assert max(map(cell_len, text.splitlines())) <= width
     rows = [line.split() for line in text.splitlines() if line.strip()[:2] in ("7 ", "8 ")]
-    assert rows[0] == ["8", "server", "60", "MiB"]
+    assert rows[0] == ["8", "server", "60", "MiB", "45", "MiB"]
     assert rows[1][:2] == ["7", "python"]
 
 
@@ -318,8 +319,20 @@ def test_runs_in_forks_are_runs() -> None:
     assert "Session 3 never ran (b.onnx)." in text
     assert " 20 in forks" in text
     assert " 6 + 3 in forks" in text
-    assert "forked workers may have run theirs" in peak_sentences(runs.run(both, peak_s=9.0))[0]
+    peak = peak_sentences(runs.run(both, peak_s=9.0))[0]
+    assert "Runs in forked workers may have been under way: their times are not recorded." in peak
     assert "+60 MiB in its creation; " in run_headline(runs.run(forked)).first
+
+
+@pytest.mark.parametrize("peak_s", [9.0, 3.0], ids=["after the last run", "between runs"])
+def test_a_peak_may_come_from_a_session_of_before_the_recording(peak_s: float) -> None:
+    older = runs.run(runs.session(1), peak_s=peak_s, earlier_sessions=1)
+    answer, peak = run_headline(older).first, peak_sentences(older)[0]
+    assert "after the last run" not in answer + peak
+    assert "Sessions from before the recording may have run: their runs are not recorded." in peak
+    only = runs.run(runs.session(1), peak_s=peak_s)
+    assert "before the recording" not in peak_sentences(only)[0]
+    assert ("after the last run" in run_headline(only).first) == (peak_s == 9.0)
 
 
 def test_the_duration_of_a_run_is_its_own() -> None:
@@ -379,11 +392,12 @@ def test_the_caller_of_a_library_is_named() -> None:
 
 
 def test_the_table_has_processes_and_their_sessions() -> None:
-    lines = shown(runs.server(), width=76).splitlines()
+    lines = shown(runs.server(), width=80).splitlines()
     start = next(i for i, text in enumerate(lines) if text.startswith("process / session"))
     table = [text.split() for text in lines[start : start + 9]]
-    assert table[0][-5:] == ["peak", "rise", "weights", "arena", "runs"]
-    assert table[1] == ["100", "python", "main.py", "--port", "80", "210"]
+    assert table[0][-5:] == ["PSS", "rise", "copies", "arena", "runs"]
+    assert table[1][:4] == ["100", "python", "main.py", "--port"]
+    assert table[1][-2:] == ["210", "158"]
     assert table[2] == ["1", "a.onnx", "app/main.py:8", "160", "+60", "20", "1.0/30", "6"]
     assert table[3] == ["2", "b.onnx", "app/main.py:8", "160", "+60", "released", "6"]
     assert table[4][-1] == "never"
@@ -437,9 +451,52 @@ def test_wide_terminals_get_more_columns() -> None:
 
 def test_weights_of_the_model_stand_beside_their_copies_where_the_width_allows() -> None:
     narrow, wide = words(shown(runs.server(), width=76)), words(shown(runs.server(), width=140))
-    assert "in model" not in narrow
-    assert "weights in model arena" in wide
-    assert "Weights: resident copies. In model: the weights of one model." in wide
+    assert "rise copies arena" in narrow
+    assert "rise weights copies arena" in wide
+    assert "Weights: those of one model. Copies: resident copies of weights." in wide
+
+
+def _private(pid: int, *sizes: int | None) -> ProcessXray:
+    """Return the X-ray of process `pid` in which the owners have so many private MiB."""
+    xray = runs.xray(pid)
+    owners = tuple(
+        msgspec.structs.replace(owner, private_bytes=size and size * MIB)
+        for owner, size in zip(xray.attribution.owners, (*sizes, 0, 0, 0), strict=False)
+    )
+    return msgspec.structs.replace(
+        xray, attribution=msgspec.structs.replace(xray.attribution, owners=owners)
+    )
+
+
+def test_the_memory_of_one_more_process_is_its_private_memory() -> None:
+    """A worker that ends last shares nothing any more: the smallest figure counts."""
+    sessions = [runs.session(number, pid=100 + number) for number in (1, 2)]
+    processes = [runs.process(pid, 200, parent=100) for pid in (101, 102)]
+
+    def sentences(second: int | None = 150, **changes: Any) -> list[str]:
+        given = {
+            "processes": (runs.process(100, 20), *processes),
+            "xrays": (_private(101, 40, 2, 40, 33), _private(102, 40, 2, 40, second)),
+        }
+        found = remarks(runs.run(*changes.pop("sessions", sessions), **given | changes))
+        return [sentence for sentence in found if "One more" in sentence]
+
+    assert sentences() == [
+        "One more process like 101 takes about 115 MiB: the memory that it shares with no other"
+        " process (the smallest figure of 2 X-rays)."
+    ]
+    assert sentences(is_watched=True) == sentences()
+    assert sentences(None) == []
+    assert sentences(xrays=(_private(101, 40, 2, 40, 33),)) == []
+    other = msgspec.structs.replace(
+        sessions[1], model=msgspec.structs.replace(sessions[1].model, path="/models/b.onnx")
+    )
+    assert sentences(sessions=(sessions[0], other)) == []
+
+
+def test_a_program_of_one_process_has_no_proportional_set() -> None:
+    assert " PSS " in shown(runs.server())
+    assert "PSS" not in shown(runs.run(runs.session(1)))
 
 
 def _finding(size: int | None, *sessions: int) -> ProgramFinding:
@@ -555,6 +612,10 @@ def test_slack_is_resident_and_reserved_slack_is_called_so() -> None:
     text = REPORT.render(run, "markdown").decode()
     assert "| arena slack | slack reserved | arena in use |" in text
     assert "| 40 MiB | 100 MiB | 1.0 MiB |" in text
+    partly = runs.memory(10, 64, 100, resident=40, resident_used=41)
+    run = runs.run(runs.session(1, memory=partly))
+    assert arena_text(run.sessions) == "41/40"
+    assert "| 40 MiB | 100 MiB | 41 MiB |" in REPORT.render(run, "markdown").decode()
     # Records of older versions have the reserved bytes only, and a full arena has no others.
     for same in (runs.memory(10, 1, 100), runs.memory(10, 1, 100, resident=100)):
         run = runs.run(runs.session(1, memory=same))

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import selectors
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from memdiag.errors import MemdiagError
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorded_program import RecordedProgram
 from memdiag.programs.unhooked_process import add_xrayed_models
+from memdiag.records.attribution import Attribution
 from memdiag.records.run import ProcessXray, XrayReason
 
 if TYPE_CHECKING:
     from memdiag.programs.xrays.xray_task import ProcessXrayTask
+
+_MOMENTS: Final[dict[XrayReason, str]] = {
+    "end": "of its end",
+    "peak": "near a peak",
+    "request": "on request",
+}
 
 
 class ProcessXrays:
@@ -31,6 +38,7 @@ class ProcessXrays:
 
     Attributes:
         duration_s: seconds that all X-rays took until now.
+        incomplete: the ids of processes that ended while their X-ray was taken.
     """
 
     def __init__(self, program: RecordedProgram, selector: selectors.BaseSelector) -> None:
@@ -40,6 +48,7 @@ class ProcessXrays:
         self._at_peaks: set[ProcessXrayTask] = set()
         self._lock = tempfile.TemporaryFile()  # noqa: SIM115 # closed by `close`
         self.duration_s = 0.0
+        self.incomplete: set[int] = set()
 
     def close(self) -> None:
         """End the X-rays that are being taken."""
@@ -139,9 +148,7 @@ class ProcessXrays:
         started_s: float,
         when_done: Callable[[], None],
     ) -> None:
-        """Store the result of an X-ray that has ended."""
-        from memdiag.programs.xrays.xray_task import session_memories
-
+        """Store the result of an X-ray that has ended, or why it has none."""
         program = self._program
         self._remove(task)
         self.duration_s += program.now_s() - started_s
@@ -150,27 +157,50 @@ class ProcessXrays:
         except MemdiagError as error:
             program.notes.append(f"process {process.pid}: no X-ray: {error}")
         else:
-            # One at a peak may end after that at the end of the process, which has priority.
-            is_latest = all(x.t_s <= started_s for x in program.xrays if x.pid == process.pid)
-            program.xrays.append(
-                ProcessXray(
-                    pid=process.pid,
-                    t_s=round(started_s, 6),
-                    reason=reason,
-                    attribution=attribution,
-                    duration_s=round(program.now_s() - started_s, 6),
+            if attribution.partial:
+                # A session whose memory could not be read would seem to have no weights.
+                self.incomplete.add(process.pid)
+                program.notes.append(
+                    f"process {process.pid}: no X-ray {_MOMENTS[reason]}: the process ended while"
+                    " its memory was read, as after a second Ctrl-C"
                 )
-            )
-            if process.unrecorded:
-                add_xrayed_models(process, attribution)
-            is_first = process is program.processes[0]
-            memories = session_memories(
-                keys,
-                attribution,
-                task.sessions,
-                earlier_sessions=program.earlier_sessions if is_first else 0,
-            )
-            for session in task.sessions:
-                if session.process is process and is_latest:
-                    session.memory = memories[session.number]
+            else:
+                self._add(task, process, reason, started_s, keys, attribution)
         when_done()
+
+    def _add(
+        self,
+        task: ProcessXrayTask,
+        process: RecordedProcess,
+        reason: XrayReason,
+        started_s: float,
+        keys: Sequence[str],
+        attribution: Attribution,
+    ) -> None:
+        """Add an X-ray, and the memory of the sessions in it, to the program."""
+        from memdiag.programs.xrays.xray_task import session_memories
+
+        program = self._program
+        # One at a peak may end after that at the end of the process, which has priority.
+        is_latest = all(x.t_s <= started_s for x in program.xrays if x.pid == process.pid)
+        program.xrays.append(
+            ProcessXray(
+                pid=process.pid,
+                t_s=round(started_s, 6),
+                reason=reason,
+                attribution=attribution,
+                duration_s=round(program.now_s() - started_s, 6),
+            )
+        )
+        if process.unrecorded:
+            add_xrayed_models(process, attribution)
+        is_first = process is program.processes[0]
+        memories = session_memories(
+            keys,
+            attribution,
+            task.sessions,
+            earlier_sessions=program.earlier_sessions if is_first else 0,
+        )
+        for session in task.sessions:
+            if session.process is process and is_latest:
+                session.memory = memories[session.number]

@@ -171,12 +171,14 @@ def yield_attributions(
                 if index not in named
             }
         yield list(targets), found
+        if found.partial:
+            return
         with suppress(MemdiagError, OSError):  # the process has ended; no space
             fused = _fused_search_targets(targets, found, sessions, lock, folder, stack)
             if fused:
                 every = [*targets.values(), *fused]
                 again = take_xray(pid, every, sessions=addresses)
-                if found.partial or not again.partial:  # the process has not ended meanwhile
+                if not again.partial:  # the process has not ended meanwhile
                     yield list(targets), again
 
 
@@ -269,6 +271,7 @@ def session_memories(
             arena_used_bytes=arena.used_bytes if arena else None,
             arena_slack_bytes=arena.slack_bytes if arena else None,
             resident_slack_bytes=arena.resident_slack_bytes if arena else None,
+            resident_used_bytes=arena.resident_used_bytes if arena else None,
             mapped_weight_bytes=round(mapped[number]) if number in mapped else None,
         )
     return found

@@ -2,16 +2,24 @@
 
 import signal
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from memdiag.records.run import ProgramFinding, ProgramProcess, ProgramRun, ProgramSession
+from memdiag.programs.xray_facts import added, last_xrays
+from memdiag.records.run import (
+    ProcessXray,
+    ProgramFinding,
+    ProgramProcess,
+    ProgramRun,
+    ProgramSession,
+)
 from memdiag.reports.run.names import (
     command_text,
     model_names,
     numbers,
+    process_name,
     session_name,
 )
 from memdiag.reports.run.peaks import (
@@ -240,10 +248,14 @@ def _ending(run: ProgramRun) -> str:
 
 
 def remarks(run: ProgramRun) -> tuple[str, ...]:
-    """Return sentences on sessions that failed, never ran, or were created beside others."""
+    """Return sentences on sessions that failed, never ran, or were created beside others.
+
+    The last one is on the memory of one more process.
+    """
     models = model_names(run)
     if run.is_watched:
         return (
+            *_one_more_process(run),
             "Sessions are not listed: the program was started without memdiag. Start it with"
             " memdiag run to record them.",
         )
@@ -258,7 +270,35 @@ def remarks(run: ProgramRun) -> tuple[str, ...]:
         *_limited(list(_failures(run, models))),
         *_never_run(run, models),
         *_limited(list(_shared(run))),
+        *_one_more_process(run),
     )
+
+
+def _one_more_process(run: ProgramRun) -> Iterator[str]:
+    """Yield what one more of the processes of a pool takes: the memory that it does not share.
+
+    Memory that a process shared with others is its own once they have ended, so that the smallest
+    of the figures at the ends of the processes counts.
+    """
+    models = {session.number: session.model_key for session in run.sessions}
+    processes = {process.pid: process for process in run.processes}
+    pools: dict[Hashable, list[ProcessXray]] = {}
+    for xray in last_xrays(run):
+        process = processes[xray.pid]
+        own = [session.number for session in run.sessions if session.pid == process.pid]
+        found = [*own, *(each.session for each in process.inherited)]
+        keys = tuple(sorted(models[number] for number in found if number in models))
+        key = process.parent, process_name(process, run), keys
+        pools.setdefault(key, []).append(xray)
+    for xrays in pools.values():
+        private = [added(each.private_bytes for each in x.attribution.owners) for x in xrays]
+        sizes = [size for size in private if size is not None]
+        if len(sizes) > 1:
+            yield (
+                f"One more process like {xrays[0].pid} takes about {format_size(min(sizes))}: the"
+                " memory that it shares with no other process (the smallest figure of"
+                f" {len(sizes)} X-rays)."
+            )
 
 
 def _limited(sentences: Sequence[str]) -> Sequence[str]:

@@ -166,7 +166,8 @@ def peak_sentence(run: ProgramRun) -> str:
 def after_last(run: ProgramRun, t_s: float) -> str:
     """Return ``after the last run of a session (at 4.9 s)``; empty if that is not so at `t_s`.
 
-    Runs in forks have no times: with these it is not known.
+    Runs in forks, and of sessions that were created before the recording, have no times: with these
+    it is not known.
     """
     ends = [
         end
@@ -174,12 +175,16 @@ def after_last(run: ProgramRun, t_s: float) -> str:
         for end in (each.first_run_s, each.last_run_s)
         if end is not None
     ]
-    if not ends or any(session.forked_run_count for session in run.sessions):
+    if not ends or run.earlier_sessions or _has_forked_runs(run):
         return ""
     last_created_s = max(each.created_s + (each.creation_s or 0.0) for each in run.sessions)
     if t_s <= max(*ends, last_created_s) + _TOLERANCE_S:
         return ""
     return f"after the last run of a session (at {format_duration(max(ends))}){_at_end(run, t_s)}"
+
+
+def _has_forked_runs(run: ProgramRun) -> bool:
+    return any(session.forked_run_count for session in run.sessions)
 
 
 def _at_end(run: ProgramRun, t_s: float) -> str:
@@ -193,12 +198,17 @@ def _at_end(run: ProgramRun, t_s: float) -> str:
 
 
 def _nothing(run: ProgramRun, t_s: float) -> str:
+    if run.earlier_sessions:
+        return (
+            "when no listed session was created, or raised the memory of its process by a run."
+            " Sessions from before the recording may have run: their runs are not recorded"
+        )
     in_use = [session.number for session in run.sessions if _is_in_use(session, t_s)]
     if not in_use:
-        if any(session.forked_run_count for session in run.sessions):
+        if _has_forked_runs(run):
             return (
-                "while no session was created or run by the process that created it: forked workers"
-                " may have run theirs, whose times are not recorded"
+                "when no session was created, and none was run in the process that created it. Runs"
+                " in forked workers may have been under way: their times are not recorded"
             )
         return after_last(run, t_s) or "during no creation and no run of a session"
     plural = "s" if len(in_use) > 1 else ""

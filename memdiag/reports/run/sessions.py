@@ -48,14 +48,19 @@ ALIKE = 1.1
 if their peaks differ by about this ratio at most."""
 
 _SAMPLED = f"{SAMPLED_MARK} by the largest sample seen, the true peak may be higher"
+_PSS_LEGEND = (
+    "PSS: the largest proportional set that was read of a process; it has a part of each page that"
+    " several processes share."
+)
 _LEGENDS = {
-    "weights": " Weights: resident copies.",
-    "in model": " In model: the weights of one model.",
-    "arena": " Arena: in use / free and resident, kept for later runs.",
+    "PSS": f" {_PSS_LEGEND}",
+    "weights": " Weights: those of one model.",
+    "copies": " Copies: resident copies of weights.",
+    "arena": " Arena: in use without weights / free, kept for later runs; both resident.",
 }
 """Explanations of columns below the summary's table."""
 
-_OPTIONAL_COLUMNS = ("created in", "threads", "last run", "in model")
+_OPTIONAL_COLUMNS = ("created in", "threads", "last run", "weights")
 """Columns of the summary that a narrow terminal goes without, the first one first."""
 
 
@@ -70,9 +75,10 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
             Column("threads", "right"),
             Column("created in", "right"),
             Column("peak", "right"),
+            Column("PSS", "right"),
             Column("rise", "right"),
             Column("weights", "right"),
-            Column("in model", "right"),
+            Column("copies", "right"),
             Column("arena", "right"),
             Column("runs", "right"),
             Column("last run", "right"),
@@ -118,12 +124,19 @@ def _lines(run: ProgramRun, created: Callable[[ProgramSession], str]) -> Iterato
             f"{first.pid}{more} {_beginning(process_name(first, run), name_width)}",
             *[""] * 3,
             mib(largest),
+            _largest_pss(processes, run),
             *[""] * 6,
             is_strong=True,
         )
         for alike_groups in zip(*(groups for _, groups in found), strict=True):
             together = tuple(each for group in alike_groups for each in group.sessions)
             yield _line(_Equal(together), models, created)
+
+
+def _largest_pss(processes: Sequence[ProgramProcess], run: ProgramRun) -> str:
+    """Return the largest proportional set of `processes` in MiB; empty for a program of one."""
+    sizes = [each.peak_pss_bytes for each in processes if each.peak_pss_bytes is not None]
+    return mib(max(sizes)) if sizes and len(run.processes) > 1 else ""
 
 
 def _size_class(process: ProgramProcess, run: ProgramRun) -> int:
@@ -188,8 +201,8 @@ def _line(
         str(first.intra_op_threads or "auto"),
         format_duration(max(created)) if created else "",
         *_peak_and_rise(sessions),
-        _weights(sessions),
         mib(first.model.weight_bytes) if first.model.weight_bytes else "",
+        _copies(sessions),
         arena_text(sessions),
         runs if first.error is None else "failed",
         "" if last is None else f"at {format_duration(last)}",
@@ -197,17 +210,20 @@ def _line(
     )
 
 
-def _peak_and_rise(sessions: Sequence[ProgramSession]) -> tuple[str, str]:
-    """Return the largest rise of `sessions`, and the peak of the same session before it."""
+def _peak_and_rise(sessions: Sequence[ProgramSession]) -> tuple[str, str, str]:
+    """Return the largest rise of `sessions`, and the peak of the same session before it.
+
+    Between them, no proportional set: it is known of processes only.
+    """
     session = max(sessions, key=rise_bytes)
     size = rise_bytes(session)
     if not size:
-        return "", ""
+        return "", "", ""
     mark = peak_mark(session)
-    return f"{mark}{mib(peak_bytes(session))}", f"{mark}+{mib(size)}"
+    return f"{mark}{mib(peak_bytes(session))}", "", f"{mark}+{mib(size)}"
 
 
-def _weights(sessions: Sequence[ProgramSession]) -> str:
+def _copies(sessions: Sequence[ProgramSession]) -> str:
     sizes = [
         session.memory.weight_bytes
         for session in sessions
@@ -219,11 +235,11 @@ def _weights(sessions: Sequence[ProgramSession]) -> str:
 
 
 def arena_text(sessions: Sequence[ProgramSession]) -> str:
-    """Return ``2/410``: MiB in use, and resident slack, of the arenas of `sessions`.
+    """Return ``2/410``: resident MiB in use, and of slack, of the arenas of `sessions`.
 
     Empty if they are not known.
     """
-    found = [(m.arena_used_bytes or 0, m.slack_bytes) for s in sessions if (m := s.memory)]
+    found = [(m.in_use_bytes or 0, m.slack_bytes) for s in sessions if (m := s.memory)]
     known = [(used, slack) for used, slack in found if slack is not None]
     if not known:
         return ""
@@ -269,9 +285,9 @@ def session_table(run: ProgramRun, *, limit: int) -> Table:
             " creation."
             " Weight copies: resident copies of the weights, in every layout, at the last X-ray of"
             " the process; sessions with the same weights share them evenly. Arena: at the same"
-            " X-ray; its slack is free resident memory that it keeps for later runs, and reserved"
-            " are addresses of free chunks, resident or not. Last run and release: time since the"
-            " start."
+            " X-ray; in use is its resident memory without weights, its slack is free resident"
+            " memory that it keeps for later runs, and reserved are addresses of free chunks,"
+            " resident or not. Last run and release: time since the start."
         ),
     )
     return table.without_empty_columns()
@@ -304,7 +320,7 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
         _size(memory.weight_bytes if memory else None),
         _arena_slack(memory),
         _size(memory.reserved_slack_bytes if memory else None),
-        _size(memory.arena_used_bytes if memory else None),
+        _size(memory.in_use_bytes if memory else None),
         Cell(
             "failed" if session.error is not None else runs_text([session]),
             sort_key=-1 if session.error is not None else session.run_count,
@@ -316,9 +332,9 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
 
 def _arena_slack(memory: SessionMemory | None) -> Cell:
     cell = _size(memory.slack_bytes if memory else None)
-    if memory is None or memory.arena_used_bytes is None:
+    if memory is None or memory.in_use_bytes is None:
         return cell
-    title = f"{cell.title}; {memory.arena_used_bytes:,} bytes in use"
+    title = f"{cell.title}; {memory.in_use_bytes:,} bytes in use"
     if memory.reserved_slack_bytes is not None:
         title += f"; {memory.reserved_slack_bytes:,} free bytes are reserved"
     return replace(cell, title=title)
@@ -365,6 +381,8 @@ def peak_table(run: ProgramRun) -> Table:
     )
     if any(_earlier_peak(process).text for process in processes):
         caption += " Before: that mark when the recording began, where it is higher."
+    if any(process.peak_pss_bytes is not None for process in processes):
+        caption += f" {_PSS_LEGEND}"
     if left_out > 0:
         caption = f"{counted(left_out, 'more process', 'more processes')} in the report. {caption}"
     return Table(
@@ -373,6 +391,7 @@ def peak_table(run: ProgramRun) -> Table:
             Column("command", max_width=_COMMAND_WIDTH, wraps=True),
             Column("peak", "right"),
             Column("before", "right"),
+            Column("PSS", "right"),
         ),
         rows=tuple(
             Row(
@@ -380,6 +399,7 @@ def peak_table(run: ProgramRun) -> Table:
                 shortened(process_name(process, run), _COMMAND_WIDTH),
                 format_size(process.peak_rss_bytes),
                 _earlier_peak(process),
+                _size(process.peak_pss_bytes),
             )
             for process in processes[:MAX_LINES]
         ),

@@ -363,7 +363,7 @@ def _sentences(session: ProgramSession) -> list[str]:
     if memory is not None and memory.weight_bytes is not None:
         found.append(f"weight copies in memory {format_size(memory.weight_bytes)}")
     if memory is not None and memory.slack_bytes is not None:
-        used = format_size(memory.arena_used_bytes or 0)
+        used = format_size(memory.in_use_bytes or 0)
         found.append(f"arena {used} in use, {format_size(memory.slack_bytes)} slack")
     if session.released_s is not None:
         found.append(f"released at {format_duration(session.released_s)}")
