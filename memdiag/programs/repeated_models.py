@@ -37,8 +37,8 @@ class RepeatedModel:
     def evidence(self) -> str:
         """The evidence, for a sentence about the bytes."""
         return (
-            f"further copies of nearly all weights of {self.name}, up to {self.count} times in the"
-            " same layout, as several sessions of a model have"
+            f"further copies of nearly all weights of {self.name} (up to {self.count} copies in the"
+            " same layout, a sign of several sessions of the model)"
         )
 
     @property

@@ -140,9 +140,11 @@ def slack_bytes(session: ProgramSession) -> int | None:
 
 
 def reserved_text(reserved: int, resident: int) -> str:
-    """Return `` (2.01 GiB reserved)`` if that is more than the resident bytes; else nothing."""
+    """Return `` (of 2.01 GiB reserved addresses)`` if more than is resident; else nothing."""
     text = format_size(reserved)
-    return f" ({text} reserved)" if reserved > resident and text != format_size(resident) else ""
+    if reserved <= resident or text == format_size(resident):
+        return ""
+    return f" (of {text} reserved addresses)"
 
 
 def kept_bytes(session: ProgramSession) -> int | None:

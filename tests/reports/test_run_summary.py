@@ -248,11 +248,11 @@ def test_the_peak_and_the_largest_rises_are_different_facts() -> None:
     )
     assert rise == (
         "Largest rise in a run after the first: session 1 (a.onnx) with x: 1×3×640×640 in process"
-        " 100, +50 MiB to 210 MiB at 4.5 s."
+        " 100, +50 MiB to 210 MiB (the run ended at 4.5 s)."
     )
     assert creation.startswith("Largest rise in a creation and first run: session 4 (a.onnx)")
     for format in ("markdown", "html"):
-        assert "50 MiB to 210 MiB at 4.5 s" in REPORT.render(runs.server(), format).decode()
+        assert "the run ended at 4.5 s" in REPORT.render(runs.server(), format).decode()
 
 
 @pytest.mark.parametrize(
@@ -733,6 +733,8 @@ def test_owners_are_of_the_last_xray_of_each_process() -> None:
     run = runs.run(runs.session(1), xrays=(runs.xray(100), early))
     (owners,) = process_owners(run)
     assert owners.moment == "at its end, after 9.5 s"
+    (owners,) = process_owners(runs.run(runs.session(1), xrays=(early,)))
+    assert owners.moment == "near a peak, after 1.0 s"
 
 
 def test_bars_of_a_row_do_not_overlap() -> None:

@@ -79,9 +79,9 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         ),
         remedy=(
             "Start the program with MALLOC_MMAP_THRESHOLD_=131072 in its environment, so that"
-            " malloc returns freed blocks from 128 KiB on at once; that can make runs slower, so"
-            " measure their latency. Or call malloc_trim(0) once after all sessions have run (in"
-            " Python: ctypes.CDLL(None).malloc_trim(0)). Freed memory returns to the system; later"
-            " runs may take some of it again."
+            " malloc returns freed blocks from 128 KiB on at once; that can lower the peak too, and"
+            " make runs slower, so measure their latency. Or call malloc_trim(0) once after all"
+            " sessions have run (in Python: ctypes.CDLL(None).malloc_trim(0)). Freed memory returns"
+            " to the system; later runs may take some of it again."
         ),
     )

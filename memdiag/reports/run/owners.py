@@ -17,7 +17,7 @@ _MAX_PARTS = 4
 _MAX_NAME = 40
 WEIGHTS_KIND: Final = "original"
 """The kind of copy whose colour all weights have: they are not divided by kind here."""
-_REASONS = {"end": "at its end", "peak": "at the peak", "request": "on request"}
+_REASONS = {"end": "at its end", "peak": "near a peak", "request": "on request"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

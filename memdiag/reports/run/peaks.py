@@ -279,7 +279,8 @@ def run_rise_sentence(run: ProgramRun) -> str:
     return (
         f"Largest rise in a run after the first: {name} with {largest.shapes} in process"
         f" {largest.session.pid}, {format_size(largest.bytes, signed=True)} to"
-        f" {format_size(largest.peak.peak_rss_bytes)} at {format_duration(largest.peak.t_s)}."
+        f" {format_size(largest.peak.peak_rss_bytes)} (the run ended at"
+        f" {format_duration(largest.peak.t_s)})."
     )
 
 

@@ -93,7 +93,8 @@ def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
     headings = {column.heading for column in table.columns}
     caption = (
         f"{more}MiB. Peak: largest resident set of the process; in the line of a session, during"
-        f" its creation and first run{sampled}. Rise: memory that these two added."
+        f" its creation and first run{sampled}. Rise: memory that these two added,"
+        " beyond freed memory that they used again."
     )
     caption += "".join(text for heading, text in _LEGENDS.items() if heading in headings)
     return replace(table, caption=caption)

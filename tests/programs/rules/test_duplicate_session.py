@@ -185,7 +185,7 @@ def test_an_xray_proves_several_sessions_of_a_process_that_is_watched() -> None:
     assert (
         "20 MiB in process 10 are further copies of nearly all weights of m.onnx" in found.message
     )
-    assert "up to 2 times in the same layout" in found.message
+    assert "(up to 2 copies in the same layout, a sign of" in found.message
 
 
 def test_sessions_without_memory_in_arenas_are_several_by_the_weights_that_no_kernel_packs() -> (
@@ -219,7 +219,7 @@ def test_an_xray_of_a_process_has_the_finding_of_watch() -> None:
     run = watched(*twice)
     (found,) = detected(run)
     (text,) = insight(run.xrays[0].attribution).advice
-    evidence = "further copies of nearly all weights of m.onnx, up to 2 times in the same layout"
+    evidence = "further copies of nearly all weights of m.onnx (up to 2 copies in the same layout"
     assert evidence in found.message
     assert evidence in text
     assert text.endswith(found.remedy)

@@ -22,7 +22,7 @@ def test_one_large_input_sets_the_size_of_the_arena() -> None:
     (found,) = findings(RULE, program(large, peaks=peaks))
     assert found.sessions == (1,)
     assert found.bytes == 600 * MIB
-    assert "keeps 600 MiB (1.95 GiB reserved) that are free" in found.message
+    assert "keeps 600 MiB (of 1.95 GiB reserved addresses) that are free" in found.message
     assert "a run with x: 64×512. Of 103 runs 4 had such inputs" in found.message
     assert "95 % had at most 1/256 of their elements" in found.message
     assert 'add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")' in found.remedy
