@@ -23,7 +23,7 @@ weights as they are with the loading of a replacement: `peak_reduction`.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -90,10 +90,13 @@ class Timeline:
         self, phase: PhaseName, extra: Mapping[TermName, int] | None = None, cause: str = ""
     ) -> None:
         """Note a moment of `phase`, at which `extra` bytes are there beside `now`."""
-        terms = self.now + Counter(extra or {})
-        moment = Moment(dict(terms), cause)
-        if phase not in self._peaks or moment.nbytes > self._peaks[phase].nbytes:
-            self._peaks[phase] = moment
+        nbytes = sum(self.now.values()) + sum(extra.values() if extra else ())
+        if phase not in self._peaks or nbytes > self._peaks[phase].nbytes:
+            terms = dict(self.now)
+            for term, more in (extra or {}).items():
+                terms[term] = terms.get(term, 0) + more
+            present = {term: count for term, count in terms.items() if count > 0}
+            self._peaks[phase] = Moment(present, cause)
         self._ends[phase] = dict(self.now)
 
     def peak(self, phase: PhaseName) -> Moment:
@@ -162,17 +165,16 @@ class LargestOthers(NamedTuple):
     def than(cls, session: PredictedSession, weights: Sequence[LoadedWeight]) -> Self:
         """Return the largest weights of the model apart from `weights`."""
         replaced = {loaded.weight for loaded in weights}
-        others = [
-            session.weight(weight) for weight in session.largest_weights if weight not in replaced
-        ]
-        return cls(
-            converted=_first(other.private_bytes for other in others),
-            reordered=_first(map(_reordered_bytes, others)),
-            packed=_first(
-                max((buffer.nbytes for _, buffer in _kernel_buffers(other)), default=0)
-                for other in others
-            ),
-        )
+        converted = reordered = packed = 0
+        for weight in session.largest_weights:
+            if weight not in replaced:
+                other = session.weight(weight)
+                converted = converted or other.private_bytes
+                reordered = reordered or _reordered_bytes(other)
+                packed = packed or max(
+                    (each.nbytes for _, each in _kernel_buffers(other)), default=0
+                )
+        return cls(converted, reordered, packed)
 
 
 NO_OTHERS = LargestOthers()
@@ -447,6 +449,8 @@ class Loading:
     def _last_graph(self, live: LiveConstant) -> int:
         """Return the position of the last graph that reads a constant; 0 is the main graph."""
         order = self._session.scope_order
+        if len(order) < 2:
+            return 0
         return max((order.get(use.scope, 0) for use in live.constant.uses), default=0)
 
     def _read(self, live: LiveConstant) -> None:
@@ -528,13 +532,10 @@ def _kernel_buffers(constant: SessionConstant) -> Iterator[tuple[Hashable, Packe
 
 
 def _reordered_bytes(constant: SessionConstant) -> int:
-    buffers = (buffer.nbytes for _, buffer in constant.buffers() if buffer.kind == REORDERED)
-    return next(buffers, 0)
-
-
-def _first(sizes: Iterable[int]) -> int:
-    """Return the first size that is not 0; 0 if all are."""
-    return next(filter(None, sizes), 0)
+    for use in constant.uses:
+        if use.buffer is not None and use.buffer.kind == REORDERED:
+            return use.buffer.nbytes
+    return 0
 
 
 def peak_reduction(
