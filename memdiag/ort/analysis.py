@@ -13,9 +13,11 @@ from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
 from memdiag.ort.activations import ActivationPeak, Run, simulate_run, total_bytes
 from memdiag.ort.constant_folding import Folds, fold_constants
+from memdiag.ort.loading import peak_reduction
+from memdiag.ort.predicted_session import PredictedSession
 from memdiag.ort.prepacking import NCHWC
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_memory import PredictedSession
+from memdiag.ort.session_constants import LoadedWeight
 from memdiag.ort.used_values import UsedValues
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.units import counted, format_size, some_of
@@ -83,7 +85,7 @@ class AnalysisContext:
 
     @cached_property
     def session(self) -> PredictedSession:
-        """The constants and the memory of a session."""
+        """The constants of a session."""
         return PredictedSession(
             self.model,
             self.graphs,
@@ -93,6 +95,16 @@ class AnalysisContext:
             self.runtime,
             self.block,
         )
+
+    def peak_reduction(
+        self, weights: Sequence[LoadedWeight], replacement: Sequence[LoadedWeight]
+    ) -> int:
+        """Return by how many bytes the peak of loading is lower with `replacement` than `weights`.
+
+        The other weights of the model matter as far as one of them is converted, reordered or
+        packed as well.
+        """
+        return peak_reduction(self.model, self.graphs, self.session, weights, replacement)
 
     @cached_property
     def used_values(self) -> UsedValues:

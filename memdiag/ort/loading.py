@@ -1,22 +1,45 @@
 """The memory of a session over time, from the parsed file to the session that is ready.
 
-`Loading` goes through the steps of a session's creation (see `session_memory`) with all constants
-of a model, and notes what is in memory at the moments that may be the peak of a phase: each
-conversion, each evaluated node, each rewritten filter, each packed buffer.
+`Loading` goes through the steps of a session's creation and notes what is in memory at the moments
+that may be the peak of a phase: each conversion, each evaluated node, each rewritten filter, each
+packed buffer. The steps are:
+
+1. The whole file is a protobuf. Each graph around a subgraph copies the node that contains it, so
+   an embedded weight of a subgraph is there several times. Half of the copies, here called stale,
+   stay for good.
+2. Embedded weights are copied out of the protobuf one at a time; older releases do so in step 6.
+   External weights are mapped.
+3. Nodes with constant inputs are evaluated. Their inputs are copied, and all results are kept until
+   the last node is evaluated. Then weights that nothing reads are dropped.
+4. BatchNormalization is merged into the filters before it.
+5. Filters of convolutions are reordered into blocks of channels.
+6. The state of the session is made.
+7. One kernel after another packs its constant inputs into buffers of its own, graph by graph. A
+   buffer that equals an earlier one is filled before it is dropped. A constant is freed once every
+   kernel that reads it has packed it.
+
+An estimate goes through the loading of all constants of a model. A rule compares the loading of
+weights as they are with the loading of a replacement: `peak_reduction`.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from memdiag.model.graph_index import GraphIndex, Node, Scope
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.arena import Arena
 from memdiag.ort.fusions import batch_normalization_after
-from memdiag.ort.releases import ARENA_FREED_SINCE, PACKED_SHARED_SINCE, WEIGHTS_CONVERTED_SINCE
+from memdiag.ort.predicted_session import PredictedSession
+from memdiag.ort.prepacking import PackedBuffer
+from memdiag.ort.releases import (
+    ARENA_FREED_SINCE,
+    PACKED_SHARED_SINCE,
+    SUBGRAPH_WEIGHTS_KEPT_SINCE,
+    WEIGHTS_CONVERTED_SINCE,
+)
 from memdiag.ort.session_constants import FoldedResult, LoadedWeight, SessionConstant
-from memdiag.ort.session_memory import PredictedSession
 from memdiag.records.estimate import TermName
 from memdiag.records.phases import PhaseName
 from memdiag.records.weights import qualified_name
@@ -67,10 +90,13 @@ class Timeline:
         self, phase: PhaseName, extra: Mapping[TermName, int] | None = None, cause: str = ""
     ) -> None:
         """Note a moment of `phase`, at which `extra` bytes are there beside `now`."""
-        terms = self.now + Counter(extra or {})
-        moment = Moment(dict(terms), cause)
-        if phase not in self._peaks or moment.nbytes > self._peaks[phase].nbytes:
-            self._peaks[phase] = moment
+        nbytes = sum(self.now.values()) + sum(extra.values() if extra else ())
+        if phase not in self._peaks or nbytes > self._peaks[phase].nbytes:
+            terms = dict(self.now)
+            for term, more in (extra or {}).items():
+                terms[term] = terms.get(term, 0) + more
+            present = {term: count for term, count in terms.items() if count > 0}
+            self._peaks[phase] = Moment(present, cause)
         self._ends[phase] = dict(self.now)
 
     def peak(self, phase: PhaseName) -> Moment:
@@ -80,6 +106,10 @@ class Timeline:
     def end(self, phase: PhaseName) -> dict[TermName, int]:
         """Return what is in memory at the end of a phase."""
         return self._ends[phase]
+
+    def peak_bytes(self) -> int:
+        """Return the bytes at the largest moment of all phases."""
+        return max(moment.nbytes for moment in self._peaks.values())
 
     def phases(self) -> Sequence[PhaseName]:
         """Return the phases in the order in which they began."""
@@ -113,9 +143,41 @@ class LiveConstant:
     @property
     def reordered_bytes(self) -> int:
         """The bytes of the filters into which the optimizer reorders it; 0 if it does not."""
-        buffers = (buffer for _, buffer in self.constant.buffers() if buffer.kind == REORDERED)
-        first = next(buffers, None)
-        return 0 if first is None else first.nbytes
+        return _reordered_bytes(self.constant)
+
+
+class LargestOthers(NamedTuple):
+    """The largest weights of a model beside those whose loading is predicted.
+
+    They are in memory for moments, one of which may be the peak.
+
+    Attributes:
+        converted: the bytes of the largest embedded weight.
+        reordered: the bytes of the largest reordered filter.
+        packed: the bytes of the largest buffer of a kernel.
+    """
+
+    converted: int = 0
+    reordered: int = 0
+    packed: int = 0
+
+    @classmethod
+    def than(cls, session: PredictedSession, weights: Sequence[LoadedWeight]) -> Self:
+        """Return the largest weights of the model apart from `weights`."""
+        replaced = {loaded.weight for loaded in weights}
+        converted = reordered = packed = 0
+        for weight in session.largest_weights:
+            if weight not in replaced:
+                other = session.weight(weight)
+                converted = converted or other.private_bytes
+                reordered = reordered or _reordered_bytes(other)
+                packed = packed or max(
+                    (each.nbytes for _, each in _kernel_buffers(other)), default=0
+                )
+        return cls(converted, reordered, packed)
+
+
+NO_OTHERS = LargestOthers()
 
 
 class Loading:
@@ -123,6 +185,11 @@ class Loading:
 
     Args:
         model, graphs, session: the model, and what is predicted of its constants.
+        weights: the weights that are loaded, with their results of constant folding; all of the
+            model by default. Of a part of them only their own bytes are counted: neither the rest
+            of the file nor what malloc and the arena keep. No run follows, so the timeline of a
+            part ends in the phase ``steady``, with its mapped pages read.
+        others: the largest weights beside a part.
         prepacks: whether kernels pack their constants.
         folds: whether constant folding is on.
         fuses: whether nodes are merged.
@@ -136,6 +203,8 @@ class Loading:
         graphs: GraphIndex,
         session: PredictedSession,
         *,
+        weights: Sequence[LoadedWeight] | None = None,
+        others: LargestOthers = NO_OTHERS,
         prepacks: bool = True,
         folds: bool = True,
         fuses: bool = True,
@@ -143,20 +212,25 @@ class Loading:
         from_bytes: bool = False,
     ) -> None:
         self._model, self._graphs, self._session = model, graphs, session
+        self._is_part = weights is not None
+        self._weights, self._others = weights, others
         self._prepacks, self._folds, self._fuses = prepacks, folds, fuses
         self._reorders = reorders
         self._from_bytes = from_bytes
         self.timeline = Timeline()
         self.mapped: list[LiveConstant] = []
         self.arena = Arena()
+        self._places_read: set[Hashable] = set()
 
     def run(self) -> Timeline:
         """Go through all steps and return the timeline."""
         timeline = self.timeline
-        loaded = [self._session.weight(weight) for weight in self._model.weights]
+        loaded = self._weights
+        if loaded is None:
+            loaded = [self._session.weight(weight) for weight in self._model.weights]
         live = [self._weight(each) for each in loaded]
         self._parse(loaded)
-        self._convert(loaded, live)
+        self._convert(live)
         if self._folds:
             live = _used(live) + self._fold(loaded)
         live = self._fuse(live)
@@ -164,6 +238,10 @@ class Loading:
         timeline.note("optimize")
         self._initialize(live)
         self._pack(live)
+        if self._is_part:
+            for each in self.mapped:
+                self._read(each)
+            timeline.note("steady")
         return timeline
 
     def _weight(self, loaded: LoadedWeight) -> LiveConstant:
@@ -174,34 +252,50 @@ class Loading:
 
     def _parse(self, loaded: Sequence[LoadedWeight]) -> None:
         """Parse the file; nodes that contain subgraphs are copied."""
-        timeline = self.timeline
-        copies = sum(2 * each.depth * each.private_bytes for each in loaded)
-        if self._from_bytes:
-            timeline.now["model file"] += self._model.file_bytes
-        timeline.now["model file"] += self._model.file_bytes + copies
+        timeline, now = self.timeline, self.timeline.now
+        file_bytes = self._model.file_bytes
+        if self._is_part:
+            file_bytes = sum(each.private_bytes for each in loaded)
+        now["model file"] = 2 * file_bytes if self._from_bytes else file_bytes
+        now["stale weights"] = sum(each.depth * each.private_bytes for each in loaded)
+        timeline.note("parse", {"stale weights": now["stale weights"]})
         timeline.note("parse")
 
-    def _convert(self, loaded: Sequence[LoadedWeight], live: Sequence[LiveConstant]) -> None:
+    def _convert(self, live: Sequence[LiveConstant]) -> None:
         """Copy embedded weights out of the protobuf, one at a time."""
         timeline, now = self.timeline, self.timeline.now
-        private = sum(each.private_bytes for each in live)
-        stale = sum(each.depth * each.private_bytes for each in loaded)
-        largest = max(live, key=lambda each: each.private_bytes, default=None)
         if self._session.runtime < WEIGHTS_CONVERTED_SINCE:
             return
         now["model file"] = self._model.file_bytes if self._from_bytes else 0
-        now["weights"], now["stale weights"] = private, stale
+        now["weights"] = sum(each.private_bytes for each in live)
+        largest = max(live, key=lambda each: each.private_bytes, default=None)
         if largest is not None and largest.private_bytes:
             timeline.largest["weights"] = largest.name
-            timeline.note(
-                "optimize", {"weight being converted": largest.private_bytes}, largest.name
-            )
+        self._note_conversion("optimize", live)
         timeline.note("optimize")
+
+    def _note_conversion(self, phase: PhaseName, live: Sequence[LiveConstant]) -> None:
+        """Note the moment at which the largest weight is there twice."""
+        largest = max(live, key=lambda each: each.private_bytes, default=None)
+        nbytes = 0 if largest is None else largest.private_bytes
+        self.timeline.note(
+            phase,
+            {"weight being converted": max(nbytes, self._others.converted)},
+            "" if largest is None or not nbytes else largest.name,
+        )
 
     def _fold(self, loaded: Sequence[LoadedWeight]) -> list[LiveConstant]:
         """Evaluate nodes with constant inputs, and return the results that stay."""
-        folding = self._session.folding_memory()
         timeline, now = self.timeline, self.timeline.now
+        # A result that is computed from several weights counts once.
+        results: dict[tuple[Scope, str], FoldedResult] = {
+            (result.fold.scope, result.fold.output): result
+            for each in loaded
+            for result in each.results
+        }
+        folding = self._session.folding_memory(
+            [result.fold for result in results.values()] if self._is_part else None
+        )
         cause = "" if folding.at is None else self._qualified(folding.at.scope, folding.at.node)
         timeline.note(
             "constant_fold",
@@ -211,12 +305,7 @@ class Loading:
             },
             cause,
         )
-        results: dict[tuple[Scope, str], FoldedResult] = {
-            (result.fold.scope, result.fold.output): result
-            for each in loaded
-            for result in each.results
-        }
-        for fold in self._session.folds:
+        for fold in () if self._is_part else self._session.folds:
             key = fold.scope, fold.output
             if fold.stays and key not in results:  # computed from no weight
                 results[key] = replace(self._session.result(fold), content_key=key)
@@ -284,6 +373,8 @@ class Loading:
             self._take("reordered filters", nbytes)
             copies = COPIES_WHILE_REORDERED * nbytes
             timeline.note("optimize", {"reordered filters": copies}, each.name)
+        copies = (1 + COPIES_WHILE_REORDERED) * self._others.reordered
+        timeline.note("optimize", {"reordered filters": copies})
         for each in done:
             if not each.constant.is_exposed and all(
                 use.buffer is not None and use.buffer.kind == REORDERED
@@ -298,17 +389,13 @@ class Loading:
         timeline, now = self.timeline, self.timeline.now
         runtime = self._session.runtime
         if runtime < WEIGHTS_CONVERTED_SINCE:
-            largest = max(live, key=lambda each: each.private_bytes, default=None)
             now["model file"] = self._model.file_bytes if self._from_bytes else 0
             for each in live:
                 if each.term == "model file":
                     each.term = "weights"
                     now["weights"] += each.private_bytes
-            if largest is not None:
-                timeline.note(
-                    "initialize", {"weight being converted": largest.private_bytes}, largest.name
-                )
-        if runtime < ARENA_FREED_SINCE:
+            self._note_conversion("initialize", live)
+        if runtime < ARENA_FREED_SINCE and not self._is_part:
             for index, each in enumerate(live):
                 if each.private_bytes + each.filter_bytes:
                     self.arena.take(~index, each.private_bytes + each.filter_bytes)
@@ -320,12 +407,15 @@ class Loading:
         timeline = self.timeline
         runtime = self._session.runtime
         seen: set[object] = set()
-        for index, each in enumerate(live):
+        graph = 0
+        freed_with_graph: list[LiveConstant] = []
+        for index, each in sorted(enumerate(live), key=lambda item: self._last_graph(item[1])):
             constant = each.constant
+            if self._last_graph(each) != graph:
+                self._drop_all(freed_with_graph)
+                graph = self._last_graph(each)
             is_packed = False
-            for key, buffer in constant.buffers() if self._prepacks else ():
-                if buffer.kind == REORDERED and _is_filter(constant):
-                    continue
+            for key, buffer in _kernel_buffers(constant) if self._prepacks else ():
                 is_packed = True
                 timeline.note(
                     "prepack",
@@ -337,15 +427,44 @@ class Loading:
                 seen.add(key)
             is_freed = is_packed and constant.is_packed_only and not constant.is_kept
             if is_freed and runtime < ARENA_FREED_SINCE and each.private_bytes:
-                self.arena.free(~index)  # its pages stay, for activations
+                if not self._is_part:
+                    self.arena.free(~index)  # its pages stay, for activations
                 self.timeline.now[each.term] -= each.private_bytes
                 self.timeline.now["unused arena"] += each.private_bytes
+            elif is_freed and graph and runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
+                timeline.now["mapped weights"] += each.mapped_bytes
+                freed_with_graph.append(each)
             elif is_freed:
                 self._drop(each.term, each.private_bytes)
-            elif each.mapped_bytes and not is_freed:
+            elif each.mapped_bytes and is_packed:
+                self._read(each)
+            elif each.mapped_bytes:
                 self.mapped.append(each)
         timeline.note("prepack")
-        self._initialize_last_subgraph(live)
+        self._drop_all(freed_with_graph)
+        timeline.note("prepack", {"packed weights": self._others.packed})
+        if not self._is_part:
+            self._initialize_last_subgraph(live)
+
+    def _last_graph(self, live: LiveConstant) -> int:
+        """Return the position of the last graph that reads a constant; 0 is the main graph."""
+        order = self._session.scope_order
+        if len(order) < 2:
+            return 0
+        return max((order.get(use.scope, 0) for use in live.constant.uses), default=0)
+
+    def _read(self, live: LiveConstant) -> None:
+        """Count the pages of a mapped weight, which stay.
+
+        Weights at one place of a file share them, although the resident set counts them for each.
+        """
+        constant = live.constant
+        if self._is_part and isinstance(constant, LoadedWeight):
+            place = constant.weight.file, constant.weight.offset
+            if place in self._places_read:
+                return
+            self._places_read.add(place)
+        self.timeline.now["mapped weights"] += live.mapped_bytes
 
     def _initialize_last_subgraph(self, live: Sequence[LiveConstant]) -> None:
         """Note the start of the last graph's initialization: all graphs before it are packed."""
@@ -356,8 +475,7 @@ class Loading:
             key: buffer.nbytes
             for each in live
             if any(use.scope is scopes[-1] for use in each.constant.uses)
-            for key, buffer in (each.constant.buffers() if self._prepacks else ())
-            if not (buffer.kind == REORDERED and _is_filter(each.constant))
+            for key, buffer in (_kernel_buffers(each.constant) if self._prepacks else ())
         }
         self.timeline.note("initialize", {"packed weights": -sum(own.values())})
 
@@ -365,15 +483,22 @@ class Loading:
         """Count `nbytes` to `term`; small blocks come out of what malloc has kept."""
         now = self.timeline.now
         now[term] += nbytes
-        if nbytes < MAPPED_SINCE:
+        if nbytes < MAPPED_SINCE and not self._is_part:
             now["freed heap"] -= min(nbytes, now["freed heap"])
 
     def _drop(self, term: TermName, nbytes: int) -> None:
         """Free a block of `term`; malloc keeps it if it is small."""
         now = self.timeline.now
         now[term] -= nbytes
-        if nbytes < MAPPED_SINCE:
+        if nbytes < MAPPED_SINCE and not self._is_part:
             now["freed heap"] += nbytes
+
+    def _drop_all(self, packed: list[LiveConstant]) -> None:
+        """Free constants that all kernels have packed, and empty the list."""
+        for each in packed:
+            self._drop(each.term, each.private_bytes)
+            self.timeline.now["mapped weights"] -= each.mapped_bytes
+        packed.clear()
 
     def _qualified(self, scope: Scope, node: Node) -> str:
         return self._graphs.qualified(scope, node)
@@ -394,3 +519,40 @@ def _is_filter(constant: SessionConstant) -> bool:
         use.node.op_type in ("Conv", "FusedConv") and use.buffer is not None
         for use in constant.uses
     )
+
+
+def _kernel_buffers(constant: SessionConstant) -> Iterator[tuple[Hashable, PackedBuffer]]:
+    """Yield the buffers into which kernels pack the constant, with their keys.
+
+    The filters of `Loading._reorder` are not among them.
+    """
+    for key, buffer in constant.buffers():
+        if not (buffer.kind == REORDERED and _is_filter(constant)):
+            yield key, buffer
+
+
+def _reordered_bytes(constant: SessionConstant) -> int:
+    for use in constant.uses:
+        if use.buffer is not None and use.buffer.kind == REORDERED:
+            return use.buffer.nbytes
+    return 0
+
+
+def peak_reduction(
+    model: ModelFile,
+    graphs: GraphIndex,
+    session: PredictedSession,
+    weights: Sequence[LoadedWeight],
+    replacement: Sequence[LoadedWeight],
+) -> int:
+    """Return by how many bytes the peak is lower with `replacement` instead of `weights`.
+
+    The other weights of the model matter as far as one of them is converted, reordered or packed
+    as well.
+    """
+    others = LargestOthers.than(session, weights)
+    before, after = (
+        Loading(model, graphs, session, weights=each, others=others).run().peak_bytes()
+        for each in (weights, replacement)
+    )
+    return max(0, before - after)

@@ -170,10 +170,10 @@ PREPACKED_SAVED_SINCE = Runtime(1, 21)
 """A session can save its packed weights, and map them when they are loaded again. Tried: 1.22.1 and
 1.32.0 save them, 1.20.1 ignores the option; 1.21 was not tried."""
 
-WEIGHTS_CONVERTED_SINCE = Runtime(1, 24)
+WEIGHTS_CONVERTED_SINCE = Runtime(1, 23)
 """Embedded weights leave the protobuf before the graph is optimized. Older releases copy them when
-the session state is made, up to 1.22 into chunks of the arena. Measured (docs/estimates.md); 1.23
-was not tried."""
+the session state is made, into chunks of the arena. Measured (docs/estimates.md); tried: 1.20.1,
+1.22.1, 1.23.2, 1.24.4 and 1.32.0."""
 
 ARENA_FREED_SINCE = Runtime(1, 23)
 """Weights that are packed are freed. Older releases allocate all embedded weights as one block of

@@ -1,6 +1,6 @@
 """The constants of a session: weights of the file and results of constant folding, with their uses.
 
-`PredictedSession` in `memdiag.ort.session_memory` finds them for one model and release.
+`PredictedSession` in `memdiag.ort.predicted_session` finds them for one model and release.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -120,14 +120,12 @@ class LoadedWeight(SessionConstant):
     Attributes:
         weight: the weight.
         depth: the number of subgraphs around it, up to a function.
-        is_read_in_subgraph: whether a node of a subgraph reads it.
         is_retained: whether its block of the arena stays although it is freed.
         results: the results of constant folding that are computed from it and stay.
     """
 
     weight: Weight
     depth: int = 0
-    is_read_in_subgraph: bool = False
     is_retained: bool = False
     results: tuple[FoldedResult, ...] = ()
 
@@ -183,6 +181,5 @@ def merge_equal(weights: Sequence[LoadedWeight]) -> LoadedWeight:
         is_exposed=any(loaded.is_exposed for loaded in weights),
         results=tuple(results.values()),
         depth=0,
-        is_read_in_subgraph=any(loaded.is_read_in_subgraph for loaded in weights),
         is_kept=False,
     )

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.predicted_session import subgraph_depth
 from memdiag.ort.session_constants import LoadedWeight
-from memdiag.ort.session_memory import subgraph_depth
 from memdiag.records.weights import Weight
 from memdiag.rules.wording import node_names
 

@@ -13,8 +13,8 @@ from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.readers import readers
 from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.predicted_session import direct_readers
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_memory import direct_readers
 
 NEWEST = Runtime.parse("1.31.1")
 Open = Callable[..., ModelFile]

@@ -234,7 +234,7 @@ def _peak_reduction(ctx: AnalysisContext, grown_results: Sequence[_GrownResult])
         replace(ctx.session.weight(weight), results=tuple(of_weight)).with_content_key(weight)
         for weight, of_weight in results.items()
     ]
-    return ctx.session.peak_reduction(loaded, list(map(LoadedWeight.unpacked, results)))
+    return ctx.peak_reduction(loaded, list(map(LoadedWeight.unpacked, results)))
 
 
 def _message(

@@ -35,8 +35,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.predicted_session import FoldedCopy
 from memdiag.ort.session_constants import LoadedWeight, merge_equal
-from memdiag.ort.session_memory import FoldedCopy
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import qualified_name
@@ -119,7 +119,7 @@ def _waste(ctx: AnalysisContext, group: WeightGroup) -> _GroupWaste:
         (count_stored(group) - 1) * size,
         nbytes,
         max(0, mapped - 1) * size,
-        max(nbytes, session.peak_reduction(weights, [merge_equal(weights)])),
+        max(nbytes, ctx.peak_reduction(weights, [merge_equal(weights)])),
         _expected(weights, copies) if is_expected else (),
         sum(map(session.retained_bytes, weights)) if is_expected else 0,
     )

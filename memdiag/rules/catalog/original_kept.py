@@ -229,7 +229,7 @@ def _finding(
         weights=map(qualified_name, weights),
         nodes=node_names(ctx, uses),
         nbytes=nbytes,
-        peak_bytes=ctx.session.peak_reduction(loaded, list(map(LoadedWeight.unpacked, weights))),
+        peak_bytes=ctx.peak_reduction(loaded, list(map(LoadedWeight.unpacked, weights))),
         retained_bytes=retained,
         phase="optimize" if "reordered" in kinds else "prepack",
         expected=expected_copies(weights, ((buffer.kind, buffer.nbytes) for buffer in buffers)),

@@ -32,8 +32,8 @@ from memdiag.model.graph_index import integer
 from memdiag.model.readers import Reader
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.operators import TRANSPOSE_FUSED_INTO
+from memdiag.ort.predicted_session import direct_readers
 from memdiag.ort.releases import OVERRIDABLE_CAST_CRASHES
-from memdiag.ort.session_memory import direct_readers
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule

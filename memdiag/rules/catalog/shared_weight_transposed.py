@@ -239,7 +239,7 @@ class _TransposeCosts:
         kept = sum(self.originals) + self.retained + sum(self.transposed) + sum(self.packed)
         self.nbytes = max(kept - sum(loaded.weight.nbytes for loaded in self.weights), 0)
         unpacked = [LoadedWeight.unpacked(loaded.weight) for loaded in self.weights]
-        self.peak_bytes = session.peak_reduction(self.weights, unpacked)
+        self.peak_bytes = ctx.peak_reduction(self.weights, unpacked)
 
     def expected(self) -> Iterator[ExpectedCopies]:
         """Return the copies that an X-ray should list."""

@@ -98,7 +98,7 @@ def _finding(ctx: AnalysisContext, weight: Weight, transposed: Weight) -> Findin
         weights=map(qualified_name, pair),
         nodes=direct_reader_names(ctx, pair),
         nbytes=nbytes,
-        peak_bytes=session.peak_reduction(loaded, [single]),
+        peak_bytes=ctx.peak_reduction(loaded, [single]),
         retained_bytes=sum(map(session.retained_bytes, loaded)),
         phase="steady" if nbytes else "parse",
         expected=_expected(ctx, loaded) if is_listed and nbytes else (),

@@ -39,9 +39,9 @@ from dataclasses import replace
 
 from memdiag.model.graph_index import Node, Scope
 from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.predicted_session import subgraph_depth
 from memdiag.ort.releases import ARENA_FREED_SINCE
 from memdiag.ort.session_constants import LoadedWeight
-from memdiag.ort.session_memory import subgraph_depth
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.equal_weights import (
@@ -119,7 +119,7 @@ def _finding(
         nodes=(ctx.graphs.qualified(scope, node),),
         graph=weights[0].graph,
         nbytes=max(0, stale + kept - _retained_in_main(ctx, costly)),
-        peak_bytes=ctx.session.peak_reduction(costly, hoisted),
+        peak_bytes=ctx.peak_reduction(costly, hoisted),
         phase="initialize",
         expected=_expected(ctx, weights),
     )

@@ -110,7 +110,7 @@ def _finding(
         nodes=direct_reader_names(ctx, group),
         graph=group[0].graph,
         nbytes=nbytes,
-        peak_bytes=ctx.session.peak_reduction(weights, [merge_equal(weights)]),
+        peak_bytes=ctx.peak_reduction(weights, [merge_equal(weights)]),
         phase="initialize",
         expected=(expected,) if nbytes and is_listed else (),
     )

@@ -1,21 +1,8 @@
-"""The memory of a session's weights, from the parsed file to the session that is ready.
+"""What is predicted of the constants of a session: which kernel reads or packs each of them.
 
-A session is created in these steps, and what it has in memory differs from one to the next:
-
-1. ``parsed``: the whole file is a protobuf. Each graph around a subgraph has its own copy of the
-   node that contains it, so an embedded weight of a subgraph is there several times.
-2. ``converted``: embedded weights are copied out of the protobuf one at a time. External weights
-   are mapped. Nodes that contain subgraphs keep their copies, here called stale, for good.
-3. ``folded``: nodes with constant inputs are evaluated. Their inputs are copied, and all results
-   are kept until the last node is evaluated.
-4. ``packed``: one kernel after another packs its constant inputs into buffers of its own. A buffer
-   that equals an earlier one is filled before it is dropped. A constant is freed once every kernel
-   that reads it has packed it.
-5. ``steady``: what is left, and the mapped weights that are read.
-
-`PredictedSession` finds out for one model and release which kernel packs or reads each constant.
-`PredictedMemory` adds up some or all of its weights for each step. A rule compares the memory of
-the weights as they are with that of a replacement: `PredictedSession.peak_reduction`.
+`PredictedSession` finds it out for one model and release; what it finds of one weight or result of
+constant folding is in `session_constants`. What all constants, or some, have in memory at each
+moment of loading is in `loading`.
 """
 
 from collections import defaultdict
@@ -23,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from heapq import nlargest
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from memdiag.model.graph_index import GraphIndex, Node, Scope, Use
 from memdiag.model.model_file import ModelFile
@@ -45,8 +32,6 @@ from memdiag.records.weights import Weight
 
 MAX_LARGEST = 64
 """Number of the largest weights among which the largest other weight is searched for."""
-
-LoadingStep = Literal["parsed", "converted", "folded", "packed", "steady"]
 
 _COPY_KINDS: dict[str, CopyKind] = {"Transpose": "transposed", "Cast": "cast"}
 
@@ -171,7 +156,7 @@ class PredictedSession:
             return False
         if self.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
             return True
-        order = self._scope_order
+        order = self.scope_order
         return scope in order and self._last_with_name.get(name, 0) > order[scope]
 
     def packed_buffers(self, constants: Iterable[SessionConstant]) -> list[PackedBuffer]:
@@ -256,30 +241,6 @@ class PredictedSession:
                 peak = FoldingMemory(here, 0, results_bytes, 0, fold)
         return peak._replace(kept_bytes=kept_bytes, all_bytes=results_bytes)
 
-    def memory(self, weights: Sequence[LoadedWeight]) -> "PredictedMemory":
-        """Return the memory of `weights`, as if the model had no others."""
-        return PredictedMemory(self, weights)
-
-    def peak_reduction(
-        self, weights: Sequence[LoadedWeight], replacement: Sequence[LoadedWeight]
-    ) -> int:
-        """Return by how many bytes the peak is lower with `replacement` instead of `weights`.
-
-        The other weights of the model matter as far as one of them is converted or packed as well.
-        """
-        replaced = {loaded.weight for loaded in weights}
-        others = [self.weight(weight) for weight in self.largest_weights if weight not in replaced]
-        converted = next((other.private_bytes for other in others if other.private_bytes), 0)
-        buffers = (
-            max((buffer.nbytes for _, buffer in other.buffers()), default=0) for other in others
-        )
-        packed = next(filter(None, buffers), 0)
-        before, after = (
-            PredictedMemory(self, each, converted=converted, packed=packed)
-            for each in (weights, replacement)
-        )
-        return max(0, before.peak() - after.peak())
-
     @cached_property
     def largest_weights(self) -> Sequence[Weight]:
         """The `MAX_LARGEST` largest weights, the largest first."""
@@ -300,10 +261,6 @@ class PredictedSession:
             uses=uses,
             is_exposed=is_overridable or any(weight.name in scope.outputs for scope in scopes),
             depth=subgraph_depth(self._graphs, weight),
-            is_read_in_subgraph=any(
-                reader.scope.parent is not None and not reader.scope.is_function
-                for reader in remaining
-            ),
             results=tuple(
                 replace(self.result(fold), content_key=(weight, fold.dtype, fold.shape))
                 for fold in self.folds.of_weight(weight)
@@ -347,7 +304,7 @@ class PredictedSession:
         return PackedUse(use, buffer, kernel)
 
     @cached_property
-    def _scope_order(self) -> dict[Scope, int]:
+    def scope_order(self) -> dict[Scope, int]:
         """The order in which graphs are initialized: each graph before its subgraphs.
 
         Functions are inlined by then, and their names made unique.
@@ -357,7 +314,7 @@ class PredictedSession:
 
     @cached_property
     def _last_with_name(self) -> dict[str, int]:
-        """The position in `_scope_order` of the last graph with a constant of each name."""
+        """The position in `scope_order` of the last graph with a constant of each name."""
         last: dict[str, int] = {}
         constants = [
             (scope, weight.name)
@@ -367,7 +324,7 @@ class PredictedSession:
         ]
         constants += [(fold.scope, fold.output) for fold in self.folds if fold.stays]
         for scope, name in constants:
-            last[name] = max(self._scope_order.get(scope, 0), last.get(name, 0))
+            last[name] = max(self.scope_order.get(scope, 0), last.get(name, 0))
         return last
 
     def _with_operands(self, folds: Iterable[Fold]) -> Iterator[Fold]:
@@ -392,128 +349,6 @@ class PredictedSession:
             return operand.nbytes
         kind = self._shapes.of(fold.scope, name) if name else None
         return 0 if kind is None else kind.nbytes or 0
-
-
-class PredictedMemory:
-    """The memory of some or all weights of a session in each step of its creation.
-
-    Args:
-        session: the session.
-        weights: the weights, with their results of constant folding.
-        converted: the size of another weight that is converted while these are in memory.
-        packed: the size of a buffer of another weight that is packed while these are in memory.
-    """
-
-    def __init__(
-        self,
-        session: PredictedSession,
-        weights: Sequence[LoadedWeight],
-        *,
-        converted: int = 0,
-        packed: int = 0,
-    ) -> None:
-        self._session = session
-        self._weights = weights
-        self._converted, self._packed = converted, packed
-        # A result that is computed from several weights counts once.
-        by_value = {
-            (result.fold.scope, result.fold.output): result
-            for loaded in weights
-            for result in loaded.results
-        }
-        self._results = list(by_value.values())
-
-    def by_step(self) -> dict[LoadingStep, int]:
-        """Return the maximum of bytes in memory during each step."""
-        weights = self._weights
-        stale = sum(loaded.depth * loaded.private_bytes for loaded in weights)
-        converted = stale + sum(loaded.private_bytes for loaded in weights)
-        largest = max([self._converted, *(loaded.private_bytes for loaded in weights)])
-        folding = self._session.folding_memory(result.fold for result in self._results)
-        packing, unpacked = self._pack()
-        # Weights at the same offset of a file share its pages.
-        mapped = {
-            (loaded.weight.file, loaded.weight.offset): loaded.mapped_bytes
-            for loaded in weights
-            if loaded.is_read
-        }
-        steady = stale + unpacked + sum(mapped.values())
-        return {
-            "parsed": sum((2 * loaded.depth + 1) * loaded.private_bytes for loaded in weights),
-            "converted": converted + largest,
-            "folded": converted + folding.peak_bytes,
-            "packed": max(stale + packing, steady + self._packed),
-            "steady": steady,
-        }
-
-    def peak(self) -> int:
-        """Return the maximum of bytes in memory during any step."""
-        return max(self.by_step().values())
-
-    def steady(self) -> int:
-        """Return the bytes when the session is ready, blocks that the arena retains included."""
-        return self.by_step()["steady"]
-
-    def _pack(self) -> tuple[int, int]:
-        """Return the maximum of bytes during packing, and the bytes after it.
-
-        Counted are constants in private memory and packed buffers.
-        """
-        constants = [
-            *map(self._packed_weight, self._weights),
-            *map(self._packed_result, self._results),
-        ]
-        is_shared = self._session.runtime >= PACKED_SHARED_SINCE
-        in_use = peak = sum(constant.private_bytes for constant in constants)
-        seen: set[Hashable] = set()
-        for constant in constants:
-            for key, buffer in constant.constant.buffers():
-                peak = max(peak, in_use + constant.mapped_bytes + buffer.nbytes)
-                if not (is_shared and key in seen):
-                    in_use += buffer.nbytes
-                seen.add(key)
-            in_use -= constant.private_bytes if constant.freed == "when packed" else 0
-        at_end = (
-            constant.private_bytes for constant in constants if constant.freed == "at the end"
-        )
-        return peak, in_use - sum(at_end)
-
-    def _packed_weight(self, loaded: LoadedWeight) -> "_PackedConstant":
-        runtime = self._session.runtime
-        freed: _Freed = "when packed"
-        in_arena = loaded.is_prepacked and runtime < ARENA_FREED_SINCE
-        if loaded.is_read or loaded.is_kept or (in_arena and loaded.private_bytes):
-            freed = "never"
-        elif loaded.is_read_in_subgraph and runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
-            freed = "at the end"
-        # Without any reader it is dropped before kernels are created.
-        is_used = bool(loaded.uses) or loaded.is_exposed
-        private_bytes = loaded.private_bytes if is_used else 0
-        return _PackedConstant(loaded, private_bytes, loaded.mapped_bytes, freed)
-
-    def _packed_result(self, result: FoldedResult) -> "_PackedConstant":
-        is_freed = result.is_freed and self._session.runtime >= ARENA_FREED_SINCE
-        freed: _Freed = "when packed" if is_freed else "never"
-        return _PackedConstant(result, result.fold.nbytes, 0, freed)
-
-
-_Freed = Literal["when packed", "at the end", "never"]
-
-
-class _PackedConstant(NamedTuple):
-    """A constant during packing.
-
-    Attributes:
-        constant: the constant with its uses.
-        private_bytes, mapped_bytes: its size; mapped pages are resident while they are packed.
-        freed: whether it is freed once its kernels have packed it, when all kernels have packed
-            their constants, or never.
-    """
-
-    constant: SessionConstant
-    private_bytes: int
-    mapped_bytes: int
-    freed: _Freed
 
 
 def direct_readers(weight_readers: Iterable[Reader]) -> list[Reader]:
