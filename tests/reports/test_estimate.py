@@ -70,6 +70,8 @@ def test_the_interval_includes_what_malloc_keeps_unless_measurements_corrected_i
 def test_values_of_unknown_size_make_it_a_lower_bound() -> None:
     lower = msgspec.structs.replace(estimates.single(), is_lower_bound=True)
     assert "needs at least 200 MiB at its peak and 158 MiB after that, at batch" in words(lower)
+    assert "glibc's malloc may keep freed blocks beside that" in words(lower)
+    assert "interval" not in words(lower)
     upper = msgspec.structs.replace(lower, is_upper=True)
     assert "and 158 MiB after that, without values of unknown size, at batch" in words(upper)
 

@@ -97,9 +97,14 @@ def _process(estimate: Estimate) -> str:
 
 
 def _malloc(estimate: Estimate) -> str:
-    """Return the end of the interval for a malloc that keeps no freed blocks, where it differs."""
+    """Return what malloc changes: where the interval ends if it keeps no freed blocks."""
     if estimate.is_upper or estimate.calibration:
         return ""
+    if estimate.is_lower_bound:
+        return (
+            "glibc's malloc may keep freed blocks beside that, unless"
+            " MALLOC_MMAP_THRESHOLD_=131072 is in the environment."
+        )
     high = format_size(estimate.point.high_bytes + (estimate.baseline_bytes or 0))
     return (
         "The interval includes freed blocks that glibc's malloc may keep; with"
