@@ -31,7 +31,9 @@ from memdiag.ort.buffer_plan import Buffer, BufferPlan
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.executed_graph import ExecutedGraph, ExecutedNode, name_in_model
 from memdiag.ort.fusions import ActivationFusions, becomes_gemm
+from memdiag.ort.packed_dequantization import PackedDequantization
 from memdiag.ort.prepacking import NCHWC
+from memdiag.ort.quantized_graph import rewrite_quantized
 from memdiag.ort.releases import NEWEST_MEASURED
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.scratch import scratch_bytes
@@ -238,6 +240,7 @@ class _Simulation:
         self._plans: dict[Scope, _Plan] = {}
         self._calls_left = MAX_CALLS
         self._captured: dict[Scope, tuple[str, ...]] = {}
+        self._packed = PackedDequantization(graphs, declared, runtime)
         self.steps: list[tuple[Scope, Node]] = []
 
     def peak_of(self, scope: Scope, depth: int) -> ActivationPeak:
@@ -340,6 +343,7 @@ class _Simulation:
             is_computed,
             partial(self._type, scope),
             partial(becomes_gemm, self._graphs, self._declared, scope),
+            self._declared.axes_of_scope(scope),
         )
         graph = ExecutedGraph(
             self._graphs,
@@ -350,6 +354,12 @@ class _Simulation:
             self._shapes.of_scope(scope),
             self._declared.axes_of_scope(scope),
             fusions.removes,
+            fusions.operator,
+            partial(
+                rewrite_quantized,
+                removes=fusions.removes,
+                is_packed=partial(self._packed.includes, scope),
+            ),
             block=self._block,
         )
         nodes = graph.in_order()

@@ -18,8 +18,8 @@ import msgspec
 
 from memdiag.model.graph_index import Scope
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, TensorType
-from memdiag.ort.executed_graph import Axes, ExecutedNode
-from memdiag.ort.fusions import ActivationFusions
+from memdiag.ort.executed_graph import ExecutedNode
+from memdiag.ort.fusions import ActivationFusions, Axes
 from memdiag.ort.operators import IN_PLACE, PASS_THROUGH
 
 MAX_VALUE_BYTES = 1 << 50

@@ -16,7 +16,7 @@ Inferred from the graphs that onnxruntime saves, and compared with them for the 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,8 @@ import numpy as np
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
 from memdiag.model.index_ranges import small_constant
 from memdiag.model.tensor_types import TensorType
+from memdiag.ort.fusions import Axes
+from memdiag.ort.operators import RANDOM
 from memdiag.ort.prepacking import NCHWC, packed_buffer
 from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE, MAX_POOL_UNPADDED_SINCE, MORE_BLOCKS_SINCE
 from memdiag.ort.runtime import Runtime
@@ -37,19 +39,16 @@ _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 _TO_NHWC = (0, 2, 3, 1)
 _IMAGE_RANK = 4
 
-_NEW = "\0"
+NEW = "\0"
 """In the names of new values, between the value of the model and what it became: no name of a model
 contains it."""
 
 ReadNames = Callable[[Node], Sequence[str]]
 
-Axes = tuple[int | str | None, ...]
-"""For each axis of a value its size, the symbol of its size, or None where it has neither."""
-
 
 def name_in_model(name: str) -> str:
     """Return the value of the model of which `name`, perhaps a new value, is another form."""
-    return name.partition(_NEW)[0]
+    return name.partition(NEW)[0]
 
 
 @dataclass(eq=False, slots=True)
@@ -92,12 +91,15 @@ class ExecutedGraph:
         types: the types of the values at the given sizes.
         axes: their axes without given sizes.
         removes: returns whether a node becomes a part of the node that reads its output.
+        operator: returns the operator of the node that others become a part of.
+        rewrite_quantized: rewrites the quantized nodes of this graph (`quantized_graph`).
         has_blocks: whether convolutions compute blocks of channels.
         block: the channels of a block.
 
     Attributes:
         nodes: the nodes, by index.
         block: the channels of a block of convolutions.
+        runtime, scope: the release and the graph.
         types, axes: the types and axes with those of new values.
     """
 
@@ -111,11 +113,14 @@ class ExecutedGraph:
         types: Mapping[str, TensorType],
         axes: Mapping[str, Axes],
         removes: Callable[[Node], bool],
+        operator: Callable[[Node], str],
+        rewrite_quantized: Callable[["ExecutedGraph"], None],
         *,
         has_blocks: bool = True,
         block: int = NCHWC,
     ) -> None:
-        self._graphs, self._runtime, self._scope = graphs, runtime, scope
+        self._graphs, self.runtime, self.scope = graphs, runtime, scope
+        self._operator = operator
         self.block = block
         self.types: dict[str, TensorType] = dict(types)
         self.axes: dict[str, Axes] = dict(axes)
@@ -128,9 +133,11 @@ class ExecutedGraph:
         self._outputs = frozenset(scope.outputs)
         computed = (name for node in self.nodes for name in node.output)
         given = (name for name in scope.inputs if not self._is_weight(name))
-        self._variables = frozenset((*computed, *given))
-        self._index()
+        self._variables = {*computed, *given}
+        self.index_values()
         self._rename()
+        self._merge_equal(removes)
+        rewrite_quantized(self)
         self._remove(removes)
         if runtime < HARD_SWISH_FUSED_SINCE:
             self._expand_hard_swish()
@@ -140,10 +147,11 @@ class ExecutedGraph:
         in_blocks = (*_CONVOLUTIONS, *_POOLS)
         if has_blocks and any(node.op_type in in_blocks for node in self.nodes):
             _Blocks(self).rewrite()
-            self._index()
+            self.index_values()
         self._split()
 
-    def _index(self) -> None:
+    def index_values(self) -> None:
+        """Find the producer and the readers of each value, after `nodes` has changed."""
         self._producers = {name: node for node in self.nodes for name in node.output if name}
         self._readers: dict[str, list[ExecutedNode]] = {}
         for node in self.nodes:
@@ -159,6 +167,28 @@ class ExecutedGraph:
         readers = self._readers.get(name, ())
         return readers[0] if len(readers) == 1 and name not in self._outputs else None
 
+    def readers_of(self, name: str) -> list[ExecutedNode]:
+        """Return the nodes that read a value."""
+        return self._readers.get(name, [])
+
+    def producer_of(self, name: str) -> ExecutedNode | None:
+        """Return the node that computes a value; None without one."""
+        return self._producers.get(name)
+
+    def add_value(self, new: str, like: str, dtype_of: str = "") -> None:
+        """Add the value `new` with the shape of `like`, and the type of another one if given."""
+        kind = self.types.get(like)
+        other = self.types.get(dtype_of) if dtype_of else kind
+        if kind is not None and other is not None:
+            self.types[new] = kind._replace(dtype=other.dtype)
+        if like in self.axes:
+            self.axes[new] = self.axes[like]
+        self._variables.add(new)
+
+    def make_constant(self, name: str) -> None:
+        """Note that a value is constant."""
+        self._variables.discard(name)
+
     def is_constant(self, name: str) -> bool:
         """Return whether a value is a weight or a result of constant folding of this graph."""
         return bool(name) and name not in self._variables
@@ -169,7 +199,7 @@ class ExecutedGraph:
 
     def _is_weight(self, name: str) -> bool:
         """Return whether an input is a weight that no caller can override."""
-        weight = self._graphs.weight(self._scope, name)
+        weight = self._graphs.weight(self.scope, name)
         return weight is not None and not self._graphs.is_overridable(weight)
 
     def take_index(self) -> int:
@@ -185,7 +215,7 @@ class ExecutedGraph:
             if node.op_type in _WITHOUT_EFFECT
             and node.input
             and node.output[0] not in self._outputs
-            and node.input[0] not in self._scope.inputs
+            and node.input[0] not in self.scope.inputs
         }
         if not names:
             return
@@ -197,13 +227,13 @@ class ExecutedGraph:
         self.nodes = [node for node in self.nodes if node.output[0] not in names]
         for node in self.nodes:
             node.input = tuple(dict.fromkeys(names.get(name, name) for name in node.input))
-        self._index()
+        self.index_values()
 
     def _expand_hard_swish(self) -> None:
         """Replace each HardSwish by a HardSigmoid and a product, as its definition does."""
         swishes = [node for node in self.nodes if node.op_type == "HardSwish"]
         for node in (each for each in swishes if len(each.input) == 1):
-            new = f"{node.output[0]}{_NEW}sigmoid"
+            new = f"{node.output[0]}{NEW}sigmoid"
             if node.output[0] in self.types:
                 self.types[new] = self.types[node.output[0]]
             if node.output[0] in self.axes:
@@ -212,7 +242,7 @@ class ExecutedGraph:
             index = self.take_index()
             self.nodes.append(ExecutedNode("HardSigmoid", (given,), (new,), node.source, index))
             node.op_type, node.input, node.index = "Mul", (given, new), self.take_index()
-        self._index()
+        self.index_values()
 
     def _remove(self, removes: Callable[[Node], bool]) -> None:
         """Merge nodes into their readers, which read what the merged nodes read."""
@@ -225,7 +255,6 @@ class ExecutedGraph:
         for node in self.nodes:
             if any(name in removed for name in node.input):
                 names: dict[str, None] = {}
-                merged: list[ExecutedNode] = []
                 pending, seen = list(reversed(node.input)), set[str]()
                 while pending:
                     name = pending.pop()
@@ -233,37 +262,55 @@ class ExecutedGraph:
                         continue
                     seen.add(name)
                     if name in removed:
-                        merged.append(removed[name])
                         pending += reversed(removed[name].input)
                     else:
                         names[name] = None
                 node.input = tuple(names)
-                node.op_type = self._fused_operator(node.op_type, merged)
-        self._index()
+                node.op_type = self._operator(node.source)
+        self.index_values()
 
-    def _fused_operator(self, op_type: str, merged: Sequence[ExecutedNode]) -> str:
-        """Return the operator of a node into which others are merged."""
-        names = {node.op_type for node in merged}
-        if "Erf" in names or op_type == "Gelu":
-            has_bias = any(map(self._adds_vector, merged))
-            return "BiasGelu" if has_bias else "Gelu"
-        if "Sigmoid" in names and op_type == "Mul":
-            return "QuickGelu"
-        if "DynamicQuantizeLinear" in names and op_type in ("MatMulInteger", "Cast", "Mul", "Add"):
-            return "DynamicQuantizeMatMul"
-        return op_type
+    def _merge_equal(self, removes: Callable[[Node], bool]) -> None:
+        """Merge nodes that compute the same from the same values.
 
-    def _adds_vector(self, node: ExecutedNode) -> bool:
-        """Return whether a node adds a constant of several numbers."""
-        kinds = (self.type_of(name) for name in node.input if self.is_constant(name))
-        return node.op_type == "Add" and any(
-            kind is not None and kind.shape not in (None, (), (1,)) for kind in kinds
-        )
+        Nodes that become a part of another one, and those that others become a part of, are left.
+        """
+        first: dict[tuple[object, ...], ExecutedNode] = {}
+        merged: dict[str, str] = {}
+        kept = []
+        for node in self.in_order():
+            node.input = tuple(merged.get(name, name) for name in node.input)
+            source = node.source
+            values = tuple(self.content(merged.get(name, name)) for name in source.input)
+            key = (source.domain, node.op_type, values, len(node.output))
+            is_fused = removes(source) or self._operator(source) != source.op_type
+            if is_fused or source.subgraphs or source.op_type in RANDOM:
+                kept.append(node)
+                continue
+            other = first.setdefault(key, node)
+            if (
+                other is node
+                or not self._outputs.isdisjoint(node.output)
+                or _attributes(other.source) != _attributes(source)
+            ):
+                kept.append(node)
+                continue
+            merged.update(zip(node.output, other.output, strict=True))
+        if merged:
+            remaining = set(map(id, kept))
+            self.nodes = [node for node in self.nodes if id(node) in remaining]
+            self.index_values()
+
+    def content(self, name: str) -> Hashable:
+        """Return a key of a value: equal for constants of one equal number, which are merged."""
+        values = small_constant(self.scope, name) if self.is_constant(name) else None
+        if values is None or values.size != 1:
+            return name
+        return values.dtype.str, values.shape, values.tobytes()
 
     def _merge_pads(self) -> None:
         """Merge a Pad of zeros around images into the Conv or pooling that alone reads it."""
         readers = ["Conv", "AveragePool"]
-        if self._runtime < MAX_POOL_UNPADDED_SINCE:
+        if self.runtime < MAX_POOL_UNPADDED_SINCE:
             readers.append("MaxPool")
         removed: set[int] = set()
         for node in self.nodes:
@@ -278,7 +325,7 @@ class ExecutedGraph:
             reader.input = tuple(names.get(name, name) for name in reader.input)
             removed.add(id(node))
         self.nodes = [node for node in self.nodes if id(node) not in removed]
-        self._index()
+        self.index_values()
 
     def _merge_into_convolutions(self) -> None:
         """Merge what follows a Conv into it, as long as it alone reads the result."""
@@ -303,7 +350,7 @@ class ExecutedGraph:
                 self._producers[node.output[0]] = conv
                 removed.add(id(node))
         self.nodes = [node for node in self.nodes if id(node) not in removed]
-        self._index()
+        self.index_values()
 
     def _split(self) -> None:
         """Make one Split of the Gathers and Slices that together cover an axis of a value."""
@@ -330,7 +377,7 @@ class ExecutedGraph:
             squeezes = [node for split in added for node in self._squeezes(split)]
             self.nodes = [node for node in self.nodes if id(node) not in removed]
             self.nodes += added + squeezes
-            self._index()
+            self.index_values()
 
     def _part(
         self, node: ExecutedNode, name: str, shape: tuple[int | None, ...]
@@ -372,7 +419,7 @@ class ExecutedGraph:
             if node.op_type == "Slice":
                 outputs.append(node.output[0])
                 continue
-            new = f"{node.output[0]}{_NEW}split"
+            new = f"{node.output[0]}{NEW}split"
             size = end - start
             shape = kind.shape or ()
             self.types[new] = kind._replace(shape=(*shape[:axis], size, *shape[axis + 1 :]))
@@ -384,17 +431,17 @@ class ExecutedGraph:
 
     def _squeezes(self, split: ExecutedNode) -> Iterable[ExecutedNode]:
         for name in split.output:
-            if name.endswith(f"{_NEW}split"):
+            if name.endswith(f"{NEW}split"):
                 original = name_in_model(name)
                 yield ExecutedNode("Squeeze", (name,), (original,), split.source, self.take_index())
 
     def _integers(self, name: str) -> list[int] | None:
-        values = small_constant(self._scope, name)
+        values = small_constant(self.scope, name)
         return None if values is None else [int(each) for each in np.ravel(values)]
 
     def _rank(self, name: str) -> int:
         kind = self.type_of(name)
-        weight = self._graphs.weight(self._scope, name)
+        weight = self._graphs.weight(self.scope, name)
         if weight is not None:
             return len(weight.shape)
         return len(kind.shape or ()) if kind is not None else 0
@@ -468,7 +515,7 @@ class _Blocks:
 
     def _convolution(self, node: ExecutedNode) -> bool:
         graph = self._graph
-        source, scope = node.source, graph._scope
+        source, scope = node.source, graph.scope
         if len(source.input) < 2:
             return False
         kind = graph.type_of(node.output[0])
@@ -481,7 +528,7 @@ class _Blocks:
         use = next((use for use in Scope.uses(scope, source.input[1]) if use.node is source), None)
         if use is None:
             return False
-        buffer = packed_buffer(graph._graphs, graph._runtime, use, dtype, shape, graph.block)
+        buffer = packed_buffer(graph._graphs, graph.runtime, use, dtype, shape, graph.block)
         if buffer is None or buffer.kind != "reordered":
             return False
         name = node.input[0]
@@ -501,8 +548,9 @@ class _Blocks:
     def _reorder_input(self, name: str) -> str:
         """Return the name of the blocked form of a value that is computed without blocks."""
         if name not in self._reordered:
-            new = self._reordered[name] = f"{name}{_NEW}blocks"
+            new = self._reordered[name] = f"{name}{NEW}blocks"
             self._set_type(new, name)
+            self._set_axes(new, name, "ReorderInput", (name,))
             producer = self._graph._producers.get(name)
             source = producer.source if producer is not None else self._graph.nodes[0].source
             self._add("ReorderInput", (name,), (new,), source)
@@ -523,7 +571,7 @@ class _Blocks:
 
     def _binary(self, node: ExecutedNode) -> bool:
         names = node.input if len(node.input) == 2 else ()
-        if node.op_type == "Mul" and self._graph._runtime >= MORE_BLOCKS_SINCE:
+        if node.op_type == "Mul" and self._graph.runtime >= MORE_BLOCKS_SINCE:
             scaled = [name for name in names if name in self._blocked]
             others = [name for name in names if name not in self._blocked]
             if len(scaled) == 1 and all(map(self._is_scale, others)):
@@ -569,7 +617,7 @@ class _Blocks:
             value.left -= 1
             self._rename(value, node)
             return True
-        later = self._graph._runtime >= MORE_BLOCKS_SINCE
+        later = self._graph.runtime >= MORE_BLOCKS_SINCE
         in_blocks = (*_IN_BLOCKS, *_IN_BLOCKS_LATER) if later else _IN_BLOCKS
         return node.op_type in in_blocks and self._as_blocks(node, [value])
 
@@ -611,8 +659,9 @@ class _Blocks:
         is_fused: bool = False,
     ) -> None:
         name = node.output[0]
-        new = f"{name}{_NEW}blocks"
+        new = f"{name}{NEW}blocks"
         self._set_type(new, name)
+        self._set_axes(new, name, op_type, given)
         added = self._add(op_type, given, (new, *node.output[1:]), node.source)
         added.is_fused = is_fused
         uses = self._uses[name]
@@ -634,13 +683,33 @@ class _Blocks:
     def _set_type(self, new: str, name: str) -> None:
         """Set the type of the blocked form of `name`: the channels are padded."""
         graph = self._graph
-        kind, axes = graph.types.get(name), graph.axes.get(name)
+        kind = graph.types.get(name)
         if kind is not None and kind.shape is not None and len(kind.shape) == _IMAGE_RANK:
             batch, channels, *sides = kind.shape
             padded = None if channels is None else -(-channels // graph.block) * graph.block
             graph.types[new] = kind._replace(shape=(batch, padded, *sides))
-            if axes is not None:
-                graph.axes[new] = (axes[0], padded, *axes[2:])
+
+    def _set_axes(self, new: str, name: str, op_type: str, given: tuple[str, ...]) -> None:
+        """Set the axes of the blocked form of `name`, which a node computes from `given`.
+
+        The runtime infers the shapes of new values again, without those that the model declares:
+        a Conv or pooling computes sides from numbers only, other nodes pass symbols on.
+        """
+        graph = self._graph
+        axes, kind = graph.axes.get(name), graph.types.get(new)
+        if axes is None or len(axes) != _IMAGE_RANK or kind is None or kind.shape is None:
+            return
+        computes = op_type in (*_CONVOLUTIONS, *_POOLS, "Resize")
+        read = [graph.axes.get(each, ()) for each in given]
+        sides: list[int | str | None] = []
+        for index, side in enumerate(axes[2:], 2):
+            same = not computes and all(len(each) > index and each[index] == side for each in read)
+            sides.append(side if isinstance(side, int) or same else None)
+        graph.axes[new] = (axes[0], kind.shape[1], *sides)
+
+
+def _attributes(node: Node) -> list[bytes]:
+    return sorted(each.SerializeToString(deterministic=True) for each in node.attribute)
 
 
 def _in_order(nodes: Sequence[ExecutedNode]) -> list[ExecutedNode]:

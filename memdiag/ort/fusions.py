@@ -2,26 +2,24 @@
 
 - `becomes_gemm`, `kernel_of`: a MatMul and the Add behind it become a Gemm.
 - `batch_normalization_after`: a BatchNormalization becomes part of the Conv before it.
-- `ActivationFusions`: the values of a graph that any fusion may remove.
+- `ActivationFusions`: the values of a graph that fusions remove.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer
 from memdiag.model.shapes import Shapes
 from memdiag.model.tensor_types import TensorType
-from memdiag.ort.operators import ARITHMETIC, CURVES, FUSION_CENTERS, INTEGER_PRODUCTS
+from memdiag.ort.fused_patterns import fused_chains
+
+Axes = tuple[int | str | None, ...]
+"""For each axis of a value its size, the symbol of its size, or None where it has neither."""
 
 TypeOf = Callable[[str], TensorType | None]
 """Returns the type of a value by its name; None where it is not known."""
 
-MAX_CHAIN_NODES = 24
-"""Nodes of one chain that is fused. The longest real one is LayerNormalization's, of about 10."""
-
-_AROUND_ARITHMETIC = ARITHMETIC | CURVES
-_OF_FLOATS = ARITHMETIC | FUSION_CENTERS
 _SKIPPED_RANK = 3
 
 
@@ -92,19 +90,18 @@ def batch_normalization_after(scope: Scope, conv: Node) -> Node | None:
 
 
 class ActivationFusions:
-    """The values of one graph that fusions may remove, so that they take no memory.
+    """The values of one graph that fusions remove, so that they take no memory.
 
-    The runtime makes Gelu of a chain around an Erf, LayerNormalization of a chain of means,
-    FusedMatMul of a Transpose and a MatMul, MatMulNBits and QLinear operators of products between
-    DequantizeLinear and QuantizeLinear. Whether it does depends on more than is examined here, so a
-    value counts as removed wherever a fusion could remove it: the remaining values are a lower
-    bound.
+    The runtime makes one node of the chains in `fused_patterns`, FusedMatMul of a product with a
+    number or a Transpose and a MatMul, and one node of a MatMulInteger and the nodes around it. For
+    some of these it depends on more than is examined here: their values count as removed.
 
     Args:
         scope: the graph.
         is_computed: for each node by its index, whether it is executed in each run.
         type_of: the type of a value.
         becomes_gemm: whether a MatMul and the Add behind it become a Gemm.
+        axes: the sizes or symbols of values without given sizes.
     """
 
     def __init__(
@@ -113,7 +110,9 @@ class ActivationFusions:
         is_computed: bytearray,
         type_of: TypeOf,
         becomes_gemm: Callable[[Node], bool],
+        axes: Mapping[str, Axes],
     ) -> None:
+        self._axes = axes
         self._becomes_gemm = becomes_gemm
         self._scope = scope
         self._is_computed = is_computed
@@ -121,15 +120,34 @@ class ActivationFusions:
         self._outputs = frozenset(scope.outputs)
         self._removed = bytearray(len(is_computed))
         self._in_chain = bytearray(len(is_computed))
+        self._operators: dict[int, str] = {}
+        for chain in fused_chains(scope, is_computed, self._shape_of):
+            self._operators[chain.last.index] = chain.op_type
+            for node in (*chain.inner, chain.last):
+                self._in_chain[node.index] = 1
+            for node in chain.inner:
+                self._removed[node.index] = 1
+            readers = {node.index for node in (*chain.inner, chain.last)}
+            if chain.op_type == "LayerNormalization":
+                self._skip(chain.input, readers, chain.last)
+            elif chain.op_type == "Gelu":
+                self._add_bias(chain.input, readers, chain.last)
         for node in scope.nodes:
-            if node.op_type in FUSION_CENTERS and is_computed[node.index]:
-                if node.op_type == "LayerNormalization":
-                    self._skip(node)
-                else:
-                    self._fuse_chain(node)
+            if not is_computed[node.index] or not node.input:
+                continue
+            if node.op_type == "LayerNormalization":
+                self._skip(node.input[0], {node.index}, node)
+            elif node.op_type == "Gelu":
+                self._add_bias(node.input[0], {node.index}, node)
+            elif node.op_type == "MatMulInteger":
+                self._fuse_integer_product(node)
         for node in scope.nodes:
             if node.output and is_computed[node.index] and self._is_fused_into_reader(node):
                 self._removed[node.index] = 1
+
+    def operator(self, node: Node) -> str:
+        """Return the operator of the node that computes the output of `node`."""
+        return self._operators.get(node.index, node.op_type)
 
     def removes(self, node: Node) -> bool:
         """Return whether the first output of `node` may take no memory."""
@@ -137,33 +155,35 @@ class ActivationFusions:
 
     def passes_input_on(self, node: Node) -> bool:
         """Return whether the readers of `node` may read its input instead of its output."""
-        if node.op_type == "DequantizeLinear":
-            return not all(map(self._computes_floats, self._readers(node)))
         return node.op_type == "Transpose" and all(
             reader is not None and reader.op_type == "MatMul" for reader in self._readers(node)
         )
 
-    def _computes_floats(self, reader: Node | None) -> bool:
-        """Return whether the runtime certainly computes `reader` in floating point."""
-        if reader is None:
-            return True
-        following = self._only_reader(reader)
-        is_quantized = following is not None and following.op_type == "QuantizeLinear"
-        return reader.op_type in _OF_FLOATS and not is_quantized
+    def _shape_of(self, name: str) -> tuple[int | None, ...] | None:
+        kind = self._type_of(name)
+        return None if kind is None else kind.shape
 
-    def _skip(self, node: Node) -> None:
+    def _axes_of(self, name: str) -> Axes | None:
+        """Return the axes of a value as the runtime knows them; those of a constant are numbers."""
+        return self._shape_of(name) if not self._is_variable(name) else self._axes.get(name)
+
+    def _is_read_by(self, node: Node, readers: Collection[int]) -> bool:
+        """Return whether only nodes of these indices read the first output of `node`."""
+        return all(reader is not None and reader.index in readers for reader in self._readers(node))
+
+    def _skip(self, name: str, readers: Collection[int], last: Node) -> None:
         """Remove the sum before a LayerNormalization, and the sum with a bias before that one."""
-        added = self._scope.producers.get(node.input[0])
-        if added is None or added.op_type != "Add" or self._only_reader(added) != node:
+        added = self._scope.producers.get(name)
+        if added is None or added.op_type != "Add" or not self._is_read_by(added, readers):
             return
-        kinds = [self._type_of(name) for name in added.input]
-        shapes = {kind.shape for kind in kinds if kind is not None}
+        shapes = {self._axes_of(name) for name in added.input}
         shape = next(iter(shapes), None)
-        if len(shapes) != 1 or shape is None or len(shape) != _SKIPPED_RANK:
+        if len(shapes) != 1 or shape is None or None in shape or len(shape) != _SKIPPED_RANK:
             return
-        if not self._is_computed[added.index] or not all(map(self._is_variable, added.input)):
+        if not self._is_computed[added.index]:
             return
         self._removed[added.index] = 1
+        self._operators[last.index] = "SkipLayerNormalization"
         for name in added.input:
             bias = self._scope.producers.get(name)
             if bias is None or bias.op_type != "Add" or self._only_reader(bias) != added:
@@ -172,24 +192,58 @@ class ActivationFusions:
                 self._removed[bias.index] = 1
                 return
 
-    def _size_of(self, name: str) -> int | None:
-        kind = self._type_of(name)
-        return None if kind is None else kind.nbytes
+    def _add_bias(self, name: str, readers: Collection[int], last: Node) -> None:
+        """Remove the sum with a bias of one axis before a Gelu, unless a MatMul takes it in."""
+        added = self._scope.producers.get(name)
+        if added is None or added.op_type != "Add" or not self._is_read_by(added, readers):
+            return
+        if not self._is_computed[added.index] or len(added.input) != 2:
+            return
+        biases = [each for each in added.input if not self._is_variable(each)]
+        if len(biases) != 1 or len(self._shape_of(biases[0]) or ()) != 1:
+            return
+        for each in added.input:
+            producer = self._scope.producers.get(each)
+            is_product = producer is not None and producer.op_type == "MatMul"
+            if is_product and producer is not None and self._becomes_gemm(producer):
+                return
+        self._removed[added.index] = 1
+        self._operators[last.index] = "BiasGelu"
+
+    def _fuse_integer_product(self, product: Node) -> None:
+        """Remove what is merged with a MatMulInteger: the nodes that scale its result, those that
+        quantize its input if nothing else reads that, and a sum with a bias."""
+        cast = self._only_reader(product)
+        scaled = self._only_reader(cast) if cast is not None and cast.op_type == "Cast" else None
+        if cast is None or scaled is None or scaled.op_type != "Mul" or len(scaled.input) != 2:
+            return
+        factor = self._scope.producers.get(scaled.input[scaled.input[0] == cast.output[0]])
+        if factor is None or factor.op_type != "Mul" or self._only_reader(factor) != scaled:
+            return
+        last, removed = scaled, [product, cast, factor]
+        added = self._only_reader(scaled)
+        if added is not None and added.op_type == "Add" and len(added.input) == 2:
+            other = added.input[added.input[0] == scaled.output[0]]
+            if not self._is_variable(other) and len(self._shape_of(other) or ()) == 1:
+                last, removed = added, [*removed, scaled]
+        self._operators[last.index] = "MatMulIntegerToFloat"
+        quantize = self._scope.producers.get(product.input[0])
+        if quantize is not None and quantize.op_type == "DynamicQuantizeLinear":
+            uses = [use for name in quantize.output for use in self._scope.uses(name)]
+            is_alone = self._outputs.isdisjoint(quantize.output) and all(
+                use.node in (product, factor) for use in uses
+            )
+            if is_alone and factor.input[0] == quantize.output[1]:
+                removed.append(quantize)
+                self._operators[last.index] = "DynamicQuantizeMatMul"
+        for node in removed:
+            self._removed[node.index] = 1
 
     def _is_fused_into_reader(self, node: Node) -> bool:
         """Return whether the only reader of `node` may compute `node` as well."""
         reader = self._only_reader(node)
         if reader is None:
             return False
-        if node.op_type == "DynamicQuantizeLinear":
-            return reader.op_type in INTEGER_PRODUCTS
-        if reader.op_type == "QuantizeLinear":
-            return True
-        if node.op_type in INTEGER_PRODUCTS:
-            return reader.op_type == "Cast"
-        if node.op_type == "Cast":
-            producer = self._scope.producers.get(node.input[0]) if node.input else None
-            return producer is not None and producer.op_type in INTEGER_PRODUCTS
         if node.op_type == "MatMul":
             if reader.op_type in ("Mul", "Div"):
                 return self._is_scale(reader, node.output[0])
@@ -197,8 +251,6 @@ class ActivationFusions:
             return is_sum and self._becomes_gemm(node)
         if reader.op_type == "MatMul":
             return node.op_type in ("Mul", "Div") and self._is_scale(node, "")
-        if node.op_type == "Add" and reader.op_type == "Gelu":
-            return any(not self._is_variable(name) for name in node.input)
         return False
 
     def _is_scale(self, node: Node, product: str) -> bool:
@@ -233,48 +285,6 @@ class ActivationFusions:
             return first if all(use[0] is first for use in uses[1:3]) else None
         readers = set(islice(self._readers(node), 3))
         return readers.pop() if len(readers) == 1 else None
-
-    def _fuse_chain(self, center: Node) -> None:
-        """Remove the values inside the chain of nodes around `center` that may become one node."""
-        last = self._last_of_chain(center)
-        chain = {last.index: last}
-        pending = [last]
-        while pending and len(chain) < MAX_CHAIN_NODES:
-            for name in pending.pop().input:
-                producer = self._scope.producers.get(name) if name else None
-                if producer is None or producer.index in chain:
-                    continue
-                if not self._is_computed[producer.index]:
-                    continue
-                if (producer.op_type in ARITHMETIC or producer.index == center.index) and all(
-                    reader is not None and reader.index in chain
-                    for reader in self._readers(producer)
-                ):
-                    chain[producer.index] = producer
-                    pending.append(producer)
-        for index in chain:
-            if len(chain) > 1:
-                self._in_chain[index] = 1
-            if index != last.index:
-                self._removed[index] = 1
-
-    def _last_of_chain(self, center: Node) -> Node:
-        """Return the last node that reads every output of the nodes from `center` to it."""
-        last, found = center, {center.index: center}
-        while center.op_type in _AROUND_ARITHMETIC and len(found) < MAX_CHAIN_NODES:
-            ahead: dict[int, Node] = {}
-            for reader in (reader for node in found.values() for reader in self._readers(node)):
-                if reader is None or reader.op_type not in ARITHMETIC:
-                    return last
-                if reader.index not in found:
-                    ahead[reader.index] = reader
-            if not ahead:
-                break
-            first = ahead[min(ahead)]
-            found[first.index] = first
-            if len(ahead) == 1:
-                last = first
-        return last
 
 
 def _may_be_merged(scope: Scope, node: Node, other: Node) -> bool:

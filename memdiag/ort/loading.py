@@ -357,6 +357,9 @@ class Loading:
         for each in live:
             if id(each) not in remaining:
                 self._drop(each.term, each.private_bytes)
+        if fused and self._folds:
+            # The optimizers of this level start again after a change, constant folding with them.
+            timeline.note("constant_fold")
         return kept + fused
 
     def _reorder(self, live: list[LiveConstant]) -> list[LiveConstant]:

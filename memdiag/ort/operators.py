@@ -62,25 +62,6 @@ IN_PLACE = frozenset(
 SUMS = frozenset({"Add", "Sum"})
 """Fused into a Conv whose output they add."""
 
-ARITHMETIC = frozenset(
-    {
-        *("Add", "Cast", "Div", "Mul", "Neg", "Pow", "Reciprocal", "ReduceMean", "Sqrt", "Sub"),
-        *("Sum", "Where"),
-    }
-)
-"""Can be part of a fused Gelu, LayerNormalization or attention."""
-
-CURVES = frozenset({"Erf", "Sigmoid", "Tanh"})
-"""Around which arithmetic is fused to Gelu and similar activations."""
-
-FUSION_CENTERS = CURVES | {
-    *("LayerNormalization", "ReduceMean", "SimplifiedLayerNormalization"),
-}
-"""Around which arithmetic is fused."""
-
-INTEGER_PRODUCTS = frozenset({"ConvInteger", "MatMulInteger"})
-"""Fused with the DynamicQuantizeLinear before them and the Cast behind them."""
-
 PRODUCTS = frozenset(
     {
         *("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"),

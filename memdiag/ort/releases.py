@@ -161,6 +161,14 @@ DEQUANTIZE_SHARED_UNFUSED_SINCE = Runtime(1, 27)
 DEQUANTIZE_SECOND_FORM_KEPT = (Runtime(1, 23), Runtime(1, 24))
 """From the first of these to before the second, the unpacked values stay in the arena."""
 
+FLOAT_BIAS_QUANTIZED_SINCE = Runtime(1, 24)
+"""A Gemm of dequantized operands becomes QGemm although its bias is of floats, if its result is
+quantized. Tried: 1.24.4 and 1.32.0 do it, 1.20.1 does not."""
+
+RELU_KEEPS_FLOATS_SINCE = Runtime(1, 24)
+"""A MatMul of dequantized operands stays a product of floats if a Relu takes it that is not merged
+into a QuantizeLinear. Tried: with 1.24.4 and 1.32.0; 1.20.1 makes it MatMulIntegerToFloat."""
+
 # Memory of weights. Measured (tests/rules/test_peaks_measured and the tests of the rules).
 
 PACKED_SHARED_SINCE = Runtime(1, 21)

@@ -43,7 +43,7 @@ def test_a_limit_is_exceeded_by_a_byte(
     assert [(each.figure, each.phase) for each in found.breaches] == breaches
     assert found.notes[0] == (
         "an estimate for onnxruntime 1.32.0, not measured; the peak is expected between 190 MiB and"
-        " 210 MiB"
+        " 220 MiB"
     )
 
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -63,6 +64,59 @@ CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], bool]] = {
         True,
     ),
 }
+ROWS_OF_64 = "(float[n, 64] x) => (float[r, c] y)"
+FROM_64: dict[str, tuple[int, ...]] = {"k": (64, 1024)}
+IMAGES = "(float[4, 16, n, 32] x) => (float[a, b, h, w] y)"
+
+
+def quantized(node: str, signature: str = ROWS_OF_64, body: str = "") -> str:
+    """Return a graph with a node of integers: s and z quantize values, t a filter."""
+    # The output is small, so that what the node takes is what the arena needs.
+    nodes = (
+        f"q = QuantizeLinear (x, s, z) {body} m = {node} e = Slice (m, o, i) "
+        "y = DequantizeLinear (e, s, z)"
+    )
+    return f"{signature} {{ {nodes} }}"
+
+
+CASES |= {
+    "QLinearMatMul": (quantized("QLinearMatMul (q, s, z, k, s, t, s, z)"), FROM_64, True),
+    "MatMulInteger": (
+        f"{ROWS_OF_64} {{ q = QuantizeLinear (x, s, z) m = MatMulInteger (q, k, z, t) "
+        "e = Slice (m, o, i) y = Cast <to = 1> (e) }",
+        FROM_64,
+        False,
+    ),
+    "QGemm": (
+        quantized(
+            "QuantizeLinear (g, s, z)",
+            body="a = DequantizeLinear (q, s, z) b = DequantizeLinear (k, s, t) g = Gemm (a, b)",
+        ),
+        FROM_64,
+        True,
+    ),
+    "ConvInteger": (
+        f"{IMAGES} {{ q = QuantizeLinear (x, s, z) m = ConvInteger (q, k, z, t) "
+        "e = Slice (m, o, i) y = Cast <to = 1> (e) }",
+        {"k": (32, 16, 3, 3)},
+        True,
+    ),
+    "ConvInteger of points": (
+        f"{IMAGES} {{ q = QuantizeLinear (x, s, z) m = ConvInteger (q, k, z, t) "
+        "e = Slice (m, o, i) y = Cast <to = 1> (e) }",
+        {"k": (32, 16, 1, 1)},
+        False,
+    ),
+    "QLinearAveragePool": (
+        quantized(
+            "QuantizeLinear (p, s, z)",
+            IMAGES,
+            "a = DequantizeLinear (q, s, z) p = AveragePool <kernel_shape = [3, 3]> (a)",
+        ),
+        {},
+        True,
+    ),
+}
 SCRIPT = """
 import json, sys
 import numpy
@@ -82,7 +136,15 @@ def save(name: str, folder: Path) -> Path:
     model = onnx.parser.parse_model(f"{HEADER} g {graph}")
     for weight, shape in weights.items():
         values = np.full(shape, 0.1, np.float32)
+        if weight == "k":
+            values = values.astype(np.int8)
         model.graph.initializer.append(onnx.numpy_helper.from_array(values, weight))
+    numbers: dict[str, Any] = {"s": np.float32(0.02), "z": np.uint8(128), "t": np.int8(0)}
+    numbers |= {"o": np.zeros(1, np.int64), "i": np.ones(1, np.int64)}
+    for number, given in numbers.items():
+        if "QuantizeLinear" in graph and re.search(rf"\b{number}[,)]", graph):
+            tensor = onnx.numpy_helper.from_array(np.asarray(given), number)
+            model.graph.initializer.append(tensor)
     path = folder / f"{name}.onnx"
     onnx.save(model, path)
     return path

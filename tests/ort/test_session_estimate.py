@@ -128,3 +128,38 @@ def test_terms_are_positive_and_add_up(paths: list[Path], version: str) -> None:
                 assert all(term.bytes > 0 for term in terms)
                 assert sum(term.bytes for term in terms) == total
         assert point.steady_bytes <= point.peak_bytes <= point.high_bytes <= point.upper_bytes
+
+
+def normalized(*, is_normalized: bool) -> ModelProto:
+    """Return ten convolutions with one filter, each with a BatchNormalization behind it or none."""
+    nodes, value = [], "x"
+    for index in range(10):
+        nodes.append(f"c{index} = Conv <pads=[1,1,1,1]> ({value}, w)")
+        value = f"c{index}"
+        if is_normalized:
+            nodes.append(f"b{index} = BatchNormalization ({value}, ones, m{index}, m{index}, ones)")
+            value = f"b{index}"
+    body = f"w = ConstantOfShape (shape) {' '.join(nodes)} y = Relu ({value})"
+    proto = onnx.parser.parse_model(f"{HEADER} {IMAGE} {{{body}}}")
+    weights = {"shape": np.array([256, 256, 3, 3]), "ones": np.ones(256, np.float32)}
+    weights |= {f"m{index}": np.full(256, index, np.float32) for index in range(10)}
+    for name, values in weights.items():
+        if is_normalized or name == "shape":
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    return proto
+
+
+@pytest.mark.parametrize("is_normalized", [True, False])
+def test_constants_are_folded_again_after_weights_were_fused(
+    tmp_path: Path, is_normalized: bool
+) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(normalized(is_normalized=is_normalized), path)
+    profile = memdiag.profile(path, run=False, environment=PINNED, xray="none", select=["MD301"])
+    measured = next(phase for phase in profile.phases if phase.name == "constant_fold")
+    point = estimated(path, EstimateOptions(runs=None))
+    found = next(phase for phase in point.phases if phase.name == "constant_fold")
+    peak = measured.peak_rss_bytes - profile.baseline_rss_bytes
+    filter_bytes = 256 * 256 * 9 * 4
+    assert found.peak_bytes == pytest.approx(peak, abs=2 * filter_bytes)
+    assert (found.peak_bytes > 10 * filter_bytes) == is_normalized

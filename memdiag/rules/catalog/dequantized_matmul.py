@@ -40,22 +40,21 @@ fuses, up to 32 MiB at the peak.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Iterator
 from math import prod
 from typing import NamedTuple
 
-from memdiag.model.graph_index import Node, Use, integer
+from memdiag.model.graph_index import Node, integer
 from memdiag.model.readers import PathStep, Reader
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.fusions import becomes_gemm
-from memdiag.ort.prepacking import nbits_blocks
-from memdiag.ort.releases import (
-    DEQUANTIZE_CLIP_UNFUSED_SINCE,
-    DEQUANTIZE_FUSED_MORE_SINCE,
-    DEQUANTIZE_FUSED_SINCE,
-    DEQUANTIZE_SECOND_FORM_KEPT,
-    DEQUANTIZE_SHARED_UNFUSED_SINCE,
+from memdiag.ort.packed_dequantization import (
+    BITS,
+    computes_floats,
+    shared_scales,
+    unfused_reason,
 )
+from memdiag.ort.prepacking import nbits_blocks
+from memdiag.ort.releases import DEQUANTIZE_SECOND_FORM_KEPT
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
@@ -69,13 +68,11 @@ RULE = Rule(
     remedies=("dequantize-to-matmulnbits",),
 )
 
-_BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int2": 2, "uint2": 2}
 _MIN_BYTES = MIB
 _MIN_WEIGHT_BYTES = 4 * KIB
 _MIN_PEAK_BYTES = 32 * MIB
 _UNBLOCKED = 32
 _ACCURACY = 4
-_BLOCKS = (16, 32, 64, 128, 256)
 
 
 class _DequantizedWeight(NamedTuple):
@@ -102,9 +99,9 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each reason that prevents the fusion, and one for all fused weights."""
     by_reason: dict[str, list[_DequantizedWeight]] = defaultdict(list)
     candidates = list(filter(_may_be_dequantized, ctx.model.weights))
-    shared_scales = _shared_scales(ctx) if candidates else frozenset()
+    shared = shared_scales(ctx.graphs) if candidates else frozenset()
     for weight in candidates:
-        for found in _dequantized_weights(ctx, weight, shared_scales):
+        for found in _dequantized_weights(ctx, weight, shared):
             by_reason[found.reason].append(found)
     fused = by_reason.pop("", [])
     for reason, weights in by_reason.items():
@@ -115,14 +112,14 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 def _may_be_dequantized(weight: Weight) -> bool:
     return (
-        weight.dtype in _BITS
+        weight.dtype in BITS
         and weight.origin in ("initializer", "constant")
         and weight.nbytes >= _MIN_WEIGHT_BYTES
     )
 
 
 def _dequantized_weights(
-    ctx: AnalysisContext, weight: Weight, shared_scales: Collection[Weight]
+    ctx: AnalysisContext, weight: Weight, shared: Collection[Weight]
 ) -> Iterator[_DequantizedWeight]:
     """Yield `weight` for each DequantizeLinear that reads it before a product or a Gather."""
     readers_of: dict[Node, list[Reader]] = defaultdict(list)
@@ -138,44 +135,11 @@ def _dequantized_weights(
                 readers_of[dequantize.node].append(reader)
     for node, step in steps.items():
         readers = [reader for reader in readers_of[node] if reader.node.op_type != "Transpose"]
-        if node in ctx.folds.nodes or not readers or not all(map(_computes_floats, readers)):
+        if node in ctx.folds.nodes or not readers or not all(map(computes_floats, readers)):
             continue
         scale = _scale(ctx, step)
         if scale is not None:
-            yield _dequantized_weight(ctx, weight, step, tuple(readers), scale, shared_scales)
-
-
-def _computes_floats(reader: Reader) -> bool:
-    """Return whether a reader is a product or a Gather that is not computed in integers."""
-    node, scope = reader.node, reader.scope
-    if not node.is_onnx or not node.output:
-        return False
-    if node.op_type == "Gather" and reader.input_index == 0:
-        return not any(use.node.op_type == "QuantizeLinear" for use in scope.uses(node.output[0]))
-    if node.op_type not in ("MatMul", "Gemm") or reader.input_index != 1:
-        return False
-    defining = scope.defining_scope(node.input[0])
-    producer = defining.producers.get(node.input[0]) if defining is not None else None
-    return producer is None or producer.op_type != "DequantizeLinear"
-
-
-def _shared_scales(ctx: AnalysisContext) -> frozenset[Weight]:
-    """Return the weights that are the scales of several weights.
-
-    Scalars with equal values count as one, as the runtime merges them at load.
-    """
-    scales: dict[Hashable, list[Weight]] = defaultdict(list)
-    for _, scope in ctx.graphs:
-        for node in scope.nodes:
-            if node.op_type != "DequantizeLinear" or len(node.input) < 2 or not node.input[1]:
-                continue
-            scale = ctx.graphs.weight(scope, node.input[1])
-            if scale is None:
-                continue
-            is_number = scale.dtype == "float" and scale.shape == ()
-            content = ctx.model.data(scale).tobytes() if is_number else scale
-            scales[content].append(scale)
-    return frozenset(scale for equal in scales.values() if len(equal) > 1 for scale in equal)
+            yield _dequantized_weight(ctx, weight, step, tuple(readers), scale, shared)
 
 
 def _scale(ctx: AnalysisContext, step: PathStep) -> Weight | None:
@@ -189,13 +153,15 @@ def _dequantized_weight(
     dequantize: PathStep,
     readers: tuple[Reader, ...],
     scale: Weight,
-    shared_scales: Collection[Weight],
+    shared: Collection[Weight],
 ) -> _DequantizedWeight:
-    reason = _reason(ctx, weight, dequantize, readers, scale, shared_scales)
+    reason = unfused_reason(
+        ctx.graphs, ctx.shapes, ctx.runtime, weight, dequantize, readers, scale, shared
+    )
     if not reason:
         depth, columns = weight.shape
         block = integer(dequantize.node, "block_size", 0) or _UNBLOCKED
-        size = nbits_blocks(depth, columns, _BITS[weight.dtype], block, _ACCURACY)
+        size = nbits_blocks(depth, columns, BITS[weight.dtype], block, _ACCURACY)
         packed_bytes = size or weight.nbytes
         # Values and scales in both forms; afterwards packed values, and the scales of blocks.
         extra_bytes = max(0, 2 * weight.nbytes + scale.nbytes - packed_bytes)
@@ -206,75 +172,6 @@ def _dequantized_weight(
         value_bytes = 2 if is_only_gathered else 6
     nbytes = prod(weight.shape) * value_bytes
     return _DequantizedWeight(weight, dequantize, readers, reason, nbytes, 0)
-
-
-def _reason(
-    ctx: AnalysisContext,
-    weight: Weight,
-    dequantize: PathStep,
-    readers: tuple[Reader, ...],
-    scale: Weight,
-    shared_scales: Collection[Weight],
-) -> str:
-    """Return why a DequantizeLinear is not fused with its readers; empty if it is."""
-    runtime = ctx.runtime
-    fuses_more = runtime >= DEQUANTIZE_FUSED_MORE_SINCE
-    operators = {reader.node.op_type for reader in readers}
-    blocks = integer(dequantize.node, "block_size", 0)
-    shape = weight.shape
-    if runtime < DEQUANTIZE_FUSED_SINCE:
-        return "this version fuses none"
-    if "Gather" in operators:
-        return "a Gather reads it"
-    if len(shape) != 2:
-        return "the weight is not a matrix"
-    if any("Transpose" in reader.through for reader in readers):
-        return "a Transpose is between them"
-    if any(integer(reader.node, "transB", 0) for reader in readers):
-        return "Gemm reads it with transB"
-    if _BITS[weight.dtype] != 4 and not fuses_more:
-        return f"{_BITS[weight.dtype]} bits are fused since 1.25"
-    if scale.dtype != "float" and not (fuses_more and scale.dtype == "float16"):
-        return "the scales are not fp32"
-    if "Gemm" in operators and not fuses_more:
-        return "Gemm is fused since 1.25"
-    if not blocks and (not fuses_more or scale.shape not in ((), (shape[1],))):
-        return "it is not quantized in blocks"
-    is_by_column = not blocks and scale.shape == (shape[1],)
-    axis = integer(dequantize.node, "axis", 1)
-    if (is_by_column and axis in (0, -2)) or (blocks and axis in (1, -1)):
-        return "its scales belong to rows" if is_by_column else "its blocks are along the last axis"
-    if (is_by_column or blocks) and axis < 0:
-        return f"its axis is written as {axis}"
-    if blocks and blocks not in _BLOCKS:
-        return f"its blocks are of {blocks} values"
-    if len(readers) > 1 and runtime >= DEQUANTIZE_SHARED_UNFUSED_SINCE:
-        return "several nodes share the DequantizeLinear"
-    if runtime >= DEQUANTIZE_SHARED_UNFUSED_SINCE and scale in shared_scales:
-        return "several weights share their scales"
-    return next(filter(None, (_reason_behind(ctx, reader) for reader in readers)), "")
-
-
-def _reason_behind(ctx: AnalysisContext, reader: Reader) -> str:
-    """Return why the node after a product prevents the fusion; empty if it does not."""
-    scope, output = reader.scope, reader.node.output[0]
-    uses = list(scope.uses(output))
-    if len(uses) != 1 or output in scope.outputs:
-        return ""
-    use = uses[0]
-    operator = use.node.op_type
-    if operator in ("Relu", "Clip") and ctx.runtime >= DEQUANTIZE_CLIP_UNFUSED_SINCE:
-        last = bool(use.node.output) and use.node.output[0] in use.scope.outputs
-        return "" if last else f"a {operator} takes the product"
-    if becomes_gemm(ctx.graphs, ctx.shapes, scope, reader.node):
-        fuses = ctx.runtime >= DEQUANTIZE_FUSED_MORE_SINCE and _adds_constant(ctx, use)
-        return "" if fuses else "an Add makes the product a Gemm"
-    return ""
-
-
-def _adds_constant(ctx: AnalysisContext, use: Use) -> bool:
-    found = ctx.graphs.constant_weight(use.scope, use.node, 1 - use.input_index)
-    return found is not None and len(found.shape) == 1
 
 
 def _node_names(ctx: AnalysisContext, weights: list[_DequantizedWeight]) -> list[str]:

@@ -1,0 +1,210 @@
+"""Chains of nodes that onnxruntime replaces by one node, such as the definition of a Gelu.
+
+The runtime compares the nodes, their order and their constants with a few patterns; a chain that
+computes the same in another way stays as it is. The patterns are those of 1.20.1, 1.24.4 and
+1.32.0, which agree (tests/ort/test_fused_patterns.py).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from memdiag.model.graph_index import Node, Scope, integers
+from memdiag.model.index_ranges import small_constant
+
+Pattern = tuple[object, ...]
+"""A node of a chain: its operator, and for each operand the node before it, a number, or one of the
+names below."""
+
+INPUT = "input"
+"""The value from which the chain computes, the same at each place."""
+
+NUMBER = "number"
+"""Any constant number."""
+
+VECTOR = "vector"
+"""A constant of one axis, as long as the last axis of what is computed."""
+
+_TOLERANCE = 1e-3
+_COMMUTATIVE = ("Add", "Mul")
+
+_ERF = ("Add", ("Erf", ("Div", INPUT, 2**0.5)), 1.0)
+_CUBE = ("Mul", ("Pow", INPUT, 3.0), 0.044715)
+_SQUARE = ("Mul", ("Mul", INPUT, 0.044715), INPUT)
+_TANH_OF_CUBE = ("Tanh", ("Mul", ("Add", INPUT, _CUBE), 0.7978845608))
+_TANH_OF_SQUARE = ("Tanh", ("Mul", ("Mul", INPUT, 0.7978845608), ("Add", _SQUARE, 1.0)))
+_CENTERED = ("Sub", INPUT, ("ReduceMean", INPUT))
+
+
+def _root(value: object) -> Pattern:
+    """Return the square root of the mean of the squares of a value."""
+    return ("Sqrt", ("Add", ("ReduceMean", ("Pow", value, 2.0)), NUMBER))
+
+
+PATTERNS: Mapping[str, tuple[Pattern, ...]] = {
+    "Gelu": (
+        ("Mul", ("Mul", INPUT, 0.5), _ERF),
+        ("Mul", ("Mul", INPUT, _ERF), 0.5),
+    ),
+    "FastGelu": (
+        ("Mul", ("Mul", INPUT, 0.5), ("Add", _TANH_OF_CUBE, 1.0)),
+        ("Mul", ("Mul", INPUT, 0.5), ("Add", _TANH_OF_SQUARE, 1.0)),
+    ),
+    "QuickGelu": (
+        ("Mul", INPUT, ("Sigmoid", INPUT)),
+        ("Mul", INPUT, ("Sigmoid", ("Mul", INPUT, NUMBER))),
+    ),
+    "LayerNormalization": (("Add", ("Mul", ("Div", _CENTERED, _root(_CENTERED)), VECTOR), VECTOR),),
+    "SimplifiedLayerNormalization": (
+        ("Mul", ("Div", INPUT, _root(INPUT)), VECTOR),
+        ("Mul", ("Mul", INPUT, ("Div", 1.0, _root(INPUT))), VECTOR),
+    ),
+}
+"""The patterns of each fused operator."""
+
+_CENTERS = frozenset({"Erf", "Tanh", "Sigmoid", "ReduceMean"})
+"""Each pattern has one of these."""
+
+
+class FusedChain(NamedTuple):
+    """A chain of nodes that becomes one node.
+
+    Attributes:
+        op_type: the operator of the new node.
+        input: the value from which it computes.
+        last: the node that computes its output.
+        inner: the other nodes, whose outputs disappear.
+    """
+
+    op_type: str
+    input: str
+    last: Node
+    inner: tuple[Node, ...]
+
+
+def fused_chains(
+    scope: Scope,
+    is_computed: bytearray,
+    shape_of: Callable[[str], tuple[int | None, ...] | None],
+) -> Iterator[FusedChain]:
+    """Yield the chains of a graph that the runtime fuses; no node is in two of them.
+
+    Args:
+        scope: the graph.
+        is_computed: for each node by its index, whether it is executed in each run.
+        shape_of: the shape of a value.
+    """
+    if not any(node.op_type in _CENTERS for node in scope.nodes):
+        return
+    used: set[int] = set()
+    for op_type, patterns in PATTERNS.items():
+        ends = {pattern[0] for pattern in patterns}
+        for node in scope.nodes:
+            if node.op_type not in ends or not is_computed[node.index] or node.index in used:
+                continue
+            for pattern in patterns:
+                match = _Match(scope, is_computed, shape_of)
+                if match.matches(node, pattern) and match.is_closed(node):
+                    inner = tuple(each for each in match.nodes.values() if each is not node)
+                    if used.isdisjoint(match.nodes):
+                        used.update(match.nodes)
+                        yield FusedChain(op_type, match.input, node, inner)
+                        break
+
+
+class _Match:
+    """One comparison of nodes with a pattern.
+
+    Attributes:
+        nodes: the nodes of the pattern, by index.
+        input: the name of the value from which they compute.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        is_computed: bytearray,
+        shape_of: Callable[[str], tuple[int | None, ...] | None],
+    ) -> None:
+        self._scope, self._is_computed, self._shape_of = scope, is_computed, shape_of
+        self.nodes: dict[int, Node] = {}
+        self.input = ""
+
+    def matches(self, node: Node, pattern: Pattern) -> bool:
+        """Return whether `node` and the nodes before it compute `pattern`."""
+        op_type, *operands = pattern
+        if node.op_type != op_type or not node.is_onnx or not self._is_computed[node.index]:
+            return False
+        given = [name for name in node.input if name]
+        if op_type == "ReduceMean":
+            if not given or not self._is_of_last_axis(node):
+                return False
+            given = given[:1]
+        if len(given) != len(operands):
+            return False
+        orders = [given, given[::-1]] if op_type in _COMMUTATIVE else [given]
+        for order in orders:
+            before = dict(self.nodes), self.input
+            self.nodes[node.index] = node
+            # Constants and nodes are compared first: they rule most nodes out.
+            pairs = sorted(zip(order, operands, strict=True), key=lambda pair: pair[1] == INPUT)
+            if all(self._operand(name, each, node) for name, each in pairs):
+                return True
+            self.nodes, self.input = before
+        return False
+
+    def is_closed(self, last: Node) -> bool:
+        """Return whether nothing else reads what the nodes before `last` compute."""
+        outputs = self._scope.outputs
+        for node in self.nodes.values():
+            if node is last:
+                continue
+            if any(name in outputs for name in node.output):
+                return False
+            for use in self._scope.uses(node.output[0]):
+                if use.scope is not self._scope or use.node.index not in self.nodes:
+                    return False
+        return True
+
+    def _operand(self, name: str, pattern: object, reader: Node) -> bool:
+        if pattern == INPUT:
+            if not self.input and not self._is_constant(name):
+                # Each reader of a dequantized value gets a DequantizeLinear of its own.
+                producer = self._scope.producers.get(name)
+                if producer is not None and producer.op_type == "DequantizeLinear":
+                    return False
+                self.input = name
+            return self.input == name
+        if isinstance(pattern, tuple):
+            producer = self._scope.producers.get(name)
+            return producer is not None and self.matches(producer, pattern)
+        if pattern == VECTOR:
+            return self._is_vector(name, reader)
+        values = small_constant(self._scope, name) if self._is_constant(name) else None
+        if values is None or np.size(values) != 1:
+            return False
+        found = float(np.ravel(values)[0])
+        return isinstance(pattern, str) or abs(found - float(str(pattern))) <= _TOLERANCE
+
+    def _is_constant(self, name: str) -> bool:
+        producer = self._scope.producers.get(name)
+        if producer is not None:
+            return not self._is_computed[producer.index]
+        defining = self._scope.defining_scope(name)
+        return defining is not None and name in defining.graph.tensors
+
+    def _is_vector(self, name: str, reader: Node) -> bool:
+        shape, whole = self._shape_of(name), self._shape_of(reader.output[0])
+        if not self._is_constant(name) or shape is None or len(shape) != 1:
+            return False
+        return not whole or None in (whole[-1], shape[0]) or shape[0] == whole[-1]
+
+    def _is_of_last_axis(self, node: Node) -> bool:
+        axes: Sequence[int] | None = integers(node, "axes")
+        if not axes and len(node.input) > 1 and node.input[1]:
+            values = small_constant(self._scope, node.input[1])
+            axes = None if values is None else [int(each) for each in np.ravel(values)]
+        shape = self._shape_of(node.input[0])
+        last = (-1,) if shape is None else (-1, len(shape) - 1)
+        return axes is not None and len(axes) == 1 and axes[0] in last

@@ -1,0 +1,246 @@
+"""The rewrite of nodes between DequantizeLinear and QuantizeLinear to nodes that read integers.
+
+- Each reader of a dequantized value gets a DequantizeLinear of its own.
+- A DequantizeLinear moves behind a Reshape, Transpose and the like, a QuantizeLinear before it.
+- A node whose operands are all dequantized and whose result is quantized becomes a QLinear node.
+- A dequantized weight and its product become one MatMulNBits, where `is_packed` says so.
+
+As 1.20.1, 1.24.4 and 1.32.0 save their graphs (tests/ort/test_quantized_graph.py).
+"""
+
+from collections.abc import Callable, Iterator
+
+from memdiag.model.graph_index import Node
+from memdiag.model.index_ranges import small_constant
+from memdiag.ort.executed_graph import NEW, ExecutedGraph, ExecutedNode
+from memdiag.ort.releases import FLOAT_BIAS_QUANTIZED_SINCE, RELU_KEEPS_FLOATS_SINCE
+
+_MOVED = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+"""Quantized values pass through these, whatever follows."""
+
+_PASSED = _MOVED | {"Expand", "Flatten", "Gather", "Resize", "Split"}
+"""Read quantized values where their results are quantized alike."""
+
+_OPERANDS = {
+    "Add": slice(0, 2),
+    "AveragePool": slice(0, 1),
+    "Concat": slice(0, None),
+    "Conv": slice(0, 2),
+    "Gemm": slice(0, 2),
+    "GlobalAveragePool": slice(0, 1),
+    "LeakyRelu": slice(0, 1),
+    "MatMul": slice(0, 2),
+    "Mul": slice(0, 2),
+    "Sigmoid": slice(0, 1),
+    "Softmax": slice(0, 1),
+    "Where": slice(1, 3),
+}
+"""The inputs that must be dequantized for a node to become one of integers."""
+
+_NAMES = {"Gemm": "QGemm"}
+
+
+def rewrite_quantized(
+    graph: ExecutedGraph,
+    removes: Callable[[Node], bool],
+    is_packed: Callable[[Node], bool],
+) -> None:
+    """Rewrite the quantized nodes of `graph`.
+
+    Args:
+        graph: the graph.
+        removes: returns whether a node becomes a part of the node that reads its output.
+        is_packed: returns whether a DequantizeLinear of a weight becomes a part of its readers.
+    """
+    if any(node.op_type == "DequantizeLinear" for node in graph.nodes):
+        _Rewrite(graph, removes, is_packed).run()
+
+
+class _Rewrite:
+    """The rewrite of one graph."""
+
+    def __init__(
+        self,
+        graph: ExecutedGraph,
+        removes: Callable[[Node], bool],
+        is_packed: Callable[[Node], bool],
+    ) -> None:
+        self._graph, self._removes, self._is_packed = graph, removes, is_packed
+        self._dropped: set[int] = set()
+
+    def run(self) -> None:
+        """Do all steps."""
+        for step in (self._separate, self._move, self._drop, self._merge):
+            step()
+            graph = self._graph
+            graph.nodes = [node for node in graph.nodes if id(node) not in self._dropped]
+            graph.index_values()
+
+    def _of_type(self, op_type: str) -> Iterator[ExecutedNode]:
+        for node in list(self._graph.nodes):
+            if node.op_type == op_type and id(node) not in self._dropped and node.input:
+                yield node
+
+    def _separate(self) -> None:
+        """Give each reader of a dequantized value a DequantizeLinear of its own."""
+        graph = self._graph
+        for node in self._of_type("DequantizeLinear"):
+            name = node.output[0]
+            if self._is_packed(node.source):
+                self._dropped.add(id(node))
+                for reader in graph.readers_of(name):
+                    reader.input = _replaced(reader.input, name, node.input[0])
+                    reader.op_type = "MatMulNBits"
+                continue
+            for number, reader in enumerate(graph.readers_of(name)[1:]):
+                new = f"{name}{NEW}{number}"
+                graph.add_value(new, name)
+                reader.input = _replaced(reader.input, name, new)
+                index = graph.take_index()
+                graph.nodes.append(
+                    ExecutedNode(node.op_type, node.input, (new,), node.source, index)
+                )
+
+    def _move(self) -> None:
+        """Let values pass through nodes in their quantized form."""
+        graph = self._graph
+        for node in self._of_type("DequantizeLinear"):
+            while (reader := graph.only_reader(node.output[0])) is not None:
+                following = graph.only_reader(reader.output[0])
+                is_followed = following is not None and following.op_type == "QuantizeLinear"
+                if reader.op_type not in _MOVED or reader.input[0] != node.output[0] or is_followed:
+                    break
+                quantized, result = node.input[0], reader.output[0]
+                new = f"{result}{NEW}quantized"
+                graph.add_value(new, result, dtype_of=quantized)
+                reader.input = (quantized, *reader.input[1:])
+                reader.output = (new, *reader.output[1:])
+                node.input, node.output = (new, *node.input[1:]), (result,)
+                if graph.is_constant(quantized):  # it is folded
+                    self._dropped.add(id(reader))
+                    graph.make_constant(new)
+                graph.index_values()
+        for node in self._of_type("QuantizeLinear"):
+            while (producer := graph.producer_of(node.input[0])) is not None:
+                alone = graph.only_reader(node.input[0]) is node and producer.input
+                before = graph.producer_of(producer.input[0]) if alone else None
+                is_behind = before is not None and before.op_type == "DequantizeLinear"
+                if producer.op_type not in _MOVED or not alone or is_behind:
+                    break
+                given, result = producer.input[0], node.output[0]
+                new = f"{result}{NEW}before"
+                graph.add_value(new, given, dtype_of=result)
+                node.input, node.output = (given, *node.input[1:]), (new,)
+                producer.input, producer.output = (new, *producer.input[1:]), (result,)
+                graph.index_values()
+
+    def _drop(self) -> None:
+        """Drop a DequantizeLinear and a QuantizeLinear with nothing that computes between them."""
+        graph = self._graph
+        for node in self._of_type("QuantizeLinear"):
+            middle = graph.producer_of(node.input[0])
+            if middle is None or graph.only_reader(node.input[0]) is not node:
+                continue
+            if middle.op_type == "DequantizeLinear":
+                before = graph.producer_of(middle.input[0])
+                is_second = before is not None and before.op_type == "QuantizeLinear"
+                if is_second or self._is_alike(middle, node):
+                    self._dropped |= {id(middle), id(node)}
+                    for reader in graph.readers_of(node.output[0]):
+                        reader.input = _replaced(reader.input, node.output[0], middle.input[0])
+                continue
+            first = graph.producer_of(middle.input[0]) if middle.input else None
+            if middle.op_type not in _PASSED or first is None:
+                continue
+            last = [graph.only_reader(name) for name in middle.output if name]
+            if first.op_type != "DequantizeLinear" or any(
+                each is None or each.op_type != "QuantizeLinear" or not self._is_alike(each, first)
+                for each in last
+            ):
+                continue
+            self._dropped |= {id(first), *map(id, last)}
+            middle.input = (first.input[0], *middle.input[1:])
+            middle.output = tuple(each.output[0] for each in last if each is not None)
+
+    def _is_alike(self, one: ExecutedNode, other: ExecutedNode) -> bool:
+        """Return whether two nodes have the same scale and zero point."""
+        first, second = (
+            [self._graph.content(name) for name in node.source.input[1:]] for node in (one, other)
+        )
+        return first == second
+
+    def _merge(self) -> None:
+        """Make one node of integers of a node and the nodes that dequantize and quantize."""
+        graph = self._graph
+        for node in list(graph.nodes):
+            operands = _OPERANDS.get(node.op_type)
+            if operands is None or not node.output or self._removes(node.source):
+                continue
+            before = [graph.producer_of(name) for name in node.input[operands]]
+            if not before or any(
+                each is None
+                or each.op_type != "DequantizeLinear"
+                or graph.only_reader(each.output[0]) is not node
+                for each in before
+            ):
+                continue
+            last = self._quantizes(node)
+            bias = node.input[2:3]
+            is_float_bias = bool(bias) and not _dequantizes(graph.producer_of(bias[0]))
+            if last is None:
+                if node.op_type not in ("Gemm", "MatMul") or is_float_bias:
+                    continue
+                if self._is_activated(node) or self._is_quantized_as_well(node):
+                    continue
+            elif (
+                node.op_type == "Gemm"
+                and is_float_bias
+                and graph.runtime < FLOAT_BIAS_QUANTIZED_SINCE
+            ):
+                continue
+            others = [each for each in map(graph.producer_of, bias) if _dequantizes(each)]
+            for each in (*before, *others):
+                assert each is not None
+                self._dropped.add(id(each))
+                node.input = _replaced(node.input, each.output[0], each.input[0])
+            if last is not None:
+                self._dropped.update(map(id, last))
+                node.output = last[-1].output
+            plain = "MatMulIntegerToFloat" if last is None else "QLinearMatMul"
+            is_product = node.op_type == "MatMul"
+            name = plain if is_product else _NAMES.get(node.op_type, f"QLinear{node.op_type}")
+            node.op_type = name
+
+    def _quantizes(self, node: ExecutedNode) -> tuple[ExecutedNode, ...] | None:
+        """Return the nodes behind `node` that quantize its result; None if nothing does."""
+        graph = self._graph
+        following = graph.only_reader(node.output[0])
+        if following is not None and following.op_type == "QuantizeLinear":
+            return (following,)
+        if following is None or following.op_type != "Relu":
+            return None
+        last = graph.only_reader(following.output[0])
+        if last is None or last.op_type != "QuantizeLinear" or len(last.source.input) < 3:
+            return None
+        zero = small_constant(graph.scope, last.source.input[2])
+        kind = graph.type_of(last.output[0])
+        lowest = 0 if kind is None or kind.dtype == "uint8" else -128
+        is_lowest = zero is not None and zero.size == 1 and int(zero.ravel()[0]) == lowest
+        return (following, last) if is_lowest else None
+
+    def _is_activated(self, node: ExecutedNode) -> bool:
+        following = self._graph.only_reader(node.output[0])
+        is_relu = following is not None and following.op_type == "Relu"
+        return is_relu and self._graph.runtime >= RELU_KEEPS_FLOATS_SINCE
+
+    def _is_quantized_as_well(self, node: ExecutedNode) -> bool:
+        readers = self._graph.readers_of(node.output[0])
+        return any(reader.op_type == "QuantizeLinear" for reader in readers)
+
+
+def _dequantizes(node: ExecutedNode | None) -> bool:
+    return node is not None and node.op_type == "DequantizeLinear"
+
+
+def _replaced(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
+    return tuple(new if name == old else name for name in names)
