@@ -33,7 +33,7 @@ _BINS_PER_OCTAVE = 2
 
 
 class MinGrowth(NamedTuple):
-    """How many blocks more are not noise.
+    """The minimum growth in blocks that counts as growth, by the size of the blocks.
 
     Attributes:
         small_blocks: of sizes that malloc caches for each thread.

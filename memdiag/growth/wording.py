@@ -120,8 +120,8 @@ def advice(
     """Return what to do about the growth; empty if there is nothing to do."""
     if judgement.verdict == "leak" and _may_be_heap(judgement, observation):
         return (
-            "observe it again with --pause, if it is busy: its heap could not be read, which shows"
-            " whether sessions, values or other blocks grow"
+            "the heap could not be read; if the process is busy, observe it again with --pause"
+            " to see whether sessions, values or other blocks grow"
         )
     match judgement.verdict, judgement.owner:
         case "kept", "sessions":

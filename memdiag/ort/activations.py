@@ -6,9 +6,8 @@ shares (see `buffer_plan`); an output of a graph is allocated to the end. Subgra
 node, once whatever the number of iterations; of branches the larger one counts, and the body of a
 function like a subgraph.
 
-Not counted are the inputs, which the caller allocates, scratch memory of kernels, and unused
-memory of the arena. Fusions remove more values, or add some (layouts, padded
-channels).
+`ActivationPeak` counts values only. The requests of a `SimulatedRun` to the arena also have the
+working memory of kernels (`scratch`). Inputs are not counted: the caller allocates them.
 """
 
 from collections import defaultdict
@@ -156,8 +155,8 @@ def total_bytes(graphs: GraphIndex, shapes: Shapes, sizes: Mapping[str, int]) ->
     return total
 
 
-class Run(NamedTuple):
-    """What a run takes.
+class SimulatedRun(NamedTuple):
+    """A simulated run: its peak, and its requests to the arena.
 
     Attributes:
         peak: the most memory that its values take at once.
@@ -181,8 +180,8 @@ def simulate_run(
     declared: Shapes | None = None,
     runtime: Runtime = NEWEST_MEASURED,
     block: int = NCHWC,
-) -> Run:
-    """Return what one run of a model takes.
+) -> SimulatedRun:
+    """Return the simulation of one run of a model.
 
     Args:
         graphs: the model.
@@ -196,7 +195,7 @@ def simulate_run(
     simulation = _Simulation(graphs, shapes, declared, folds, runtime, block)
     peak = simulation.peak_of(graphs.main, 0)
     requests = tuple(simulation.requests_of(graphs.main, 0))
-    return Run(peak, requests, tuple(simulation.steps))
+    return SimulatedRun(peak, requests, tuple(simulation.steps))
 
 
 def executed_nodes(

@@ -11,7 +11,7 @@ from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import Reader, readers
 from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
-from memdiag.ort.activations import ActivationPeak, Run, simulate_run, total_bytes
+from memdiag.ort.activations import ActivationPeak, SimulatedRun, simulate_run, total_bytes
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.loading import peak_reduction
 from memdiag.ort.predicted_session import PredictedSession
@@ -65,7 +65,7 @@ class AnalysisContext:
         self.sizes = dict(sizes or {})
         self.notes: list[str] = []
         self._readers: dict[Weight, tuple[Reader, ...]] = {}
-        self._runs: dict[frozenset[tuple[str, int]], Run] = {}
+        self._runs: dict[frozenset[tuple[str, int]], SimulatedRun] = {}
         self._last_shapes: tuple[dict[str, int], Shapes] | None = None
 
     @cached_property
@@ -168,7 +168,7 @@ class AnalysisContext:
             shapes = infer_shapes(self.model, self.graphs, sizes, [], assumed=assumed)
         return shapes
 
-    def run(self, sizes: Mapping[str, int]) -> Run:
+    def run(self, sizes: Mapping[str, int]) -> SimulatedRun:
         """Return what a run takes at `sizes` of the free dimensions."""
         key = frozenset(sizes.items())
         if key not in self._runs:

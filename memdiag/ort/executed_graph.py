@@ -47,7 +47,7 @@ ReadNames = Callable[[Node], Sequence[str]]
 
 
 def name_in_model(name: str) -> str:
-    """Return the value of the model of which `name`, perhaps a new value, is another form."""
+    """Return the model's value that `name` was derived from; new values have a suffix."""
     return name.partition(NEW)[0]
 
 

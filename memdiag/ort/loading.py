@@ -55,8 +55,8 @@ MAPPED_SINCE = 128 << 10
 heap: its first threshold, which MALLOC_MMAP_THRESHOLD_ keeps from growing."""
 
 
-class Moment(NamedTuple):
-    """What is in memory at one time.
+class LoadingMoment(NamedTuple):
+    """Bytes in memory at one time, by term.
 
     Attributes:
         terms: the bytes by what they are for.
@@ -83,7 +83,7 @@ class Timeline:
     def __init__(self) -> None:
         self.now: Counter[TermName] = Counter()
         self.largest: dict[TermName, str] = {}
-        self._peaks: dict[PhaseName, Moment] = {}
+        self._peaks: dict[PhaseName, LoadingMoment] = {}
         self._ends: dict[PhaseName, dict[TermName, int]] = {}
 
     def note(
@@ -96,10 +96,10 @@ class Timeline:
             for term, more in (extra or {}).items():
                 terms[term] = terms.get(term, 0) + more
             present = {term: count for term, count in terms.items() if count > 0}
-            self._peaks[phase] = Moment(present, cause)
+            self._peaks[phase] = LoadingMoment(present, cause)
         self._ends[phase] = dict(self.now)
 
-    def peak(self, phase: PhaseName) -> Moment:
+    def peak(self, phase: PhaseName) -> LoadingMoment:
         """Return the largest moment of a phase."""
         return self._peaks[phase]
 

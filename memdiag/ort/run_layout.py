@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from memdiag.model.graph_index import GraphIndex
-from memdiag.ort.activations import Run
+from memdiag.ort.activations import SimulatedRun
 from memdiag.ort.arena import Arena, Lifetime
 from memdiag.ort.executed_graph import name_in_model
 from memdiag.records.estimate import RunBlock, RunLayout
@@ -13,7 +13,7 @@ MAX_BLOCKS = 600
 """Blocks in a record, the largest ones."""
 
 
-def run_layout(graphs: GraphIndex, arena: Arena, run: Run) -> RunLayout:
+def run_layout(graphs: GraphIndex, arena: Arena, run: SimulatedRun) -> RunLayout:
     """Return the blocks that `run` takes from `arena`, which has the weights already.
 
     Regions without a block of the run are left out.

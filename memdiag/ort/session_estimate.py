@@ -37,21 +37,21 @@ from memdiag.units import MIB
 FAULT_BYTES = 64 << 10
 """Pages that the kernel maps at once around a page of a file that is read: 16 of 4 KiB."""
 
-LOW, HIGH = 0.08, 0.09
+INTERVAL_BELOW, INTERVAL_ABOVE = 0.08, 0.09
 """How far the interval goes below and above the estimate, as shares: with malloc pinned, nineteen
 in twenty measured peaks are inside (docs/estimates.md)."""
 
-UPPER = 0.5
-"""How far the upper bound is above the estimate, as a share: what malloc keeps as glibc comes is
-below it (docs/estimates.md)."""
+UPPER_BOUND_SHARE = 0.5
+"""The upper bound for glibc's default malloc settings, as a share above the estimate
+(docs/estimates.md)."""
 
-LEAST_MARGIN = 4 * MIB
+MIN_MARGIN_BYTES = 4 * MIB
 """The smallest distance from the estimate to the ends of the interval, in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateOptions:
-    """What of a session's configuration changes its memory.
+    """Session options that affect memory.
 
     Attributes:
         prepacks: False with ``session.disable_prepacking``.
@@ -231,9 +231,9 @@ class SessionEstimate:
             peak_bytes=peak,
             peak_phase=largest.name,
             steady_bytes=phases[-1].kept_bytes,
-            low_bytes=max(0, peak - max(LEAST_MARGIN, round(LOW * peak))),
-            high_bytes=peak + max(LEAST_MARGIN, round(HIGH * peak)),
-            upper_bytes=peak + max(LEAST_MARGIN, round(UPPER * peak)),
+            low_bytes=max(0, peak - max(MIN_MARGIN_BYTES, round(INTERVAL_BELOW * peak))),
+            high_bytes=peak + max(MIN_MARGIN_BYTES, round(INTERVAL_ABOVE * peak)),
+            upper_bytes=peak + max(MIN_MARGIN_BYTES, round(UPPER_BOUND_SHARE * peak)),
             phases=tuple(phases),
             live=tuple(live),
         )

@@ -87,7 +87,11 @@ def test_every_kind_of_owner_has_an_owner_of_verdicts_with_a_label() -> None:
 @pytest.mark.parametrize(
     ("heap_bytes", "owner", "advised"),
     [
-        (None, "a leak: the heap, stacks and private mappings grow", "with --pause, if it is busy"),
+        (
+            None,
+            "a leak: the heap, stacks and private mappings grow",
+            "if the process is busy, observe it again with --pause",
+        ),
         (MIB, "a leak: stacks and private mappings grow", "caches and globals of the program"),
     ],
 )
