@@ -149,17 +149,24 @@ def normalized(*, is_normalized: bool) -> ModelProto:
     return proto
 
 
+def peak_of_folding(path: Path) -> int:
+    """Return the measured peak of constant folding, above the baseline, in bytes."""
+    profile = memdiag.profile(path, run=False, environment=PINNED, xray="none", select=["MD301"])
+    folding = next(phase for phase in profile.phases if phase.name == "constant_fold")
+    return folding.peak_rss_bytes - profile.baseline_rss_bytes
+
+
 @pytest.mark.parametrize("is_normalized", [True, False])
 def test_constants_are_folded_again_after_weights_were_fused(
     tmp_path: Path, is_normalized: bool
 ) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(normalized(is_normalized=is_normalized), path)
-    profile = memdiag.profile(path, run=False, environment=PINNED, xray="none", select=["MD301"])
-    measured = next(phase for phase in profile.phases if phase.name == "constant_fold")
+    # A phase whose end is noticed late has a part of the next one, which takes more: the lowest of
+    # several peaks is that of the phase alone.
+    peak = min(peak_of_folding(path) for _ in range(3))
     point = estimated(path, EstimateOptions(runs=None))
     found = next(phase for phase in point.phases if phase.name == "constant_fold")
-    peak = measured.peak_rss_bytes - profile.baseline_rss_bytes
     filter_bytes = 256 * 256 * 9 * 4
     assert found.peak_bytes == pytest.approx(peak, abs=2 * filter_bytes)
     assert (found.peak_bytes > 10 * filter_bytes) == is_normalized
