@@ -151,7 +151,7 @@ class RunsInFlight:
         self.forget()
 
     def forget(self) -> None:
-        """Start anew, in a forked child, which has none of its parent's other threads."""
+        """Reset the state in a forked child, which has none of its parent's other threads."""
         self._condition = threading.Condition(threading.Lock())
         self._of_thread = threading.local()
         self._count = 0
@@ -259,7 +259,7 @@ class PauseBetweenRuns:
         return following(self._in_flight.counted(run), self._add)
 
     def after_fork(self) -> None:
-        """Start anew in a forked child: other threads of its parent may have had the locks."""
+        """Reset the state in a forked child: other threads of its parent may have had the locks."""
         self._lock = threading.Lock()
         self._in_flight.forget()
         self._due_s = time.perf_counter()
