@@ -24,7 +24,7 @@ import onnx
 import memdiag
 from benchmarks.readme import replace_part, table
 from benchmarks.statistics import interleave, spread
-from memdiag.programs.recorder import HOOK_FOLDER
+from memdiag.programs.recorder import STARTUP_FOLDER
 from memdiag.runner.machine import describe_machine
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ def start_up(*, hooked: bool) -> float:
     """Return the CPU seconds of a Python process that does nothing."""
     environment = dict(os.environ)
     if hooked:
-        environment |= {"PYTHONPATH": str(HOOK_FOLDER), "MEMDIAG_RUN_ADDRESS": "@nobody#secret"}
+        environment |= {"PYTHONPATH": str(STARTUP_FOLDER), "MEMDIAG_RUN_ADDRESS": "@nobody#secret"}
     process = subprocess.Popen([sys.executable, "-c", "pass"], env=environment)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 import memdiag
 from memdiag.errors import MeasurementError, MemdiagError, ReportError, UsageError
 from memdiag.programs.end_requests import END, END_WITH_REPORTS
-from memdiag.programs.hook import sitecustomize
+from memdiag.programs.hook.startup import sitecustomize
 
 if TYPE_CHECKING:
     from memdiag.programs.recording_part import RecordingPart
@@ -57,12 +57,13 @@ class Recording:
 
     def __enter__(self) -> Self:
         if self._process is not None:
-            raise UsageError("this recording is under way already. Make another one.")
+            raise UsageError("this recording has begun already. Make another one.")
         if sitecustomize.ADDRESS in os.environ:
             raise UsageError(
                 "this process is being recorded already. Leave memdiag run or the outer recording"
                 " out."
             )
+        self._pid = os.getpid()
         earlier_sessions = count_sessions()
         self._process = subprocess.Popen(
             [sys.executable, "-c", _RECORDING_PROCESS, *self._arguments(earlier_sessions)],
@@ -84,7 +85,8 @@ class Recording:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._end(END if self.folder is None else END_WITH_REPORTS)
+        if os.getpid() == self._pid:  # not a fork, which may leave the block as well
+            self._end(END if self.folder is None else END_WITH_REPORTS)
 
     @property
     def run(self) -> ProgramRun | None:
@@ -100,8 +102,11 @@ class Recording:
         """End the recording and return it, without writing reports.
 
         Raises:
+            UsageError: the recording has not begun.
             MeasurementError: the process that records has ended.
         """
+        if self._process is None:
+            raise UsageError("this recording has not begun. Enter its with block first.")
         self._end(END)
         assert self.run is not None
         return self.run
@@ -144,8 +149,10 @@ class Recording:
             _finish([each for each in _writing if each.folder == self.folder or each._has_ended()])
         with suppress(OSError), self._process.stdin as requests:
             requests.write(request)
-        failure, length = (self._process.stdout.readline().strip() for _ in range(2))
-        record = self._process.stdout.read(int(length or 0))
+        failure = length = record = b""
+        with suppress(OSError):  # the program has closed our files
+            failure, length = (self._process.stdout.readline().strip() for _ in range(2))
+            record = self._process.stdout.read(int(length or 0))
         if not length or len(record) < int(length):
             self._close_process()
             raise MeasurementError("the recording has failed: its process has ended.")
@@ -165,9 +172,10 @@ class Recording:
         """Wait for the end of the process that records; return its last words, and if it failed."""
         assert self._process is not None
         assert self._process.stdout is not None
-        with self._process as process:
+        words = b""
+        with suppress(OSError), self._process:  # the program has closed our files
             words = self._process.stdout.read()
-        return words, process.returncode != 0
+        return words, self._process.wait() != 0
 
     def now_s(self) -> float:
         """Return the seconds since the start of the recording, on the clock of its record."""

@@ -1,5 +1,6 @@
 """Record a program: run its command, and record every onnxruntime session in it."""
 
+import math
 import os
 import signal
 import subprocess
@@ -79,17 +80,19 @@ def run_program(
     on_wait: OnWait = lambda text: None,
     run_pause: RunPause | None = None,
     is_complete: Callable[[Recorder], bool] = lambda recorder: False,
+    until_saved: ExitStack | None = None,
 ) -> ProgramRun:
     """Run the program `command` as `run` does; `run_pause` reads its memory between runs.
 
     Once `is_complete` returns True, the program is ended as Ctrl-C ends it; `on_wait` receives a
-    sentence if it goes on.
+    sentence if it goes on. Signals do not end this process before `until_saved` is closed, so that
+    the recording can be saved.
 
     Raises:
         UsageError: as in `run`.
     """
     words = [os.fspath(word) for word in command]
-    if not words:
+    if not words or not words[0]:
         raise UsageError("no command was given. Name the program to run, such as python app.py.")
     recorder = Recorder(xray=xray, run_pause=run_pause)
     with ExitStack() as stack:
@@ -100,7 +103,10 @@ def run_program(
         try:
             process = subprocess.Popen(words, env=recorder.environment(), **streams)
         except OSError as error:
-            raise UsageError(f"{words[0]}: cannot be started ({error.strerror}).") from error
+            raise UsageError(
+                f"{words[0]}: cannot be started ({error.strerror}). Check its name, and that it is"
+                " a program."
+            ) from error
         interrupt = Interrupt(process.pid, on_wait)
         notice = WaitNotice(on_wait)
 
@@ -109,16 +115,17 @@ def run_program(
             if on_progress is not None:
                 on_progress(recorder)
 
-        with _SignalPassing(process, recorder) as signals, max_open_files():
+        signals = (until_saved or stack).enter_context(_SignalPassing(process, recorder))
+        stack.enter_context(max_open_files())
 
-            def has_ended() -> bool:
-                if signals.has_process_ended():
-                    return True
-                if is_complete(recorder):
-                    interrupt.update(recorder.now_s())
-                return False
+        def has_ended() -> bool:
+            if signals.has_process_ended():
+                return True
+            if is_complete(recorder):
+                interrupt.update(recorder.now_s())
+            return False
 
-            recorder.run(process.pid, has_ended, update)
+        recorder.run(process.pid, has_ended, update)
         return assemble_run(
             recorder, words, process.returncode, memdiag_version=memdiag.__version__
         )
@@ -162,6 +169,10 @@ _OFTEN_SENT_TO_GROUPS: Final = frozenset({signal.SIGINT, *_numbers("QUIT")})
 GROUP_SIGNAL_S: Final = 0.5
 """Seconds after which these are passed on: a program that has ended meanwhile had the signal."""
 
+MIN_WAITED_S: Final = 0.5
+IN_A_ROW_S: Final = 5.0
+"""Seconds between two Ctrl-C of a user who does not want to wait for the end of the program."""
+
 _STOPPED_BY_TERMINAL: Final = frozenset(_numbers("TTIN", "TTOU"))
 
 
@@ -184,7 +195,8 @@ class _SignalPassing:
     """Passes signals that were sent to this process on to the program, whose end it waits for.
 
     A terminal sends its signals, such as SIGINT by Ctrl-C, to all processes of the foreground: the
-    program has them already. They come from the kernel (`si_code`), and others from a process.
+    program has them already. They come from the kernel (`si_code`), and others from a process. Only
+    SIGHUP of a terminal that was closed goes to the leader of its session alone.
 
     A signal that a process sends to the whole group cannot be distinguished from a signal to this
     process alone.
@@ -200,6 +212,8 @@ class _SignalPassing:
         self._handlers: dict[int, Any] = {}
         self._blocked_before: set[int] | None = None
         self._due: list[tuple[float, int]] = []
+        self._ctrl_c_s = -math.inf
+        self._unhandled_ctrl_c = 0
 
     def __enter__(self) -> "_SignalPassing":
         for number in _numbers(*_PASSED_ON):
@@ -212,11 +226,17 @@ class _SignalPassing:
     def has_process_ended(self) -> bool:
         """Pass on the signals that have arrived, and return whether the program has ended."""
         for number, is_from_kernel in self._arrived():
-            if not is_from_kernel:
+            is_hangup = number == signal.SIGHUP and os.getsid(0) == os.getpid()
+            if not is_from_kernel or is_hangup:
                 delay_s = GROUP_SIGNAL_S if number in _OFTEN_SENT_TO_GROUPS else 0.0
                 self._due.append((time.monotonic() + delay_s, number))
+            elif number == signal.SIGINT:
+                self._unhandled_ctrl_c += 1
             elif number in _STOPPED_BY_TERMINAL:  # this process would stop with the program
                 os.kill(os.getpid(), signal.SIGSTOP)
+        while self._unhandled_ctrl_c:
+            self._unhandled_ctrl_c -= 1
+            self._handle_ctrl_c()
         if self._process.poll() is not None:
             return True
         now_s = time.monotonic()
@@ -225,6 +245,16 @@ class _SignalPassing:
                 self._pass_on(number)
         self._due = [each for each in self._due if each[0] > now_s]
         return False
+
+    def _handle_ctrl_c(self) -> None:
+        """Skip X-rays if Ctrl-C was pressed while processes wait for them, or twice in a row."""
+        now_s = time.monotonic()
+        wait = self._recorder.end_wait
+        # The same Ctrl-C may have been what ended the program.
+        has_waited = wait is not None and wait.waited_s > MIN_WAITED_S
+        if has_waited or now_s < self._ctrl_c_s + IN_A_ROW_S:
+            self._recorder.skip_end_xrays()
+        self._ctrl_c_s = now_s
 
     def _arrived(self) -> Iterator[tuple[int, bool]]:
         """Yield each signal that has arrived, and whether it came from the kernel."""
@@ -236,6 +266,8 @@ class _SignalPassing:
     def _handle(self, number: int, frame: object) -> None:
         if number not in _OF_TERMINAL:
             self._pass_on(number)
+        elif number == signal.SIGINT:
+            self._unhandled_ctrl_c += 1
 
     def _pass_on(self, number: int) -> None:
         if number in _STOPPING:
@@ -244,7 +276,7 @@ class _SignalPassing:
 
     def __exit__(self, *error: object) -> None:
         if self._blocked_before is not None:
-            for _ in self._arrived():  # too late: the program has ended
+            for _ in self._arrived():  # the program has ended
                 pass
             signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked_before)
         for number, handler in self._handlers.items():

@@ -18,8 +18,10 @@ from memdiag.model.model_file import open_model
 from memdiag.programs.assemble import assemble_run
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.system.open_files import max_open_files
+from memdiag.programs.wait_notice import NOTICE_S, OnWait
 from memdiag.programs.xrays.xray_requests import control_file
 from memdiag.records.run import ProgramRun
+from memdiag.units import counted
 
 PERIOD_S: Final = 0.1
 MIN_PERIOD_S: Final = 0.001
@@ -34,6 +36,7 @@ def watch(
     models: Sequence[str | os.PathLike[str]] | None = None,
     request_folder: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Recorder], None] | None = None,
+    on_wait: OnWait = lambda text: None,
 ) -> ProgramRun:
     """Record the memory of process `pid` and its descendants, in any language, and return it.
 
@@ -51,6 +54,7 @@ def watch(
         request_folder: the folder that ``memdiag xray FOLDER`` must name to take X-rays meanwhile;
             None for no requests. No report is written there.
         on_progress: called several times a second with the recorder.
+        on_wait: called with a sentence if X-rays take longer than a second at the end.
 
     Raises:
         UsageError: `pid` is this process or process 1, a time is out of bounds, or the folder
@@ -78,8 +82,18 @@ def watch(
         recorder.watch(pid, has_ended, on_progress)
         if xray:
             recorder.start_xrays("end")
-        count = signals.count
-        recorder.wait_for_xrays(lambda: signals.count > count, on_progress)
+        count, began_s = signals.count, recorder.now_s()
+        is_noticed = False
+
+        def stops() -> bool:
+            nonlocal is_noticed
+            if not is_noticed and recorder.now_s() >= began_s + NOTICE_S:
+                is_noticed = True
+                xrays = counted(recorder.pending_xrays, "X-ray")
+                on_wait(f"waiting for {xrays}. Ctrl-C skips what is not there yet.")
+            return signals.count > count
+
+        recorder.wait_for_xrays(stops, on_progress)
         if not recorder.peak_rss_bytes:
             raise XrayError(f"process {pid} has ended, or is a thread of the kernel.")
         return assemble_run(

@@ -268,5 +268,6 @@ def _notes(space: AddressSpace, heap: Heap, partial: bool) -> list[str]:
     if space.drift_bytes:
         notes.append(
             f"the process ran while it was read: {space.drift_bytes:,} bytes changed meanwhile"
+            " (memdiag xray --pause stops it)"
         )
     return notes

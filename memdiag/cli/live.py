@@ -117,6 +117,7 @@ class LiveView(AbstractContextManager["LiveView"]):
         self._keys = _Keys()
         self._live: Any = None
         self._failure: Exception | None = None
+        self._is_ending = False
         self._is_display_paused = False
         self._order = SORT_ORDERS[0]
         self._message = ""
@@ -200,6 +201,7 @@ class LiveView(AbstractContextManager["LiveView"]):
                     index = SORT_ORDERS.index(self._order) + 1
                     self._order = SORT_ORDERS[index % len(SORT_ORDERS)]
                 case "q":
+                    self._is_ending = True
                     self._on_quit(self)
                 case _:
                     continue
@@ -306,7 +308,11 @@ class LiveView(AbstractContextManager["LiveView"]):
             f"x X-ray · p {'go on' if self._is_display_paused else 'pause'} · s sort: {self._order}"
         )
         parts = [f"{keys} · q quit" if self._keys.is_open else "Ctrl-C ends"]
-        if recorder.pending_xrays:
+        if self._is_ending:
+            parts = ["the recording ends"]
+        if self._is_ending and recorder.pending_xrays:
+            parts.append(counted(recorder.pending_xrays, "X-ray") + " under way, q skips them")
+        elif recorder.pending_xrays:
             parts.append(counted(recorder.pending_xrays, "X-ray") + " under way")
         elif self._message:
             parts.append(self._message)

@@ -56,11 +56,18 @@ class Destination:
             )
         remove_stale(folder)
 
-    def write(self, record: Reported, formats: Sequence[str] | None = None) -> tuple[Path, ...]:
+    def write(
+        self,
+        record: Reported,
+        formats: Sequence[str] | None = None,
+        *,
+        when_saved: Callable[[], None] = lambda: None,
+    ) -> tuple[Path, ...]:
         """Write `record` in `formats` and return the files' paths; none without a folder.
 
         Without `formats`, those are written that records of this kind have by default. The record
-        itself is written first: rendering takes seconds, and may be interrupted.
+        itself is written first, and then `when_saved` is called: rendering takes seconds, and may
+        be interrupted.
 
         Raises:
             UsageError: records of this kind have no such format.
@@ -75,6 +82,7 @@ class Destination:
         where = f" The {report.name} itself is at {record_paths[0]}." if record_paths else ""
         others = [name for name in formats if name != "json"]
         try:
+            when_saved()
             return (*report.write(record, self._folder, others, plotly=self._plotly), *record_paths)
         except ReportError as error:
             raise ReportError(f"{error}{where}") from error

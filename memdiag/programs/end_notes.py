@@ -85,5 +85,6 @@ def unrecorded_notes(program: RecordedProgram) -> Iterator[str]:
         if not is_measurement(process.info.command):
             yield (
                 f"{runtime_note(process)}, but its sessions are not recorded: it is not Python,"
-                " Python was started with -I, -E or -S, or another memdiag run records them"
+                " Python was started with -I, -E or -S, another memdiag run records them, or it"
+                " was forked while onnxruntime was imported"
             )

@@ -110,6 +110,8 @@ class EventHandling:
             return False
         with suppress(ProcessGone):
             match event:
+                case events.Importing():
+                    process.has_hook = True
                 case events.Hello():
                     if process.connections == 1:
                         process.forget_sessions(now_s)

@@ -7,9 +7,10 @@ socket: ``secret``, which proves that the recorder has started the sender, and `
 ===================  ===========================  ==================================  ======
 event                sender                       moment                              waits
 ===================  ===========================  ==================================  ======
+``importing``        ``hook/startup``             before onnxruntime is imported      no
 ``hello``            ``hook/sessions``            onnxruntime was imported; a fork    no
 ``hook_failed``      ``hook/channel``,            the hook has failed                 no
-                     ``hook/sitecustomize``
+                     ``hook/startup``
 ``create``           ``hook/creation``            before a session is created         yes
 ``created``          ``hook/creation``            after it was created, or failed     yes
 ``first_run``        ``hook/runs``                before the first run of a session   yes
@@ -47,6 +48,10 @@ Shapes = dict[str, tuple[int, ...]] | None
 
 class Event(Struct, frozen=True, kw_only=True, tag_field="event"):
     """An event."""
+
+
+class Importing(Event, frozen=True, kw_only=True, tag="importing"):
+    """A process with the hook starts to import onnxruntime."""
 
 
 class Hello(Event, frozen=True, kw_only=True, tag="hello"):
@@ -263,7 +268,8 @@ class XrayRequest(Event, frozen=True, kw_only=True, tag="xray"):
 
 
 HookEvent = (
-    Hello
+    Importing
+    | Hello
     | HookFailed
     | Create
     | Created

@@ -11,7 +11,11 @@ _LINE = re.compile(
     rb"(?P<before>(?:\x1b\[[0-9;]*m)*\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ )"
     rb"\[(?P<severity>[VIWEF]):(?P<category>[^:\],]*):" + LOGID.encode() + rb"(?P<session>\d+)(?=,)"
 )
-_START = re.compile(rb"(?:\x1b\[[0-9;]*m)*\d{0,4}")
+_START = re.compile(
+    rb"(?:\x1b\[[0-9;]*m)*(?:\d{4}-[\d-]{0,5}(?: |$)|\d{1,4}$)|\x1b(?:\[[0-9;]{0,12}m?)?$"
+)
+"""The start of a log line, which may be incomplete."""
+
 _SEVERITIES = b"VIWEF"
 _MAX_PENDING_BYTES = 64 << 10
 
@@ -47,21 +51,20 @@ class LogFilter:
         passed = bytearray()
         found = []
         for line in lines:
-            match = _LINE.match(line)
+            match = _LINE.search(line)  # after an unfinished line of another thread
             session = int(match["session"]) if match else 0
             if match is None or session not in logs:
                 passed += line + b"\n"
                 continue
-            found.append((session, line))
+            passed += line[: match.start()]
+            found.append((session, line[match.start() :]))
             log = logs[session]
             if _SEVERITIES.index(match["severity"]) >= log.severity:
                 head = b"[%s:%s:%s" % (match["severity"], match["category"], log.logid.encode())
                 passed += match["before"] + head + line[match.end() :] + b"\n"
-        if _may_be_log(rest):
-            self._pending = rest
-        else:
-            passed += rest
-            self._pending = b""
+        start = _log_start(rest)
+        passed += rest[:start]
+        self._pending = rest[start:]
         return bytes(passed), found
 
     def finish(self) -> bytes:
@@ -70,12 +73,9 @@ class LogFilter:
         return rest
 
 
-def _may_be_log(line: bytes) -> bool:
-    """Return whether the unfinished `line` may be the start of a log line."""
-    if not line or len(line) > _MAX_PENDING_BYTES:
-        return False
-    start = _START.match(line)
-    assert start is not None  # it matches nothing as well
-    if start.end() == len(line) or (line.startswith(b"\x1b") and len(line) < 16):
-        return True
-    return bool(re.match(rb"(?:\x1b\[[0-9;]*m)*\d{4}-[\d-]{0,5}( |$)", line))
+def _log_start(line: bytes) -> int:
+    """Return where a log line may start in the unfinished `line`; its length if nowhere."""
+    if len(line) > _MAX_PENDING_BYTES:
+        return len(line)
+    match = _START.search(line)
+    return match.start() if match else len(line)

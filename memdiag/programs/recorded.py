@@ -40,6 +40,7 @@ class RecordedProcess:
         models: names of models that were found from outside, and whether it is certain that the
             process uses them.
         has_searched_models: whether an X-ray has searched for their weights.
+        has_hook: whether its hook has noticed an import of onnxruntime.
         connections: the number of connections of its hook.
         telemetry: whether its environment leaves onnxruntime's telemetry on; None if unknown.
         executable: its Python interpreter; empty if it is not known.
@@ -83,6 +84,7 @@ class RecordedProcess:
         self.searched_rss_bytes = 0
         self.models: dict[str, bool] = {}
         self.has_searched_models = False
+        self.has_hook = False
         self.connections = 0
         self.has_said_exit = False
         self.exit_rss_bytes: int | None = None
@@ -109,7 +111,7 @@ class RecordedProcess:
     @property
     def unrecorded(self) -> bool:
         """Whether it uses onnxruntime without the hook."""
-        return self.runtime is not None and self.onnxruntime is None
+        return self.runtime is not None and not self.has_hook
 
     @property
     def uncertain_models(self) -> list[str]:
@@ -153,6 +155,7 @@ class RecordedProcess:
         """Store the hook's description of the process; `parent` is the process that was forked."""
         # At first it may have been a fork of its parent that had not started the program yet.
         self.info = process_info(self.pid) or self.info
+        self.has_hook = True
         self.onnxruntime, self.build = hello.onnxruntime, hello.build
         self.python, self.forked_from = hello.python, hello.forked_from
         self.telemetry = hello.telemetry
@@ -247,7 +250,7 @@ class RecordedProcess:
     def end(self, now_s: float) -> None:
         """Store that the process has ended."""
         self.ended_s = now_s
-        if self.runtime is None and self.onnxruntime is None:
+        if self.runtime is None and not self.has_hook:
             self.runtime = self.early_runtime
         self.close()
 

@@ -36,7 +36,7 @@ from memdiag.runner.child import RECORDING_ADDRESS
 from memdiag.runner.temporary import remove_stale
 from memdiag.units import format_duration
 
-HOOK_FOLDER: Final = Path(__file__).parent / "hook"
+STARTUP_FOLDER: Final = Path(__file__).parent / "hook" / "startup"
 
 TREE_S = 0.1
 """Seconds between two looks for new processes, and the longest wait in a step."""
@@ -106,7 +106,7 @@ class Recorder(RecordedProgram):
 
     def environment(self) -> dict[str, str]:
         """Return the variables with which the program must be started."""
-        paths = [str(HOOK_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(STARTUP_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
@@ -139,6 +139,7 @@ class Recorder(RecordedProgram):
             self.live and root not in self.live and self.now_s() < deadline_s
         ):
             self.step(root)
+            has_ended()  # it handles signals
             if on_progress is not None:
                 on_progress(self)
         # What the last processes have sent.
@@ -249,6 +250,10 @@ class Recorder(RecordedProgram):
     def program_is_stopping(self) -> None:
         """Keep the ends of processes short from now on: the program was told to stop."""
         self._end_xrays.program_is_stopping()
+
+    def skip_end_xrays(self) -> None:
+        """Take no X-rays at the ends of processes any more, and end those under way."""
+        self._end_xrays.skip()
 
     @property
     def end_wait(self) -> EndWait | None:

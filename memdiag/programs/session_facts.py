@@ -195,14 +195,24 @@ def redundant_bytes(sessions: Sequence[ProgramSession]) -> int | None:
     return total - max((session_bytes(session) or 0 for session in sessions), default=0)
 
 
+def redundant_kept_bytes(sessions: Sequence[ProgramSession]) -> int:
+    """Return the private memory that creating all the sessions except for one kept, if known."""
+    kept = [kept_bytes(session) or 0 for session in sessions]
+    return sum(kept) - max(kept, default=0)
+
+
 def size_text(size: int | None, sessions: Iterable[ProgramSession]) -> str:
-    """Return the size of `sessions` as text, and why it is an estimate, if it is one."""
+    """Return the size of `sessions` as text, and why it is an estimate, if it is one.
+
+    An X-ray finds weights and arenas; graphs and kernels are blocks of malloc that it cannot assign
+    to a session.
+    """
     if size is None:
         return "an unknown amount of memory"
     text, every = format_size(size), list(sessions)
     estimated = [session for session in every if private_weight_bytes(session) is None]
     if not estimated:
-        return text
+        return f"at least {text} (weights and arenas)"
     if len(estimated) < len(every):
         return f"about {text} (no X-ray measured all of them)"
     if any((kept_bytes(each) or 0) < (each.model.weight_bytes or 0) for each in estimated):

@@ -23,8 +23,8 @@ before: to load it takes 20 MiB or more."""
 
 
 def find_runtime(process: RecordedProcess, *, with_models: bool) -> None:
-    """Store which onnxruntime `process` has loaded, if the hook has not reported it."""
-    if process.onnxruntime is None and process.runtime is None:
+    """Store which onnxruntime `process` has loaded, if it has no hook."""
+    if not process.has_hook and process.runtime is None:
         process.runtime = loaded_runtime(process.pid)
         if with_models and process.runtime is not None:
             # Samples would be missing while memory is searched.
@@ -34,10 +34,10 @@ def find_runtime(process: RecordedProcess, *, with_models: bool) -> None:
 def find_runtime_if_grown(process: RecordedProcess) -> None:
     """Search for onnxruntime in `process` if its memory has grown since it was searched for.
 
-    A program may end before the next regular search. With the hook, onnxruntime is loaded some time
-    before the hook reports it, so that the result counts at the end of the process.
+    A program may end before the next regular search. The event of its hook may be on its way, so
+    that the result counts at the end of the process.
     """
-    if process.onnxruntime or process.runtime or process.early_runtime:
+    if process.has_hook or process.runtime or process.early_runtime:
         return
     before_bytes, rss_bytes = process.searched_rss_bytes, process.rss_bytes
     if rss_bytes >= max(MIN_SEARCH_GROWTH * before_bytes, before_bytes + MIN_SEARCH_GROWTH_BYTES):

@@ -32,6 +32,6 @@ class WaitNotice:
         self._is_given = True
         count = counted(wait.process_count, "process", "processes")
         self._on_wait(
-            f"waiting for X-rays at the end of {count}, {wait.limit_s:.0f} s at most (--no-xray"
-            " takes none)."
+            f"waiting for X-rays at the end of {count}, {wait.limit_s:.0f} s at most. Ctrl-C"
+            " skips them, --no-xray takes none."
         )

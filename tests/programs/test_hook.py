@@ -119,6 +119,26 @@ def test_a_value_with_a_method_for_its_shape_is_not_kept(
     assert len(session._memdiag_recorded.counts) == 1
 
 
+@pytest.mark.parametrize(
+    ("value", "shape"),
+    [
+        ([[1, 2, 3], [4, 5, 6]], (2, 3)),
+        (["a", "b"], (2,)),
+        ([np.zeros((2, 5)), np.zeros((2, 5))], (2, 2, 5)),
+        ([], (0,)),
+        (7, ()),
+    ],
+)
+def test_lists_have_the_shape_that_numpy_gives_them(value: Any, shape: tuple[int, ...]) -> None:
+    assert run_key({"x": value})[2] == shape
+
+
+def test_a_list_that_contains_itself_has_an_end() -> None:
+    value: list[Any] = []
+    value.append(value)
+    assert set(run_key({"x": value})[2]) == {1}
+
+
 def test_inputs_without_shapes_are_counted(session: FakeSession, channel: FakeChannel) -> None:
     session.run(None, {"texts": ["a", "b"], "x": np.ones((1, 4))})
     assert counts(session, channel) == {"{'texts': [2], 'x': [1, 4]}": 1}

@@ -22,6 +22,9 @@ LOGS = {1: SessionLog(severity=2, logid="")}
         (FOREIGN + b"\n", FOREIGN + b"\n"),
         (b"before\n" + INFO + b"\nafter\n", b"before\nafter\n"),
         (b"50 %\r", b"50 %\r"),
+        (b"\r1" + INFO + b"\n\r2", b"\r1\r2"),
+        (b"\r50%" + WARNING + b"\n", b"\r50%" + RESTORED + b"\n"),
+        (b"\r1" + OTHER + b"\n", b"\r1" + OTHER + b"\n"),
         (b"no line break", b"no line break"),
         (b"\x00\xff\xfe\n", b"\x00\xff\xfe\n"),
         (b"2026 was a year", b"2026 was a year"),
@@ -35,7 +38,7 @@ def test_only_the_log_of_recorded_sessions_is_taken_out(written: bytes, passed: 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
 def test_pieces_of_any_size_give_the_same(size: int) -> None:
-    written = b"one\n" + INFO + b"\n2026-1x\n" + WARNING + b"\n\x1b[31mred\x1b[m\n2026"
+    written = b"one\n" + INFO + b"\n2026-1x\n\r1" + WARNING + b"\n\x1b[31mred\x1b[m\n2026"
     log_filter = LogFilter()
     passed, found = bytearray(), []
     for start in range(0, len(written), size):
@@ -43,7 +46,7 @@ def test_pieces_of_any_size_give_the_same(size: int) -> None:
         passed += some
         found += lines
     passed += log_filter.finish()
-    assert bytes(passed) == b"one\n2026-1x\n" + RESTORED + b"\n\x1b[31mred\x1b[m\n2026"
+    assert bytes(passed) == b"one\n2026-1x\n\r1" + RESTORED + b"\n\x1b[31mred\x1b[m\n2026"
     assert found == [(1, INFO), (1, WARNING)]
 
 

@@ -25,7 +25,7 @@ class Clock(RecordedProgram):
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cpu_s: float, wall_s: float) -> None:
         super().__init__()
         self.time_s = self.cpu_s = 0.0
-        process = SimpleNamespace(pid=7, onnxruntime="1.32.0", runtime=None, add_pss=lambda *_: 0)
+        process = SimpleNamespace(pid=7, has_hook=True, runtime=None, add_pss=lambda *_: 0)
         self.live[7] = cast(RecordedProcess, process)
 
         def read(_: int) -> ProportionalMemory:
@@ -98,7 +98,7 @@ def test_onnxruntime_is_searched_for_when_the_memory_has_grown(
     monkeypatch.setattr(unhooked_process, "loaded_runtime", search)
     process: Any = SimpleNamespace(
         pid=7,
-        onnxruntime=None,
+        has_hook=False,
         runtime=None,
         early_runtime=None,
         searched_rss_bytes=0,

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import memdiag
+from memdiag.errors import UsageError
 from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun
 
@@ -190,3 +192,31 @@ def test_a_recorder_that_was_killed_is_one_sentence() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "the recording has failed: its process has ended.\n"
+
+
+FORKING = """
+import os, sys, onnxruntime, memdiag
+with memdiag.recording() as recording:
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)  # it leaves the block as well
+    assert os.waitpid(child, 0)[1] == 0
+    session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+print(len(recording.run.sessions))
+"""
+
+
+def test_a_fork_that_leaves_the_block_does_not_end_the_recording(linear_model: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, str(linear_model)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "1\n"
+
+
+def test_a_recording_that_has_not_begun_cannot_be_stopped() -> None:
+    with pytest.raises(UsageError, match="has not begun"):
+        memdiag.recording().stop()

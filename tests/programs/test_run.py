@@ -13,6 +13,7 @@ import pytest
 
 from memdiag.api.run import run
 from memdiag.errors import UsageError
+from memdiag.programs import hook
 from memdiag.programs.xrays import peak_xrays
 from memdiag.programs.xrays.xray_requests import request_xray
 from memdiag.records.run import ProgramRun, ProgramSession
@@ -250,6 +251,36 @@ def record(folder: Path, program: str, *words: str) -> ProgramRun:
     path = folder / "program.py"
     path.write_text(textwrap.dedent(program))
     return run([sys.executable, *words, str(path)])
+
+
+def test_a_path_that_no_file_can_have_loses_nothing(tmp_path: Path, linear_model: Path) -> None:
+    program = f"""
+        import onnxruntime
+        path = {str(linear_model)!r}
+        for path in ("a\\0b.onnx", None, path, open(path, "rb").read()):
+            try:
+                onnxruntime.InferenceSession(path)
+            except Exception as error:
+                print(type(error).__name__)
+        """
+    recording = record(tmp_path, program)
+    assert [session.error is None for session in recording.sessions] == [False, True, True]
+    assert recording.notes[:1] != ()  # they were released before the end
+    assert not any("sessions may be missing" in note for note in recording.notes)
+
+
+@pytest.mark.parametrize("option", ["-S", "-s"])
+def test_modules_of_the_program_are_not_hidden(
+    tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the module site the folder with sitecustomize stays on the path."""
+    names = [path.stem for path in Path(hook.__file__).parent.glob("*.py") if path.stem[0] != "_"]
+    assert "sessions" in names
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("MINE = True\n")
+    program = ";".join(f"import {name}; assert {name}.MINE" for name in names)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert run([sys.executable, option, "-c", program]).exit_code == 0
 
 
 def test_a_program_without_onnxruntime_has_no_sessions(tmp_path: Path) -> None:

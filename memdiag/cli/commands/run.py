@@ -5,7 +5,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from memdiag.cli.options import add_quiet, add_reports_folder, add_switch
 
 if TYPE_CHECKING:
     from memdiag.cli.live import LiveView
+    from memdiag.records.run import ProgramRun
 
 ARGUMENTS = "[--] COMMAND [ARGUMENTS...]"
 IN_WORKER = False
@@ -59,19 +60,17 @@ def run(options: Namespace) -> int:
     is that of memdiag. Sessions are recorded in every Python process that the program starts. The
     summary goes to standard error.
     """
-    from rich.console import Console
-
     from memdiag.cli.worker import signals_for_main_thread
 
     with signals_for_main_thread():
-        from memdiag.api.run import run as record
+        from memdiag.api.run import run_program
     from memdiag.cli.output import Destination, print_wait
-    from memdiag.reports import report_of
 
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
     folder = options.out or Path(f"memdiag-run-{os.getpid()}")
     destination = Destination(folder, plotly=options.plotly)
-    with ExitStack() as stack:
+    until_saved = ExitStack()
+    with until_saved, ExitStack() as stack:
         settings: dict[str, Any] = {}
         if options.live:
             from memdiag.cli.live import LiveView, require_terminal
@@ -84,15 +83,32 @@ def run(options: Namespace) -> int:
             }
         elif not options.quiet:
             settings = {"on_wait": print_wait}
-        result = record(words, xray=options.xray, request_folder=folder, **settings)
-    console = Console(stderr=True, highlight=False)
-
-    def print_answer(written: Sequence[Path]) -> int:
-        report_of(result).print_summary(result, console, written=written, quiet=options.quiet)
-        return CLEAN
-
-    destination.write_and_print(result, print_answer)
+        result = run_program(
+            words, xray=options.xray, request_folder=folder, until_saved=until_saved, **settings
+        )
+        stack.close()
+        try:
+            written = destination.write(result, when_saved=until_saved.close)
+        except KeyboardInterrupt as interrupt:
+            print_wait(f"the reports are not complete. {interrupt} memdiag report renders them.")
+            return _exit_code(result.exit_code)
+        except Exception:
+            _print_summary(result, (), quiet=options.quiet)
+            raise
+    _print_summary(result, written, quiet=options.quiet)
     return _exit_code(result.exit_code)
+
+
+def _print_summary(result: "ProgramRun", written: Sequence[Path], *, quiet: bool) -> None:
+    """Print the summary on standard error; if nobody reads it, the exit code is the program's."""
+    from rich.console import Console
+
+    from memdiag.reports import report_of
+
+    # rich ends the program where the reader of a pipe has ended.
+    with suppress(OSError, SystemExit, KeyboardInterrupt):
+        console = Console(stderr=True, highlight=False)
+        report_of(result).print_summary(result, console, written=written, quiet=quiet)
 
 
 def _leave(view: "LiveView", folder: Path) -> None:

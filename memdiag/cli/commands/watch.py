@@ -70,7 +70,7 @@ def run(options: Namespace) -> int:
     memory are identified with --xray, or with memdiag xray DIR while the recording is under way.
     """
     from memdiag.api.watch import PERIOD_S, watch
-    from memdiag.cli.output import Destination, show
+    from memdiag.cli.output import Destination, print_wait, show
 
     folder = options.out or Path(f"memdiag-watch-{options.pid}")
     destination = Destination(folder, plotly=options.plotly)
@@ -83,6 +83,8 @@ def run(options: Namespace) -> int:
             title = f"memdiag watch {options.pid}"
             view = LiveView(title, lambda view: signal.raise_signal(signal.SIGINT))
             settings = {"on_progress": stack.enter_context(view).update}
+        elif not options.quiet:
+            settings = {"on_wait": print_wait}
         result = watch(
             options.pid,
             duration_s=options.duration_s,

@@ -52,8 +52,8 @@ def recorded_init(original: Callable[..., None], sessions: Sessions) -> Callable
         try:
             creation = _Creation(sessions, arguments, named)
         except Exception as error:
+            original(self, *arguments, **named)  # what it does not accept, it raises
             sessions.channel.report(error)
-            original(self, *arguments, **named)
             return
         creation.run(functools.partial(original, self), self)
 

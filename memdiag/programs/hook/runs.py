@@ -24,6 +24,7 @@ MAX_CHECK_SHARE = 0.001  # of the time of a thread, for these readings
 FIRST_RUNS = 20  # of a session, which are sent at once
 MAX_SHAPES = 1000  # different shapes of one session that are counted apart
 MIN_GROWTH_BYTES = 1 << 20  # of the high-water mark, for a run to be recorded as its cause
+MAX_RANK = 8  # of lists in lists; a list may contain itself
 OTHER_SHAPES = (None,)
 shape_of = operator.attrgetter("shape")
 
@@ -188,9 +189,14 @@ def run_key(feeds: Any) -> Any:
 
 def _shape(value: Any) -> Any:
     shape = getattr(value, "shape", None)
-    if shape is None:
-        return (len(value),) if isinstance(value, (list, tuple)) else ()
-    return tuple(shape)
+    if shape is not None:
+        return tuple(shape)
+    sizes: list[int] = []
+    # As numpy sees it: all elements have the same length.
+    while isinstance(value, (list, tuple)) and len(sizes) < MAX_RANK:
+        sizes.append(len(value))
+        value = value[0] if value else None
+    return (*sizes, *getattr(value, "shape", ()))
 
 
 def shapes_by_name(part: Any) -> dict[str, Any] | None:

@@ -153,8 +153,11 @@ class Sessions:
             self.channel.ask("exit", process_ends=process_ends)
 
     def at_exit(self) -> None:
-        """Finish at the end of the program, which Ctrl-C ends as it would without memdiag."""
-        with contextlib.suppress(KeyboardInterrupt):
+        """Finish at the end of the program, which Ctrl-C ends as it would without memdiag.
+
+        A signal handler of the program may raise SystemExit, which would be printed here.
+        """
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
             self.finish()
 
 

@@ -9,8 +9,10 @@ several threads at once.
 
 The bytes of a finding are the weights and arenas of all sessions but the largest, from the
 last X-ray of the process, without weights that are mapped from a file, which sessions
-share. Without an X-ray they are an estimate: the private memory that the creations kept, or
-at least the bytes of the weights in the model.
+share. They are a lower bound: graphs and kernels come on top, and no X-ray can assign these to
+a session (four sessions of a voice model with 3.2 MiB of copies each took 9.8 MiB each). Without
+an X-ray the bytes are an estimate: the private memory that the creations kept, or at least the
+bytes of the weights in the model.
 
 ## What to do
 
@@ -49,6 +51,7 @@ from memdiag.programs.session_facts import (
     numbers,
     process_ids,
     redundant_bytes,
+    redundant_kept_bytes,
     sharing_advice,
     size_text,
 )
@@ -109,7 +112,8 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     for processes in alike.values():
         known = [size for size in map(_saved_bytes, processes) if size is not None]
         size = sum(known) if known else None
-        if size is None or size >= _MIN_BYTES:
+        kept = [redundant_kept_bytes(together) for together in processes]
+        if size is None or max(size, *kept) >= _MIN_BYTES:
             yield _finding(processes, size)
 
 

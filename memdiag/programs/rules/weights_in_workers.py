@@ -126,10 +126,18 @@ def _alive_together(run: ProgramRun, xrays: list[ProcessXray]) -> list[ProcessXr
 def _private_bytes(session: ProgramSession) -> int:
     """Return the bytes of the private copies of the weights, 0 if they are not known.
 
-    Without an X-ray they are an estimate: the private memory that the creation kept.
+    Without an X-ray they are an estimate: the private memory that the creation kept, which is less
+    than the copies where it used freed memory again.
     """
     measured = private_weight_bytes(session)
-    return measured if measured is not None else kept_bytes(session) or 0
+    if measured is not None:
+        return measured
+    return max(kept_bytes(session) or 0, _embedded_bytes(session))
+
+
+def _embedded_bytes(session: ProgramSession) -> int:
+    """Return the bytes of weights in the model file at most, which cannot be mapped."""
+    return min(session.model.weight_bytes or 0, session.model.bytes or 0)
 
 
 def _min_private_bytes(session: ProgramSession) -> int:
@@ -137,7 +145,8 @@ def _min_private_bytes(session: ProgramSession) -> int:
     measured = private_weight_bytes(session)
     if measured is not None:
         return measured
-    return min(kept_bytes(session) or 0, session.model.weight_bytes or 0)
+    kept = min(kept_bytes(session) or 0, session.model.weight_bytes or 0)
+    return max(kept, _embedded_bytes(session))
 
 
 def _without_largest(sizes: Sequence[int]) -> int:

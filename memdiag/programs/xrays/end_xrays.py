@@ -68,6 +68,17 @@ class EndXrays:
         self._waiting_since_s: float | None = None
         self.interrupted: set[int] = set()
         self._waited_before_stop_s: float | None = None
+        self._are_skipped = False
+
+    def skip(self) -> None:
+        """End these waits, and have no process wait any more: the user does not want to wait."""
+        if not self._are_skipped:
+            self._program.notes.append("X-rays at the end were skipped: Ctrl-C was pressed again")
+        self._are_skipped = True
+        for task, end in list(self._waiting.items()):
+            if not self._xrays.interrupt(task):
+                self.interrupted.add(end.process.pid)
+                end.when_done()
 
     def program_is_stopping(self) -> None:
         """Keep these waits short from now on: the program was told to stop."""
@@ -106,6 +117,9 @@ class EndXrays:
             process_ends: whether it ends.
         """
         self._xrays.interrupt_at_peak(process)
+        if self._are_skipped:
+            self.interrupted.add(process.pid)
+            return False
         program = self._program
         started_s = program.now_s()
 
@@ -137,6 +151,10 @@ class EndXrays:
             if not end.process_ends or waited_s < self._limit_s:
                 continue
             if self._xrays.interrupt(task):
+                self._program.notes.append(
+                    f"process {end.process.pid}: its X-ray was ended after {self._limit_s:.0f} s,"
+                    " before weights were searched for that onnxruntime has fused or folded"
+                )
                 continue
             self.interrupted.add(end.process.pid)
             self._program.notes.append(

@@ -25,13 +25,16 @@ class PeakXrays:
         self._program = program
         self._xrays = xrays
         self._near_since_s = 0.0
+        self._near_since_rss_bytes = 0
         self._examined_rss_bytes = 0
 
     def step(self, now_s: float) -> None:
         """Take X-rays if the memory has stayed near a new peak for a while."""
         rss_bytes = self._program.rss_bytes
-        if rss_bytes < NEAR_PEAK * self._program.peak_rss_bytes:
-            self._near_since_s = now_s
+        is_near = rss_bytes >= NEAR_PEAK * self._program.peak_rss_bytes
+        grows = NEAR_PEAK * rss_bytes > self._near_since_rss_bytes
+        if grows or not is_near:
+            self._near_since_s, self._near_since_rss_bytes = now_s, rss_bytes
         has_grown = rss_bytes >= MIN_PEAK_GROWTH * self._examined_rss_bytes
         is_affordable = self._xrays.duration_s <= MAX_XRAY_SHARE * now_s
         lasts = now_s >= self._near_since_s + PEAK_LASTS_S

@@ -162,7 +162,7 @@ class ProcessXrays:
                 self.incomplete.add(process.pid)
                 program.notes.append(
                     f"process {process.pid}: no X-ray {_MOMENTS[reason]}: the process ended while"
-                    " its memory was read, as after a second Ctrl-C"
+                    " its memory was read"
                 )
             else:
                 self._add(task, process, reason, started_s, keys, attribution)

@@ -32,7 +32,7 @@ from memdiag.reports.run.peaks import (
     rise_text,
 )
 from memdiag.reports.text import plain, shortened
-from memdiag.units import counted, format_duration, format_size
+from memdiag.units import counted, format_duration, format_size, some_of
 
 _MAX_REMARKS = 5  # of a kind
 _MAX_MESSAGE = 300
@@ -277,8 +277,8 @@ def remarks(run: ProgramRun) -> tuple[str, ...]:
 def _one_more_process(run: ProgramRun) -> Iterator[str]:
     """Yield what one more of the processes of a pool takes: the memory that it does not share.
 
-    Memory that a process shared with others is its own once they have ended, so that the smallest
-    of the figures at the ends of the processes counts.
+    Memory that a process shared with others is its own once they have ended, so that the figures at
+    the ends of the processes differ.
     """
     models = {session.number: session.model_key for session in run.sessions}
     processes = {process.pid: process for process in run.processes}
@@ -294,10 +294,12 @@ def _one_more_process(run: ProgramRun) -> Iterator[str]:
         private = [added(each.private_bytes for each in x.attribution.owners) for x in xrays]
         sizes = [size for size in private if size is not None]
         if len(sizes) > 1:
+            least, most = format_size(min(sizes)), format_size(max(sizes))
+            takes = f"about {least}" if least == most else f"{least} to {most}"
+            pids = some_of(sorted(str(xray.pid) for xray in xrays))
             yield (
-                f"One more process like {xrays[0].pid} takes about {format_size(min(sizes))}: the"
-                " memory that it shares with no other process (the smallest figure of"
-                f" {len(sizes)} X-rays)."
+                f"One more process like {pids} takes {takes}: the memory that each shares with no"
+                " other process in its last X-ray."
             )
 
 

@@ -49,6 +49,11 @@ def _copies(run: ProgramRun) -> Iterator[str]:
     is_alone = session.memory is not None and session.memory.sharing == 1
     if run.earlier_sessions and is_alone and session.pid == run.processes[0].pid:
         others = " (sessions from before the recording may have part of them)"
+    elif any(
+        each.pid == session.pid and each.model_key != session.model_key for each in run.sessions
+    ):
+        # What onnxruntime computes from the weights of one model may equal those of another.
+        others = " (part of them may belong to sessions that compute equal weights)"
     yield (
         f"S{session_name(session, model_names(run))[1:]} has {format_size(copied)} of copies of"
         f" {format_size(weights)} of weights{others}: memdiag check {shlex.quote(plain(path))}"

@@ -160,7 +160,7 @@ def test_without_an_xray_sizes_are_estimates(changes: dict[str, Any], size: int,
 def test_what_an_xray_measured_is_no_estimate() -> None:
     phases = creation_phases(120 * MIB)
     (found,) = detected(program(session(1, phases=phases), session(2, phases=phases)))
-    assert found.message.endswith("One session would save 51 MiB.")
+    assert found.message.endswith("One session would save at least 51 MiB (weights and arenas).")
     (found,) = detected(program(session(1, phases=phases, memory=None), session(2)))
     assert found.bytes == WEIGHTS + MIB  # the smaller one
     assert found.message.endswith("would save about 51 MiB (no X-ray measured all of them).")

@@ -19,6 +19,8 @@ from tests.programs.rules.records import (
 )
 
 RULE = "weights-in-workers"
+EXTERNAL = msgspec.structs.replace(model("/m.onnx"), bytes=1000)
+"""A model whose weights are in another file."""
 
 
 def workers(count: int = 3, **changes: Any) -> list[ProgramSession]:
@@ -35,13 +37,21 @@ def test_all_copies_but_one_could_be_shared() -> None:
 
 
 def test_without_an_xray_the_growth_of_private_memory_counts() -> None:
-    (found,) = findings(RULE, program(*workers(memory=None, phases=creation_phases(45 * MIB))))
+    (found,) = findings(
+        RULE, program(*workers(memory=None, phases=creation_phases(45 * MIB), model=EXTERNAL))
+    )
     assert found.bytes == 90 * MIB
     assert "one shared copy would save about 90 MiB." in found.message
     (found,) = findings(RULE, program(*workers(memory=None, phases=creation_phases(160 * MIB))))
     assert found.bytes == 320 * MIB
     assert "No X-ray measured the copies" in found.message
     assert "about 320 MiB, at least 100 MiB (weights in the file)." in found.message
+
+
+def test_weights_in_the_file_count_where_the_creation_used_freed_memory() -> None:
+    for phases in (creation_phases(MIB), ()):
+        (found,) = findings(RULE, program(*workers(memory=None, phases=phases)))
+        assert found.bytes == 2 * WEIGHTS
 
 
 def test_a_model_from_bytes_must_be_loaded_by_path() -> None:
@@ -54,8 +64,11 @@ def test_a_model_from_bytes_must_be_loaded_by_path() -> None:
     [
         pytest.param(workers(memory=memory(mapped=WEIGHTS)), id="mapped weights"),
         pytest.param(workers(1), id="one process"),
-        pytest.param(workers(memory=None, phases=creation_phases(MIB)), id="mapped, no X-ray"),
-        pytest.param(workers(memory=None), id="nothing is known"),
+        pytest.param(
+            workers(memory=None, phases=creation_phases(MIB), model=EXTERNAL),
+            id="mapped, no X-ray",
+        ),
+        pytest.param(workers(memory=None, model=EXTERNAL), id="nothing is known"),
         pytest.param(workers(2, memory=memory(10 * MIB)), id="small"),
         pytest.param(
             [session(1, pid=1, released_s=20.0), session(2, pid=2, created_s=30.0)],

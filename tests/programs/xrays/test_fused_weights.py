@@ -19,7 +19,7 @@ from memdiag.api.run import run
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.programs.events import ModelSource
 from memdiag.programs.hook.sessions import import_path
-from memdiag.programs.recorder import HOOK_FOLDER
+from memdiag.programs.recorder import STARTUP_FOLDER
 from memdiag.programs.xrays import optimizing_jobs as module
 from memdiag.programs.xrays import xray_task
 from memdiag.programs.xrays.optimizing_jobs import optimizing_jobs
@@ -221,7 +221,7 @@ def test_the_import_path_is_absolute_and_without_the_hook(monkeypatch: pytest.Mo
     here = Path.cwd()
     assert import_path() == [str(here), str(here / "lib"), "/usr/lib"]
     monkeypatch.undo()
-    assert str(HOOK_FOLDER) not in import_path()
+    assert str(STARTUP_FOLDER) not in import_path()
 
 
 def an_attribution(size: int) -> Attribution:

@@ -72,8 +72,7 @@ def test_the_xray_of_a_process_that_ended_meanwhile_is_left_out(
         assert session.memory == earlier
         assert xrays.incomplete == {7}
         assert program.notes == [
-            "process 7: no X-ray of its end: the process ended while its memory was read, as after"
-            " a second Ctrl-C"
+            "process 7: no X-ray of its end: the process ended while its memory was read"
         ]
 
 

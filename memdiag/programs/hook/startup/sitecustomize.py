@@ -5,10 +5,9 @@ folder at the front of PYTHONPATH. The hook removes the folder from `sys.path`, 
 sees the path that it would have without memdiag, and then runs the ``sitecustomize`` that it hides.
 
 Only the standard library is imported, and only modules that are loaded at this point: the start-up
-of every Python process of the program waits for this file.
+of every Python process of the program waits for this file. It also runs in old releases of Python,
+which a program may start: 3.6 has no ``annotations`` in ``__future__``.
 """
-
-from __future__ import annotations
 
 import os
 import sys
@@ -19,11 +18,12 @@ if TYPE_CHECKING:
 
 ADDRESS = "MEMDIAG_RUN_ADDRESS"
 FOLDER = os.path.dirname(os.path.abspath(__file__))
+HOOK_FOLDER = os.path.dirname(FOLDER)
 PACKAGE = "_memdiag_hook"
 MODULES = ("channel", "stderr_filter", "sessions", "runs", "creation", "record_sessions")
 """Each imports only modules before it."""
 
-uninstall_functions: list[Any] = []
+uninstall_functions: "list[Any]" = []
 """Each ends the recording of an imported onnxruntime in this process."""
 
 
@@ -31,7 +31,7 @@ class OnnxruntimeFinder:
     """Finds onnxruntime as the other finders do, and wraps its sessions once it is imported."""
 
     @classmethod
-    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(cls, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         """Return the spec of onnxruntime; None for other modules."""
         if name != "onnxruntime":
             return None
@@ -46,14 +46,15 @@ class OnnxruntimeFinder:
         return None
 
 
-def _wrap_after_import(loader: Any) -> None:
+def _wrap_after_import(loader: "Any") -> None:
     """Have `loader` wrap the sessions of the module that it executes."""
     execute = getattr(loader, "exec_module", None)
     if execute is None:
         return
 
-    def exec_module(module: Any) -> None:
+    def exec_module(module: "Any") -> None:
         loader.__dict__.pop("exec_module", None)
+        _send("importing")
         execute(module)
         if OnnxruntimeFinder in sys.meta_path:
             sys.meta_path.remove(OnnxruntimeFinder)
@@ -69,8 +70,8 @@ def _wrap_after_import(loader: Any) -> None:
         pass
 
 
-def _load_hook() -> Any:
-    """Load the modules of this folder, and return `record_sessions`, the last of them.
+def _load_hook() -> "Any":
+    """Load the modules of the folder above, and return `record_sessions`, the last of them.
 
     The folder is not on sys.path: the program must not find modules of memdiag there. It is the
     package `PACKAGE` instead. Python's finders would need twice the time to find its modules.
@@ -79,11 +80,11 @@ def _load_hook() -> Any:
     from importlib.util import module_from_spec
 
     package: Any = type(sys)(PACKAGE)
-    package.__path__ = [FOLDER]
+    package.__path__ = [HOOK_FOLDER]
     sys.modules[PACKAGE] = package
     module: Any = None
     for name in MODULES:
-        path = os.path.join(FOLDER, f"{name}.py")
+        path = os.path.join(HOOK_FOLDER, f"{name}.py")
         loader = SourceFileLoader(f"{PACKAGE}.{name}", path)
         spec = ModuleSpec(loader.name, loader, origin=path)
         spec.has_location = True
@@ -94,6 +95,11 @@ def _load_hook() -> Any:
 
 def _report(error: Exception) -> None:
     """Report `error` to ``memdiag run``; nobody else is told."""
+    _send("hook_failed", message=f"{type(error).__name__}: {error}"[:500])
+
+
+def _send(event: str, **fields: "Any") -> None:
+    """Send one event to ``memdiag run``; a failure has no consequence."""
     try:
         import json
         import socket
@@ -102,13 +108,8 @@ def _report(error: Exception) -> None:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(1)
             connection.connect(address.replace("@", "\0", 1))
-            event = {
-                "event": "hook_failed",
-                "secret": secret,
-                "pid": os.getpid(),
-                "message": f"{type(error).__name__}: {error}"[:500],
-            }
-            connection.sendall(json.dumps(event).encode() + b"\n")
+            fields.update(event=event, secret=secret, pid=os.getpid())
+            connection.sendall(json.dumps(fields).encode() + b"\n")
     except Exception:
         pass
 
