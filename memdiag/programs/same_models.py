@@ -24,7 +24,7 @@ def files_of_bytes(models: Iterable[ModelSource]) -> dict[str, str]:
     lengths = {model.bytes for model in described if model.path is None}
     found = {}
     for path in dict.fromkeys(model.path for model in described if model.path is not None):
-        with suppress(OSError, ValueError, ModelError):  # a path with a null byte is a ValueError
+        with suppress(OSError, ModelError):
             digest = _digest(path) if os.stat(path).st_size in lengths else None
             if digest is not None and digest in digests:
                 found[digest] = path

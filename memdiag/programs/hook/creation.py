@@ -184,7 +184,8 @@ def model_source(source: Any) -> dict[str, Any]:
             "address": id(source) + _BYTES_HEADER,
             "digest": content_digest(len(source), memoryview(source).__getitem__),
         }
-    return {"path": os.path.abspath(os.fspath(source)), "bytes": None}
+    path = os.path.abspath(os.fsdecode(source))
+    return {"path": path.replace("\0", "\\0"), "bytes": None}  # no file has a null byte
 
 
 def content_digest(length: int, read: Callable[[slice], Any]) -> str:
