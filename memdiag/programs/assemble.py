@@ -180,7 +180,7 @@ def _session(
         number=session.number,
         pid=session.process.pid,
         model=_model(session, same_files),
-        library=_library(callers[0].file) if callers else None,
+        library=library_of(callers[0].file) if callers else None,
         created_at=created_at(session),
         called_from=_called_from(callers),
         callers=callers,
@@ -260,7 +260,7 @@ def _called_from(callers: Sequence[Caller]) -> str | None:
 
 def _is_own(file: str) -> bool:
     """Return whether `file` is the program's own code, and not code of a library or a string."""
-    return not file.startswith("<") and _library(file) is None
+    return not file.startswith("<") and library_of(file) is None
 
 
 def _source_location(file: str, line: int) -> str:
@@ -279,7 +279,7 @@ def _source_location(file: str, line: int) -> str:
     return f"{path}:{line}"
 
 
-def _library(file: str) -> str | None:
+def library_of(file: str) -> str | None:
     """Return the package below site-packages that contains `file`; None for other files.
 
     Modules of Python itself, of whichever release, are in the package ``python``.
