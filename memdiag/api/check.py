@@ -10,6 +10,7 @@ import msgspec
 from memdiag.api.arguments import check_dims, model_path
 from memdiag.errors import ModelError, UsageError
 from memdiag.garbage import collection_disabled
+from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.native_memory import trim_heap
 from memdiag.ort.activations import choose_dimensions
@@ -168,7 +169,8 @@ def analysis_context(
     """
     stored = sum(map(_stored_bytes, model.files))
     reads_weights = max_read_bytes is None or stored <= max_read_bytes
-    ctx = AnalysisContext(model, runtime, sizes=dims, reads_weights=reads_weights, block=block)
+    sizes = dims_by_name(model.graph, model.functions, dims or {})
+    ctx = AnalysisContext(model, runtime, sizes=sizes, reads_weights=reads_weights, block=block)
     newer_release = newer_release_note(runtime)
     if newer_release:
         ctx.notes.append(newer_release)

@@ -10,6 +10,7 @@ import numpy as np
 from memdiag.api.inputs import ChosenInputs, choose_inputs, find_inputs, save_arrays
 from memdiag.defaults import DEFAULT_SIZES
 from memdiag.errors import UsageError
+from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.dimensions import axes_of
 from memdiag.model.inputs import InputPlan, make, plan_inputs
 from memdiag.model.model_file import ModelFile
@@ -51,6 +52,7 @@ def find_comparison_inputs(
     once false. Inputs that are all given are one set. The contents of generated inputs differ in
     each run that is measured, unless `same_inputs` is True.
     """
+    dims = dims_by_name(model.graph, model.functions, dims)
 
     def sets_that_run(realistic: ChosenInputs) -> tuple[InputSet, ...]:
         candidates = [

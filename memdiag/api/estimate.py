@@ -61,9 +61,10 @@ def estimate(
 
     Args:
         model: the ONNX file.
-        dims: by name of a free dimension (or ``input:axis``) its size, a range (low, high) that is
-            divided into powers of two, or a list of sizes. There is a point for each combination.
-            Other dimensions have the sizes with which `memdiag.profile` runs the model.
+        dims: by name of a free dimension (or ``input:axis``, or a role such as ``batch`` that one
+            dimension has) its size, a range (low, high) that is divided into powers of two, or a
+            list of sizes. There is a point for each combination. Other dimensions have the sizes
+            with which `memdiag.profile` runs the model.
         for_onnxruntime: the release to predict for, such as ``1.24.4``; the installed one if None.
         session_options: SessionOptions attributes and config entries by name.
         optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.

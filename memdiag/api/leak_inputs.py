@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from memdiag.api.inputs import ChosenInputs, choose_inputs, find_inputs, save_inputs
 from memdiag.errors import MeasurementError, UsageError
+from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.inputs import plan_inputs
 from memdiag.model.model_file import ModelFile
 from memdiag.runner.job import Feed, InputConfig, Job
@@ -52,7 +53,8 @@ def sized_inputs(
         UsageError: the model runs with none of them, or no dimension can vary.
         MeasurementError: the session cannot be created.
     """
-    dims, given = inputs.dims, inputs.arrays
+    dims = dims_by_name(file.graph, file.functions, inputs.dims)
+    given = inputs.arrays
     chosen = choose_inputs(file, dims=dims, given=given)
     same = inputs.same_inputs
     first = tuple(save_inputs(chosen.plans, given, scratch / "inputs", same_inputs=same))
@@ -68,7 +70,7 @@ def sized_inputs(
             )
         chosen = found
         first = tuple(save_inputs(chosen.plans, given, scratch / "found", same_inputs=same))
-    ranges = dict(ranges)
+    ranges = dims_by_name(file.graph, file.functions, ranges)
     if vary_shapes:
         for dimension in chosen.dimensions:
             if dimension.source == "chosen" and dimension.role != "sum" and dimension.size > 1:

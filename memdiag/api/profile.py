@@ -33,6 +33,7 @@ from memdiag.api.session_release import ChildRelease, measure_release_remedies
 from memdiag.api.xray import ChildXray
 from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError
+from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.dimensions import axes_of
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
@@ -103,7 +104,8 @@ def profile(
         model: the ONNX file.
         runs: number of runs after the first one.
         run: False stops after session creation.
-        dims: sizes of free dimensions by name (or ``input:axis``); realistic ones by default.
+        dims: sizes of free dimensions by name, ``input:axis`` or role (``batch``, ``width`` …, if
+            one dimension has it); realistic ones by default.
         inputs: arrays, or paths of ``.npy`` files, by input name; the others are generated.
         same_inputs: run with the same contents each time; by default the contents of generated
             inputs differ in each run.
@@ -267,7 +269,8 @@ def _measure_at_sizes_that_run(
     on_progress: Callable[[Progress], None] | None,
 ) -> _JobRun:
     """Measure the model at realistic sizes, or at other sizes if it does not run at these."""
-    dims, given = config.inputs.dims, config.inputs.arrays
+    dims = dims_by_name(file.graph, file.functions, config.inputs.dims)
+    given = config.inputs.arrays
     inputs = ChosenInputs((), ())
     if config.inputs.runs is not None:
         inputs = choose_inputs(file, dims=dims, given=given)

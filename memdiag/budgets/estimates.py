@@ -1,6 +1,13 @@
 """An estimate compared with a budget: without a run."""
 
-from memdiag.budgets.evaluation import check_known, find_breaches
+from memdiag.budgets.evaluation import (
+    PEAKS,
+    check_known,
+    command_arguments,
+    find_breaches,
+    largest_terms,
+    main_breach,
+)
 from memdiag.budgets.figures import BUDGET_PHASES
 from memdiag.records.budget import Budget, Judgement
 from memdiag.records.estimate import Estimate
@@ -52,13 +59,21 @@ def judge_estimate(estimate: Estimate, budget: Budget) -> Judgement:
     if not estimate.is_upper:
         low, high = format_size(point.low_bytes), format_size(point.upper_bytes)
         note += f"; the peak is expected between {low} and {high}"
+    breaches = tuple(find_breaches(figures, budget, {}, phase_of))
+    main = main_breach(breaches) if breaches else None
+    explained = point.phase(main.phase) if main and main.phase and main.figure in PEAKS else None
+    arguments = command_arguments(
+        estimate.dimensions, estimate.options, estimate.disabled_optimizers, estimate.load_from
+    )
     return Judgement(
         model=estimate.model,
         onnxruntime=estimate.onnxruntime,
         figures=figures,
         processes=0,
         budget=budget,
-        breaches=tuple(find_breaches(figures, budget, {}, phase_of)),
+        breaches=breaches,
         notes=(note, *estimate.notes),
         dimensions=estimate.dimensions,
+        peak_terms=largest_terms(explained) if explained else (),
+        arguments=(*arguments, "--for-onnxruntime", estimate.onnxruntime),
     )

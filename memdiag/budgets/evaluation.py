@@ -21,6 +21,8 @@ from memdiag.errors import UsageError
 from memdiag.records.attribution import Attribution, Owner
 from memdiag.records.baseline import BaselineEntry, CopyTotal
 from memdiag.records.budget import Breach, Budget, Judgement, Suspect
+from memdiag.records.dimension import Dimension
+from memdiag.records.estimate import EstimatedPhase, EstimatedTerm
 from memdiag.records.finding import Finding
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.probe import Probe
@@ -30,7 +32,13 @@ from memdiag.units import MIB, MIN_GROUP_GAP, format_size, two_groups
 MIN_NOTABLE_ERROR = 10 * MIB
 _MIN_MAIN_SHARE = 0.9
 MAX_EXPLAINED_OWNERS = 4
-"""Owners of memory in the explanation of a breach."""
+"""Owners of memory, and estimated parts of a peak, in the explanation of a breach."""
+
+MAX_ESTIMATE_ERROR = 0.1
+"""An estimate explains a measured peak if it differs by at most this share of the peak."""
+
+PEAKS = ("peak", "process_peak", *BUDGET_PHASES)
+"""Figures that are peaks: memory that is freed again may be in them."""
 
 _IN_EVERY_PROCESS = ("python", "runtime_libraries", "other_libraries")
 """Owners that exist before the model is loaded. Figures are counted from there."""
@@ -98,7 +106,55 @@ def judge(
         notes=(*_notes(figures, before, budget, late, update_option), *_spread_notes(profiles)),
         dimensions=profile.dimensions,
         owners=_largest_owners(profile.attribution) if breaches and profile.attribution else (),
+        peak_terms=_estimated_parts(profile, main_breach(breaches)) if breaches else (),
+        arguments=command_arguments(
+            profile.dimensions,
+            profile.session.options,
+            profile.session.disabled_optimizers,
+            profile.session.load_from,
+        ),
     )
+
+
+def command_arguments(
+    dimensions: Sequence[Dimension],
+    session_options: Mapping[str, str],
+    disabled_optimizers: Sequence[str],
+    load_from: str,
+) -> tuple[str, ...]:
+    """Return the arguments of ``memdiag estimate`` for these sizes and options, as words.
+
+    Sizes that memdiag chose are left out: the command chooses the same.
+    """
+    sizes = [f"{each.name}={each.size}" for each in dimensions if each.source == "given"]
+    words = ["--dim", ",".join(sizes)] if sizes else []
+    for name, value in session_options.items():
+        words += ["--session-option", f"{name}={value}"]
+    for name in disabled_optimizers:
+        words += ["--disable-optimizer", name]
+    if load_from == "bytes":
+        words += ["--load-from", load_from]
+    return tuple(words)
+
+
+def largest_terms(phase: EstimatedPhase) -> tuple[EstimatedTerm, ...]:
+    """Return the largest estimated parts of the peak of `phase`, the largest first."""
+    return tuple(sorted(phase.peak_terms, key=lambda term: -term.bytes)[:MAX_EXPLAINED_OWNERS])
+
+
+def _estimated_parts(profile: Profile, breach: Breach) -> tuple[EstimatedTerm, ...]:
+    """Return the largest estimated parts of the peak that `breach` is of.
+
+    Empty if the breach is of another figure, or the estimate is too far from the measurement.
+    """
+    if breach.figure not in PEAKS or breach.phase is None or profile.estimate is None:
+        return ()
+    phase = profile.estimate.phase(breach.phase)
+    base = profile.baseline_rss_bytes if breach.figure == "process_peak" else 0
+    measured = breach.measured - base
+    if phase is None or abs(phase.peak_bytes - measured) > MAX_ESTIMATE_ERROR * measured:
+        return ()
+    return largest_terms(phase)
 
 
 def _largest_owners(attribution: Attribution) -> tuple[Owner, ...]:

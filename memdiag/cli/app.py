@@ -208,9 +208,13 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 
 def _suggestion(word: str, known: Sequence[str]) -> str:
+    import re
     from difflib import get_close_matches
 
-    found = get_close_matches(word.partition("=")[0], known, n=1)
+    name = re.split("[= ]", word, maxsplit=1)[0]
+    found = get_close_matches(name, known, n=1)
+    if not found and re.fullmatch("-[a-z]", name):  # a short form that the option does not have
+        found = sorted((each for each in known if each.startswith(f"-{name}")), key=len)
     return f" Did you mean {found[0]}?" if found else ""
 
 

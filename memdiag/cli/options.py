@@ -42,7 +42,8 @@ def add_dims(group: Group, *, ranges: bool = False, lists: bool = False) -> None
         group,
         "--dim",
         metavar="NAME=N,…",
-        help=f"Size of a free dimension, by its name or INPUT:AXIS (see memdiag inspect){end}.",
+        help="Size of a free dimension, by its name, INPUT:AXIS, or its role such as batch if one"
+        f" dimension has it (see memdiag inspect){end}.",
     )
 
 

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from onnx import TensorProto, ValueInfoProto
 
+from memdiag.errors import UsageError
 from memdiag.model.dimensions import Axis, axes_of, batch_keys, is_expression, tensor_type
 from memdiag.model.graph_index import Graph, Node, Scope, Use, integer, integers, main_scope
 from memdiag.model.index_ranges import small_constant
@@ -55,6 +56,9 @@ _CONVOLUTIONS = ("Conv", "ConvInteger", "FusedConv", "QLinearConv")
 _RECURRENT = ("GRU", "LSTM", "RNN", "DynamicQuantizeLSTM")
 
 
+Size = TypeVar("Size")
+
+
 class Role(NamedTuple):
     """The role of a free dimension.
 
@@ -101,6 +105,34 @@ def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, Role]
         reason = f"{roles[key].reason}, output {output!r} grows with the image"
         roles[key] = roles[key]._replace(size=DETECTION_SIDE, reason=reason)
     return roles
+
+
+def dims_by_name(
+    graph: Graph, functions: Sequence[Graph], dims: Mapping[str, Size]
+) -> dict[str, Size]:
+    """Return the sizes `dims` by the names of dimensions: a role is replaced by its dimension.
+
+    A name that is the role of exactly one free dimension, such as ``batch``, is that dimension,
+    unless a dimension has this name. Other names stay as they are.
+
+    Raises:
+        UsageError: a dimension is named both by its name and by its role.
+    """
+    values = graph.required_inputs
+    keys = {axis.key for value in values for axis in axes_of(value) or () if axis.size is None}
+    if dims.keys() <= keys:
+        return dict(dims)
+    by_role: dict[str, list[str]] = {}
+    for key, role in axis_roles(graph, functions).items():
+        by_role.setdefault(role.name, []).append(key)
+    found: dict[str, Size] = {}
+    for name, size in dims.items():
+        same_role = by_role.get(name, []) if name not in keys and name != "size" else []
+        key = same_role[0] if len(same_role) == 1 else name
+        if key != name and key in dims:
+            raise UsageError(f"dimension {key!r} is also given as {name!r}. Leave one of them out.")
+        found[key] = size
+    return found
 
 
 def _free_sides(

@@ -74,10 +74,16 @@ def assemble_run(
     processes = tuple(_process(each, root, exit_code) for each in recorder.processes)
     marks = [0, *(each.peak_rss_bytes for each in processes)]
     forked_run_counts = Counter[int]()
+    forked_last_runs: dict[int, float] = {}
     for each in recorder.processes:
         for inherited in each.inherited.values():
             runs = inherited.run_count + inherited.is_running
-            forked_run_counts[inherited.session.number] += runs
+            number = inherited.session.number
+            forked_run_counts[number] += runs
+            if inherited.last_run_s is not None:
+                forked_last_runs[number] = max(
+                    inherited.last_run_s, forked_last_runs.get(number, 0.0)
+                )
     duration_s = recorder.now_s()
     if recorder.watched_s is not None:
         duration_s = recorder.watched_s + recorder.end_xrays_s
@@ -93,7 +99,13 @@ def assemble_run(
         peak_pss_bytes=max(pss, default=None),
         processes=processes,
         sessions=tuple(
-            _session(each, forked_run_counts[each.number], same_files) for each in recorder.sessions
+            _session(
+                each,
+                forked_run_counts[each.number],
+                forked_last_runs.get(each.number),
+                same_files,
+            )
+            for each in recorder.sessions
         ),
         peaks=tuple(recorder.peaks),
         samples=TreeSamples(
@@ -171,7 +183,10 @@ def _process(process: RecordedProcess, root: int, exit_code: int | None) -> Prog
 
 
 def _session(
-    session: RecordedSession, forked_run_count: int, same_files: Mapping[str, str]
+    session: RecordedSession,
+    forked_run_count: int,
+    forked_last_run_s: float | None,
+    same_files: Mapping[str, str],
 ) -> ProgramSession:
     described = session.description
     callers = callers_of(session)
@@ -180,7 +195,7 @@ def _session(
         number=session.number,
         pid=session.process.pid,
         model=_model(session, same_files),
-        library=_library(callers[0].file) if callers else None,
+        library=library_of(callers[0].file) if callers else None,
         created_at=created_at(session),
         called_from=_called_from(callers),
         callers=callers,
@@ -196,6 +211,7 @@ def _session(
         shared_with=tuple(sorted(session.shared_with)),
         run_count=sum(each.runs for each in shapes),
         forked_run_count=forked_run_count,
+        forked_last_run_s=None if forked_last_run_s is None else round(forked_last_run_s, 6),
         run_threads=session.run_threads,
         shapes=tuple(shapes),
         first_run_s=None if session.first_run_s is None else round(session.first_run_s, 6),
@@ -260,7 +276,7 @@ def _called_from(callers: Sequence[Caller]) -> str | None:
 
 def _is_own(file: str) -> bool:
     """Return whether `file` is the program's own code, and not code of a library or a string."""
-    return not file.startswith("<") and _library(file) is None
+    return not file.startswith("<") and library_of(file) is None
 
 
 def _source_location(file: str, line: int) -> str:
@@ -279,7 +295,7 @@ def _source_location(file: str, line: int) -> str:
     return f"{path}:{line}"
 
 
-def _library(file: str) -> str | None:
+def library_of(file: str) -> str | None:
     """Return the package below site-packages that contains `file`; None for other files.
 
     Modules of Python itself, of whichever release, are in the package ``python``.

@@ -106,7 +106,7 @@ class EventHandling:
         """Handle an event of `process`; return whether `answer` was called, or will be later."""
         now_s = self._program.now_s()
         if isinstance(event, events.SessionEvent) and event.session in process.inherited:
-            process.inherited[event.session].handle(event)
+            process.inherited[event.session].handle(event, now_s)
             return False
         with suppress(ProcessGone):
             match event:

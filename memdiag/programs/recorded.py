@@ -268,12 +268,14 @@ class Inheritance:
         runs: the number of its runs in the forked process, by the shapes of their inputs.
         is_running: whether its first run there has started and not ended.
         is_released: whether the forked process has released it.
+        last_run_s: the end of its last run there, in seconds since the start of the recording.
     """
 
     session: RecordedSession
     runs: dict[str, int] = field(default_factory=dict)
     is_running: bool = False
     is_released: bool = False
+    last_run_s: float | None = None
 
     @property
     def run_count(self) -> int:
@@ -285,11 +287,12 @@ class Inheritance:
         """Whether the forked process has run it, or runs it, and has not released it."""
         return (self.run_count > 0 or self.is_running) and not self.is_released
 
-    def handle(self, event: events.SessionEvent) -> None:
+    def handle(self, event: events.SessionEvent, now_s: float) -> None:
         """Handle an event of the forked process."""
         match event:
             case events.Runs():
                 self.runs |= {repr(each.shapes): each.runs for each in event.runs}
+                self.last_run_s = now_s - event.last_run_age_s
             case events.FirstRun():
                 self.is_running = True
             case events.FirstRunDone():

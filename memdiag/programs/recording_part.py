@@ -12,6 +12,7 @@ class PartSession(Record, frozen=True, kw_only=True):
         pid: its process.
         model: the path of the model; None if the session was created from bytes.
         model_bytes: the size of these bytes; None for a file.
+        library: the distribution whose code created the session; None for other code.
         created_at: file and line of the call.
         callers: the calls that led to the creation, the nearest first.
     """
@@ -20,6 +21,7 @@ class PartSession(Record, frozen=True, kw_only=True):
     pid: int
     model: str | None
     model_bytes: int | None
+    library: str | None
     created_at: str
     callers: tuple[Caller, ...]
 

@@ -162,7 +162,7 @@ class _Parts:
 
     def _next(self) -> RecordingPart:
         """Return the part until now, and start the next."""
-        from memdiag.programs.assemble import callers_of, created_at
+        from memdiag.programs.assemble import callers_of, created_at, library_of
 
         rss_bytes = self._rss_bytes()
         sessions = self._recorder.sessions
@@ -173,11 +173,13 @@ class _Parts:
                     pid=session.process.pid,
                     model=session.description.model.path,
                     model_bytes=session.description.model.bytes,
+                    library=library_of(callers[0].file) if callers else None,
                     created_at=created_at(session),
-                    callers=callers_of(session),
+                    callers=callers,
                 )
                 for session in sessions[self._first_session :]
                 if session.error is None
+                for callers in [callers_of(session)]
             ),
             peak_rss_bytes=max(self._peak_rss_bytes, rss_bytes),
             peak_sessions=self._peak_sessions,

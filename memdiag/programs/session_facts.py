@@ -6,6 +6,7 @@ from math import inf
 from pathlib import PurePath
 from typing import TypeVar
 
+from memdiag.programs.recording_part import PartSession
 from memdiag.records.run import ProcessXray, ProgramRun, ProgramSession
 from memdiag.units import counted, format_size, some_of
 
@@ -229,7 +230,7 @@ def inherited_run_counts(run: ProgramRun) -> Counter[int]:
     return found
 
 
-def sharing_advice(sessions: Sequence[ProgramSession]) -> str:
+def sharing_advice(sessions: Sequence[ProgramSession | PartSession]) -> str:
     """Return how one session serves all who created `sessions`."""
     libraries = {session.library for session in sessions}
     library = next(iter(libraries)) if len(libraries) == 1 else None

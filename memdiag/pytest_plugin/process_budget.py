@@ -14,6 +14,7 @@ from memdiag.api.recording import Recording
 from memdiag.budgets.parsing import parse_sizes
 from memdiag.errors import MemdiagError, UsageError
 from memdiag.programs.recording_part import PartSession, RecordingPart
+from memdiag.programs.session_facts import sharing_advice
 from memdiag.pytest_plugin import MARK
 from memdiag.pytest_plugin.sessions import recording_of_run
 from memdiag.reports.run.names import numbers as numbers_text
@@ -148,7 +149,9 @@ def _judge(item: pytest.Item, budget: ProcessBudget, part: RecordingPart) -> Non
             f"memory budget: {item.nodeid}: {'; '.join(breaches)}",
             *_listed(part.sessions, item.path),
             *(_at_peak(part) if limit is not None and peak > limit else ()),
-            *_loaded_again(part.sessions),
+            *_advice(
+                part.sessions, has_too_many=budget.sessions is not None and count > budget.sessions
+            ),
         ]
         pytest.fail("\n  ".join(lines), pytrace=False)
 
@@ -191,8 +194,8 @@ def _at_peak(part: RecordingPart) -> Iterator[str]:
         )
 
 
-def _loaded_again(sessions: Sequence[PartSession]) -> Iterator[str]:
-    """Yield the models of which a process created several sessions, and the remedy."""
+def _advice(sessions: Sequence[PartSession], *, has_too_many: bool) -> Iterator[str]:
+    """Yield the models of which a process created several sessions, and what to do."""
     groups: dict[tuple[int, str], list[int]] = {}
     for number, session in enumerate(sessions, 1):
         groups.setdefault((session.pid, session.model or _model(session)), []).append(number)
@@ -201,9 +204,14 @@ def _loaded_again(sessions: Sequence[PartSession]) -> Iterator[str]:
         model = _model(sessions[numbers[0] - 1])
         yield f"{model} was loaded {len(numbers)} times (sessions {numbers_text(numbers)})"
     if again:
+        repeated = [sessions[number - 1] for numbers in again for number in numbers]
+        yield f'→ {sharing_advice(repeated)} In tests, use a fixture with scope="session".'
+    elif has_too_many:
+        count = len(sessions)
         yield (
-            "→ Create the session of a model once and share it, in a function with functools.cache"
-            ' or a fixture with scope="session": run() may be called from several threads.'
+            f"→ No model was loaded twice in a process. If the code needs"
+            f" {counted(count, 'session')}, set sessions={count}; if not, leave out the calls that"
+            " create the others."
         )
 
 

@@ -16,7 +16,7 @@ from memdiag.api.recording import Recording
 from memdiag.errors import MemdiagError
 from memdiag.records.run import ProgramRun, ProgramSession
 from memdiag.reports.run.headline import finding_texts
-from memdiag.reports.run.names import model_names
+from memdiag.reports.run.names import created_text, model_names
 from memdiag.reports.run.peaks import rise_bytes
 from memdiag.reports.text import plain
 from memdiag.runner.child import RECORDING_ADDRESS
@@ -152,7 +152,7 @@ def _part(run: ProgramRun, found: _RunRecording, worker: str) -> _Part:
                 number=f"{label}{session.number}",
                 test=plain(found.test_at(session.created_s)),
                 model=models[session.model_key],
-                created_at=plain(session.created_at),
+                created_at=created_text(session),
                 rise_bytes=rise_bytes(session),
                 runs=session.run_count,
                 end=_end(session),

@@ -8,6 +8,7 @@ from memdiag.records.attribution import Owner
 from memdiag.records.base import Record
 from memdiag.records.baseline import CopyTotal
 from memdiag.records.dimension import Dimension
+from memdiag.records.estimate import EstimatedTerm
 from memdiag.records.phases import PhaseName
 
 
@@ -85,6 +86,10 @@ class Judgement(Record, frozen=True, kw_only=True):
         dimensions: the free dimensions with the measured sizes.
         owners: the largest owners of memory at steady state if there is a breach, without owners
             that every process with onnxruntime has.
+        peak_terms: the largest estimated parts of the first reported breach if it is of a peak,
+            the largest first; empty if the estimate is missing or far from the figure.
+        arguments: the arguments of ``memdiag estimate`` for the sizes and the session: words of a
+            command line.
     """
 
     model: str
@@ -101,6 +106,8 @@ class Judgement(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     dimensions: tuple[Dimension, ...] = ()
     owners: tuple[Owner, ...] = ()
+    peak_terms: tuple[EstimatedTerm, ...] = ()
+    arguments: tuple[str, ...] = ()
 
     @property
     def is_met(self) -> bool:

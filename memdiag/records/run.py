@@ -157,7 +157,10 @@ class ProgramSession(Record, frozen=True, kw_only=True):
         forked_run_count: the number of runs of its copies in forks of the process.
         run_threads: the number of threads that ran it.
         shapes: the runs by the shapes of their inputs, the most frequent first.
-        last_run_s: the end of the last run, in seconds since the start of the recording.
+        last_run_s: the end of the last run in its process, in seconds since the start of the
+            recording.
+        forked_last_run_s: the end of the last run of its copies in forks; None if none was
+            reported, and in records of older versions.
         memory: its memory at the last X-ray of the process; None without one.
         phase_times: when the phases took place, in order.
     """
@@ -188,6 +191,13 @@ class ProgramSession(Record, frozen=True, kw_only=True):
     called_from: str | None = None
     peak_phase: PhaseName | None = None
     forked_run_count: int = 0
+    forked_last_run_s: float | None = None
+
+    @property
+    def latest_run_s(self) -> float | None:
+        """The end of the last run in its process or in a fork; None if none ended."""
+        ends = [end for end in (self.last_run_s, self.forked_last_run_s) if end is not None]
+        return max(ends, default=None)
 
     @property
     def model_key(self) -> str:

@@ -1,20 +1,29 @@
 """A model against its budget and baseline: which figure exceeds its limit, by how much, and why."""
 
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 
-from memdiag.budgets.evaluation import main_breach
-from memdiag.budgets.figures import FIGURES
+from memdiag.budgets.evaluation import PEAKS, main_breach
+from memdiag.budgets.figures import BUDGET_PHASES, FIGURES
+from memdiag.records.attribution import ARENA_SLACK, Owner
 from memdiag.records.baseline import CopyTotal
 from memdiag.records.budget import Breach, Judgement
 from memdiag.records.dimension import in_words
 from memdiag.reports import markdown as md
 from memdiag.reports.table import Cell, Column, Row, Table, markdown_table
 from memdiag.reports.text import capitalized, plain, shortened
+from memdiag.reports.xray import ARENA_ADVICE
 from memdiag.reports.xray.owners import owner_label
 from memdiag.units import MIB, format_limit, format_size
 
 _MAX_COPIES = 3
 _MAX_NAME = 100
+_WHOLE_PEAKS = ("peak", "process_peak")
+_MIN_SLACK_SHARE = 0.25
+"""Arena slack is what to reduce first from this share of the breached figure on."""
+
+_MAX_ABOVE_STEADY = 1.1
+"""The owners at steady state also explain a peak that is at most this many times as large."""
 
 
 def verdict(judgement: Judgement) -> str:
@@ -28,8 +37,17 @@ def verdict(judgement: Judgement) -> str:
     if breach.figure == "copies":
         return f"{breach.measured} copies of a weight; its {breach.against} is {breach.limit}"
     each = " a run" if breach.figure == "growth_per_run" else ""
-    where = f" in {breach.phase}" if breach.phase else ""
-    return f"{format_size(breach.over)}{each} over its {breach.against}{where}"
+    over = f"{format_size(breach.over)}{each} over its {breach.against}"
+    if breach.figure in BUDGET_PHASES:
+        return f"{over} in {breach.figure}"
+    if breach.figure in _WHOLE_PEAKS and breach.phase is not None:
+        return f"{breach.figure} {over} ({_phase_text(breach)})"
+    return over if each else f"{breach.figure} {over}"
+
+
+def _phase_text(breach: Breach) -> str:
+    """Return when a peak is reached. Steady is also the name of a figure, which is not meant."""
+    return "in the runs after the first" if breach.phase == "steady" else f"in {breach.phase}"
 
 
 def first_line(judgement: Judgement) -> str:
@@ -80,23 +98,85 @@ def markdown(judgement: Judgement) -> str:
 
 
 def explanation(judgement: Judgement) -> Iterator[str]:
-    """Yield explanations of a breach: the runtime's release, copies of weights, the remedy."""
+    """Yield explanations of a breach: runtime, copies of weights, owners, what to try."""
     before, now = judgement.baseline_onnxruntime, judgement.onnxruntime
     if judgement.baseline and before != now:
         yield f"onnxruntime {plain(now or '?')}; the baseline is of {plain(before or '?')}"
     if not judgement.is_met and "copies" in judgement.figures:
         yield from _copies(judgement)
-    owners = [owner for owner in judgement.owners if owner.bytes >= MIB]
-    if owners and not judgement.copies_are_new:
-        sizes = (f"{owner_label(owner)} {format_size(owner.bytes)}" for owner in owners)
-        yield f"largest owners at steady state: {', '.join(sizes)}"
-    suspect = judgement.suspect
-    if suspect is not None:
-        if suspect.can_be_fixed:
-            yield f"try: memdiag fix {plain(judgement.model)} --only {suspect.rule}"
-        else:
-            yield f"see: memdiag explain {suspect.rule}"
+    if not judgement.is_met:
+        if not judgement.copies_are_new:
+            yield from _memory_lines(judgement)
+        yield from _advice(judgement)
     yield from judgement.notes
+
+
+def _memory_lines(judgement: Judgement) -> Iterator[str]:
+    """Yield what takes the memory of the breached figures."""
+    main = main_breach(judgement.breaches)
+    is_transient = _is_transient(judgement, main)
+    terms = [term for term in judgement.peak_terms if term.bytes >= MIB]
+    if is_transient and terms:
+        sizes = (f"{term.name} {format_size(term.bytes)}" for term in terms)
+        yield f"largest parts of {_peak_text(main)}, as estimated: {', '.join(sizes)}"
+    elif is_transient and judgement.owners:
+        yield f"the owners at {_peak_text(main)} are not known: the X-ray is of the steady state"
+    if not is_transient or any(breach.figure not in PEAKS for breach in judgement.breaches):
+        owners = [owner for owner in judgement.owners if owner.bytes >= MIB]
+        sizes = (f"{owner_label(owner)} {format_size(owner.bytes)}" for owner in owners)
+        if owners:
+            yield f"largest owners at steady state: {', '.join(sizes)}"
+
+
+def _is_transient(judgement: Judgement, breach: Breach) -> bool:
+    """Return whether the figure of `breach` is a peak that the steady state does not explain."""
+    if breach.figure not in PEAKS:
+        return False
+    peak = judgement.figures["peak"] if breach.figure == "process_peak" else breach.measured
+    steady = judgement.figures.get("steady")
+    is_estimate = not judgement.processes
+    return is_estimate or steady is None or peak > _MAX_ABOVE_STEADY * steady
+
+
+def _peak_text(breach: Breach) -> str:
+    is_whole = breach.figure in _WHOLE_PEAKS and breach.phase is not None
+    return f"the peak {_phase_text(breach)}" if is_whole else f"the peak in {breach.figure}"
+
+
+def _advice(judgement: Judgement) -> Iterator[str]:
+    """Yield what to try: a rewrite, a rule to read about, settings, or what an estimate lists."""
+    suspect = judgement.suspect
+    model = shlex.quote(plain(judgement.model))
+    main = main_breach(judgement.breaches)
+    slack = _slack_bytes(judgement.owners)
+    if suspect is not None and suspect.can_be_fixed:
+        yield f"try: memdiag fix {plain(judgement.model)} --only {suspect.rule}"
+    elif suspect is not None:
+        yield f"see: memdiag explain {suspect.rule}"
+    elif judgement.onnxruntime is None or main.figure == "copies":
+        return  # a probed process has no model
+    elif main.figure == "growth_per_run":
+        yield f"try: memdiag leak {model}"
+    elif slack >= _MIN_SLACK_SHARE * main.measured:
+        yield f"arena slack is free memory that onnxruntime keeps for later runs. {ARENA_ADVICE}"
+        yield f"try: memdiag tune {model}{_words(judgement.arguments[:2], only='--dim')}"
+    elif not judgement.processes or _is_transient(judgement, main):
+        command = f"memdiag estimate {model}{_words(judgement.arguments)}"
+        yield f"try: {command} (shows what takes the peak, and what lowers it)"
+    else:
+        command = f"memdiag tune {model}{_words(judgement.arguments[:2], only='--dim')}"
+        yield f"try: {command} (measures session options and settings of malloc)"
+
+
+def _slack_bytes(owners: Sequence[Owner]) -> int:
+    return sum(o.bytes for o in owners if o.kind == "arena" and o.name == ARENA_SLACK)
+
+
+def _words(arguments: Sequence[str], *, only: str = "") -> str:
+    """Return `arguments` after a blank as text of a shell; nothing unless `only` starts them."""
+    if not arguments or (only and arguments[0] != only):
+        return ""
+    return f" {shlex.join(map(plain, arguments))}"
 
 
 def _aligned(table: Table) -> Iterator[str]:

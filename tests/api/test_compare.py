@@ -337,6 +337,20 @@ def test_outputs_that_only_one_model_has_are_named(tmp_path: Path) -> None:
     ]
 
 
+def test_a_role_sets_the_dimension_of_each_model_that_has_it(tmp_path: Path) -> None:
+    models = []
+    for name, batch in (("one", "D0"), ("other", "N")):
+        text = f"""<ir_version: 9, opset_import: ["" : 17]>
+        g (float[{batch}, 8] x) => (float[{batch}, 8] y) {{ y = Abs(x) }}"""
+        models.append(tmp_path / f"{name}.onnx")
+        onnx.save(onnx.parser.parse_model(text), models[-1])
+    found = memdiag.compare(*models, dims={"batch": 3}, processes=1, runs=1, xray=False)
+    profiles = [each.profile for each in found.columns if each.profile]
+    assert [each.inputs[0].shape for each in profiles] == [(3, 8), (3, 8)]
+    with pytest.raises(UsageError, match=r"'width': one\.onnx has D0; other\.onnx has N"):
+        memdiag.compare(*models, dims={"width": 3}, processes=1, runs=1, xray=False)
+
+
 def test_each_model_takes_the_sizes_of_its_own_dimensions(tmp_path: Path) -> None:
     one = save(tmp_path / "one.onnx", "y = Abs(x)")
     other = save(tmp_path / "other.onnx", "y = Abs(x)", size="rows")

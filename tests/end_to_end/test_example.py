@@ -44,7 +44,7 @@ def test_a_folded_transpose_is_caught(
     caught = pytester.runpytest_inprocess(*words)
     caught.assert_outcomes(failed=1, deselected=1)
     # Its transposed copy takes 32 MiB; the budget leaves room for some of that.
-    over = r"memory budget: models/decoder\.onnx: \d+(\.\d)? MiB over its budget in "
+    over = r"memory budget: models/decoder\.onnx: peak \d+(\.\d)? MiB over its budget "
     caught.stdout.re_match_lines([f".*{over}"])
     caught.stdout.fnmatch_lines(["*try: memdiag fix models/decoder.onnx --only stored-transpose*"])
 

@@ -4,7 +4,8 @@ import onnxruntime
 import pytest
 from onnx import parser, save
 
-from memdiag.model.axis_roles import axis_roles
+from memdiag.errors import UsageError
+from memdiag.model.axis_roles import axis_roles, dims_by_name
 from memdiag.model.inputs import make, plan_inputs
 from memdiag.model.model_file import open_model
 
@@ -233,3 +234,37 @@ def test_positions_stay_in_their_table(tmp_path: Path) -> None:
     with open_model(saved(tmp_path, text)) as model:
         [plan] = plan_inputs(model, dims={"n": 5}, given={})
     assert make(plan, 0).tolist() == [[0, 1, 2, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("value", "dims", "expected"),
+    [
+        ("float[D0, 3, 48, D1] x", {"batch": 6, "width": 640}, {"D0": 6, "D1": 640}),
+        ("float[D0, 3, 48, D1] x", {"D0": 6, "width": 640}, {"D0": 6, "D1": 640}),
+        # The name of a dimension is this dimension, whatever its role is.
+        ("float[D0, 3, 48, batch] x", {"batch": 6}, {"batch": 6}),
+        # Two dimensions have the role.
+        ("int64[N, seq_a] x, int64[N, seq_b] y", {"sequence": 6}, {"sequence": 6}),
+        # Not a role, or no dimension has it; the role of M is not known.
+        (
+            "float[N, M] x",
+            {"size": 6, "height": 7, "other": 8},
+            {"size": 6, "height": 7, "other": 8},
+        ),
+    ],
+)
+def test_a_role_that_one_dimension_has_names_it(
+    tmp_path: Path, value: str, dims: dict[str, int], expected: dict[str, int]
+) -> None:
+    path = saved(tmp_path, f"g ({value}) => (float[n] z) {{ z = Identity(x) }}")
+    with open_model(path) as model:
+        assert dims_by_name(model.graph, model.functions, dims) == expected
+
+
+def test_a_dimension_cannot_be_named_twice(tmp_path: Path) -> None:
+    path = saved(tmp_path, "g (float[D0, 8] x) => (float[n] z) { z = Identity(x) }")
+    with (
+        open_model(path) as model,
+        pytest.raises(UsageError, match="dimension 'D0' is also given as 'batch'"),
+    ):
+        dims_by_name(model.graph, model.functions, {"D0": 1, "batch": 2})

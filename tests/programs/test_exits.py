@@ -266,6 +266,9 @@ def test_forked_processes_run_the_sessions_that_they_inherit(
     ]
     assert counts == [{}, {1: 3}, {1: 4, 2: 6}]
     assert [session.forked_run_count for session in recording.sessions] == [7, 6]
+    for session in recording.sessions:
+        assert session.forked_last_run_s is not None
+        assert session.latest_run_s == max(session.last_run_s or 0, session.forked_last_run_s)
     # The copy of the inherited session in the child is not counted to the child's own session.
     for session in recording.sessions:
         assert session.memory is not None

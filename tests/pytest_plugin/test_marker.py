@@ -45,7 +45,7 @@ def test_above_its_budget_it_fails_before_it_runs(
     result.stdout.no_fnmatch_line("*its own code ran*")
     result.stdout.fnmatch_lines(
         [
-            "memory budget: model.onnx: * MiB over its budget in *",
+            "memory budget: model.onnx: * MiB over its budget*",
             "  peak * budget 977 KiB (1 MB) *",
             "  copies * 3   budget * 2 *",
             "  most copies: model.shared.weight, 3 of them, *",
@@ -71,7 +71,7 @@ def test_exactly_the_budget_passes_and_a_byte_over_fails(
     )
     result = run_pytest()
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["memory budget: model.onnx: 1 B over its budget in *"])
+    result.stdout.fnmatch_lines(["memory budget: model.onnx: * 1 B over its budget*"])
 
 
 @pytest.mark.parametrize(
@@ -226,5 +226,5 @@ def test_every_marker_of_a_test_counts_and_the_same_question_is_asked_once(
     )
     result = run_pytest("--memdiag-python=./counting")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["memory budget: model.onnx: * over its budget in steady, at *"])
+    result.stdout.fnmatch_lines(["memory budget: model.onnx: steady* over its budget, at *"])
     assert (pytester.path / "started").read_text().splitlines() == ["one"]

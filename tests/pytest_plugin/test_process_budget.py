@@ -86,9 +86,10 @@ def test_a_test_above_its_budget_fails_and_one_below_passes(
             "  session 1: tiny.onnx, created at test_budget.py:*",
             "  session 2: tiny.onnx, created at test_budget.py:*",
             "  tiny.onnx was loaded 2 times (sessions 1 and 2)",
-            "  → Create the session of a model once and share it, *",
+            "  → Create the session once, at module level or in a function with functools.cache, *",
             f"{name}1: created 1 session, 1 over its budget of 0",
             "  session 1: tiny.onnx, created at <string>:1, in process *",
+            "  → No model was loaded twice in a process. If the code needs 1 session, *",
             f"{name}2: {memory}",
             "  no session was created in the test",
             f"{name}3: {memory}",
@@ -99,12 +100,13 @@ def test_a_test_above_its_budget_fails_and_one_below_passes(
     result.stdout.no_fnmatch_line("*created at test_budget.py:*, called from *")
 
 
-def session_of(number: int, model: str) -> PartSession:
+def session_of(number: int, model: str, library: str | None = None) -> PartSession:
     return PartSession(
         number=number,
         pid=os.getpid(),
         model=model,
         model_bytes=None,
+        library=library,
         created_at="app.py:1",
         callers=(),
     )
@@ -125,9 +127,9 @@ HIGHEST = HighWaterRun(
             [
                 "at the peak: creation or first run of session 2",
                 "a was loaded 2 times (sessions 1 and 3)",
-                "→ Create the session of a model once and share it, in a function with"
-                ' functools.cache or a fixture with scope="session": run() may be called from'
-                " several threads.",
+                "→ Create the session once, at module level or in a function with functools.cache,"
+                " and call its run() everywhere: several threads may do so at once. In tests, use a"
+                ' fixture with scope="session".',
             ],
             id="a creation",
         ),
@@ -171,6 +173,20 @@ def test_a_breach_names_the_peak_and_models_that_were_loaded_again(
     with pytest.raises(pytest.fail.Exception) as failure, process_budget.judged(item):
         pass
     assert str(failure.value).split("\n  ")[1 + len(models) :] == advice
+
+
+@pytest.mark.parametrize(
+    ("models", "advice"),
+    [
+        ("aa", "→ Keep one object of rapidocr in the process, and pass it to all who use it"),
+        ("ab", "→ No model was loaded twice in a process. If the code needs 2 sessions, set s"),
+    ],
+)
+def test_too_many_sessions_have_advice(models: str, advice: str) -> None:
+    sessions = [session_of(number, model, "rapidocr") for number, model in enumerate(models, 1)]
+    *_, last = process_budget._advice(sessions, has_too_many=True)
+    assert last.startswith(advice)
+    assert bool([*process_budget._advice(sessions, has_too_many=False)]) == (models == "aa")
 
 
 def test_without_a_recorded_run_only_the_marked_tests_are_recorded(

@@ -1,12 +1,16 @@
 import msgspec
+import pytest
 
 from memdiag.budgets.baselines import baseline_entry
+from memdiag.budgets.estimates import judge_estimate
 from memdiag.budgets.evaluation import judge
+from memdiag.records.attribution import Owner
 from memdiag.records.budget import Budget, Judgement
+from memdiag.records.dimension import Dimension
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Run
 from memdiag.reports.budget import first_line, lines, verdict
-from tests.reports import profiles, tied_xray
+from tests.reports import estimates, profiles, tied_xray
 from tests.reports.profiles import MIB
 
 PEAK = (1579 - 46) * MIB
@@ -65,9 +69,106 @@ def test_a_breach_names_what_holds_the_memory() -> None:
     assert "largest owners" not in "\n".join(lines(grown()))
 
 
+def at_runs(peak: int, *, estimated: int | None) -> Judgement:
+    """Return the judgement of a model whose runs after the first take `peak` for a moment."""
+    change = msgspec.structs.replace
+    profile = tied_xray.with_attribution()
+    base = profile.baseline_rss_bytes
+    phases = tuple(
+        change(phase, peak_rss_bytes=base + peak) if phase.name == "steady" else phase
+        for phase in profile.phases
+    )
+    point = None
+    if estimated is not None:
+        parts = estimates.terms(activations=estimated // MIB - 300, weights=300)
+        phase = estimates.phase("steady", parts, parts)
+        point = change(estimates.point(), phases=(phase,), peak_phase="steady")
+    given = Dimension(name="n 1", size=6, role="batch", source="given", reason="given")
+    profile = change(
+        profile,
+        phases=phases,
+        peak_rss_bytes=base + peak,
+        peak_phase="steady",
+        estimate=point,
+        findings=(),
+        dimensions=(given,),
+    )
+    return judge([profile], Budget(limits={"peak": MIB}))
+
+
+def test_a_peak_of_later_runs_is_not_called_steady_and_has_its_own_parts() -> None:
+    peak = 3000 * MIB
+    first, row, *rest = lines(at_runs(peak, estimated=peak))
+    assert first == (
+        "memory budget: models/tied_if.onnx: peak 2.93 GiB over its budget (in the runs after the"
+        " first), at batch 6"
+    )
+    assert row.startswith("  peak   2.93 GiB   budget 1.0 MiB")
+    assert (
+        "  largest parts of the peak in the runs after the first, as estimated: activations 2.64"
+        " GiB, weights 300 MiB"
+    ) in rest
+    assert not any("largest owners" in line for line in rest)
+    assert rest[-1] == (
+        "  try: memdiag estimate models/tied_if.onnx --dim 'n 1=6' --session-option"
+        " intra_op_num_threads=2 --session-option session.disable_prepacking=0 (shows what takes"
+        " the peak, and what lowers it)"
+    )
+
+
+@pytest.mark.parametrize("estimated", [None, 2000 * MIB])
+def test_the_parts_of_a_peak_are_not_known_without_an_estimate_near_it(
+    estimated: int | None,
+) -> None:
+    text = "\n".join(lines(at_runs(3000 * MIB, estimated=estimated)))
+    assert (
+        "the owners at the peak in the runs after the first are not known: the X-ray is of the"
+        " steady state"
+    ) in text
+    assert "as estimated" not in text
+    assert "largest owners" not in text
+
+
+def test_what_stays_is_explained_by_the_owners_and_settings_are_to_try() -> None:
+    *_, last = lines(at_runs(1532 * MIB, estimated=None))
+    assert last == (
+        "  try: memdiag tune models/tied_if.onnx --dim 'n 1=6' (measures session options and"
+        " settings of malloc)"
+    )
+    assert OWNERS in lines(at_runs(1532 * MIB, estimated=None))
+
+
+def test_large_arena_slack_has_its_own_setting() -> None:
+    judgement = budgeted(steady=1)
+
+    def advice(slack_mib: int) -> str:
+        slack = Owner(kind="arena", name="slack", bytes=slack_mib * MIB)
+        return "\n".join(lines(msgspec.structs.replace(judgement, suspect=None, owners=(slack,))))
+
+    assert "memory.enable_memory_arena_shrinkage=cpu:0" in advice(600)
+    assert "try: memdiag tune models/tied_if.onnx" in advice(600)
+    assert "memory.enable_memory_arena_shrinkage" not in advice(300)
+
+
+def test_an_estimate_over_its_budget_names_parts_and_the_command_with_its_release() -> None:
+    found = judge_estimate(estimates.single(), Budget(limits={"peak": 150 * MIB}))
+    first, _, parts, command, note = lines(found)
+    assert "peak 50 MiB over its budget (in optimize)" in first
+    assert parts == (
+        "  largest parts of the peak in optimize, as estimated: weights 100 MiB, weight being"
+        " converted 100 MiB"
+    )
+    assert command.startswith("  try: memdiag estimate ")
+    assert "--for-onnxruntime 1.32.0 (shows" in command
+    assert note.startswith("  an estimate for")
+    assert "try:" not in "\n".join(
+        lines(judge_estimate(estimates.single(), Budget(limits={"peak": 201 * MIB})))
+    )
+
+
 def test_a_byte_over_is_told_to_the_byte() -> None:
     first, row, *_ = lines(budgeted(peak=PEAK - 1))
-    assert first.endswith(": 1 B over its budget in first_run")
+    assert first.endswith(": peak 1 B over its budget (in first_run)")
     assert row == f"  peak   {PEAK:,} B   budget {PEAK - 1:,} B   +1 B"
 
 
@@ -91,7 +192,8 @@ def test_copies_and_growth_have_words_of_their_own() -> None:
     runs = tuple(Run(latency_s=0.1, rss_bytes=3 * MIB * index) for index in range(10))
     leaks = msgspec.structs.replace(profile, runs=runs)
     leaking = judge([leaks], Budget(limits={"growth_per_run": MIB}))
-    assert verdict(leaking) == "2.0 MiB a run over its budget in steady"
+    assert verdict(leaking) == "2.0 MiB a run over its budget"
+    assert lines(leaking)[-1] == "  try: memdiag leak models/tied_if.onnx"
 
 
 def test_without_an_xray_nothing_is_said_of_copies() -> None:

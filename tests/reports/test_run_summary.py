@@ -24,7 +24,13 @@ from memdiag.records.run import (
 )
 from memdiag.reports.run import REPORT
 from memdiag.reports.run.headline import remarks, run_headline
-from memdiag.reports.run.names import command_text, model_names, numbers, shapes_text
+from memdiag.reports.run.names import (
+    command_text,
+    model_names,
+    numbers,
+    shapes_text,
+    short_created_text,
+)
 from memdiag.reports.run.owners import process_owners, tiles
 from memdiag.reports.run.peaks import largest_session, moment, peak_phase, peak_text, rise_text
 from memdiag.reports.run.picture import draw
@@ -258,9 +264,12 @@ def test_the_peak_and_the_largest_rises_are_different_facts() -> None:
 @pytest.mark.parametrize(
     ("peak_s", "text"),
     [
-        (0.5, "during no creation and no run of a session."),
+        (0.5, ", while no session was being created or run."),
         (9.0, "after the last run of a session (at 6.0 s)."),
-        (3.0, "no run that raised the memory of its process (session 1 was in use)."),
+        (
+            3.0,
+            " and no run set a new peak of its process (session 1 was in use).",
+        ),
     ],
 )
 def test_a_peak_without_a_known_cause(peak_s: float, text: str) -> None:
@@ -320,7 +329,7 @@ def test_runs_in_forks_are_runs() -> None:
     assert " 20 in forks" in text
     assert " 6 + 3 in forks" in text
     peak = peak_sentences(runs.run(both, peak_s=9.0))[0]
-    assert "Runs in forked workers may have been under way: their times are not recorded." in peak
+    assert "Forked workers may have been running sessions: the time of each of their runs" in peak
     assert "+60 MiB in its creation; " in run_headline(runs.run(forked)).first
 
 
@@ -389,6 +398,50 @@ def test_the_caller_of_a_library_is_named() -> None:
     assert "app.py:12 (ocr)" in words(shown(run, width=80))
     assert "| `ocr/onnx/engine.py:41` | `app.py:12` |" in REPORT.render(run, "markdown").decode()
     assert "called from app.py:12" in REPORT.render(run, "html").decode()
+
+
+@pytest.mark.parametrize(
+    ("called_from", "library", "text"),
+    [
+        ("app.py:12", "ocr", "app.py:12 (ocr)"),
+        ("app_pre.py:118", "rapidocr", "app_pre.py:118 (rapi…)"),
+        ("service/app_pre.py:118", "rapidocr", "service/app_pre.py:118"),
+        ("src/service/app_pre.py:118", "rapidocr", "…ervice/app_pre.py:118"),
+    ],
+)
+def test_a_narrow_table_cuts_the_library_and_the_path_but_not_the_line(
+    called_from: str, library: str, text: str
+) -> None:
+    session = runs.session(
+        1, created_at="ocr/engine.py:41", library=library, called_from=called_from
+    )
+    assert short_created_text(session, width=22) == text
+    assert len(text) <= 22
+    assert f" {text} " in words(shown(runs.run(session), width=100))
+
+
+def test_the_last_run_may_be_in_a_fork() -> None:
+    own = runs.session(1, last_run_s=12.0)
+    assert own.latest_run_s == 12.0
+    forked = msgspec.structs.replace(own, forked_run_count=6, forked_last_run_s=40.0)
+    text = shown(runs.run(forked), width=140)
+    assert "at 40 s" in text
+    assert "at 12 s" not in text
+    earlier = msgspec.structs.replace(forked, forked_last_run_s=4.0)
+    assert earlier.latest_run_s == 12.0
+
+
+def test_the_weights_of_a_fork_are_listed_by_model_and_further_processes_are_named() -> None:
+    models = (SearchedModel(name="a.onnx", weight_bytes=20 * MIB),)
+    found = attribution(copy("packed", 20 * MIB), models=models)
+    xrays = [msgspec.structs.replace(runs.xray(pid), attribution=found) for pid in range(101, 106)]
+    processes = [runs.process(100, 60), *(runs.process(x.pid, 60, parent=100) for x in xrays)]
+    run = runs.run(runs.session(1), processes=tuple(processes), xrays=tuple(xrays))
+    text = words(shown(run, width=120))
+    assert text.count("resident copies: a.onnx 20 MiB") == 3
+    assert "The owners of processes 104 and 105 are in the report." in text
+    fewer = msgspec.structs.replace(run, xrays=tuple(xrays[:3]))
+    assert "are in the report" not in shown(fewer)
 
 
 def test_the_table_has_processes_and_their_sessions() -> None:

@@ -123,6 +123,17 @@ def test_a_run_has_a_track_for_each_process_and_session() -> None:
     assert peak["args"]["input_shapes"] == "x: 1×3×640×640"
 
 
+def test_a_session_of_a_library_names_the_line_that_led_to_it() -> None:
+    library = runs.session(1, library="ocr", created_at="ocr/m.py:1", called_from="app.py:12")
+    arguments = {
+        event["tid"]: event["args"]
+        for event in events_of(runs.run(library, runs.session(2)))
+        if event["ph"] == "X" and event["cat"] == "session"
+    }
+    assert arguments[1]["called_from"] == "app.py:12"
+    assert "called_from" not in arguments[2]
+
+
 def test_the_wait_for_the_xray_at_the_end_is_a_slice() -> None:
     end = msgspec.structs.replace(runs.xray(100), t_s=7.0, duration_s=1.5)
     peak = msgspec.structs.replace(end, reason="peak", t_s=6.0)

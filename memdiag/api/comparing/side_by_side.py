@@ -1,6 +1,6 @@
 """Measurement of columns side by side: with the same inputs, in turn, in fresh processes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from memdiag.api.profile import profile_job
 from memdiag.comparison.columns import graph_of, with_profiles
 from memdiag.comparison.reference import OutputComparison, ReferenceSession
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
+from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.dimensions import Axis, axes_of
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.paths import path_text
@@ -177,7 +178,9 @@ class SideBySide:
         """
         names = {each.label: [axis.key for axis in self._free(each)] for each in plans}
         unknown = [
-            name for name in self.inputs.dims if not any(name in keys for keys in names.values())
+            name
+            for name in self.inputs.dims
+            if not any(self._dims(each, [name]).keys() & set(names[each.label]) for each in plans)
         ]
         if unknown and len({each.job.model for each in plans}) > 1:
             known = (
@@ -191,11 +194,18 @@ class SideBySide:
         inputs = self._file(plan).graph.required_inputs
         return [axis for value in inputs for axis in axes_of(value) or () if axis.size is None]
 
+    def _dims(self, plan: ColumnPlan, names: Collection[str]) -> dict[str, int]:
+        """Return the sizes of --dim called `names` by the names of dimensions of a model."""
+        file = self._file(plan)
+        dims = {name: self.inputs.dims[name] for name in names}
+        return dims_by_name(file.graph, file.functions, dims)
+
     def _has_given_sizes(self, plan: ColumnPlan, feeds: Sequence[Feed]) -> bool:
         """Return whether `feeds`, generated for another model, have the sizes of --dim."""
         shapes = _shapes(feeds)
+        dims = self._dims(plan, self.inputs.dims)
         return all(
-            self.inputs.dims.get(axis.key, size) == size
+            dims.get(axis.key, size) == size
             for axis in self._free(plan)
             if (size := _size(axis, shapes)) is not None
         )
@@ -214,13 +224,14 @@ class SideBySide:
             if axis.key in sizes
         }
         shapes = _shapes(self._sets[0].feeds)
+        dims = self._dims(plan, self.inputs.dims)
         reason = "the size that the first model has"
         found = {}
         for axis in self._free(plan):
             same = first.get((axis.input, axis.position))
             size = _size(axis, shapes)
             if same is not None:
-                source = "given" if axis.key in self.inputs.dims else same.source
+                source = "given" if axis.key in dims else same.source
                 found[axis.key] = msgspec.structs.replace(same, name=axis.key, source=source)
             elif size is not None:
                 found[axis.key] = Dimension(
@@ -246,7 +257,7 @@ class SideBySide:
         # A size that only another model has is skipped; one that none has is an error.
         dims = {
             name: size
-            for name, size in self.inputs.dims.items()
+            for name, size in self._dims(plan, self.inputs.dims).items()
             if name in names or name not in all_names
         }
         return find_comparison_inputs(

@@ -8,7 +8,7 @@ from math import prod, sqrt
 from memdiag.api.arguments import check_dims
 from memdiag.api.inputs import choose_inputs
 from memdiag.errors import UsageError
-from memdiag.model.axis_roles import axis_roles, total_lengths
+from memdiag.model.axis_roles import axis_roles, dims_by_name, total_lengths
 from memdiag.model.dimensions import Axis, axes_of, choose_sizes, is_expression
 from memdiag.model.model_file import ModelFile
 from memdiag.records.dimension import Dimension
@@ -91,6 +91,7 @@ def size_grid(model: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
         UsageError: `dims` names no dimension of the model, has no valid size or range, or has too
             many combinations.
     """
+    dims = dims_by_name(model.graph, model.functions, dims)
     lists = {name: size for name, size in dims.items() if isinstance(size, list)}
     ranges = {name: size for name, size in dims.items() if isinstance(size, tuple)}
     for name, sizes in lists.items():

@@ -66,6 +66,8 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         for session in sessions_in(run, xrays)
         if session.options.get("enable_cpu_mem_arena") == "False"
     ]
+    is_shared = any(part.private_bytes not in (None, part.bytes) for part in parts)
+    shared = " (pages that these processes share are counted once)" if is_shared else ""
     reason = ""
     if without_arena:
         reason = " Some sessions there have no arena: malloc serves the tensors of their runs."
@@ -74,7 +76,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         sessions=numbers(without_arena),
         bytes=size,
         message=(
-            f"{format_size(size)} in {process_ids(xrays)} were freed, and malloc has not"
+            f"{format_size(size)} in {process_ids(xrays)}{shared} were freed, and malloc has not"
             f" returned them to the system. The next run may use part of them again.{reason}"
         ),
         remedy=(

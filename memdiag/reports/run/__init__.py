@@ -12,6 +12,7 @@ from memdiag.reports.console import block, files, line
 from memdiag.reports.report import Report
 from memdiag.reports.run import page, picture
 from memdiag.reports.run.headline import finding_texts, remarks, run_headline
+from memdiag.reports.run.names import numbers
 from memdiag.reports.run.owners import process_owners
 from memdiag.reports.run.peaks import largest_session
 from memdiag.reports.run.savings import after_findings
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MAX_CONSOLE_FINDINGS = 10
-_MAX_CONSOLE_OWNERS = 2  # processes
+_MAX_CONSOLE_OWNERS = 3  # processes
 _MAX_MARKDOWN_ROWS = 50
 
 
@@ -57,12 +58,18 @@ def show_details(run: ProgramRun, console: Console) -> None:
     block(console, list(peak_sentences(run)))
     if session is not None and session.phases:
         print_table(console, phase_table(session, run))
-    for owners in process_owners(run)[:_MAX_CONSOLE_OWNERS]:
+    found = process_owners(run)
+    for owners in found[:_MAX_CONSOLE_OWNERS]:
         console.print()
         print_table(console, owners.table())
         line(console, f"Process {owners.process.pid} {owners.moment}.", "dim")
         for note in owners.notes:
             line(console, f"note: {note}")
+    left_out = found[_MAX_CONSOLE_OWNERS:]
+    if left_out:
+        pids = numbers(each.process.pid for each in left_out)
+        plural = "es" if len(left_out) > 1 else ""
+        line(console, f"The owners of process{plural} {pids} are in the report.", "dim")
     block(console, [f"note: {plain(note)}" for note in run.notes])
 
 

@@ -78,7 +78,8 @@ def _divided(row: OwnerRow, run: ProgramRun, xray: ProcessXray) -> OwnerRow:
     """Return `row` with its parts by model, or by session, as its sentence."""
     sessions = _sessions(run, xray.pid)
     sizes: dict[str, int] = {}
-    if row.kind == "weights" and run.is_watched:
+    # The memory of sessions is that in the process that created them: a fork has models only.
+    if row.kind == "weights" and (run.is_watched or not sessions):
         sizes = _weights_by_model(xray.attribution)
     elif row.kind == "weights":
         names = model_names(run)

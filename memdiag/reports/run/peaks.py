@@ -159,8 +159,8 @@ def peak_sentence(run: ProgramRun) -> str:
     found = activities(run, run.peak_s)
     size, at = format_size(run.peak_rss_bytes), format_duration(run.peak_s)
     texts = [f"{each.text} in process {each.session.pid}" for each in found]
-    activity = f"during {_listed(texts)}" if found else _nothing(run, run.peak_s)
-    return f"Peak of the program: {size} at {at}, {activity}.{_by_process(run)}"
+    activity = f", during {_listed(texts)}" if found else _nothing(run, run.peak_s)
+    return f"Peak of the program: {size} at {at}{activity}.{_by_process(run)}"
 
 
 def after_last(run: ProgramRun, t_s: float) -> str:
@@ -198,22 +198,24 @@ def _at_end(run: ProgramRun, t_s: float) -> str:
 
 
 def _nothing(run: ProgramRun, t_s: float) -> str:
+    """Return the end of the sentence on a moment at which no activity is known."""
     if run.earlier_sessions:
         return (
-            "when no listed session was created, or raised the memory of its process by a run."
+            ". No listed session was being created or set a new peak of its process with a run."
             " Sessions from before the recording may have run: their runs are not recorded"
         )
     in_use = [session.number for session in run.sessions if _is_in_use(session, t_s)]
     if not in_use:
         if _has_forked_runs(run):
             return (
-                "when no session was created, and none was run in the process that created it. Runs"
-                " in forked workers may have been under way: their times are not recorded"
+                ". No session was being created, or run in the process that created it. Forked"
+                " workers may have been running sessions: the time of each of their runs is not"
+                " recorded"
             )
-        return after_last(run, t_s) or "during no creation and no run of a session"
+        return f", {after_last(run, t_s) or 'while no session was being created or run'}"
     plural = "s" if len(in_use) > 1 else ""
     return (
-        "during no creation of a session, and no run that raised the memory of its process"
+        ". No session was being created, and no run set a new peak of its process"
         f" (session{plural} {numbers(in_use)} {'were' if plural else 'was'} in use)"
     )
 

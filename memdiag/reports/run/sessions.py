@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession, SessionMemory
 from memdiag.reports.phase_table import SAMPLED_MARK, arranged, phase_row, table_of
@@ -39,6 +40,7 @@ MAX_LINES = 30
 
 _NAME_WIDTH = 30
 _COMMAND_WIDTH = 50
+_PLACE_WIDTH = 22
 _MAX_NUMBERS = 11
 _MIN_WHOLE_BYTES = 10 * MIB
 
@@ -67,11 +69,12 @@ _OPTIONAL_COLUMNS = ("created in", "threads", "last run", "weights")
 def summary_table(run: ProgramRun, *, width: int = 80) -> Table:
     """Return a line for each process and, below it, for each of its sessions, `width` wide."""
     is_wide = width > 100
-    lines = list(_lines(run, created_text if is_wide else short_created_text))
+    created = created_text if is_wide else partial(short_created_text, width=_PLACE_WIDTH)
+    lines = list(_lines(run, created))
     table = Table(
         columns=(
             Column("process / session", max_width=_NAME_WIDTH, wraps=True),
-            Column("created at", max_width=48 if is_wide else 22, wraps=True),
+            Column("created at", max_width=48 if is_wide else _PLACE_WIDTH, wraps=True),
             Column("threads", "right"),
             Column("created in", "right"),
             Column("peak", "right"),
@@ -194,7 +197,7 @@ def _line(
         label = f"{first.number}, …, {sessions[-1].number}"
     times = f" ×{len(sessions)}" if len(sessions) > 1 else ""
     created = [session.creation_s for session in sessions if session.creation_s is not None]
-    last = max((s.last_run_s for s in sessions if s.last_run_s is not None), default=None)
+    last = max((end for s in sessions if (end := s.latest_run_s) is not None), default=None)
     runs = runs_text(sessions) if any(map(has_run, sessions)) else "never"
     return Row(
         f"{label}{times} {models[first.model_key]}",
@@ -326,7 +329,7 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
             "failed" if session.error is not None else runs_text([session]),
             sort_key=-1 if session.error is not None else session.run_count,
         ),
-        Cell("never", sort_key=-1) if is_idle(session) else _duration(session.last_run_s),
+        Cell("never", sort_key=-1) if is_idle(session) else _duration(session.latest_run_s),
         _duration(session.released_s),
     )
 

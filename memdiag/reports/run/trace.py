@@ -101,6 +101,8 @@ def _session_slices(
         "providers": list(map(plain, session.providers)),
         "runs": session.run_count,
     }
+    if session.called_from is not None:
+        arguments["called_from"] = plain(session.called_from)
     if session.error is not None:
         arguments["error"] = plain(session.error)
     yield complete_slice(

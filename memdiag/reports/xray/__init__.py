@@ -57,7 +57,7 @@ _MALLOC = (
     " ctypes.CDLL(None).malloc_trim(0)). To retain fewer large blocks, start the process with"
     " MALLOC_MMAP_THRESHOLD_=131072; with many threads, also with MALLOC_ARENA_MAX=1."
 )
-_ARENA = (
+ARENA_ADVICE = (
     "Set the run option memory.enable_memory_arena_shrinkage=cpu:0 or the session option"
     " enable_cpu_mem_arena=False, and start the process with MALLOC_MMAP_THRESHOLD_=131072:"
     " otherwise malloc retains what the arena frees."
@@ -92,7 +92,7 @@ def insight(attribution: Attribution) -> Insight:
     same_layout -= sum(model.bytes for model in duplicates)
     wastes = [
         (retained, "are retained by malloc after they were freed", _MALLOC),
-        (attribution.arena_slack_bytes, "are free space in onnxruntime's arenas", _ARENA),
+        (attribution.arena_slack_bytes, "are free space in onnxruntime's arenas", ARENA_ADVICE),
         (same_layout, "are further copies of weights, in the same layout as the first", _COPIES),
         (other_layouts, "are copies of weights in another layout, beside the original", _COPIES),
     ]
