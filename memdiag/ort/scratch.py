@@ -51,6 +51,13 @@ def _one_output(node: ExecutedNode, types: Types) -> list[int]:
     return [_output_bytes(node, types)]
 
 
+def _output_with_bias(node: ExecutedNode, types: Types) -> list[int]:
+    """The sum with a bias, if there is one: a value of one axis, as long as the last one."""
+    output = _shape(types, node.output[0])
+    has_bias = bool(output) and any(_shape(types, name) == output[-1:] for name in node.input)
+    return _one_output(node, types) if has_bias and len(output) > 1 else []
+
+
 def _quantized_input(node: ExecutedNode, types: Types) -> list[int]:
     """The left operand in 8 bits: the first one of floats that is no bias."""
     shapes = [
@@ -158,6 +165,7 @@ def _floats_of_input(node: ExecutedNode, types: Types) -> list[int]:
 _BUFFERS: dict[str, Callable[[ExecutedNode, Types], list[int]]] = {
     "Where": _where,
     "BiasGelu": _one_output,
+    "FastGelu": _output_with_bias,
     "DynamicQuantizeMatMul": _quantized_input,
     "DynamicQuantizeLSTM": _recurrent(4),
     "LSTM": _recurrent(4),
