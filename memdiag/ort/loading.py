@@ -14,9 +14,9 @@ packed buffer. The steps are:
 4. BatchNormalization is merged into the filters before it.
 5. Filters of convolutions are reordered into blocks of channels.
 6. The state of the session is made.
-7. One kernel after another packs its constant inputs into buffers of its own, graph by graph. A
-   buffer that equals an earlier one is filled before it is dropped. A constant is freed once every
-   kernel that reads it has packed it.
+7. One kernel after another packs its constant inputs into buffers of its own, graph by graph and
+   node by node. A buffer that equals an earlier one is filled before it is dropped. A constant is
+   freed once every kernel that reads it has packed it.
 
 An estimate goes through the loading of all constants of a model. A rule compares the loading of
 weights as they are with the loading of a replacement: `peak_reduction`.
@@ -39,7 +39,12 @@ from memdiag.ort.releases import (
     SUBGRAPH_WEIGHTS_KEPT_SINCE,
     WEIGHTS_CONVERTED_SINCE,
 )
-from memdiag.ort.session_constants import FoldedResult, LoadedWeight, SessionConstant
+from memdiag.ort.session_constants import (
+    FoldedResult,
+    LoadedWeight,
+    PackedUse,
+    SessionConstant,
+)
 from memdiag.records.estimate import TermName
 from memdiag.records.phases import PhaseName
 from memdiag.records.weights import qualified_name
@@ -172,7 +177,7 @@ class LargestOthers(NamedTuple):
                 converted = converted or other.private_bytes
                 reordered = reordered or _reordered_bytes(other)
                 packed = packed or max(
-                    (each.nbytes for _, each in _kernel_buffers(other)), default=0
+                    (each.nbytes for _, _, each in _kernel_buffers(other)), default=0
                 )
         return cls(converted, reordered, packed)
 
@@ -407,57 +412,55 @@ class Loading:
 
     def _pack(self, live: Sequence[LiveConstant]) -> None:
         """Let one kernel after another pack its constants, and free what all have packed."""
-        timeline = self.timeline
-        runtime = self._session.runtime
+        timeline, now = self.timeline, self.timeline.now
+        order = self._session.scope_order
+        kernels = sorted(
+            (
+                (order.get(use.scope, 0), use.node.index, index, key, buffer)
+                for index, each in enumerate(live)
+                for use, key, buffer in (_kernel_buffers(each.constant) if self._prepacks else ())
+            ),
+            key=lambda kernel: kernel[:3],
+        )
+        left = Counter(index for _, _, index, _, _ in kernels)
+        self.mapped += [
+            each for index, each in enumerate(live) if each.mapped_bytes and index not in left
+        ]
         seen: set[object] = set()
-        graph = 0
-        freed_with_graph: list[LiveConstant] = []
-        for index, each in sorted(enumerate(live), key=lambda item: self._last_graph(item[1])):
-            constant = each.constant
-            if self._last_graph(each) != graph:
-                self._drop_all(freed_with_graph)
-                graph = self._last_graph(each)
-            is_packed = False
-            for key, buffer in _kernel_buffers(constant) if self._prepacks else ():
-                is_packed = True
-                timeline.note(
-                    "prepack",
-                    {"packed weights": buffer.nbytes, "mapped weights": each.mapped_bytes},
-                    each.name,
-                )
-                if not (runtime >= PACKED_SHARED_SINCE and key in seen):
-                    self._take("packed weights", buffer.nbytes)
-                seen.add(key)
-            is_freed = is_packed and constant.is_packed_only and not constant.is_kept
-            if is_freed and runtime < ARENA_FREED_SINCE and each.private_bytes:
+        read: dict[int, int] = {}
+        current = 0
+        freed_with_graph: list[int] = []
+        for graph, _, index, key, buffer in kernels:
+            each = live[index]
+            if graph != current:
+                self._drop_all(live, freed_with_graph, read)
+                current = graph
+            if index not in read:
+                read[index] = self._read(each)
+            timeline.note("prepack", {"packed weights": buffer.nbytes}, each.name)
+            if not (self._session.runtime >= PACKED_SHARED_SINCE and key in seen):
+                self._take("packed weights", buffer.nbytes)
+            seen.add(key)
+            left[index] -= 1
+            if left[index] or not each.constant.is_packed_only or each.constant.is_kept:
+                continue
+            if self._session.runtime < ARENA_FREED_SINCE and each.private_bytes:
                 if not self._is_part:
                     self.arena.free(~index)  # its pages stay, for activations
-                self.timeline.now[each.term] -= each.private_bytes
-                self.timeline.now["unused arena"] += each.private_bytes
-            elif is_freed and graph and runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
-                timeline.now["mapped weights"] += each.mapped_bytes
-                freed_with_graph.append(each)
-            elif is_freed:
-                self._drop(each.term, each.private_bytes)
-            elif each.mapped_bytes and is_packed:
-                self._read(each)
-            elif each.mapped_bytes:
-                self.mapped.append(each)
+                now[each.term] -= each.private_bytes
+                now["unused arena"] += each.private_bytes
+            elif graph and self._session.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
+                freed_with_graph.append(index)
+            else:
+                self._drop_all(live, [index], read)
         timeline.note("prepack")
-        self._drop_all(freed_with_graph)
+        self._drop_all(live, freed_with_graph, read)
         timeline.note("prepack", {"packed weights": self._others.packed})
         if not self._is_part:
             self._initialize_last_subgraph(live)
 
-    def _last_graph(self, live: LiveConstant) -> int:
-        """Return the position of the last graph that reads a constant; 0 is the main graph."""
-        order = self._session.scope_order
-        if len(order) < 2:
-            return 0
-        return max((order.get(use.scope, 0) for use in live.constant.uses), default=0)
-
-    def _read(self, live: LiveConstant) -> None:
-        """Count the pages of a mapped weight, which stay.
+    def _read(self, live: LiveConstant) -> int:
+        """Count the pages of a mapped weight, and return their bytes.
 
         Weights at one place of a file share them, although the resident set counts them for each.
         """
@@ -465,9 +468,10 @@ class Loading:
         if self._is_part and isinstance(constant, LoadedWeight):
             place = constant.weight.file, constant.weight.offset
             if place in self._places_read:
-                return
+                return 0
             self._places_read.add(place)
         self.timeline.now["mapped weights"] += live.mapped_bytes
+        return live.mapped_bytes
 
     def _initialize_last_subgraph(self, live: Sequence[LiveConstant]) -> None:
         """Note the start of the last graph's initialization: all graphs before it are packed."""
@@ -478,7 +482,7 @@ class Loading:
             key: buffer.nbytes
             for each in live
             if any(use.scope is scopes[-1] for use in each.constant.uses)
-            for key, buffer in (_kernel_buffers(each.constant) if self._prepacks else ())
+            for _, key, buffer in (_kernel_buffers(each.constant) if self._prepacks else ())
         }
         self.timeline.note("initialize", {"packed weights": -sum(own.values())})
 
@@ -496,12 +500,14 @@ class Loading:
         if nbytes < MAPPED_SINCE and not self._is_part:
             now["freed heap"] += nbytes
 
-    def _drop_all(self, packed: list[LiveConstant]) -> None:
-        """Free constants that all kernels have packed, and empty the list."""
-        for each in packed:
-            self._drop(each.term, each.private_bytes)
-            self.timeline.now["mapped weights"] -= each.mapped_bytes
-        packed.clear()
+    def _drop_all(
+        self, live: Sequence[LiveConstant], indices: list[int], read: Mapping[int, int]
+    ) -> None:
+        """Free the constants at `indices`, whose pages `read` states, and empty the list."""
+        for index in indices:
+            self._drop(live[index].term, live[index].private_bytes)
+            self.timeline.now["mapped weights"] -= read[index]
+        indices.clear()
 
     def _qualified(self, scope: Scope, node: Node) -> str:
         return self._graphs.qualified(scope, node)
@@ -524,14 +530,17 @@ def _is_filter(constant: SessionConstant) -> bool:
     )
 
 
-def _kernel_buffers(constant: SessionConstant) -> Iterator[tuple[Hashable, PackedBuffer]]:
-    """Yield the buffers into which kernels pack the constant, with their keys.
+def _kernel_buffers(
+    constant: SessionConstant,
+) -> Iterator[tuple[PackedUse, Hashable, PackedBuffer]]:
+    """Yield the inputs whose kernels pack the constant, with the key of the buffer and the buffer.
 
     The filters of `Loading._reorder` are not among them.
     """
-    for key, buffer in constant.buffers():
+    packed = (use for use in constant.uses if use.buffer is not None)
+    for use, (key, buffer) in zip(packed, constant.buffers(), strict=True):
         if not (buffer.kind == REORDERED and _is_filter(constant)):
-            yield key, buffer
+            yield use, key, buffer
 
 
 def _reordered_bytes(constant: SessionConstant) -> int:

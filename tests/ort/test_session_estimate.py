@@ -41,6 +41,12 @@ CASES: dict[str, tuple[str, Shapes, dict[str, str]]] = {
         {"w": (2048, 4096), "v": (4096, 2048)},
         {"session.disable_prepacking": "1"},
     ),
+    # The second products pack a buffer that is dropped, while both weights are still there.
+    "products that share weights": (
+        f"{ROWS} {{ a = MatMul (x, w) b = MatMul (a, v) c = MatMul (b, w) y = MatMul (c, v) }}",
+        {"w": (2048, 4096), "v": (4096, 2048)},
+        {},
+    ),
     "a folded transpose": (
         f"{ROWS} {{ t = Transpose <perm=[1,0]> (w) y = MatMul (x, t) }}",
         {"w": (2048, 2048)},
