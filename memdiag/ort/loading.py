@@ -22,6 +22,7 @@ An estimate goes through the loading of all constants of a model. A rule compare
 weights as they are with the loading of a replacement: `peak_reduction`.
 """
 
+import random
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,6 +59,10 @@ resnet18 and xception on 1.20.1, 1.24.4 and 1.32.0 (docs/estimates.md)."""
 MAPPED_SINCE = 128 << 10
 """malloc maps blocks of this size, and returns them when they are freed. Smaller ones stay in the
 heap: its first threshold, which MALLOC_MMAP_THRESHOLD_ keeps from growing."""
+
+
+MAX_KEPT_BLOCK = 32 << 20
+"""glibc's malloc by default may keep freed blocks up to this size, and returns larger ones."""
 
 
 class LoadingMoment(NamedTuple):
@@ -200,6 +205,13 @@ class Loading:
         fuses: whether nodes are merged.
         reorders: whether filters of convolutions are reordered: at the level ALL.
         from_bytes: whether the session is created from the bytes of the file.
+
+    Attributes:
+        timeline: the memory in each phase.
+        mapped: constants in mapped files that no kernel packs.
+        arena: the arena, in which older releases have embedded weights.
+        freed_bytes: constants that are freed, and copies while filters are reordered: what glibc's
+            malloc may keep by default.
     """
 
     def __init__(
@@ -225,6 +237,7 @@ class Loading:
         self.timeline = Timeline()
         self.mapped: list[LiveConstant] = []
         self.arena = Arena()
+        self.freed_bytes = 0
         self._places_read: set[Hashable] = set()
 
     def run(self) -> Timeline:
@@ -381,6 +394,8 @@ class Loading:
             self._take("reordered filters", nbytes)
             copies = COPIES_WHILE_REORDERED * nbytes
             timeline.note("optimize", {"reordered filters": copies}, each.name)
+        largest = max((each.filter_bytes for each in done), default=0)
+        self._count_freed(largest, COPIES_WHILE_REORDERED)
         copies = (1 + COPIES_WHILE_REORDERED) * self._others.reordered
         timeline.note("optimize", {"reordered filters": copies})
         for each in done:
@@ -404,9 +419,13 @@ class Loading:
                     now["weights"] += each.private_bytes
             self._note_conversion("initialize", live)
         if runtime < ARENA_FREED_SINCE and not self._is_part:
-            for index, each in enumerate(live):
-                if each.private_bytes + each.filter_bytes:
-                    self.arena.take(~index, each.private_bytes + each.filter_bytes)
+            # The runtime's order is that of a hash table with a seed of its own in each process.
+            order = list(range(len(live)))
+            random.Random(0).shuffle(order)
+            for index in order:
+                nbytes = live[index].private_bytes + live[index].filter_bytes
+                if nbytes:
+                    self.arena.take(~index, nbytes)
             now["unused arena"] += self.arena.table_bytes
         timeline.note("initialize")
 
@@ -497,8 +516,13 @@ class Loading:
         """Free a block of `term`; malloc keeps it if it is small."""
         now = self.timeline.now
         now[term] -= nbytes
+        self._count_freed(nbytes)
         if nbytes < MAPPED_SINCE and not self._is_part:
             now["freed heap"] += nbytes
+
+    def _count_freed(self, nbytes: int, blocks: int = 1) -> None:
+        if nbytes <= MAX_KEPT_BLOCK:
+            self.freed_bytes += blocks * nbytes
 
     def _drop_all(
         self, live: Sequence[LiveConstant], indices: list[int], read: Mapping[int, int]

@@ -19,10 +19,16 @@ class Overhead(NamedTuple):
     Attributes:
         session: whatever the model.
         node: for each node of the model, subgraphs included.
+        executed: for each node that a run executes, after optimization.
     """
 
     session: int
     node: int
+    executed: int = 0
+
+    def graph_bytes(self, nodes: int, executed: int) -> int:
+        """Return the bytes for a model with `nodes` nodes, of which a run executes `executed`."""
+        return self.node * nodes + self.executed * executed
 
 
 OVERHEADS: dict[Runtime, dict[PhaseName, Overhead]] = {
