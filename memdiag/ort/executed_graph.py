@@ -5,6 +5,7 @@ Only what changes the memory of values is followed, at the optimization level AL
 - A BatchNormalization behind a Conv, a product or sum with a constant, and an activation are merged
   into the Conv.
 - Gathers and Slices that together cover an axis of a value become one Split.
+- The Shape of a transposed value becomes a Gather from the Shape of the value itself.
 - Convolutions of 4-D values compute blocks of channels (the domain com.microsoft.nchwc). A
   ReorderInput brings a value into blocks, a ReorderOutput back; pooling, sums, products,
   activations and concatenations between such convolutions work on blocks as well. Channels are
@@ -139,6 +140,7 @@ class ExecutedGraph:
         self._merge_equal(removes)
         rewrite_quantized(self)
         self._remove(removes)
+        self._take_shapes_before_transposes()
         if runtime < HARD_SWISH_FUSED_SINCE:
             self._expand_hard_swish()
         if any(node.op_type in _CONVOLUTIONS for node in self.nodes):
@@ -267,6 +269,22 @@ class ExecutedGraph:
                         names[name] = None
                 node.input = tuple(names)
                 node.op_type = self._operator(node.source)
+        self.index_values()
+
+    def _take_shapes_before_transposes(self) -> None:
+        """Replace the Shape of a transposed value by a Gather from that of the value itself."""
+        for node in list(self.nodes):
+            before = self._producers.get(node.input[0]) if node.input else None
+            if node.op_type != "Shape" or before is None or before.op_type != "Transpose":
+                continue
+            ends = [each.name for each in node.source.attribute if each.name == "end"]
+            if ends or integer(node.source, "start", 0):  # a part of the shape
+                continue
+            new = f"{node.output[0]}{NEW}shape"
+            self.add_value(new, node.output[0])
+            gather = ExecutedNode("Gather", (new,), node.output, node.source, self.take_index())
+            node.input, node.output = before.input[:1], (new,)
+            self.nodes.append(gather)
         self.index_values()
 
     def _merge_equal(self, removes: Callable[[Node], bool]) -> None:

@@ -17,6 +17,9 @@ from memdiag.ort.executed_graph import ExecutedNode
 
 Types = Mapping[str, TensorType]
 
+BEFORE_OUTPUT = frozenset({"DynamicQuantizeMatMul", "Where"})
+"""Operators whose kernels take their buffers before their output; others take the output first."""
+
 _FLOAT = 4
 _INT32 = 4
 _ADDRESS = 8

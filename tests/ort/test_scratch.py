@@ -53,6 +53,14 @@ def by_tanh(before: str) -> str:
 # The graph, the shapes of its weights, and whether its node takes any working memory.
 CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], bool]] = {
     "Where": (f"{WIDE} {{ c = IsNaN (x) a = Sin (x) y = Where (c, x, a) }}", {}, True),
+    # Working memory that is taken before the output leaves another gap for the next value.
+    "Where, before a larger value": (
+        "(float[n, 64] x) => (float[n, w] y) { k = Constant <value_ints = [192]> () "
+        "i = ConstantOfShape <value = int64[1] {0}> (k) h = Constant <value_float = 1.0> () "
+        "c = IsNaN (x) b = Where (c, x, h) d = Gather <axis = 1> (b, i) y = Sin (d) }",
+        {},
+        True,
+    ),
     "Gelu with a bias": (
         f"{WIDE} {{ a = Sin (x) s = Add (a, b) y = Gelu (s) }}",
         {"b": (1024,)},
