@@ -6,7 +6,8 @@ the estimate. `UNSEEN` names the models at whose errors nobody looked while the 
 estimates were written; they are reported apart.
 
 Measurements are kept in ``.cache/estimates``, or below the folder in ``MEMDIAG_CACHE``, so that a
-second run makes the missing ones only. ``--measure`` makes them and compares nothing; ``--fit``
+second run makes the missing ones only. ``--measure`` makes them and compares nothing, ``--kept``
+compares what was measured before; ``--fit``
 prints the tables of ``memdiag/ort/overheads.py``, from the models that may be looked at. Otherwise
 the tables of ``docs/estimates.md`` are written.
 """
@@ -122,6 +123,11 @@ class Case(NamedTuple):
         pinned = "pinned" if self.is_pinned else "glibc"
         return f"{self.model}-{self.storage}-{self.sizes_name}-{pinned}"
 
+    @property
+    def kept(self) -> Path:
+        """The file of its measurement."""
+        return _folder() / self.onnxruntime / f"{self.key}.json"
+
 
 def models(names: Sequence[str] = ()) -> dict[str, Path]:
     """Return the paths of models by name, fetched and exported where missing; of all without
@@ -164,7 +170,7 @@ def sizes_of(path: Path) -> dict[str, dict[str, int]]:
 
 def measure(case: Case) -> dict[str, Any]:
     """Return the profile of a case as a dictionary, measured where it is not kept."""
-    kept = _folder() / case.onnxruntime / f"{case.key}.json"
+    kept = case.kept
     if kept.exists():
         found: dict[str, Any] = json.loads(kept.read_text())
         return found
@@ -459,10 +465,15 @@ def main() -> int:
     parser.add_argument("models", nargs="*", help="names of models; all by default")
     parser.add_argument("--measure", action="store_true", help="only measure")
     parser.add_argument("--fit", action="store_true", help="print memdiag/ort/overheads.py")
+    parser.add_argument("--kept", action="store_true", help="only compare what was measured before")
     parser.add_argument("--releases", default=",".join(VERSIONS))
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    chosen = list(cases(options.releases.split(","), options.models))
+    chosen = [
+        case
+        for case in cases(options.releases.split(","), options.models)
+        if not options.kept or case.kept.exists()
+    ]
     with ThreadPoolExecutor(options.jobs) as pool:
         for count, (case, found) in enumerate(zip(chosen, pool.map(measure, chosen), strict=True)):
             if "error" in found and options.measure:
