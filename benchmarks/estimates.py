@@ -388,8 +388,8 @@ def tables(found: Sequence[Comparison]) -> str:
     """Return the tables of ``docs/estimates.md``."""
     pinned = [each for each in found if each.case.is_pinned]
     headings = [
-        *("models", "onnxruntime", "cases", "median", "90 % within", "worst", "each phase, 90 %"),
-        *("phase named", "inside the interval"),
+        *("models", "onnxruntime", "number", "cases", "median", "90 % within", "worst"),
+        *("each phase, 90 %", "phase named", "inside the interval"),
     ]
     rows = []
     for title, is_apart in (("unseen", True), ("others", False)):
@@ -449,6 +449,7 @@ def _summary(found: Sequence[Comparison]) -> list[str]:
         each.estimate.low_bytes <= each.peak <= each.estimate.pinned_high_bytes for each in found
     ]
     return [
+        str(len({each.case.model for each in found})),
         str(len(found)),
         f"{statistics.median(errors):.1%}",
         f"{np.quantile(errors, 0.9):.1%}",

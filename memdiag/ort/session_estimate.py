@@ -45,6 +45,10 @@ INTERVAL_BELOW, INTERVAL_ABOVE = 0.08, 0.09
 """How far the interval goes below and above the estimate, as shares: with malloc pinned, nineteen
 in twenty measured peaks are inside (docs/estimates.md)."""
 
+KEPT_ABOVE = 0.25
+"""How far the interval goes above what glibc's malloc may keep by default, as a share: nineteen in
+twenty measured peaks are below (docs/estimates.md)."""
+
 MIN_MARGIN_BYTES = 4 * MIB
 """The smallest distance from the estimate to the ends of the interval, in bytes."""
 
@@ -246,7 +250,7 @@ class SessionEstimate:
             peak_phase=largest.name,
             steady_bytes=phases[-1].kept_bytes,
             low_bytes=max(0, peak - max(MIN_MARGIN_BYTES, round(INTERVAL_BELOW * peak))),
-            high_bytes=kept + max(MIN_MARGIN_BYTES, round(INTERVAL_ABOVE * kept)),
+            high_bytes=kept + max(MIN_MARGIN_BYTES, round(KEPT_ABOVE * kept)),
             pinned_high_bytes=highest + max(MIN_MARGIN_BYTES, round(INTERVAL_ABOVE * highest)),
             phases=tuple(phases),
             live=tuple(live),
