@@ -7,10 +7,10 @@ Only what changes the memory of values is followed, at the optimization level AL
 - Gathers and Slices that together cover an axis of a value become one Split.
 - The Shape of a transposed value becomes a Gather from the Shape of the value itself.
 - Convolutions of 4-D values compute blocks of channels (the domain com.microsoft.nchwc). A
-  ReorderInput brings a value into blocks, a ReorderOutput back; pooling, sums, products,
-  activations and concatenations between such convolutions work on blocks as well. Channels are
-  padded to whole blocks. A sum is merged into the Conv that computes a summand, which writes over
-  the other one.
+  ReorderInput brings a value into blocks, a ReorderOutput back; both take in a Transpose of the
+  channels. Pooling, sums, products, activations and concatenations between such convolutions work
+  on blocks as well. Channels are padded to whole blocks. A sum is merged into the Conv that
+  computes a summand, which writes over the other one.
 
 Inferred from the graphs that onnxruntime saves, and compared with them for the installed release
 (tests/ort/test_executed_graph.py). What differs between releases is in `releases`.
@@ -38,6 +38,7 @@ _IN_BLOCKS_LATER = ("HardSigmoid", "Gelu", "QuickGelu", "Clip", "LeakyRelu")
 _WITHOUT_EFFECT = ("Identity", "Dropout")
 _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 _TO_NHWC = (0, 2, 3, 1)
+_FROM_NHWC = (0, 3, 1, 2)
 _IMAGE_RANK = 4
 
 NEW = "\0"
@@ -571,8 +572,21 @@ class _Blocks:
             self._set_axes(new, name, "ReorderInput", (name,))
             producer = self._graph._producers.get(name)
             source = producer.source if producer is not None else self._graph.nodes[0].source
-            self._add("ReorderInput", (name,), (new,), source)
+            given = name
+            if producer is not None and self._is_from_nhwc(producer):
+                self._nodes.remove(producer)
+                given = producer.input[0]
+            self._add("ReorderInput", (given,), (new,), source)
         return self._reordered[name]
+
+    def _is_from_nhwc(self, node: ExecutedNode) -> bool:
+        """Return whether a node only brings channels before the sides: a ReorderInput does both."""
+        return (
+            node.op_type == "Transpose"
+            and node in self._nodes
+            and self._uses[node.output[0]] == 1
+            and integers(node.source, "perm") == _FROM_NHWC
+        )
 
     def _pool(self, node: ExecutedNode) -> bool:
         name = node.input[0] if node.input else ""
