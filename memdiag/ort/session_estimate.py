@@ -280,7 +280,8 @@ class SessionEstimate:
 def _terms(
     beside: Mapping[TermName, int], terms: Mapping[TermName, int], timeline: Timeline
 ) -> tuple[EstimatedTerm, ...]:
-    listed = {**beside, **terms}
+    listed = Counter(beside)
+    listed.update(terms)
     return tuple(
         EstimatedTerm(name=name, bytes=nbytes, largest=timeline.largest.get(name, ""))
         for name, nbytes in listed.items()

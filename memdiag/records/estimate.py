@@ -40,7 +40,7 @@ TermName = Literal[
 """What memory is for:
 
 - ``runtime``: pages of the library, threads, and what a session of any model takes;
-- ``graph``: nodes, their kernels and plans;
+- ``graph``: nodes with their attributes, their kernels and plans;
 - ``model file``: the parsed file, with the weights embedded in it;
 - ``weights``: constants of the model in private memory;
 - ``mapped weights``: pages of files with external data;

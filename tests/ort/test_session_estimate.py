@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -139,6 +140,49 @@ def test_the_interval_includes_pages_around_the_rows_of_a_mapped_table(
     point = estimated(path, EstimateOptions(runs=1))
     more = point.pinned_high_bytes - point.peak_bytes
     assert (more > 12 * MIB) == external
+
+
+def ensemble(nodes: int) -> ModelProto:
+    """Return a model with one ensemble of trees of three nodes each."""
+    trees = nodes // 3
+    names = {"nodeids": [0, 1, 2], "featureids": [0, 0, 0]}
+    names |= {"truenodeids": [1, 0, 0], "falsenodeids": [2, 0, 0]}
+    lists: dict[str, Any] = {f"nodes_{name}": each * trees for name, each in names.items()}
+    of_nodes, of_leaves = np.repeat(np.arange(trees), 3), np.repeat(np.arange(trees), 2)
+    lists |= {"nodes_treeids": of_nodes, "target_treeids": of_leaves}
+    lists |= {
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"] * trees,
+        "target_nodeids": [1, 2] * trees,
+    }
+    lists |= {"nodes_values": [0.5] * nodes, "target_weights": [0.5] * (2 * trees)}
+    node = onnx.helper.make_node(
+        *("TreeEnsembleRegressor", ["x"], ["y"]),
+        domain="ai.onnx.ml",
+        n_targets=1,
+        target_ids=[0] * (2 * trees),
+        **lists,
+    )
+    given, found = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", width])
+        for name, width in (("x", 4), ("y", 1))
+    )
+    graph = onnx.helper.make_graph([node], "g", [given], [found])
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
+    return onnx.helper.make_model(graph, ir_version=9, opset_imports=opsets)
+
+
+def test_trees_take_several_times_their_bytes_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(ensemble(300_000), path)
+    point = estimated(path, EstimateOptions(runs=1))
+    profile = memdiag.profile(path, runs=1, environment=PINNED, xray="none", select=["MD301"])
+    peak = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    assert point.peak_bytes == pytest.approx(peak, rel=0.15)
+    assert point.peak_phase == profile.peak_phase == "prepack"
+    few = tmp_path / "few.onnx"
+    onnx.save(ensemble(300), few)
+    terms = estimated(few, EstimateOptions(runs=1)).peak.peak_terms
+    assert next(term.bytes for term in terms if term.name == "graph") < MIB
 
 
 @pytest.fixture(scope="module")
