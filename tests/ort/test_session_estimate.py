@@ -1,5 +1,6 @@
 """Estimates of whole sessions beside profiles of real ones."""
 
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,22 @@ def estimated(path: Path, options: EstimateOptions) -> EstimatedPoint:
         return SessionEstimate(ctx, options).at(sizes)
 
 
+def differing_phases(
+    found: EstimatedPoint, measured: Mapping[str, int], long: Collection[str]
+) -> list[str]:
+    """Return the names of `long` phases whose measured peaks are neither those of the phase in
+    `found` nor of the next one."""
+    differing = []
+    present = [phase for phase in found.phases if phase.name in measured]
+    for phase, following in pairwise([*present, present[-1]]):
+        low, high = sorted((phase.peak_bytes, following.peak_bytes))
+        off = max(0.06 * measured[phase.name], 4 * MIB)
+        is_near = low - off <= measured[phase.name] <= high + off
+        if phase.name in long and not is_near:
+            differing.append(phase.name)
+    return differing
+
+
 @pytest.mark.parametrize("external", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_each_phase_takes_what_was_estimated(tmp_path: Path, name: str, external: bool) -> None:
@@ -84,26 +101,28 @@ def test_each_phase_takes_what_was_estimated(tmp_path: Path, name: str, external
     onnx.save(model(body, shapes), path, save_as_external_data=external, location="data")
     prepacks = "session.disable_prepacking" not in session_options
     found = estimated(path, EstimateOptions(prepacks=prepacks, runs=2))
-    profile = memdiag.profile(
-        path,
-        runs=2,
-        dims={"n": BATCH},
-        session_options=session_options,
-        environment=PINNED,
-        xray="none",
-        select=["MD301"],
-    )
-    measured = {phase.name: phase for phase in profile.phases}
-    base = profile.baseline_rss_bytes
-    present = [phase for phase in found.phases if phase.name in measured]
-    for phase, following in pairwise([*present, present[-1]]):
-        peak = measured[phase.name].peak_rss_bytes - base
-        # The boundary of a phase is noticed some milliseconds late: short phases are passed over,
-        # and others may have a part of the next one.
-        if measured[phase.name].duration_s > 0.005:
-            low, high = sorted((phase.peak_bytes, following.peak_bytes))
-            off = max(0.06 * peak, 4 * MIB)
-            assert low - off <= peak <= high + off, phase.name
+    lowest: dict[str, int] = {}
+    # On a busy machine the boundary of a phase is noticed late: the lowest of several peaks counts.
+    for _ in range(3):
+        profile = memdiag.profile(
+            path,
+            runs=2,
+            dims={"n": BATCH},
+            session_options=session_options,
+            environment=PINNED,
+            xray="none",
+            select=["MD301"],
+        )
+        base = profile.baseline_rss_bytes
+        for phase in profile.phases:
+            peak = phase.peak_rss_bytes - base
+            lowest[phase.name] = min(peak, lowest.get(phase.name, peak))
+        # Short phases are passed over, and others may have a part of the next one.
+        long = {phase.name for phase in profile.phases if phase.duration_s > 0.005}
+        differing = differing_phases(found, lowest, long)
+        if not differing:
+            break
+    assert not differing
     peak = profile.peak_rss_bytes - base
     assert found.peak_bytes == pytest.approx(peak, rel=0.05, abs=3 * MIB)
     assert profile.steady_rss_bytes is not None
