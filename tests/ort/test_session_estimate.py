@@ -82,7 +82,7 @@ def differing_phases(
 ) -> list[str]:
     """Return the names of `long` phases whose measured peaks are neither those of the phase in
     `found` nor of the next one."""
-    differing = []
+    differing: list[str] = []
     present = [phase for phase in found.phases if phase.name in measured]
     for phase, following in pairwise([*present, present[-1]]):
         low, high = sorted((phase.peak_bytes, following.peak_bytes))
