@@ -26,13 +26,22 @@ APPLICATIONS = {
     "keras_xception": "Xception",
     "keras_convnext": "ConvNeXtTiny",
     "keras_resnet50_v2": "ResNet50V2",
+    "keras_inception_v3": "InceptionV3",
+    "keras_mobilenet_v3": "MobileNetV3Small",
 }
 
 
 def export(name: str, path: Path) -> None:
     """Write the model `name` with random weights to `path`."""
     model: Any
-    if name in RECURRENT:
+    if name == "keras_bidirectional":
+        layers = [
+            keras.layers.Bidirectional(keras.layers.LSTM(128, return_sequences=True)),
+            keras.layers.Bidirectional(keras.layers.LSTM(128)),
+            keras.layers.Dense(10),
+        ]
+        model = keras.Sequential([keras.Input((STEPS, FEATURES)), *layers])
+    elif name in RECURRENT:
         layer = getattr(keras.layers, RECURRENT[name])
         layers = [layer(256, return_sequences=True), layer(256), keras.layers.Dense(10)]
         model = keras.Sequential([keras.Input((STEPS, FEATURES)), *layers])

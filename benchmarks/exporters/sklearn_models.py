@@ -12,9 +12,14 @@ import numpy as np
 from skl2onnx import to_onnx
 from skl2onnx.common.data_types import StringTensorType
 from sklearn.cluster import KMeans
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestRegressor
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    GradientBoostingClassifier,
+    RandomForestRegressor,
+)
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC
@@ -25,6 +30,8 @@ ESTIMATORS: dict[str, Any] = {
     "sklearn_boosting": GradientBoostingClassifier(random_state=0),
     "sklearn_mlp": MLPClassifier((256, 256), max_iter=5, random_state=0),
     "sklearn_svm": SVC(random_state=0),
+    "sklearn_extra_trees": ExtraTreesClassifier(n_estimators=100, random_state=0),
+    "sklearn_neighbors": KNeighborsClassifier(),
     "sklearn_kmeans": KMeans(8, random_state=0),
     "sklearn_words": make_pipeline(CountVectorizer(), LogisticRegression()),
 }

@@ -14,6 +14,8 @@ import transformers
 
 PIXELS = 224
 LAYERS = {"num_hidden_layers": 4}
+SAMPLES = 16_000
+FRAMES, MELS = 3000, 80
 TEXT: dict[str, tuple[str, dict[str, int]]] = {
     "bert": ("Bert", LAYERS),
     "distilbert": ("DistilBert", {"n_layers": 4}),
@@ -25,6 +27,12 @@ TEXT: dict[str, tuple[str, dict[str, int]]] = {
     "mpnet": ("MPNet", LAYERS),
     "xlm_roberta": ("XLMRoberta", LAYERS),
     "convbert": ("ConvBert", LAYERS),
+    "gpt2": ("GPT2", {"n_layer": 4, "use_cache": False}),
+    "opt": ("OPT", {**LAYERS, "use_cache": False}),
+    "deberta_v2": ("DebertaV2", {"hidden_size": 768, "num_attention_heads": 12, **LAYERS}),
+    "nystromformer": ("Nystromformer", LAYERS),
+    "modernbert": ("ModernBert", LAYERS),
+    "roformer": ("RoFormer", LAYERS),
 }
 """Text models of transformers: the prefix of their classes, and sizes that differ from the usual
 ones."""
@@ -33,8 +41,18 @@ IMAGES: dict[str, tuple[str, dict[str, int]]] = {
     "vit": ("ViT", LAYERS),
     "deit": ("DeiT", LAYERS),
     "dinov2": ("Dinov2", LAYERS),
+    "beit": ("Beit", {"image_size": PIXELS, **LAYERS}),
+    "mobilevit": ("MobileViT", {"image_size": PIXELS}),
+    "segformer": ("Segformer", {}),
+    "convnextv2": ("ConvNextV2", {}),
 }
-"""Image models of transformers. All other names are models of torchvision."""
+"""Image models of transformers. All names that are in no table are models of torchvision."""
+
+AUDIO: dict[str, tuple[str, dict[str, int]]] = {
+    "wav2vec2": ("Wav2Vec2", LAYERS),
+    "whisper_encoder": ("WhisperEncoder", {"encoder_layers": 4}),
+}
+"""Audio models of transformers: one reads samples, the other one a spectrogram of fixed length."""
 
 
 class FirstOutput(torch.nn.Module):  # type: ignore[misc] # torch is not installed here
@@ -57,7 +75,9 @@ def torchvision_model(name: str) -> torch.nn.Module:
 
 
 def transformers_model(prefix: str, sizes: dict[str, int]) -> torch.nn.Module:
-    config = getattr(transformers, f"{prefix}Config")(**sizes)
+    config = getattr(transformers, f"{prefix.removesuffix('Encoder')}Config")(**sizes)
+    if prefix == "WhisperEncoder":
+        return transformers.WhisperModel(config).encoder
     return getattr(transformers, f"{prefix}Model")(config)
 
 
@@ -68,6 +88,9 @@ def export(name: str, path: Path) -> None:
         model = transformers_model(*TEXT[name])
         example = torch.randint(3, model.config.vocab_size, (2, 17))
         sizes[1] = torch.export.Dim("tokens", min=2, max=256)
+    elif name in AUDIO:
+        model = transformers_model(*AUDIO[name])
+        example = torch.randn(2, SAMPLES) if name == "wav2vec2" else torch.randn(2, MELS, FRAMES)
     else:
         model = transformers_model(*IMAGES[name]) if name in IMAGES else torchvision_model(name)
         example = torch.randn(2, 3, PIXELS, PIXELS)

@@ -216,9 +216,9 @@ def _baseline(runtime: Runtime) -> int | None:
 
 def _upper(point: EstimatedPoint) -> EstimatedPoint:
     """Return `point` with its upper bound as its peak."""
-    ratio = point.upper_bytes / max(1, point.peak_bytes)
+    ratio = point.high_bytes / max(1, point.peak_bytes)
     return msgspec.structs.replace(
-        point, peak_bytes=point.upper_bytes, steady_bytes=round(ratio * point.steady_bytes)
+        point, peak_bytes=point.high_bytes, steady_bytes=round(ratio * point.steady_bytes)
     )
 
 
@@ -257,8 +257,8 @@ def _check_memory(file: ModelFile, points: Sequence[EstimatedPoint]) -> None:
     import psutil  # here, as an estimate without a run does not need it
 
     available = psutil.virtual_memory().available
-    largest = max(points, key=lambda point: point.high_bytes)
-    if largest.high_bytes > available:
+    largest = max(points, key=lambda point: point.pinned_high_bytes)
+    if largest.pinned_high_bytes > available:
         at = f" at {_in_words(largest.dims)}" if largest.dims else ""
         raise UsageError(
             f"{file.path}: --measure would run the model{at}, which takes about"

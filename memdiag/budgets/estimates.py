@@ -57,7 +57,7 @@ def judge_estimate(estimate: Estimate, budget: Budget) -> Judgement:
     kind = "an upper bound" if estimate.is_upper else "an estimate"
     note = f"{kind} for onnxruntime {estimate.onnxruntime}, not measured"
     if not estimate.is_upper:
-        low, high = format_size(point.low_bytes), format_size(point.upper_bytes)
+        low, high = format_size(point.low_bytes), format_size(point.high_bytes)
         note += f"; the peak is expected between {low} and {high}"
     breaches = tuple(find_breaches(figures, budget, {}, phase_of))
     main = main_breach(breaches) if breaches else None

@@ -35,7 +35,7 @@ from memdiag.ort.prepacking import NCHWC
 from memdiag.ort.quantized_graph import rewrite_quantized
 from memdiag.ort.releases import NEWEST_MEASURED
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.scratch import scratch_bytes
+from memdiag.ort.scratch import BEFORE_OUTPUT, scratch_bytes
 
 MAX_LISTED = 20
 """Maximum number of values in `ActivationPeak.live`."""
@@ -305,24 +305,35 @@ class _Simulation:
         for step, node in enumerate(nodes):
             at = len(self.steps)
             self.steps.append((scope, node.source))
-            for each in taken[step]:
-                yield Request(
-                    keys[id(each)], each.nbytes, is_planned[id(each)], name=each.name, step=at
+            values = [
+                Request(
+                    keys[id(buffer)],
+                    buffer.nbytes,
+                    is_planned[id(buffer)],
+                    name=buffer.name,
+                    step=at,
                 )
+                for buffer in taken[step]
+            ]
+            scratch = [
+                Request(next(self._keys), size, is_planned=False, is_scratch=True, step=at)
+                for size in scratch_bytes(node, types)
+            ]
+            is_first = node.op_type in BEFORE_OUTPUT
+            yield from scratch if is_first else ()
+            yield from values
             for inner in self._inner_scopes(scope, node.source if node.is_of_model else None):
                 if depth < MAX_DEPTH and self._calls_left > 0:
                     self._calls_left -= 1
                     yield from self.requests_of(inner, depth + 1)
             until = len(self.steps) - 1
-            scratch = [(next(self._keys), size) for size in scratch_bytes(node, types)]
-            for key, size in scratch:
-                yield Request(key, size, is_planned=False, is_scratch=True, step=until)
-            for key, _ in scratch:
-                yield Request(key, 0, is_planned=False, is_scratch=True, step=until)
-            for each in freed[step]:
-                yield Request(keys[id(each)], 0, is_planned[id(each)], step=until)
-        for each in freed[len(nodes)]:
-            yield Request(keys[id(each)], 0, is_planned[id(each)], step=len(self.steps) - 1)
+            yield from () if is_first else (each._replace(step=until) for each in scratch)
+            for each in scratch:
+                yield each._replace(nbytes=0, step=until)
+            for buffer in freed[step]:
+                yield Request(keys[id(buffer)], 0, is_planned[id(buffer)], step=until)
+        for buffer in freed[len(nodes)]:
+            yield Request(keys[id(buffer)], 0, is_planned[id(buffer)], step=len(self.steps) - 1)
 
     def nodes_of(self, scope: Scope) -> list[ExecutedNode]:
         """Return the executed nodes of `scope` in order."""

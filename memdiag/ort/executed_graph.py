@@ -5,11 +5,12 @@ Only what changes the memory of values is followed, at the optimization level AL
 - A BatchNormalization behind a Conv, a product or sum with a constant, and an activation are merged
   into the Conv.
 - Gathers and Slices that together cover an axis of a value become one Split.
+- The Shape of a transposed value becomes a Gather from the Shape of the value itself.
 - Convolutions of 4-D values compute blocks of channels (the domain com.microsoft.nchwc). A
-  ReorderInput brings a value into blocks, a ReorderOutput back; pooling, sums, products,
-  activations and concatenations between such convolutions work on blocks as well. Channels are
-  padded to whole blocks. A sum is merged into the Conv that computes a summand, which writes over
-  the other one.
+  ReorderInput brings a value into blocks, a ReorderOutput back; both take in a Transpose of the
+  channels. Pooling, sums, products, activations and concatenations between such convolutions work
+  on blocks as well. Channels are padded to whole blocks. A sum is merged into the Conv that
+  computes a summand, which writes over the other one.
 
 Inferred from the graphs that onnxruntime saves, and compared with them for the installed release
 (tests/ort/test_executed_graph.py). What differs between releases is in `releases`.
@@ -37,6 +38,7 @@ _IN_BLOCKS_LATER = ("HardSigmoid", "Gelu", "QuickGelu", "Clip", "LeakyRelu")
 _WITHOUT_EFFECT = ("Identity", "Dropout")
 _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 _TO_NHWC = (0, 2, 3, 1)
+_FROM_NHWC = (0, 3, 1, 2)
 _IMAGE_RANK = 4
 
 NEW = "\0"
@@ -139,6 +141,7 @@ class ExecutedGraph:
         self._merge_equal(removes)
         rewrite_quantized(self)
         self._remove(removes)
+        self._take_shapes_before_transposes()
         if runtime < HARD_SWISH_FUSED_SINCE:
             self._expand_hard_swish()
         if any(node.op_type in _CONVOLUTIONS for node in self.nodes):
@@ -267,6 +270,22 @@ class ExecutedGraph:
                         names[name] = None
                 node.input = tuple(names)
                 node.op_type = self._operator(node.source)
+        self.index_values()
+
+    def _take_shapes_before_transposes(self) -> None:
+        """Replace the Shape of a transposed value by a Gather from that of the value itself."""
+        for node in list(self.nodes):
+            before = self._producers.get(node.input[0]) if node.input else None
+            if node.op_type != "Shape" or before is None or before.op_type != "Transpose":
+                continue
+            ends = [each.name for each in node.source.attribute if each.name == "end"]
+            if ends or integer(node.source, "start", 0):  # a part of the shape
+                continue
+            new = f"{node.output[0]}{NEW}shape"
+            self.add_value(new, node.output[0])
+            gather = ExecutedNode("Gather", (new,), node.output, node.source, self.take_index())
+            node.input, node.output = before.input[:1], (new,)
+            self.nodes.append(gather)
         self.index_values()
 
     def _merge_equal(self, removes: Callable[[Node], bool]) -> None:
@@ -553,8 +572,21 @@ class _Blocks:
             self._set_axes(new, name, "ReorderInput", (name,))
             producer = self._graph._producers.get(name)
             source = producer.source if producer is not None else self._graph.nodes[0].source
-            self._add("ReorderInput", (name,), (new,), source)
+            given = name
+            if producer is not None and self._is_from_nhwc(producer):
+                self._nodes.remove(producer)
+                given = producer.input[0]
+            self._add("ReorderInput", (given,), (new,), source)
         return self._reordered[name]
+
+    def _is_from_nhwc(self, node: ExecutedNode) -> bool:
+        """Return whether a node only brings channels before the sides: a ReorderInput does both."""
+        return (
+            node.op_type == "Transpose"
+            and node in self._nodes
+            and self._uses[node.output[0]] == 1
+            and integers(node.source, "perm") == _FROM_NHWC
+        )
 
     def _pool(self, node: ExecutedNode) -> bool:
         name = node.input[0] if node.input else ""

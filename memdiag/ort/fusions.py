@@ -22,6 +22,9 @@ TypeOf = Callable[[str], TensorType | None]
 
 _SKIPPED_RANK = 3
 
+_WITH_BIAS = {"Gelu": "BiasGelu", "FastGelu": "FastGelu"}
+"""The operators into which the sum with a bias before them is merged, and what they become."""
+
 
 class Kernel(NamedTuple):
     """The kernel that computes a node. Nodes with equal kernels share packed weights (1.21+).
@@ -130,15 +133,15 @@ class ActivationFusions:
             readers = {node.index for node in (*chain.inner, chain.last)}
             if chain.op_type == "LayerNormalization":
                 self._skip(chain.input, readers, chain.last)
-            elif chain.op_type == "Gelu":
-                self._add_bias(chain.input, readers, chain.last)
+            elif chain.op_type in _WITH_BIAS:
+                self._add_bias(chain.input, readers, chain.last, _WITH_BIAS[chain.op_type])
         for node in scope.nodes:
             if not is_computed[node.index] or not node.input:
                 continue
             if node.op_type == "LayerNormalization":
                 self._skip(node.input[0], {node.index}, node)
             elif node.op_type == "Gelu":
-                self._add_bias(node.input[0], {node.index}, node)
+                self._add_bias(node.input[0], {node.index}, node, _WITH_BIAS["Gelu"])
             elif node.op_type == "MatMulInteger":
                 self._fuse_integer_product(node)
         for node in scope.nodes:
@@ -192,8 +195,11 @@ class ActivationFusions:
                 self._removed[bias.index] = 1
                 return
 
-    def _add_bias(self, name: str, readers: Collection[int], last: Node) -> None:
-        """Remove the sum with a bias of one axis before a Gelu, unless a MatMul takes it in."""
+    def _add_bias(self, name: str, readers: Collection[int], last: Node, with_bias: str) -> None:
+        """Remove the sum with a bias of one axis before a Gelu, unless a MatMul takes it in.
+
+        The Gelu becomes the operator `with_bias`.
+        """
         added = self._scope.producers.get(name)
         if added is None or added.op_type != "Add" or not self._is_read_by(added, readers):
             return
@@ -208,7 +214,7 @@ class ActivationFusions:
             if is_product and producer is not None and self._becomes_gemm(producer):
                 return
         self._removed[added.index] = 1
-        self._operators[last.index] = "BiasGelu"
+        self._operators[last.index] = with_bias
 
     def _fuse_integer_product(self, product: Node) -> None:
         """Remove what is merged with a MatMulInteger: the nodes that scale its result, those that

@@ -14,14 +14,15 @@ packed buffer. The steps are:
 4. BatchNormalization is merged into the filters before it.
 5. Filters of convolutions are reordered into blocks of channels.
 6. The state of the session is made.
-7. One kernel after another packs its constant inputs into buffers of its own, graph by graph. A
-   buffer that equals an earlier one is filled before it is dropped. A constant is freed once every
-   kernel that reads it has packed it.
+7. One kernel after another packs its constant inputs into buffers of its own, graph by graph and
+   node by node. A buffer that equals an earlier one is filled before it is dropped. A constant is
+   freed once every kernel that reads it has packed it.
 
 An estimate goes through the loading of all constants of a model. A rule compares the loading of
 weights as they are with the loading of a replacement: `peak_reduction`.
 """
 
+import random
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from typing import NamedTuple, Self
 
 from memdiag.model.graph_index import GraphIndex, Node, Scope
 from memdiag.model.model_file import ModelFile
+from memdiag.model.wire import attribute_range
 from memdiag.ort.arena import Arena
 from memdiag.ort.fusions import batch_normalization_after
 from memdiag.ort.predicted_session import PredictedSession
@@ -39,7 +41,12 @@ from memdiag.ort.releases import (
     SUBGRAPH_WEIGHTS_KEPT_SINCE,
     WEIGHTS_CONVERTED_SINCE,
 )
-from memdiag.ort.session_constants import FoldedResult, LoadedWeight, SessionConstant
+from memdiag.ort.session_constants import (
+    FoldedResult,
+    LoadedWeight,
+    PackedUse,
+    SessionConstant,
+)
 from memdiag.records.estimate import TermName
 from memdiag.records.phases import PhaseName
 from memdiag.records.weights import qualified_name
@@ -53,6 +60,19 @@ resnet18 and xception on 1.20.1, 1.24.4 and 1.32.0 (docs/estimates.md)."""
 MAPPED_SINCE = 128 << 10
 """malloc maps blocks of this size, and returns them when they are freed. Smaller ones stay in the
 heap: its first threshold, which MALLOC_MMAP_THRESHOLD_ keeps from growing."""
+
+
+MAX_KEPT_BLOCK = 32 << 20
+"""glibc's malloc by default may keep freed blocks up to this size, and returns larger ones."""
+
+
+ATTRIBUTE_COPIES = 7.0
+MORE_WHILE_PARSED = 1.6
+MORE_WHILE_KERNEL_IS_CREATED = 4.6
+"""Memory for long lists in attributes, as multiples of their bytes in the file, where a number has
+few: what stays, and what is there for a moment beside it, the last for tree ensembles only.
+Measured: ensembles of 23,000, 50,000 and 378,000 nodes on 1.24.4 and 1.32.0
+(docs/estimates.md)."""
 
 
 class LoadingMoment(NamedTuple):
@@ -172,7 +192,7 @@ class LargestOthers(NamedTuple):
                 converted = converted or other.private_bytes
                 reordered = reordered or _reordered_bytes(other)
                 packed = packed or max(
-                    (each.nbytes for _, each in _kernel_buffers(other)), default=0
+                    (each.nbytes for _, _, each in _kernel_buffers(other)), default=0
                 )
         return cls(converted, reordered, packed)
 
@@ -195,6 +215,13 @@ class Loading:
         fuses: whether nodes are merged.
         reorders: whether filters of convolutions are reordered: at the level ALL.
         from_bytes: whether the session is created from the bytes of the file.
+
+    Attributes:
+        timeline: the memory in each phase.
+        mapped: constants in mapped files that no kernel packs.
+        arena: the arena, in which older releases have embedded weights.
+        freed_bytes: constants that are freed, and copies while filters are reordered: what glibc's
+            malloc may keep by default.
     """
 
     def __init__(
@@ -220,6 +247,7 @@ class Loading:
         self.timeline = Timeline()
         self.mapped: list[LiveConstant] = []
         self.arena = Arena()
+        self.freed_bytes = 0
         self._places_read: set[Hashable] = set()
 
     def run(self) -> Timeline:
@@ -258,6 +286,10 @@ class Loading:
             file_bytes = sum(each.private_bytes for each in loaded)
         now["model file"] = 2 * file_bytes if self._from_bytes else file_bytes
         now["stale weights"] = sum(each.depth * each.private_bytes for each in loaded)
+        if not self._is_part:
+            attributes = sum(_attribute_bytes(node) for _, node in self._nodes())
+            now["graph"] = round(ATTRIBUTE_COPIES * attributes)
+            timeline.note("parse", {"graph": round(MORE_WHILE_PARSED * attributes)})
         timeline.note("parse", {"stale weights": now["stale weights"]})
         timeline.note("parse")
 
@@ -376,6 +408,8 @@ class Loading:
             self._take("reordered filters", nbytes)
             copies = COPIES_WHILE_REORDERED * nbytes
             timeline.note("optimize", {"reordered filters": copies}, each.name)
+        largest = max((each.filter_bytes for each in done), default=0)
+        self._count_freed(largest, COPIES_WHILE_REORDERED)
         copies = (1 + COPIES_WHILE_REORDERED) * self._others.reordered
         timeline.note("optimize", {"reordered filters": copies})
         for each in done:
@@ -399,65 +433,68 @@ class Loading:
                     now["weights"] += each.private_bytes
             self._note_conversion("initialize", live)
         if runtime < ARENA_FREED_SINCE and not self._is_part:
-            for index, each in enumerate(live):
-                if each.private_bytes + each.filter_bytes:
-                    self.arena.take(~index, each.private_bytes + each.filter_bytes)
+            # The runtime's order is that of a hash table with a seed of its own in each process.
+            order = list(range(len(live)))
+            random.Random(0).shuffle(order)
+            for index in order:
+                nbytes = live[index].private_bytes + live[index].filter_bytes
+                if nbytes:
+                    self.arena.take(~index, nbytes)
             now["unused arena"] += self.arena.table_bytes
         timeline.note("initialize")
 
     def _pack(self, live: Sequence[LiveConstant]) -> None:
         """Let one kernel after another pack its constants, and free what all have packed."""
-        timeline = self.timeline
-        runtime = self._session.runtime
+        timeline, now = self.timeline, self.timeline.now
+        order = self._session.scope_order
+        kernels = sorted(
+            (
+                (order.get(use.scope, 0), use.node.index, index, key, buffer)
+                for index, each in enumerate(live)
+                for use, key, buffer in (_kernel_buffers(each.constant) if self._prepacks else ())
+            ),
+            key=lambda kernel: kernel[:3],
+        )
+        left = Counter(index for _, _, index, _, _ in kernels)
+        self.mapped += [
+            each for index, each in enumerate(live) if each.mapped_bytes and index not in left
+        ]
         seen: set[object] = set()
-        graph = 0
-        freed_with_graph: list[LiveConstant] = []
-        for index, each in sorted(enumerate(live), key=lambda item: self._last_graph(item[1])):
-            constant = each.constant
-            if self._last_graph(each) != graph:
-                self._drop_all(freed_with_graph)
-                graph = self._last_graph(each)
-            is_packed = False
-            for key, buffer in _kernel_buffers(constant) if self._prepacks else ():
-                is_packed = True
-                timeline.note(
-                    "prepack",
-                    {"packed weights": buffer.nbytes, "mapped weights": each.mapped_bytes},
-                    each.name,
-                )
-                if not (runtime >= PACKED_SHARED_SINCE and key in seen):
-                    self._take("packed weights", buffer.nbytes)
-                seen.add(key)
-            is_freed = is_packed and constant.is_packed_only and not constant.is_kept
-            if is_freed and runtime < ARENA_FREED_SINCE and each.private_bytes:
+        read: dict[int, int] = {}
+        current = 0
+        freed_with_graph: list[int] = []
+        for graph, _, index, key, buffer in kernels:
+            each = live[index]
+            if graph != current:
+                self._drop_all(live, freed_with_graph, read)
+                current = graph
+            if index not in read:
+                read[index] = self._read(each)
+            timeline.note("prepack", {"packed weights": buffer.nbytes}, each.name)
+            if not (self._session.runtime >= PACKED_SHARED_SINCE and key in seen):
+                self._take("packed weights", buffer.nbytes)
+            seen.add(key)
+            left[index] -= 1
+            if left[index] or not each.constant.is_packed_only or each.constant.is_kept:
+                continue
+            if self._session.runtime < ARENA_FREED_SINCE and each.private_bytes:
                 if not self._is_part:
                     self.arena.free(~index)  # its pages stay, for activations
-                self.timeline.now[each.term] -= each.private_bytes
-                self.timeline.now["unused arena"] += each.private_bytes
-            elif is_freed and graph and runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
-                timeline.now["mapped weights"] += each.mapped_bytes
-                freed_with_graph.append(each)
-            elif is_freed:
-                self._drop(each.term, each.private_bytes)
-            elif each.mapped_bytes and is_packed:
-                self._read(each)
-            elif each.mapped_bytes:
-                self.mapped.append(each)
+                now[each.term] -= each.private_bytes
+                now["unused arena"] += each.private_bytes
+            elif graph and self._session.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
+                freed_with_graph.append(index)
+            else:
+                self._drop_all(live, [index], read)
         timeline.note("prepack")
-        self._drop_all(freed_with_graph)
+        self._drop_all(live, freed_with_graph, read)
         timeline.note("prepack", {"packed weights": self._others.packed})
         if not self._is_part:
+            self._create_trees()
             self._initialize_last_subgraph(live)
 
-    def _last_graph(self, live: LiveConstant) -> int:
-        """Return the position of the last graph that reads a constant; 0 is the main graph."""
-        order = self._session.scope_order
-        if len(order) < 2:
-            return 0
-        return max((order.get(use.scope, 0) for use in live.constant.uses), default=0)
-
-    def _read(self, live: LiveConstant) -> None:
-        """Count the pages of a mapped weight, which stay.
+    def _read(self, live: LiveConstant) -> int:
+        """Count the pages of a mapped weight, and return their bytes.
 
         Weights at one place of a file share them, although the resident set counts them for each.
         """
@@ -465,9 +502,23 @@ class Loading:
         if self._is_part and isinstance(constant, LoadedWeight):
             place = constant.weight.file, constant.weight.offset
             if place in self._places_read:
-                return
+                return 0
             self._places_read.add(place)
         self.timeline.now["mapped weights"] += live.mapped_bytes
+        return live.mapped_bytes
+
+    def _nodes(self) -> Iterator[tuple[Scope, Node]]:
+        """Yield the nodes that may have long lists: those of other domains, such as ai.onnx.ml."""
+        for _, scope in self._graphs:
+            yield from ((scope, node) for node in scope.nodes if not node.is_onnx)
+
+    def _create_trees(self) -> None:
+        """Note the copies of attributes while the kernel of an ensemble is created."""
+        for scope, node in self._nodes():
+            if node.op_type.startswith("TreeEnsemble"):
+                nbytes = round(MORE_WHILE_KERNEL_IS_CREATED * _attribute_bytes(node))
+                cause = self._qualified(scope, node)
+                self.timeline.note("prepack", {"graph": nbytes}, cause)
 
     def _initialize_last_subgraph(self, live: Sequence[LiveConstant]) -> None:
         """Note the start of the last graph's initialization: all graphs before it are packed."""
@@ -478,7 +529,7 @@ class Loading:
             key: buffer.nbytes
             for each in live
             if any(use.scope is scopes[-1] for use in each.constant.uses)
-            for key, buffer in (_kernel_buffers(each.constant) if self._prepacks else ())
+            for _, key, buffer in (_kernel_buffers(each.constant) if self._prepacks else ())
         }
         self.timeline.note("initialize", {"packed weights": -sum(own.values())})
 
@@ -493,18 +544,31 @@ class Loading:
         """Free a block of `term`; malloc keeps it if it is small."""
         now = self.timeline.now
         now[term] -= nbytes
+        self._count_freed(nbytes)
         if nbytes < MAPPED_SINCE and not self._is_part:
             now["freed heap"] += nbytes
 
-    def _drop_all(self, packed: list[LiveConstant]) -> None:
-        """Free constants that all kernels have packed, and empty the list."""
-        for each in packed:
-            self._drop(each.term, each.private_bytes)
-            self.timeline.now["mapped weights"] -= each.mapped_bytes
-        packed.clear()
+    def _count_freed(self, nbytes: int, blocks: int = 1) -> None:
+        if nbytes <= MAX_KEPT_BLOCK:
+            self.freed_bytes += blocks * nbytes
+
+    def _drop_all(
+        self, live: Sequence[LiveConstant], indices: list[int], read: Mapping[int, int]
+    ) -> None:
+        """Free the constants at `indices`, whose pages `read` states, and empty the list."""
+        for index in indices:
+            self._drop(live[index].term, live[index].private_bytes)
+            self.timeline.now["mapped weights"] -= read[index]
+        indices.clear()
 
     def _qualified(self, scope: Scope, node: Node) -> str:
         return self._graphs.qualified(scope, node)
+
+
+def _attribute_bytes(node: Node) -> int:
+    """Return the bytes that the long lists of a node have in the file."""
+    ranges = (attribute_range(each.doc_string) for each in node.attribute)
+    return sum(end - start for start, end in filter(None, ranges))
 
 
 def _used(live: Sequence[LiveConstant]) -> list[LiveConstant]:
@@ -524,14 +588,17 @@ def _is_filter(constant: SessionConstant) -> bool:
     )
 
 
-def _kernel_buffers(constant: SessionConstant) -> Iterator[tuple[Hashable, PackedBuffer]]:
-    """Yield the buffers into which kernels pack the constant, with their keys.
+def _kernel_buffers(
+    constant: SessionConstant,
+) -> Iterator[tuple[PackedUse, Hashable, PackedBuffer]]:
+    """Yield the inputs whose kernels pack the constant, with the key of the buffer and the buffer.
 
     The filters of `Loading._reorder` are not among them.
     """
-    for key, buffer in constant.buffers():
+    packed = (use for use in constant.uses if use.buffer is not None)
+    for use, (key, buffer) in zip(packed, constant.buffers(), strict=True):
         if not (buffer.kind == REORDERED and _is_filter(constant)):
-            yield key, buffer
+            yield use, key, buffer
 
 
 def _reordered_bytes(constant: SessionConstant) -> int:

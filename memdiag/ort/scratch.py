@@ -17,6 +17,9 @@ from memdiag.ort.executed_graph import ExecutedNode
 
 Types = Mapping[str, TensorType]
 
+BEFORE_OUTPUT = frozenset({"DynamicQuantizeMatMul", "Where"})
+"""Operators whose kernels take their buffers before their output; others take the output first."""
+
 _FLOAT = 4
 _INT32 = 4
 _ADDRESS = 8
@@ -49,6 +52,13 @@ def _where(node: ExecutedNode, types: Types) -> list[int]:
 
 def _one_output(node: ExecutedNode, types: Types) -> list[int]:
     return [_output_bytes(node, types)]
+
+
+def _output_with_bias(node: ExecutedNode, types: Types) -> list[int]:
+    """The sum with a bias, if there is one: a value of one axis, as long as the last one."""
+    output = _shape(types, node.output[0])
+    has_bias = bool(output) and any(_shape(types, name) == output[-1:] for name in node.input)
+    return _one_output(node, types) if has_bias and len(output) > 1 else []
 
 
 def _quantized_input(node: ExecutedNode, types: Types) -> list[int]:
@@ -158,6 +168,7 @@ def _floats_of_input(node: ExecutedNode, types: Types) -> list[int]:
 _BUFFERS: dict[str, Callable[[ExecutedNode, Types], list[int]]] = {
     "Where": _where,
     "BiasGelu": _one_output,
+    "FastGelu": _output_with_bias,
     "DynamicQuantizeMatMul": _quantized_input,
     "DynamicQuantizeLSTM": _recurrent(4),
     "LSTM": _recurrent(4),

@@ -37,13 +37,17 @@ from memdiag.units import MIB
 FAULT_BYTES = 64 << 10
 """Pages that the kernel maps at once around a page of a file that is read: 16 of 4 KiB."""
 
+LARGE_FAULT_BYTES = 2 * MIB
+"""The most that Linux maps at once, of a file that was written or read shortly before: the page
+cache then has it in blocks of this size. Measured with Linux 6.18, ext4."""
+
 INTERVAL_BELOW, INTERVAL_ABOVE = 0.08, 0.09
 """How far the interval goes below and above the estimate, as shares: with malloc pinned, nineteen
 in twenty measured peaks are inside (docs/estimates.md)."""
 
-UPPER_BOUND_SHARE = 0.5
-"""The upper bound for glibc's default malloc settings, as a share above the estimate
-(docs/estimates.md)."""
+KEPT_ABOVE = 0.25
+"""How far the interval goes above what glibc's malloc may keep by default, as a share: nineteen in
+twenty measured peaks are below (docs/estimates.md)."""
 
 MIN_MARGIN_BYTES = 4 * MIB
 """The smallest distance from the estimate to the ends of the interval, in bytes."""
@@ -109,10 +113,14 @@ class SessionEstimate:
             timeline.note("first_run", run, at_peak)
             timeline.note("first_run")
         more = self._mapped_reads(shapes, runs=1 + options.runs)
+        most = self._mapped_reads(shapes, runs=1 + options.runs, fault_bytes=LARGE_FAULT_BYTES)
         timeline.now["mapped weights"] += sum(more.values()) - sum(reads.values())
         timeline.note("steady", {} if options.has_arena else run, at_peak)
         timeline.note("steady")
-        return self._point(sizes, timeline, self._live_tensors(activations, shapes))
+        more_mapped = sum(most.values()) - sum(more.values())
+        return self._point(
+            sizes, timeline, self._live_tensors(activations, shapes), more_mapped=more_mapped
+        )
 
     def with_run_details(
         self, point: EstimatedPoint, doubled: Mapping[str, Mapping[str, int]]
@@ -178,10 +186,12 @@ class SessionEstimate:
         arena.serve(request for request in requests if not request.is_planned)
         timeline.now["planned block"] += arena.resident_bytes - before
 
-    def _mapped_reads(self, shapes: Shapes, *, runs: int) -> dict[str, int]:
+    def _mapped_reads(
+        self, shapes: Shapes, *, runs: int, fault_bytes: int = FAULT_BYTES
+    ) -> dict[str, int]:
         """Return the bytes of each mapped weight that `runs` runs read.
 
-        A Gather reads rows, and the kernel maps the pages around each of them.
+        A Gather reads rows, and the kernel maps `fault_bytes` around each of them.
         """
         found: dict[str, int] = {}
         for each in self._loading.mapped:
@@ -189,7 +199,7 @@ class SessionEstimate:
             nbytes = each.mapped_bytes
             if uses and all(use.node.op_type in GATHERING and use.input_index == 0 for use in uses):
                 rows = sum(_count(shapes, use.scope, use.node.input[1]) for use in uses)
-                parts = max(1.0, nbytes / FAULT_BYTES)
+                parts = max(1.0, nbytes / fault_bytes)
                 nbytes = round(nbytes * (1 - exp(-rows * runs / parts)))
             found[each.name] = nbytes
         return found
@@ -204,14 +214,19 @@ class SessionEstimate:
         sizes: Mapping[str, int],
         timeline: Timeline,
         live: Sequence[LiveTensor] = (),
+        more_mapped: int = 0,
     ) -> EstimatedPoint:
-        nodes = self._ctx.model.node_count
+        """Return the point of `timeline`; a run may map `more_mapped` bytes of files beside it."""
+        nodes, executed = self._ctx.model.node_count, len(self._ctx.run(sizes).steps)
         phases = []
         for name in PHASES:
             if name not in timeline.phases():
                 continue
             extra = overhead(self._ctx.runtime, name)
-            beside: dict[TermName, int] = {"runtime": extra.session, "graph": extra.node * nodes}
+            beside: dict[TermName, int] = {
+                "runtime": extra.session,
+                "graph": extra.graph_bytes(nodes, executed),
+            }
             moment = timeline.peak(name)
             end = timeline.end(name)
             phases.append(
@@ -226,14 +241,17 @@ class SessionEstimate:
             )
         largest = max(phases, key=lambda phase: phase.peak_bytes)
         peak = largest.peak_bytes
+        highest = max(peak, phases[-1].kept_bytes + more_mapped)
+        # As if nothing that was freed while the session was loaded were used again.
+        kept = max(highest, phases[-1].kept_bytes + more_mapped + self._loading.freed_bytes)
         return EstimatedPoint(
             dims=dict(sizes),
             peak_bytes=peak,
             peak_phase=largest.name,
             steady_bytes=phases[-1].kept_bytes,
             low_bytes=max(0, peak - max(MIN_MARGIN_BYTES, round(INTERVAL_BELOW * peak))),
-            high_bytes=peak + max(MIN_MARGIN_BYTES, round(INTERVAL_ABOVE * peak)),
-            upper_bytes=peak + max(MIN_MARGIN_BYTES, round(UPPER_BOUND_SHARE * peak)),
+            high_bytes=kept + max(MIN_MARGIN_BYTES, round(KEPT_ABOVE * kept)),
+            pinned_high_bytes=highest + max(MIN_MARGIN_BYTES, round(INTERVAL_ABOVE * highest)),
             phases=tuple(phases),
             live=tuple(live),
         )
@@ -262,7 +280,8 @@ class SessionEstimate:
 def _terms(
     beside: Mapping[TermName, int], terms: Mapping[TermName, int], timeline: Timeline
 ) -> tuple[EstimatedTerm, ...]:
-    listed = {**beside, **terms}
+    listed = Counter(beside)
+    listed.update(terms)
     return tuple(
         EstimatedTerm(name=name, bytes=nbytes, largest=timeline.largest.get(name, ""))
         for name, nbytes in listed.items()

@@ -40,7 +40,7 @@ TermName = Literal[
 """What memory is for:
 
 - ``runtime``: pages of the library, threads, and what a session of any model takes;
-- ``graph``: nodes, their kernels and plans;
+- ``graph``: nodes with their attributes, their kernels and plans;
 - ``model file``: the parsed file, with the weights embedded in it;
 - ``weights``: constants of the model in private memory;
 - ``mapped weights``: pages of files with external data;
@@ -160,9 +160,10 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
         dims: the sizes by name.
         peak_bytes, peak_phase: the maximum, and the phase that has it.
         steady_bytes: when runs no longer change it.
-        low_bytes, high_bytes: between these the peak is expected, if malloc returns what is freed
+        low_bytes, high_bytes: between these the peak is expected, also for a malloc that keeps
+            freed blocks, as glibc's does by default.
+        pinned_high_bytes: the upper end if malloc returns what is freed
             (MALLOC_MMAP_THRESHOLD_=131072).
-        upper_bytes: a bound also for a malloc that keeps freed blocks, as glibc's does by default.
         phases: the phases in order.
         live: the values in memory at the peak of a run, the largest first.
         layout: the arena in the first run; None if it was not computed, or there is no arena.
@@ -174,7 +175,7 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
     steady_bytes: int
     low_bytes: int
     high_bytes: int
-    upper_bytes: int
+    pinned_high_bytes: int
     phases: tuple[EstimatedPhase, ...]
     live: tuple[LiveTensor, ...] = ()
     layout: RunLayout | None = None

@@ -305,9 +305,9 @@ def test_other_options_are_named_in_a_note(weighted: Path) -> None:
 def test_upper_bounds_are_the_upper_ends(weighted: Path) -> None:
     usual, upper = estimate(weighted), estimate(weighted, upper=True)
     assert upper.is_upper
-    assert upper.point.peak_bytes == usual.point.upper_bytes
+    assert upper.point.peak_bytes == usual.point.high_bytes
     assert upper.point.steady_bytes > usual.point.steady_bytes
-    limit = usual.point.upper_bytes - 1
+    limit = usual.point.high_bytes - 1
     fits = [estimate(weighted, upper=each, fit_bytes=limit).fits[0].dims for each in (False, True)]
     assert fits[0] != fits[1]
 
@@ -426,6 +426,10 @@ def test_measured_points_correct_the_others(chain: Path, monkeypatch: pytest.Mon
     assert [each.dims["n"] for each in held_out] == [256]
     assert held_out[0].corrected_bytes == pytest.approx(held_out[0].measured_bytes, abs=2)
     assert held_out[0].estimated_bytes == known[256]
+    # The measured processes had what malloc keeps: nothing is added for it.
+    assert [point.high_bytes for point in found.points] == [
+        point.pinned_high_bytes for point in found.points
+    ]
 
 
 def test_one_point_is_measured_for_real(chain: Path) -> None:

@@ -55,7 +55,7 @@ def point(loading: int, run: int, **dims: int) -> EstimatedPoint:
         steady_bytes=run,
         low_bytes=peak,
         high_bytes=peak,
-        upper_bytes=peak,
+        pinned_high_bytes=peak,
         phases=(phase("optimize", loading), phase("steady", run)),
     )
 

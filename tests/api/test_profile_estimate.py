@@ -68,8 +68,8 @@ def estimated(**peaks: int) -> EstimatedPoint:
         peak_phase=largest.name,
         steady_bytes=phases[-1].kept_bytes,
         low_bytes=0,
-        high_bytes=largest.peak_bytes,
-        upper_bytes=round(1.5 * largest.peak_bytes),
+        high_bytes=round(1.5 * largest.peak_bytes),
+        pinned_high_bytes=largest.peak_bytes,
         phases=phases,
     )
 

@@ -46,7 +46,7 @@ def test_each_format_is_printed_alone(memdiag: RunMemdiag, model: Path) -> None:
     assert [row["tokens"] for row in rows] == ["16", "32", "64"]
     lines = [line for line in printed("k8s").splitlines() if not line.startswith("#")]
     assert lines[0] == "resources:"
-    total = record.largest.upper_bytes + (record.baseline_bytes or 0)
+    total = record.largest.high_bytes + (record.baseline_bytes or 0)
     assert lines[-1] == f"    memory: {-(-total // (1 << 20))}Mi"
     assert printed("markdown").startswith("## Estimated memory: `model.onnx`")
 

@@ -43,6 +43,22 @@ CASES = {
         "a = Conv <pads=[1,1,1,1]> (x, w0) b = Conv <pads=[1,1,1,1]> (x, w1) "
         "c = Concat <axis=1> (a, b) y = Conv <pads=[1,1,1,1]> (c, v2)"
     ),
+    "the shape of a transposed value": (
+        "t = Transpose <perm=[0,1,3,2]> (x) s = Shape (t) e = Erf (t) y = Reshape (e, s)"
+    ),
+    "the shape of another value": (
+        "t = Transpose <perm=[0,1,3,2]> (x) s = Shape (x) e = Erf (t) y = Reshape (e, s)"
+    ),
+    "channels brought before the sides": (
+        "c = Constant <value_ints=[16]> () f = ConstantOfShape <value=float[1] {2}> (c) "
+        "t = Transpose <perm=[0,2,3,1]> (x) l = LayerNormalization (t, f) "
+        "u = Transpose <perm=[0,3,1,2]> (l) y = Conv <pads=[1,1,1,1]> (u, w0)"
+    ),
+    "channels brought before the sides for two": (
+        "c = Constant <value_ints=[16]> () f = ConstantOfShape <value=float[1] {2}> (c) "
+        "t = Transpose <perm=[0,2,3,1]> (x) l = LayerNormalization (t, f) "
+        "u = Transpose <perm=[0,3,1,2]> (l) a = Conv <pads=[1,1,1,1]> (u, w0) y = Add (a, u)"
+    ),
     "padding": "p = Pad (x, pads) y = Conv (p, w0)",
     "a filter of 3 channels": "s = Slice (x, zero, three, one) y = Conv <pads=[1,1,1,1]> (s, u3)",
 }

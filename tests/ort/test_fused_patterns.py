@@ -53,6 +53,16 @@ CASES: dict[str, tuple[str, bool]] = {
         f"h = Sin (x) {CUBE} a = Add (t, one) m = Mul (h, half) g = Mul (m, a) y = Sin (g)",
         True,
     ),
+    "Gelu by tanh with a bias": (
+        f"z = Sin (x) h = Add (z, bias) {CUBE} a = Add (t, one) m = Mul (h, half) "
+        "g = Mul (m, a) y = Sin (g)",
+        True,
+    ),
+    "Gelu by tanh of a sum": (
+        f"z = Sin (x) w = Cos (x) h = Add (z, w) {CUBE} a = Add (t, one) m = Mul (h, half) "
+        "g = Mul (m, a) y = Sin (g)",
+        True,
+    ),
     "Gelu by tanh, the half last": (
         f"h = Sin (x) {CUBE} a = Add (t, one) m = Mul (h, a) g = Mul (m, half) y = Sin (g)",
         False,

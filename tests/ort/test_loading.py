@@ -171,6 +171,12 @@ def owning(proto: ModelProto) -> ModelProto:
 
 OF_A_BRANCH = owning(branch("k = MatMul(v, A)", "A"))
 READ_IN_BRANCHES = branch("i = MatMul(v, A) j = MatMul(v, B) k = Add(i, j)", *"ABCD")
+READ_TWICE = model(
+    "a = MatMul(v, A) b = MatMul(v, B) u = Neg(v) e = MatMul(u, A) d = MatMul(u, B) "
+    "y = Sum(a, b, e, d) z = Neg(x)",
+    A=VALUES,
+    B=VALUES + 1,
+)
 READ_IN_MAIN = model(
     "a = MatMul(v, A) b = MatMul(v, B) e = MatMul(v, C) d = MatMul(v, D) "
     "y = Sum(a, b, e, d) z = Neg(x)",
@@ -191,6 +197,9 @@ READ_IN_MAIN = model(
         (READ_IN_BRANCHES, "1.24.4", {"optimize": 5, "prepack": 5}, {"prepack": 4}),
         (READ_IN_BRANCHES, "1.31.1", {"optimize": 5, "prepack": 6}, {"prepack": 4}),
         (READ_IN_MAIN, "1.31.1", {"optimize": 5, "prepack": 5}, {"prepack": 4}),
+        # The second buffer of A is filled while A, B and the buffers of both are there.
+        (READ_TWICE, "1.31.1", {"optimize": 3, "prepack": 5}, {"prepack": 2}),
+        (READ_TWICE, "1.22.1", {"prepack": 5}, {"prepack": 4}),
     ],
 )
 def test_weights_of_branches_phase_by_phase(

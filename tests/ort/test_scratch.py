@@ -39,15 +39,36 @@ def recurrent_weights(gates: int, directions: int) -> dict[str, tuple[int, ...]]
     return {"w": (directions, gates * 64, 32), "r": (directions, gates * 64, 64)}
 
 
+def by_tanh(before: str) -> str:
+    """Return a graph with the Gelu of h, which `before` computes from a."""
+    numbers = {"three": 3.0, "c": 0.044715, "k": 0.7978845608, "one": 1.0, "half": 0.5}
+    constants = " ".join(
+        f"{name} = Constant <value_float = {value}> ()" for name, value in numbers.items()
+    )
+    chain = "p = Pow (h, three) q = Mul (p, c) s = Add (h, q) u = Mul (s, k) t = Tanh (u)"
+    end = "v = Add (t, one) m = Mul (h, half) g = Mul (m, v) y = Sin (g)"
+    return f"{WIDE} {{ {constants} a = Sin (x) {before} {chain} {end} }}"
+
+
 # The graph, the shapes of its weights, and whether its node takes any working memory.
 CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], bool]] = {
     "Where": (f"{WIDE} {{ c = IsNaN (x) a = Sin (x) y = Where (c, x, a) }}", {}, True),
+    # Working memory that is taken before the output leaves another gap for the next value.
+    "Where, before a larger value": (
+        "(float[n, 64] x) => (float[n, w] y) { k = Constant <value_ints = [192]> () "
+        "i = ConstantOfShape <value = int64[1] {0}> (k) h = Constant <value_float = 1.0> () "
+        "c = IsNaN (x) b = Where (c, x, h) d = Gather <axis = 1> (b, i) y = Sin (d) }",
+        {},
+        True,
+    ),
     "Gelu with a bias": (
         f"{WIDE} {{ a = Sin (x) s = Add (a, b) y = Gelu (s) }}",
         {"b": (1024,)},
         True,
     ),
     "Gelu": (f"{WIDE} {{ a = Sin (x) y = Gelu (a) }}", {}, False),
+    "Gelu by tanh with a bias": (by_tanh("h = Add (a, b)"), {"b": (1024,)}, True),
+    "Gelu by tanh": (by_tanh("h = Cos (a)"), {}, False),
     "LSTM": (recurrent("LSTM", "forward"), recurrent_weights(4, 1), True),
     "LSTM, reversed": (recurrent("LSTM", "reverse"), recurrent_weights(4, 1), True),
     "LSTM of both directions": (

@@ -1,7 +1,9 @@
 """Estimates of whole sessions beside profiles of real ones."""
 
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +15,7 @@ import memdiag
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
+from memdiag.ort.session_estimate import KEPT_ABOVE, EstimateOptions, SessionEstimate
 from memdiag.records.estimate import EstimatedPoint
 from memdiag.units import MIB
 
@@ -40,6 +42,12 @@ CASES: dict[str, tuple[str, Shapes, dict[str, str]]] = {
         f"{ROWS} {{ a = MatMul (x, w) b = Relu (a) y = MatMul (b, v) }}",
         {"w": (2048, 4096), "v": (4096, 2048)},
         {"session.disable_prepacking": "1"},
+    ),
+    # The second products pack a buffer that is dropped, while both weights are still there.
+    "products that share weights": (
+        f"{ROWS} {{ a = MatMul (x, w) b = MatMul (a, v) c = MatMul (b, w) y = MatMul (c, v) }}",
+        {"w": (2048, 4096), "v": (4096, 2048)},
+        {},
     ),
     "a folded transpose": (
         f"{ROWS} {{ t = Transpose <perm=[1,0]> (w) y = MatMul (x, t) }}",
@@ -69,6 +77,22 @@ def estimated(path: Path, options: EstimateOptions) -> EstimatedPoint:
         return SessionEstimate(ctx, options).at(sizes)
 
 
+def differing_phases(
+    found: EstimatedPoint, measured: Mapping[str, int], long: Collection[str]
+) -> list[str]:
+    """Return the names of `long` phases whose measured peaks are neither those of the phase in
+    `found` nor of the next one."""
+    differing: list[str] = []
+    present = [phase for phase in found.phases if phase.name in measured]
+    for phase, following in pairwise([*present, present[-1]]):
+        low, high = sorted((phase.peak_bytes, following.peak_bytes))
+        off = max(0.06 * measured[phase.name], 4 * MIB)
+        is_near = low - off <= measured[phase.name] <= high + off
+        if phase.name in long and not is_near:
+            differing.append(phase.name)
+    return differing
+
+
 @pytest.mark.parametrize("external", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_each_phase_takes_what_was_estimated(tmp_path: Path, name: str, external: bool) -> None:
@@ -77,31 +101,107 @@ def test_each_phase_takes_what_was_estimated(tmp_path: Path, name: str, external
     onnx.save(model(body, shapes), path, save_as_external_data=external, location="data")
     prepacks = "session.disable_prepacking" not in session_options
     found = estimated(path, EstimateOptions(prepacks=prepacks, runs=2))
-    profile = memdiag.profile(
-        path,
-        runs=2,
-        dims={"n": BATCH},
-        session_options=session_options,
-        environment=PINNED,
-        xray="none",
-        select=["MD301"],
-    )
-    measured = {phase.name: phase for phase in profile.phases}
-    base = profile.baseline_rss_bytes
-    present = [phase for phase in found.phases if phase.name in measured]
-    for phase, following in pairwise([*present, present[-1]]):
-        peak = measured[phase.name].peak_rss_bytes - base
-        # The boundary of a phase is noticed some milliseconds late: short phases are passed over,
-        # and others may have a part of the next one.
-        if measured[phase.name].duration_s > 0.005:
-            low, high = sorted((phase.peak_bytes, following.peak_bytes))
-            off = max(0.06 * peak, 4 * MIB)
-            assert low - off <= peak <= high + off, phase.name
+    lowest: dict[str, int] = {}
+    # On a busy machine the boundary of a phase is noticed late: the lowest of several peaks counts.
+    for _ in range(3):
+        profile = memdiag.profile(
+            path,
+            runs=2,
+            dims={"n": BATCH},
+            session_options=session_options,
+            environment=PINNED,
+            xray="none",
+            select=["MD301"],
+        )
+        base = profile.baseline_rss_bytes
+        for phase in profile.phases:
+            peak = phase.peak_rss_bytes - base
+            lowest[phase.name] = min(peak, lowest.get(phase.name, peak))
+        # Short phases are passed over, and others may have a part of the next one.
+        long = {phase.name for phase in profile.phases if phase.duration_s > 0.005}
+        differing = differing_phases(found, lowest, long)
+        if not differing:
+            break
+    assert not differing
     peak = profile.peak_rss_bytes - base
     assert found.peak_bytes == pytest.approx(peak, rel=0.05, abs=3 * MIB)
     assert profile.steady_rss_bytes is not None
     steady = profile.steady_rss_bytes - base
     assert found.steady_bytes == pytest.approx(steady, rel=0.05, abs=3 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("columns", "prepacks", "keeps"),
+    [(4096, True, True), (4160, True, False), (4096, False, False)],
+)
+def test_the_interval_includes_freed_weights_that_malloc_may_keep(
+    tmp_path: Path, columns: int, prepacks: bool, keeps: bool
+) -> None:
+    # Weights of 32 MiB, or of a little more, are freed once they are packed.
+    body, _, _ = CASES["products"]
+    path = tmp_path / "model.onnx"
+    onnx.save(model(body, {"w": (2048, columns), "v": (columns, 2048)}), path)
+    point = estimated(path, EstimateOptions(prepacks=prepacks))
+    assert (point.high_bytes > round((1 + KEPT_ABOVE) * point.peak_bytes)) == keeps
+    if keeps:
+        assert point.high_bytes >= point.steady_bytes + 64 * MIB
+
+
+@pytest.mark.parametrize("external", [True, False])
+def test_the_interval_includes_pages_around_the_rows_of_a_mapped_table(
+    tmp_path: Path, external: bool
+) -> None:
+    body = "g (int64[n] i) => (float[n, 64] y) { y = Gather (w, i) }"
+    path = tmp_path / "model.onnx"
+    proto = model(body, {"w": (1 << 16, 64)})
+    onnx.save(proto, path, save_as_external_data=external, location="data")
+    # 128 rows: at most all 8 blocks of 2 MiB, but half of the blocks of 64 KiB.
+    point = estimated(path, EstimateOptions(runs=1))
+    more = point.pinned_high_bytes - point.peak_bytes
+    assert (more > 12 * MIB) == external
+
+
+def ensemble(nodes: int) -> ModelProto:
+    """Return a model with one ensemble of trees of three nodes each."""
+    trees = nodes // 3
+    names = {"nodeids": [0, 1, 2], "featureids": [0, 0, 0]}
+    names |= {"truenodeids": [1, 0, 0], "falsenodeids": [2, 0, 0]}
+    lists: dict[str, Any] = {f"nodes_{name}": each * trees for name, each in names.items()}
+    of_nodes, of_leaves = np.repeat(np.arange(trees), 3), np.repeat(np.arange(trees), 2)
+    lists |= {"nodes_treeids": of_nodes, "target_treeids": of_leaves}
+    lists |= {
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"] * trees,
+        "target_nodeids": [1, 2] * trees,
+    }
+    lists |= {"nodes_values": [0.5] * nodes, "target_weights": [0.5] * (2 * trees)}
+    node = onnx.helper.make_node(
+        *("TreeEnsembleRegressor", ["x"], ["y"]),
+        domain="ai.onnx.ml",
+        n_targets=1,
+        target_ids=[0] * (2 * trees),
+        **lists,
+    )
+    given, found = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", width])
+        for name, width in (("x", 4), ("y", 1))
+    )
+    graph = onnx.helper.make_graph([node], "g", [given], [found])
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
+    return onnx.helper.make_model(graph, ir_version=9, opset_imports=opsets)
+
+
+def test_trees_take_several_times_their_bytes_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(ensemble(300_000), path)
+    point = estimated(path, EstimateOptions(runs=1))
+    profile = memdiag.profile(path, runs=1, environment=PINNED, xray="none", select=["MD301"])
+    peak = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    assert point.peak_bytes == pytest.approx(peak, rel=0.15)
+    assert point.peak_phase == profile.peak_phase == "prepack"
+    few = tmp_path / "few.onnx"
+    onnx.save(ensemble(300), few)
+    terms = estimated(few, EstimateOptions(runs=1)).peak.peak_terms
+    assert next(term.bytes for term in terms if term.name == "graph") < MIB
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +227,7 @@ def test_terms_are_positive_and_add_up(paths: list[Path], version: str) -> None:
             ):
                 assert all(term.bytes > 0 for term in terms)
                 assert sum(term.bytes for term in terms) == total
-        assert point.steady_bytes <= point.peak_bytes <= point.high_bytes <= point.upper_bytes
+        assert point.steady_bytes <= point.peak_bytes <= point.pinned_high_bytes <= point.high_bytes
 
 
 def normalized(*, is_normalized: bool) -> ModelProto:

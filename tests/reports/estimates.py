@@ -76,8 +76,8 @@ def point(batch: int = 1, tokens: int = 128) -> EstimatedPoint:
         peak_phase=largest.name,
         steady_bytes=phases[-1].kept_bytes,
         low_bytes=largest.peak_bytes - 10 * MIB,
-        high_bytes=largest.peak_bytes + 10 * MIB,
-        upper_bytes=largest.peak_bytes + 20 * MIB,
+        high_bytes=largest.peak_bytes + 20 * MIB,
+        pinned_high_bytes=largest.peak_bytes + 10 * MIB,
         phases=phases,
         live=(
             LiveTensor(

@@ -79,5 +79,7 @@ def corrected(point: EstimatedPoint, line: LinearCorrection) -> EstimatedPoint:
         peak_bytes=peak,
         steady_bytes=min(peak, round(ratio * point.steady_bytes)),
         low_bytes=round(ratio * point.low_bytes),
-        high_bytes=round(ratio * point.high_bytes),
+        # Measured points have what malloc keeps.
+        high_bytes=round(ratio * point.pinned_high_bytes),
+        pinned_high_bytes=round(ratio * point.pinned_high_bytes),
     )

@@ -74,7 +74,7 @@ def _differences(profile: Profile) -> Iterator[str]:
         highest = predicted + allowed
         if not is_pinned:
             # What malloc keeps is no defect: the estimate is for a malloc that keeps nothing.
-            highest = max(highest, profile.baseline_rss_bytes + profile.estimate.upper_bytes)
+            highest = max(highest, profile.baseline_rss_bytes + profile.estimate.high_bytes)
         if not predicted - allowed <= measured <= highest:
             differing.append(_text(phase.name, measured, predicted))
     if not differing:

@@ -90,7 +90,7 @@ def up_to_all_elements(
         yield msgspec.structs.replace(
             point,
             high_bytes=max(point.high_bytes, largest.high_bytes),
-            upper_bytes=max(point.upper_bytes, largest.upper_bytes),
+            pinned_high_bytes=max(point.pinned_high_bytes, largest.pinned_high_bytes),
         )
 
 

@@ -43,7 +43,7 @@ def resources(estimate: Estimate) -> str:
         if base is None
         else f"Includes {_mebibytes(base)} of {BEFORE}."
     )
-    limit = max(point.upper_bytes, point.peak_bytes)
+    limit = max(point.high_bytes, point.peak_bytes)
     return (
         f"# {model_file(estimate.model)}{at}, onnxruntime {plain(estimate.onnxruntime)}: {how} by"
         " memdiag estimate.\n"

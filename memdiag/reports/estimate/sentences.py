@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from memdiag.records.dimension import in_words
-from memdiag.records.estimate import Calibration, Estimate, EstimatedPoint, Fit, Formula
+from memdiag.records.estimate import Calibration, Estimate, Fit, Formula
 from memdiag.reports.text import at_sizes, model_file, plain
 from memdiag.units import counted, format_duration, format_limit, format_size
 
@@ -47,7 +47,7 @@ def estimate_headline(estimate: Estimate) -> EstimateHeadline:
     elif estimate.is_lower_bound:
         need = f"needs at least {peak} at its peak and {steady} after that"
     else:
-        interval = interval_text(point.low_bytes + base, expected_high(estimate, point) + base)
+        interval = interval_text(point.low_bytes + base, point.high_bytes + base)
         need = f"needs {peak} at its peak ({interval}) and {steady} after that"
     sizes = at_sizes(estimate.dimensions)
     corrected = bool(estimate.calibration)
@@ -61,15 +61,6 @@ def estimate_headline(estimate: Estimate) -> EstimateHeadline:
         second=" ".join(filter(None, (_process(estimate), _malloc(estimate), _points(estimate)))),
         facts=_facts(estimate),
     )
-
-
-def expected_high(estimate: Estimate, point: EstimatedPoint) -> int:
-    """Return the upper end of the interval of a peak, in bytes.
-
-    glibc's malloc by default keeps freed blocks, so that the bound for that is the end, unless
-    measurements corrected the estimate.
-    """
-    return point.high_bytes if estimate.calibration else point.upper_bytes
 
 
 def interval_text(low: int, high: int) -> str:
@@ -105,7 +96,7 @@ def _malloc(estimate: Estimate) -> str:
             "glibc's malloc may keep freed blocks beside that, unless"
             " MALLOC_MMAP_THRESHOLD_=131072 is in the environment."
         )
-    high = format_size(estimate.point.high_bytes + (estimate.baseline_bytes or 0))
+    high = format_size(estimate.point.pinned_high_bytes + (estimate.baseline_bytes or 0))
     return (
         "The interval includes freed blocks that glibc's malloc may keep; with"
         f" MALLOC_MMAP_THRESHOLD_=131072 in the environment it ends at {high}."

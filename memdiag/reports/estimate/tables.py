@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memdiag.records.estimate import Estimate, EstimatedPoint, LiveTensor
-from memdiag.reports.estimate.sentences import expected_high, interval_text
+from memdiag.reports.estimate.sentences import interval_text
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain, shortened
 from memdiag.units import format_size
@@ -156,7 +156,7 @@ def point_table(estimate: Estimate) -> Table:
             Row(
                 *(_number(point.dims[name]) for name in names),
                 _size(point.peak_bytes + base),
-                interval_text(point.low_bytes + base, expected_high(estimate, point) + base),
+                interval_text(point.low_bytes + base, point.high_bytes + base),
                 point.peak_phase,
                 _size(point.steady_bytes + base),
                 *(
