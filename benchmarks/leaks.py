@@ -288,6 +288,9 @@ def main() -> int:
     )
     parser.add_argument("--clean", nargs="*", metavar="MODEL", help="clean models only")
     parser.add_argument("--programs", action="store_true", help="programs only")
+    parser.add_argument(
+        "--models", nargs="+", metavar="NAME", help="the models that are clean (default: all)"
+    )
     options = parser.parse_args()
     wrong = 0
     rows = []
@@ -332,6 +335,8 @@ def _rows(folder: Path, options: argparse.Namespace) -> Iterator[tuple[list[str]
     if options.programs:
         return
     models = {} if clean else {**real_models(), **exported_models()}
+    if options.models:
+        models = {name: models[name] for name in options.models}
     paths = list(map(Path, clean)) if clean else list(models.values())
     cases: list[tuple[str, Path, dict[str, Any]]] = [(path.stem, path, {}) for path in paths]
     if not clean:
