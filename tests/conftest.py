@@ -36,8 +36,11 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# A shell that runs the tests in the background has them ignore Ctrl-C, and their children too.
+# A shell that runs the tests in the background has them ignore Ctrl-C, `nohup` the end of the
+# terminal, and their children too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # No deadline: the time an example takes says more about the machine than about the code.
 SETTINGS = settings(

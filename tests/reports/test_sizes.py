@@ -105,4 +105,4 @@ def test_reports_and_judgements_have_the_sizes() -> None:
     report = report_of(record).markdown(record)
     assert "at batch 1 × sequence 128 " in report.splitlines()[2]
     judgement = judge([record], Budget(limits={"peak": 1}))
-    assert first_line(judgement).endswith(" in first_run, at batch 1 × sequence 128")
+    assert first_line(judgement).endswith(" (in first_run), at batch 1 × sequence 128")
