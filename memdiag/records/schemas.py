@@ -18,6 +18,7 @@ from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
+from memdiag.records.sweep_job import JobResult
 from memdiag.records.tuning import Tuning
 
 RECORDS: dict[str, type[Record]] = {
@@ -30,6 +31,7 @@ RECORDS: dict[str, type[Record]] = {
     "memdiag.growth-1": Growth,
     "memdiag.history-1": History,
     "memdiag.inventory-1": Inventory,
+    "memdiag.job-1": JobResult,
     "memdiag.profile-1": Profile,
     "memdiag.run-1": ProgramRun,
     "memdiag.tuning-1": Tuning,

@@ -20,6 +20,7 @@ COMMANDS = (
     "report",
     "rules",
     "run",
+    "sweep",
     "tune",
     "watch",
     "xray",

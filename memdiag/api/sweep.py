@@ -1,0 +1,390 @@
+"""Sweep: many models × releases × sizes × options, in a store that says what is done."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from memdiag.api.arguments import check_choice, check_dims, limits
+from memdiag.api.estimating.sizes import DimSizes, size_steps
+from memdiag.api.profile_config import check_session_options
+from memdiag.comparison import runtimes
+from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.errors import ProvisionError, UsageError
+from memdiag.ort.runtime import Runtime, require_runtime
+from memdiag.programs.system.cpu_limit import cpus_allowed
+from memdiag.programs.system.memory_limit import available_bytes
+from memdiag.records.sweep_job import ACTIONS, Action, JobResult, SweepJob
+from memdiag.runner.machine import machine_class
+from memdiag.sweep.job_process import unfinished_result
+from memdiag.sweep.local_execution import MAX_MEMORY_SHARE, LocalExecution
+from memdiag.sweep.model_budget import ModelBudget, breach_sentence, parse_model_budget
+from memdiag.sweep.model_sources import ModelSource, find_models
+from memdiag.sweep.plan import (
+    JobSettings,
+    PlannedJob,
+    plan_jobs,
+    unused_dims,
+    with_needed_memory,
+)
+from memdiag.sweep.store import Store
+
+LOCAL = "local"
+
+MAX_STEPS = 8
+"""Sizes of a dimension into which a range is divided at most."""
+
+FLUSH_S = 60.0
+"""Seconds after which the rows of results are written at the latest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepProgress:
+    """The state of a sweep under way.
+
+    Attributes:
+        step: what is done now, in a few words.
+        total: the number of jobs that are to be done.
+        done: the number of jobs that are done, failed ones included.
+        failed: the number of jobs that failed.
+        remaining_s: the seconds until the end, as far as they are known.
+        machines: the number of machines.
+    """
+
+    step: str
+    total: int = 0
+    done: int = 0
+    failed: int = 0
+    remaining_s: float | None = None
+    machines: int = 1
+
+
+OnSweepProgress = Callable[[SweepProgress], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExceededBudget:
+    """A job whose figures exceed the budget.
+
+    Attributes:
+        job: the job.
+        sentences: the limits that are exceeded.
+    """
+
+    job: SweepJob
+    sentences: tuple[str, ...]
+
+
+@dataclass(kw_only=True)
+class SweepOutcome:
+    """What a sweep did.
+
+    Attributes:
+        store: the folder of the store.
+        keys: the keys of all jobs of the sweep, those that were done before included.
+        new_keys: the keys of the jobs that were done now.
+        failed: the number of all jobs that did not complete.
+        completed: the number of all jobs that completed.
+        exceeded: jobs that exceed the budget.
+        notes: sentences on models and releases that were left out.
+        interrupted: whether Ctrl-C ended the sweep.
+    """
+
+    store: Path
+    keys: list[str] = field(default_factory=list)
+    new_keys: set[str] = field(default_factory=set)
+    failed: int = 0
+    completed: int = 0
+    exceeded: list[ExceededBudget] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+
+class Execution(Protocol):
+    """Where jobs run."""
+
+    @property
+    def machines(self) -> int:
+        """The number of machines."""
+
+    def estimate(self, jobs: Sequence[SweepJob]) -> Sequence[int | None]:
+        """Return the bytes that each job is expected to need; None if there is no estimate."""
+
+    def run(self, jobs: Sequence[PlannedJob]) -> Iterator[JobResult]:
+        """Yield the result of each job as soon as it is done."""
+
+
+def run_sweep(
+    paths: Sequence[str | Path],
+    *,
+    store: str | Path,
+    onnxruntime: Sequence[str] = (),
+    environments: Sequence[str | Path] = (),
+    dims: Mapping[str, DimSizes] | None = None,
+    session_options: Mapping[str, str | Sequence[str]] | None = None,
+    action: Action = "profile",
+    runs: int = DEFAULT_RUNS,
+    pin: bool = True,
+    label: str = "",
+    budget: Mapping[str, str] | None = None,
+    retry_failed: bool = False,
+    on: str = LOCAL,
+    processes: int | None = None,
+    memory_bytes: int | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    on_progress: OnSweepProgress = lambda progress: None,
+) -> SweepOutcome:
+    """Measure models under releases, sizes and options, and return what was done.
+
+    The arguments are as in `sweep`.
+
+    Raises:
+        UsageError, RecordError, ReportError: as in `sweep`.
+    """
+    check_choice("action", action, ACTIONS)
+    limits(timeout_s=timeout_s, memory_limit_bytes=memory_bytes)
+    if runs < 1:
+        raise UsageError("--runs must be at least 1.")
+    if processes is not None and processes < 1:
+        raise UsageError("--jobs must be at least 1.")
+    if not paths:
+        raise UsageError("no model was given. Name models, folders, patterns, lists or URLs.")
+    sizes = _sizes(dims or {})
+    options = _options(session_options or {})
+    model_budget = parse_model_budget(budget) if budget is not None else None
+    opened = Store(Path(store))
+    outcome = SweepOutcome(store=Path(store))
+    on_progress(SweepProgress(step="reading the store"))
+    opened.repair()
+    releases = _releases(onnxruntime, environments, outcome.notes, on_progress)
+    models = find_models(
+        [str(path) for path in paths],
+        on_progress=lambda name: on_progress(SweepProgress(step=f"reading {name}")),
+    )
+    outcome.notes += _model_notes(models, sizes)
+    settings = JobSettings(action=action, runs=runs, pinned=pin, label=label, timeout_s=timeout_s)
+    jobs = plan_jobs(models, releases, dims=sizes, options=options, settings=settings)
+    machine = machine_class()
+    _store_unreadable(opened, models, releases, settings, outcome)
+    if retry_failed:
+        _remove_failed(opened, [job.key(machine) for job in jobs])
+    new = []
+    for job in jobs:
+        if opened.has(job.key(machine)):
+            _count(outcome, opened.result(job.key(machine)), model_budget)
+        else:
+            new.append(job)
+    file_bytes = {model.digest: model.file_bytes for model in models}
+    with _execution(on, processes, memory_bytes) as execution:
+        on_progress(SweepProgress(step="estimating", total=len(new), machines=execution.machines))
+        estimate = execution.estimate if action in ("profile", "leak") else None
+        planned = with_needed_memory(new, file_bytes, estimate)
+        try:
+            _run(planned, execution, opened, outcome, model_budget, on_progress)
+        except KeyboardInterrupt:
+            outcome.interrupted = True
+        finally:
+            opened.flush()
+    return outcome
+
+
+def _run(
+    planned: Sequence[PlannedJob],
+    execution: Execution,
+    store: Store,
+    outcome: SweepOutcome,
+    budget: ModelBudget | None,
+    on_progress: OnSweepProgress,
+) -> None:
+    """Run the jobs, and store their results."""
+    started = flushed = time.monotonic()
+    done = failed = 0
+
+    def report(step: str) -> None:
+        left = len(planned) - done
+        per_job = (time.monotonic() - started) / done if done else None
+        on_progress(
+            SweepProgress(
+                step=step,
+                total=len(planned),
+                done=done,
+                failed=failed,
+                remaining_s=None if per_job is None else per_job * left,
+                machines=execution.machines,
+            )
+        )
+
+    report("measuring")
+    for result in execution.run(planned):
+        if store.add(result):
+            outcome.new_keys.add(result.key)
+        _count(outcome, result, budget)
+        done += 1
+        failed += result.status != "completed"
+        report(f"{result.job.model} · {result.job.onnxruntime}")
+        if time.monotonic() - flushed > FLUSH_S:
+            store.flush()
+            flushed = time.monotonic()
+
+
+def _count(outcome: SweepOutcome, result: JobResult, budget: ModelBudget | None) -> None:
+    """Add the result of a job to `outcome`."""
+    outcome.keys.append(result.key)
+    if result.status != "completed":
+        outcome.failed += 1
+        return
+    outcome.completed += 1
+    if budget is None or result.profile is None:
+        return
+    try:
+        breaches = budget.breaches(result.profile)
+    except UsageError as error:
+        outcome.notes.append(str(error))
+        return
+    if breaches:
+        sentences = tuple(map(breach_sentence, breaches))
+        outcome.exceeded.append(ExceededBudget(job=result.job, sentences=sentences))
+
+
+def _store_unreadable(
+    store: Store,
+    models: Sequence[ModelSource],
+    releases: Mapping[str, str],
+    settings: JobSettings,
+    outcome: SweepOutcome,
+) -> None:
+    """Store a result for each model that cannot be read; remove the one of an earlier sweep."""
+    results = []
+    for model in models:
+        for release in releases:
+            job = SweepJob(
+                model=model.name,
+                address=model.address,
+                digest="",
+                onnxruntime=release,
+                action=settings.action,
+                runs=settings.runs,
+                pinned=settings.pinned,
+                label=settings.label,
+                timeout_s=settings.timeout_s,
+            )
+            results.append(unfinished_result(job, status="unreadable", sentence=model.problem))
+    store.remove([result.key for result in results if store.has(result.key)])
+    for result in results:
+        if result.sentence:
+            store.add(result)
+            outcome.keys.append(result.key)
+            outcome.new_keys.add(result.key)
+            outcome.failed += 1
+
+
+def _remove_failed(store: Store, keys: Sequence[str]) -> None:
+    """Remove the results of jobs that did not complete."""
+    failed = [key for key in keys if store.has(key) and store.result(key).status != "completed"]
+    store.remove(failed)
+
+
+@contextmanager
+def _execution(on: str, processes: int | None, memory_bytes: int | None) -> Iterator[Execution]:
+    if on != LOCAL:
+        raise UsageError(f"--on cannot be {on!r}. Use {LOCAL}.")
+    count = processes or max(1, int(cpus_allowed(os.getpid()) or 1))
+    memory = memory_bytes or int(MAX_MEMORY_SHARE * available_bytes())
+    with LocalExecution(processes=count, memory_bytes=memory) as execution:
+        yield execution
+
+
+def _releases(
+    versions: Sequence[str],
+    environments: Sequence[str | Path],
+    notes: list[str],
+    on_progress: OnSweepProgress,
+) -> dict[str, str]:
+    """Return the releases, each with its interpreter, or empty for its own environment.
+
+    Releases that are not available are left out with a note.
+
+    Raises:
+        UsageError: a text is not a version, an environment has no onnxruntime, or nothing is left.
+    """
+    found: dict[str, str] = {}
+    for version in versions:
+        on_progress(SweepProgress(step=f"looking for onnxruntime {version}"))
+        try:
+            if version == runtimes.LATEST:
+                version, note = runtimes.latest()
+                notes += [f"latest is {version}: {note}"] if note else []
+            runtimes.runtime(version)
+        except ProvisionError as error:
+            notes.append(f"onnxruntime {version} is left out: {error}")
+        else:
+            found[version] = ""
+    for path in environments:
+        python = runtimes.existing(Path(path))
+        release = runtimes.version_of(python)
+        if release is None:
+            raise UsageError(f"{path}: it has no onnxruntime. Install it there.")
+        found[release] = str(python)
+    if not versions and not environments:
+        require_runtime("name releases with --onnxruntime")
+        release = str(Runtime.installed())
+        own = runtimes.installed() or ""
+        found[own or release] = "" if own else sys.executable
+    if not found:
+        raise UsageError(" ".join(notes))
+    return found
+
+
+def _sizes(dims: Mapping[str, DimSizes]) -> dict[str, list[int]]:
+    """Return the sizes of each dimension.
+
+    Raises:
+        UsageError: one is no size.
+    """
+    found: dict[str, list[int]] = {}
+    for name, size in dims.items():
+        if isinstance(size, tuple):
+            low, high = size
+            if not 0 <= low <= high:
+                raise UsageError(
+                    f"dimension {name!r}: {low}..{high} is not a range of sizes. Give the lowest"
+                    " size first."
+                )
+            found[name] = size_steps(low, high, MAX_STEPS)
+        else:
+            found[name] = list(dict.fromkeys(size if isinstance(size, list) else [size]))
+        for each in found[name]:
+            check_dims({name: each})
+            if each < 0:
+                raise UsageError(f"dimension {name!r} must be 0 or greater, not {each}.")
+    return found
+
+
+def _options(session_options: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
+    """Return the values of each session option.
+
+    Raises:
+        UsageError: an option cannot be set.
+    """
+    found = {
+        name: [value] if isinstance(value, str) else list(dict.fromkeys(value))
+        for name, value in session_options.items()
+    }
+    for name, values in found.items():
+        for value in values:
+            check_session_options({name: value}, None)
+    return found
+
+
+def _model_notes(models: Sequence[ModelSource], sizes: Mapping[str, Sequence[int]]) -> list[str]:
+    notes = [
+        f"{', '.join(model.other_names)}: the same content as {model.name}, measured once"
+        for model in models
+        if model.other_names
+    ]
+    notes += [f"no model has a dimension {name!r}" for name in unused_dims(models, sizes)]
+    return notes

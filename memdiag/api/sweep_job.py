@@ -1,0 +1,161 @@
+"""One job of a sweep: what `memdiag.profile`, `check`, `estimate` or `leak` does, as a `JobResult`.
+
+``python -m memdiag.api.sweep_job`` is the process that `memdiag.sweep.job_process.JobProcess`
+starts: it reads requests from standard input, a line each, and writes the answers to standard
+output.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from memdiag.api.budget import pinned
+from memdiag.api.check import Selection, check_models
+from memdiag.api.estimate import estimate
+from memdiag.api.leak import leak
+from memdiag.api.profile import profile
+from memdiag.comparison import runtimes
+from memdiag.errors import MemdiagError
+from memdiag.records.codec import escaped
+from memdiag.records.sweep_job import Action, JobResult, JobStatus, SweepJob
+from memdiag.sweep.job_process import JobRequest, unfinished_result
+from memdiag.sweep.model_sources import local_path
+
+MAX_SENTENCE = 1000
+"""Characters of the sentence of a job that failed."""
+
+
+def run_job(
+    job: SweepJob, *, memory_limit_bytes: int | None = None, is_alone: bool = False
+) -> JobResult:
+    """Return the result of `job`, also if it fails.
+
+    Args:
+        job: the job. Its model is fetched, and its release installed, where they are missing.
+        memory_limit_bytes: the resident set above which the measured process is ended.
+        is_alone: whether no other job runs at the same time.
+    """
+    started = time.perf_counter()
+    result = unfinished_result(job, is_alone=is_alone)
+    try:
+        result = _RUN[job.action](result, local_path(job.address), memory_limit_bytes)
+    except MemdiagError as error:
+        result = msgspec.structs.replace(result, sentence=str(error)[:MAX_SENTENCE])
+    except Exception as error:  # a defect, or a full disk: the sweep goes on
+        sentence = f"unexpected {type(error).__name__}: {error}"[:MAX_SENTENCE]
+        result = msgspec.structs.replace(result, sentence=sentence)
+    return msgspec.structs.replace(result, duration_s=round(time.perf_counter() - started, 6))
+
+
+def needed_bytes(job: SweepJob) -> int | None:
+    """Return the largest resident set that `job` is expected to need; None if it is not known."""
+    try:
+        found = estimate(
+            local_path(job.address),
+            dims=job.dims,
+            for_onnxruntime=job.onnxruntime,
+            session_options=job.options,
+            details=False,
+        )
+    except Exception:  # the job itself will report what is wrong with the model
+        return None
+    # The bound for a malloc that keeps freed blocks; kernels of other providers are not considered.
+    return (found.baseline_bytes or 0) + found.point.upper_bytes
+
+
+def _profile(result: JobResult, model: Path, memory_limit_bytes: int | None) -> JobResult:
+    job = result.job
+    found = profile(
+        model,
+        runs=job.runs,
+        dims=job.dims,
+        session_options=job.options,
+        environment=pinned({}) if job.pinned else {},
+        python=_interpreter(job),
+        timeout_s=job.timeout_s,
+        memory_limit_bytes=memory_limit_bytes,
+    )
+    outcome = found.outcome
+    status: JobStatus = outcome.status
+    sentence = "" if status == "completed" else f"{outcome.phase}: {outcome.message}"
+    return msgspec.structs.replace(
+        result, status=status, sentence=sentence[:MAX_SENTENCE], profile=found
+    )
+
+
+def _interpreter(job: SweepJob) -> Path:
+    return Path(job.python) if job.python else runtimes.runtime(job.onnxruntime)
+
+
+def _check(result: JobResult, model: Path, _: int | None) -> JobResult:
+    job = result.job
+    found = check_models(
+        [model], selection=Selection(), for_onnxruntime=job.onnxruntime, dims=job.dims
+    )
+    problem = found.models[0].error or ""
+    return msgspec.structs.replace(
+        result, status="failed" if problem else "completed", sentence=problem, check=found
+    )
+
+
+def _estimate(result: JobResult, model: Path, _: int | None) -> JobResult:
+    job = result.job
+    found = estimate(
+        model,
+        dims=job.dims,
+        for_onnxruntime=job.onnxruntime,
+        session_options=job.options,
+        runs=job.runs,
+    )
+    return msgspec.structs.replace(result, status="completed", estimate=found)
+
+
+def _leak(result: JobResult, model: Path, _: int | None) -> JobResult:
+    job = result.job
+    found = leak(
+        model,
+        dims=job.dims,
+        session_options=job.options,
+        python=_interpreter(job),
+        timeout_s=job.timeout_s,
+    )
+    status: JobStatus = "failed" if found.message else "completed"
+    return msgspec.structs.replace(
+        result, status=status, sentence=found.message or found.sentence, growth=found
+    )
+
+
+_RUN: dict[Action, Callable[[JobResult, Path, int | None], JobResult]] = {
+    "profile": _profile,
+    "check": _check,
+    "estimate": _estimate,
+    "leak": _leak,
+}
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    # What native code prints must not be part of an answer.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    for line in sys.stdin.buffer:
+        request = msgspec.json.decode(line, type=JobRequest)
+        if request.work == "estimate":
+            answer = msgspec.json.encode(needed_bytes(request.job))
+        else:
+            result = run_job(
+                request.job,
+                memory_limit_bytes=request.memory_limit_bytes,
+                is_alone=request.is_alone,
+            )
+            answer = msgspec.json.encode(escaped(result))
+        answers.write(answer + b"\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""`memdiag sweep` as users start it: a folder of models, one store, and what is new each time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pyarrow.dataset
+import pytest
+
+from tests.end_to_end.conftest import Finished, RunMemdiag
+
+
+def write_model(path: Path, constant: float) -> None:
+    text = (
+        '<ir_version: 9, opset_import: ["" : 17]>'
+        f"g (float[batch, 4] x) => (float[batch, 4] y) <float[1] c = {{{constant}}}>"
+        "{ y = Add(x, c) }"
+    )
+    path.parent.mkdir(exist_ok=True)
+    onnx.save(onnx.parser.parse_model(text), path)
+
+
+@pytest.fixture
+def zoo(tmp_path: Path) -> Path:
+    """A folder with two models, of which one has another name as well, and a damaged one."""
+    for number, name in enumerate(("a", "b")):
+        write_model(tmp_path / "zoo" / f"{name}.onnx", number)
+    (tmp_path / "zoo" / "c.onnx").write_bytes((tmp_path / "zoo" / "a.onnx").read_bytes())
+    (tmp_path / "zoo" / "damaged.onnx").write_text("no model")
+    return tmp_path / "zoo"
+
+
+def jobs(store: Path) -> list[dict[str, Any]]:
+    found = pyarrow.dataset.dataset(store / "profiles.parquet", partitioning="hive")
+    rows: list[dict[str, Any]] = found.to_table().to_pylist()
+    return [row for row in rows if row["phase"] == "all"]
+
+
+def test_a_folder_is_measured_once_and_then_only_what_is_new(
+    memdiag: RunMemdiag, zoo: Path, tmp_path: Path
+) -> None:
+    def sweep(*words: str) -> Finished:
+        return memdiag("sweep", "zoo", "missing.onnx", "--runs", 1, *words)
+
+    first = sweep()
+    assert (first.returncode, first.stderr) == (0, "")
+    rows = {row["model"]: row for row in jobs(tmp_path / "sweep")}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "a.onnx": "completed",
+        "b.onnx": "completed",
+        "damaged.onnx": "failed",
+        "missing.onnx": "unreadable",
+    }
+    assert rows["a.onnx"]["steady_bytes"] > rows["a.onnx"]["baseline_bytes"] > 0
+    assert rows["a.onnx"]["estimated_peak_bytes"] > 0
+    assert rows["a.onnx"]["latency_s"] is None
+    assert "not an ONNX model" in rows["damaged.onnx"]["sentence"]
+    assert "No such file" in rows["missing.onnx"]["sentence"]
+    assert "c.onnx: the same content as a.onnx" in first.stdout
+
+    write_model(zoo / "new.onnx", 7)
+    write_model(tmp_path / "missing.onnx", 8)
+    records = {path: path.stat().st_mtime_ns for path in (tmp_path / "sweep").rglob("*.json")}
+    second = sweep("--budget", "steady=1KB")
+    assert second.returncode == 1, second.stderr
+    assert "a.onnx" in second.stdout
+    assert "steady" in second.stdout
+    found = jobs(tmp_path / "sweep")
+    assert sorted(row["model"] for row in found) == [
+        "a.onnx",
+        "b.onnx",
+        "damaged.onnx",
+        "missing.onnx",
+        "new.onnx",
+    ]
+    assert {row["model"] for row in found if row["status"] == "completed"} == {
+        "a.onnx",
+        "b.onnx",
+        "missing.onnx",
+        "new.onnx",
+    }
+    unchanged = [path for path, at in records.items() if path.exists()]
+    assert len(unchanged) == len(records) - 1  # but for the model that was missing
+    assert all(path.stat().st_mtime_ns == records[path] for path in unchanged)
+
+
+def test_sizes_options_and_one_job_at_a_time(
+    memdiag: RunMemdiag, zoo: Path, tmp_path: Path
+) -> None:
+    option = "session.disable_prepacking"
+    done = memdiag(
+        *("sweep", zoo / "a.onnx", "--dim", "batch=1,3,other=2", "--alone", "--runs", 2),
+        *("--session-option", f"{option}=0", "--session-option", f"{option}=1"),
+    )
+    assert done.returncode == 0, done.stderr
+    rows = jobs(tmp_path / "sweep")
+    assert {(row["dims"], row["options"]) for row in rows} == {
+        (f"batch={size}", f"{option}={value}") for size in (1, 3) for value in (0, 1)
+    }
+    assert all(row["is_alone"] and row["latency_s"] > 0 for row in rows)
+    assert "no model has a dimension 'other'" in done.stdout
+
+
+def test_nothing_that_can_be_done_is_an_error(memdiag: RunMemdiag, tmp_path: Path) -> None:
+    done = memdiag("sweep", "missing.onnx")
+    assert done.returncode == 2
+    (row,) = jobs(tmp_path / "sweep")
+    assert row["status"] == "unreadable"
+    for words, message in [
+        (("--alone", "--jobs", 2), "--alone runs one job at a time"),
+        (("--budget", "copies=2x"), "copies cannot be a multiple of the weights"),
+        (("--onnxruntime", "abc"), "'abc' is not a version"),
+        (("--dim", "batch=4..1"), "4..1 is not a range of sizes"),
+    ]:
+        done = memdiag("sweep", "missing.onnx", *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process that ends with its parent")
+def test_after_kill_9_the_sweep_goes_on_and_nothing_is_there_twice(tmp_path: Path) -> None:
+    for number in range(6):
+        write_model(tmp_path / "zoo" / f"{number}.onnx", number)
+    words = [sys.executable, "-m", "memdiag", "sweep", "zoo", "--runs", "1", "--jobs", "2"]
+    records = tmp_path / "sweep" / "records"
+    killed = subprocess.Popen(words, cwd=tmp_path, start_new_session=True)
+    deadline = time.monotonic() + 100
+    while not list(records.glob("*/*.json")):
+        assert time.monotonic() < deadline
+        assert killed.poll() is None
+        time.sleep(0.05)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    done = {path: path.stat().st_mtime_ns for path in records.glob("*/*.json")}
+    # Two at once, which share what is left.
+    both = [subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [process.wait(100) for process in both] == [0, 0]
+    rows = jobs(tmp_path / "sweep")
+    assert sorted(row["model"] for row in rows) == [f"{number}.onnx" for number in range(6)]
+    assert all(row["status"] == "completed" for row in rows)
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+    keys = {json.loads(path.read_bytes())["key"] for path in records.glob("*/*.json")}
+    assert keys == {row["key"] for row in rows}
