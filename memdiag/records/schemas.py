@@ -18,6 +18,7 @@ from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
+from memdiag.records.sweep import Sweep
 from memdiag.records.sweep_job import JobResult
 from memdiag.records.tuning import Tuning
 
@@ -34,11 +35,14 @@ RECORDS: dict[str, type[Record]] = {
     "memdiag.job-1": JobResult,
     "memdiag.profile-1": Profile,
     "memdiag.run-1": ProgramRun,
+    "memdiag.sweep-1": Sweep,
     "memdiag.tuning-1": Tuning,
 }
 
 
-Reported = Profile | Comparison | Fix | Tuning | Attribution | ProgramRun | Growth | Estimate
+Reported = (
+    Profile | Comparison | Fix | Tuning | Attribution | ProgramRun | Growth | Estimate | Sweep
+)
 """The records that have reports."""
 
 

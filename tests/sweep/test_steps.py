@@ -1,0 +1,105 @@
+"""Steps are found where a series changes for good, and nowhere in noise."""
+
+import random
+from itertools import pairwise
+from statistics import median
+
+import pytest
+
+from memdiag.sweep.steps import (
+    MIN_NOISE_BYTES,
+    Segment,
+    noise_bytes,
+    noise_share,
+    segments,
+    step_penalty,
+)
+
+MIB = 1 << 20
+
+
+def starts(values: list[int], *, share: float = 0.0, points: int = 0) -> list[int]:
+    """Return where steps are."""
+    penalty = step_penalty(noise_bytes(values, share), points or len(values))
+    return [each.start for each in segments(values, penalty)][1:]
+
+
+def noisy(levels: list[int], scale: float, seed: int) -> list[int]:
+    """Return levels with deviations of a Laplace distribution."""
+    chance = random.Random(seed)
+    signs = ((1, -1)[chance.random() < 0.5] for _ in levels)
+    return [
+        round(level + sign * chance.expovariate(1 / scale))
+        for level, sign in zip(levels, signs, strict=True)
+    ]
+
+
+def test_an_exact_step_between_three_releases_is_found_and_nothing_without_one() -> None:
+    assert starts([100 * MIB, 100 * MIB, 112 * MIB]) == [2]
+    assert starts([100 * MIB, 112 * MIB, 112 * MIB]) == [1]
+    assert starts([100 * MIB, 100 * MIB, 100 * MIB + MIN_NOISE_BYTES]) == []
+    assert starts([100 * MIB]) == starts([]) == []
+
+
+def test_a_single_outlier_in_a_long_series_is_no_step() -> None:
+    values = noisy([100 * MIB] * 30, 0.5 * MIB, seed=4)
+    values[12] += 5 * MIB
+    assert starts(values) == []
+    values[13] += 5 * MIB
+    values[14] += 5 * MIB
+    assert starts(values) == [12, 15]
+
+
+def test_a_small_step_needs_more_points_than_a_large_one() -> None:
+    small = [MIB] * 40 + [3 * MIB] * 40
+    assert starts(noisy(small, 0.5 * MIB, seed=0)) == [40]
+    assert starts(noisy(small[39:41], 0.5 * MIB, seed=0), share=0.5) == []
+
+
+@pytest.mark.parametrize("length", [2, 3, 10, 60])
+def test_noise_alone_hardly_ever_has_a_step(length: int) -> None:
+    stores, series = 20, 30
+    found = 0
+    for seed in range(stores):
+        all_values = [noisy([200 * MIB] * length, MIB, seed=1000 * seed + i) for i in range(series)]
+        share = noise_share(all_values)
+        found += any(starts(v, share=share, points=series * length) for v in all_values)
+    assert found <= 2  # of 20 stores
+
+
+def test_a_model_that_varies_more_than_others_is_judged_by_its_own_noise() -> None:
+    varying = [267, 280, 277, 271, 264]  # MiB, a real one without any change
+    assert starts([mib * MIB for mib in varying], share=0.003, points=300) == []
+    assert starts([mib * MIB for mib in (267, 267, 267, 280)], share=0.003, points=300) == [3]
+
+
+def test_segments_are_the_exact_minimum() -> None:
+    """Against all ways to cut short series."""
+
+    def cost(values: list[int], cuts: tuple[int, ...], penalty: float) -> float:
+        bounds = [0, *cuts, len(values)]
+        parts = [values[a:b] for a, b in pairwise(bounds)]
+        deviations = sum(abs(v - median(part)) for part in parts for v in part)
+        return deviations + penalty * len(cuts)
+
+    chance = random.Random(3)
+    for _ in range(200):
+        values = [chance.choice((0, 1, 5, 9)) for _ in range(chance.randint(1, 7))]
+        penalty = chance.choice((0.5, 2.0, 4.5, 30.0))
+        found = segments(values, penalty)
+        least = min(
+            cost(values, tuple(i for i in range(1, len(values)) if mask >> i & 1), penalty)
+            for mask in range(0, 1 << len(values), 2)
+        )
+        assert cost(values, tuple(each.start for each in found[1:]), penalty) == least
+        assert all(each.level == median(values[each.start : each.end]) for each in found)
+
+
+def test_a_level_is_the_median_of_its_segment() -> None:
+    assert segments([1, 2, 9, 100, 101], 20) == (Segment(0, 3, 2), Segment(3, 5, 100.5))
+
+
+def test_the_noise_of_all_series_ignores_steps_in_less_than_half_of_them() -> None:
+    steady = [[1000, 1010], [2000, 2020], [500, 505]]
+    assert noise_share([*steady, [100, 900], [100, 900]]) == noise_share(steady)
+    assert noise_share([[], [5]]) == 0.0
