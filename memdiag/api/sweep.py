@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from memdiag.api.arguments import check_choice, check_dims, limits
 from memdiag.api.estimating.sizes import DimSizes, size_steps
 from memdiag.api.profile_config import check_session_options
@@ -18,20 +20,22 @@ from memdiag.errors import ProvisionError, UsageError
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.programs.system.cpu_limit import cpus_allowed
 from memdiag.programs.system.memory_limit import available_bytes
+from memdiag.records.sweep import Sweep
 from memdiag.records.sweep_job import ACTIONS, Action, JobResult, SweepJob
 from memdiag.runner.machine import machine_class
-from memdiag.sweep.job_process import unfinished_result
-from memdiag.sweep.local_execution import MAX_MEMORY_SHARE, LocalExecution
-from memdiag.sweep.model_budget import ModelBudget, breach_sentence, parse_model_budget
-from memdiag.sweep.model_sources import ModelSource, find_models
-from memdiag.sweep.plan import (
+from memdiag.sweeps.job_process import unfinished_result
+from memdiag.sweeps.local_execution import MAX_MEMORY_SHARE, LocalExecution
+from memdiag.sweeps.model_budget import ModelBudget, breach_sentence, parse_model_budget
+from memdiag.sweeps.model_sources import ModelSource, find_models
+from memdiag.sweeps.plan import (
     JobSettings,
     PlannedJob,
     plan_jobs,
     unused_dims,
     with_needed_memory,
 )
-from memdiag.sweep.store import Store
+from memdiag.sweeps.store import Store, check_version
+from memdiag.sweeps.summary import summarize
 
 LOCAL = "local"
 
@@ -116,6 +120,105 @@ class Execution(Protocol):
 
     def run(self, jobs: Sequence[PlannedJob]) -> Iterator[JobResult]:
         """Yield the result of each job as soon as it is done."""
+
+
+def sweep(
+    *paths: str | Path,
+    store: str | Path = "sweep",
+    onnxruntime: Sequence[str] = (),
+    environments: Sequence[str | Path] = (),
+    dims: Mapping[str, DimSizes] | None = None,
+    session_options: Mapping[str, str | Sequence[str]] | None = None,
+    action: Action = "profile",
+    runs: int = DEFAULT_RUNS,
+    pin: bool = True,
+    label: str = "",
+    retry_failed: bool = False,
+    on: str = LOCAL,
+    processes: int | None = None,
+    memory_bytes: int | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    against: str | Path | None = None,
+    on_progress: OnSweepProgress = lambda progress: None,
+) -> Sweep:
+    """Measure many models under releases, sizes and options, and return the answers of the store.
+
+    Each job is what `profile` does. Jobs that the store has are not done again, so that the same
+    call goes on after an interruption. Jobs that fail are points with a sentence.
+
+    Args:
+        paths: models, folders, patterns, lists (``.toml``), or URLs.
+        store: the folder of the store; created if missing.
+        onnxruntime: versions such as ``1.24.4``, or ``latest``; the installed one if empty.
+        environments: interpreters, or folders of environments, that have onnxruntime.
+        dims: by name of a free dimension its size, a list of sizes, or a range (low, high) that is
+            divided into powers of two. Models without the dimension are run without it.
+        session_options: the value, or a list of values, of SessionOptions attributes and config
+            entries by name.
+        action: ``profile``, ``check``, ``estimate`` or ``leak``.
+        runs: number of runs after the first one.
+        pin: make malloc release freed memory, so that figures are reproducible.
+        label: a label such as a commit; jobs with another label are measured again.
+        retry_failed: do jobs again that failed before.
+        on: ``local`` for this machine.
+        processes: number of jobs at once; the number of CPUs if None. Latencies are stored only
+            with 1.
+        memory_bytes: the memory that all jobs may take together; 90 % of what is available if None.
+        timeout_s: seconds after which a measured process is ended.
+        against: a store to compare with: points that it does not have are new, and so are the
+            steps before them.
+        on_progress: called after each job.
+
+    Raises:
+        UsageError: an argument does not fit, a package is not installed, or no release is
+            available.
+        RecordError: a store is of a newer memdiag, or is no store.
+        ReportError: the store cannot be written.
+        KeyboardInterrupt: Ctrl-C; what was measured is stored.
+    """
+    outcome = run_sweep(
+        paths,
+        store=store,
+        onnxruntime=onnxruntime,
+        environments=environments,
+        dims=dims,
+        session_options=session_options,
+        action=action,
+        runs=runs,
+        pin=pin,
+        label=label,
+        retry_failed=retry_failed,
+        on=on,
+        processes=processes,
+        memory_bytes=memory_bytes,
+        timeout_s=timeout_s,
+        on_progress=on_progress,
+    )
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    return sweep_answers(outcome, against=against)
+
+
+def sweep_answers(outcome: SweepOutcome, *, against: str | Path | None = None) -> Sweep:
+    """Return the answers of the store that a sweep has written.
+
+    Args:
+        outcome: what the sweep did.
+        against: a store to compare with.
+
+    Raises:
+        RecordError: `against` is of a newer memdiag, or is no store.
+    """
+    is_same = against is not None and Path(against).resolve() == outcome.store.resolve()
+    if against is not None and not is_same:
+        check_version(Path(against))
+    found = summarize(
+        outcome.store,
+        against=outcome.store if is_same else None if against is None else Path(against),
+        new_keys=outcome.new_keys if is_same else None,
+    )
+    notes = tuple(dict.fromkeys((*outcome.notes, *found.notes)))
+    return msgspec.structs.replace(found, notes=notes)
 
 
 def run_sweep(

@@ -1,6 +1,6 @@
 """One job of a sweep: what `memdiag.profile`, `check`, `estimate` or `leak` does, as a `JobResult`.
 
-``python -m memdiag.api.sweep_job`` is the process that `memdiag.sweep.job_process.JobProcess`
+``python -m memdiag.api.sweep_job`` is the process that `memdiag.sweeps.job_process.JobProcess`
 starts: it reads requests from standard input, a line each, and writes the answers to standard
 output.
 """
@@ -22,8 +22,8 @@ from memdiag.comparison import runtimes
 from memdiag.errors import MemdiagError
 from memdiag.records.codec import escaped
 from memdiag.records.sweep_job import Action, JobResult, JobStatus, SweepJob
-from memdiag.sweep.job_process import JobRequest, unfinished_result
-from memdiag.sweep.model_sources import local_path
+from memdiag.sweeps.job_process import JobRequest, unfinished_result
+from memdiag.sweeps.model_sources import local_path
 
 MAX_SENTENCE = 1000
 """Characters of the sentence of a job that failed."""

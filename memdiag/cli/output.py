@@ -17,6 +17,7 @@ from memdiag.records.finding import Check
 from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
 from memdiag.records.schemas import Reported
+from memdiag.records.sweep import Sweep
 from memdiag.reports import report_of
 from memdiag.reports.page import Plotly
 from memdiag.reports.picture import PictureFormat
@@ -239,6 +240,14 @@ def print_estimate(
         sys.stdout.buffer.write(text.encode())
     else:
         sys.stdout.buffer.write(report_of(estimate).render(estimate, format))
+
+
+def print_sweep(sweep: Sweep, written: Sequence[Path], format: str, *, quiet: bool = False) -> None:
+    """Print `sweep` on standard output: for people, or in one of the formats for machines."""
+    if format == "console":
+        show(sweep, written, quiet=quiet)
+    else:
+        sys.stdout.buffer.write(report_of(sweep).render(sweep, format))
 
 
 def print_markdown(text: str) -> None:

@@ -23,6 +23,7 @@ from memdiag.cli.commands import COMMANDS
 # The kind of value of each option, and a word that its help has in every command.
 KINDS: dict[str, tuple[str, str]] = {
     "--all": ("flag", "every combination"),
+    "--against": ("DIR", "store to compare with"),
     "--alone": ("flag", "one job at a time"),
     "--assume": ("NAME=VALUE,…", "Sizes that depend on the data"),
     "--baseline": ("FILE", "Baseline"),

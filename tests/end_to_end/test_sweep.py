@@ -64,10 +64,14 @@ def test_a_folder_is_measured_once_and_then_only_what_is_new(
     assert "No such file" in rows["missing.onnx"]["sentence"]
     assert "c.onnx: the same content as a.onnx" in first.stdout
 
+    assert first.stdout.startswith("2 jobs of 4 models on 1 release of onnxruntime, 2 failed.")
+    assert (tmp_path / "sweep" / "index.html").exists()
+
     write_model(zoo / "new.onnx", 7)
     write_model(tmp_path / "missing.onnx", 8)
-    records = {path: path.stat().st_mtime_ns for path in (tmp_path / "sweep").rglob("*.json")}
-    second = sweep("--budget", "steady=1KB")
+    stored = (tmp_path / "sweep" / "records").rglob("*.json")
+    records = {path: path.stat().st_mtime_ns for path in stored}
+    second = sweep("--budget", "steady=1KB", "--against", "sweep")
     assert second.returncode == 1, second.stderr
     assert "a.onnx" in second.stdout
     assert "steady" in second.stdout
@@ -116,6 +120,7 @@ def test_nothing_that_can_be_done_is_an_error(memdiag: RunMemdiag, tmp_path: Pat
         (("--alone", "--jobs", 2), "--alone runs one job at a time"),
         (("--budget", "copies=2x"), "copies cannot be a multiple of the weights"),
         (("--onnxruntime", "abc"), "'abc' is not a version"),
+        (("--against", "zoo"), "zoo: there is no store of sweeps"),
         (("--dim", "batch=4..1"), "4..1 is not a range of sizes"),
     ]:
         done = memdiag("sweep", "missing.onnx", *words)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
     add_dims,
+    add_format,
     add_list,
     add_quiet,
+    add_reports_folder,
     add_runs,
     add_session_option,
     add_switch,
@@ -22,9 +24,6 @@ from memdiag.cli.options import (
 )
 from memdiag.defaults import DEFAULT_TIMEOUT_S
 from memdiag.errors import UsageError
-
-if TYPE_CHECKING:
-    from memdiag.api.sweep import SweepOutcome
 
 ARGUMENTS = "PATH..."
 
@@ -107,13 +106,19 @@ def configure(parser: ArgumentParser) -> None:
         metavar="FIGURE=SIZE,…",
         help="Limits for each model, e.g. peak=1.2GB, or steady=2x for twice its weights.",
     )
-    group = parser.add_argument_group("Output")
     group.add_argument(
-        "--out",
+        "--against",
         metavar="DIR",
         type=Path,
-        default="sweep",
-        help="Write the record and its reports to this folder, which is also the store.",
+        help="A store to compare with: exit with 1 if a model needs lastingly more, beyond the"
+        " noise. It may be the store of this sweep, with the jobs that it had before.",
+    )
+    group = parser.add_argument_group("Output")
+    add_reports_folder(group, default="sweep")
+    add_format(
+        group,
+        ("console", "json", "markdown"),
+        "What to print: a summary, the JSON record, or a Markdown report.",
     )
     add_quiet(group)
 
@@ -126,18 +131,27 @@ def run(options: Namespace) -> int:
     an interruption it goes on where it was.
 
     A session option that is given several times with other values is varied, as are sizes such as
-    --dim batch=1,4,16. Exit codes: 0; 1 if a budget is exceeded; 2 if nothing could be measured.
+    --dim batch=1,4,16. Writes index.html, report.md and sweep.json. Exit codes: 0; 1 if a
+    budget is exceeded, or a model needs lastingly more than --against shows; 2 if nothing could be
+    measured.
     """
-    from memdiag.api.sweep import run_sweep
+    from memdiag.api.sweep import run_sweep, sweep_answers
+    from memdiag.cli.output import Destination, print_sweep
     from memdiag.cli.progress import SweepLine
-    from memdiag.units import parse_size
+    from memdiag.reports.text import plain
+    from memdiag.sweeps.store import check_version
+    from memdiag.units import counted, parse_size
 
+    folder = options.out or Path("sweep")
     if options.alone and options.jobs not in (None, 1):
         raise UsageError(f"--alone runs one job at a time. Leave out --jobs {options.jobs}.")
+    if options.against is not None:
+        check_version(options.against)
+    destination = Destination(folder, plotly=options.plotly)
     with SweepLine() as line:
         outcome = run_sweep(
             options.paths,
-            store=options.out,
+            store=folder,
             onnxruntime=comma_list(options.onnxruntime),
             environments=options.environment,
             dims=read_dim_sizes(options.dim),
@@ -153,12 +167,24 @@ def run(options: Namespace) -> int:
             timeout_s=options.timeout,
             on_progress=line.show,
         )
-    _print(outcome)
     if outcome.interrupted:
-        raise KeyboardInterrupt("The same command goes on where it was.")
-    if not outcome.completed:
-        return ERROR
-    return FINDINGS if outcome.exceeded else CLEAN
+        raise KeyboardInterrupt(
+            f"{counted(len(outcome.new_keys), 'job')} were added to {folder}. The same command"
+            " goes on where it was."
+        )
+    answers = sweep_answers(outcome, against=options.against)
+
+    def print_answer(written: Sequence[Path]) -> int:
+        print_sweep(answers, written, options.format, quiet=options.quiet)
+        for exceeded in outcome.exceeded:
+            job = exceeded.job
+            text = f"{job.model} · onnxruntime {job.onnxruntime}: {'; '.join(exceeded.sentences)}"
+            print(plain(text), file=sys.stdout if options.format == "console" else sys.stderr)
+        if not outcome.completed:
+            return ERROR
+        return FINDINGS if outcome.exceeded or answers.regressions else CLEAN
+
+    return destination.write_and_print(answers, print_answer)
 
 
 def _option_values(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -174,17 +200,3 @@ def _option_values(texts: Sequence[str]) -> dict[str, list[str]]:
             raise UsageError(f"--session-option: {text!r} is not NAME=VALUE.")
         found.setdefault(name, []).append(value)
     return found
-
-
-def _print(outcome: SweepOutcome) -> None:
-    from memdiag.reports.text import plain
-
-    print(
-        f"{len(outcome.keys):,} jobs: {outcome.completed:,} completed, {outcome.failed:,} failed,"
-        f" {len(outcome.new_keys):,} new."
-    )
-    for exceeded in outcome.exceeded:
-        job = exceeded.job
-        print(plain(f"{job.model} · {job.onnxruntime}: {'; '.join(exceeded.sentences)}"))
-    for note in outcome.notes:
-        print(plain(note))

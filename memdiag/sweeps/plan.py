@@ -6,7 +6,7 @@ from itertools import product
 from typing import TypeVar
 
 from memdiag.records.sweep_job import Action, SweepJob
-from memdiag.sweep.model_sources import ModelSource
+from memdiag.sweeps.model_sources import ModelSource
 from memdiag.units import MIB
 
 WEIGHT_COPIES = 3

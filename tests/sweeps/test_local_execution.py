@@ -8,16 +8,16 @@ import msgspec
 import pytest
 
 from memdiag.records.sweep_job import JobResult, SweepJob
-from memdiag.sweep.job_process import JobProcess, JobProcessEnded, JobRequest
-from memdiag.sweep.local_execution import (
+from memdiag.sweeps.job_process import JobProcess, JobProcessEnded, JobRequest
+from memdiag.sweeps.local_execution import (
     MIN_MARGIN_BYTES,
     OVERHEAD_BYTES,
     LocalExecution,
     Worker,
 )
-from memdiag.sweep.plan import PlannedJob
+from memdiag.sweeps.plan import PlannedJob
 from memdiag.units import GIB, MIB
-from tests.sweep.results import failed, job, result
+from tests.sweeps.results import failed, job, result
 
 
 class FakeWorker:

@@ -9,8 +9,8 @@ import pytest
 
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.model_file import open_model
-from memdiag.sweep import model_sources
-from memdiag.sweep.model_sources import ModelSource, fetch, find_models
+from memdiag.sweeps import model_sources
+from memdiag.sweeps.model_sources import ModelSource, fetch, find_models
 
 
 def write_model(path: Path, constant: float = 0.0, *, external: bool = False) -> Path:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from memdiag.records.sweep_job import SweepJob
-from memdiag.sweep.model_sources import ModelSource
-from memdiag.sweep.plan import (
+from memdiag.sweeps.model_sources import ModelSource
+from memdiag.sweeps.plan import (
     PROCESS_BYTES,
     WEIGHT_COPIES,
     JobSettings,
@@ -12,7 +12,7 @@ from memdiag.sweep.plan import (
     unused_dims,
     with_needed_memory,
 )
-from tests.sweep.results import job
+from tests.sweeps.results import job
 
 SETTINGS = JobSettings(action="profile", runs=3, pinned=True, label="", timeout_s=60)
 

@@ -25,7 +25,7 @@ from memdiag.records.sweep import (
     SweepStep,
     WastingModel,
 )
-from memdiag.sweep.steps import noise_bytes, noise_share, segments, step_penalty
+from memdiag.sweeps.steps import noise_bytes, noise_share, segments, step_penalty
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset

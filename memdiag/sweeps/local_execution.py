@@ -12,8 +12,8 @@ from typing import Protocol, Self
 import msgspec
 
 from memdiag.records.sweep_job import JobAttempt, JobResult, SweepJob
-from memdiag.sweep.job_process import JobProcess, JobProcessEnded, JobRequest, unfinished_result
-from memdiag.sweep.plan import PlannedJob
+from memdiag.sweeps.job_process import JobProcess, JobProcessEnded, JobRequest, unfinished_result
+from memdiag.sweeps.plan import PlannedJob
 from memdiag.units import MIB, format_size
 
 MARGIN = 0.25

@@ -14,9 +14,9 @@ import pytest
 
 from memdiag.errors import RecordError, ReportError
 from memdiag.records.sweep_job import MEASURING_VERSION, JobResult
-from memdiag.sweep.store import COLUMNS, PARTITIONS, Store, latency_s
+from memdiag.sweeps.store import COLUMNS, PARTITIONS, Store, latency_s
 from tests.reports import checks
-from tests.sweep.results import MACHINE, failed, job, result
+from tests.sweeps.results import MACHINE, failed, job, result
 
 ROOT = Path(__file__).parents[2]
 
@@ -128,7 +128,7 @@ def test_rows_that_a_killed_sweep_did_not_write_are_added_once(tmp_path: Path) -
 def test_threads_and_batches_add_each_job_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memdiag.sweep.store.MAX_PENDING", 3)
+    monkeypatch.setattr("memdiag.sweeps.store.MAX_PENDING", 3)
     results = [failed(job(f"{number}.onnx")) for number in range(8)]
 
     def add() -> None:
@@ -195,7 +195,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(
 def test_without_pyarrow_a_sentence_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
-        "from memdiag.sweep.store import require_pyarrow\n"
+        "from memdiag.sweeps.store import require_pyarrow\n"
         "try: require_pyarrow()\n"
         "except Exception as error: print(type(error).__name__, error)\n"
     )
