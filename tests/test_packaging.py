@@ -97,7 +97,7 @@ def test_dependencies_are_what_is_imported() -> None:
                 imported.add(node.module.partition(".")[0])
     extras = PROJECT["optional-dependencies"]
     lines = [*PROJECT["dependencies"], *extras["cpu"], *extras["compare"], *extras["uv"]]
-    lines += extras["sweep"]
+    lines += [*extras["sweep"], *extras["dask"]]
     declared = {re.split(r"[<>=!~; ]", line)[0] for line in lines}
     # The scripts run by path, where their files import each other by their bare names.
     # pytest is there where its plugin is loaded.

@@ -22,7 +22,7 @@ from memdiag.programs.system.cpu_limit import cpus_allowed
 from memdiag.programs.system.memory_limit import available_bytes
 from memdiag.records.sweep import Sweep
 from memdiag.records.sweep_job import ACTIONS, Action, JobResult, SweepJob
-from memdiag.runner.machine import machine_class
+from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, SCHEME, DaskExecution
 from memdiag.sweeps.job_process import unfinished_result
 from memdiag.sweeps.local_execution import MAX_MEMORY_SHARE, LocalExecution
 from memdiag.sweeps.model_budget import ModelBudget, breach_sentence, parse_model_budget
@@ -115,6 +115,9 @@ class Execution(Protocol):
     def machines(self) -> int:
         """The number of machines."""
 
+    def machine_classes(self) -> Sequence[str]:
+        """Return the classes of the machines."""
+
     def estimate(self, jobs: Sequence[SweepJob]) -> Sequence[int | None]:
         """Return the bytes that each job is expected to need; None if there is no estimate."""
 
@@ -160,7 +163,8 @@ def sweep(
         pin: make malloc release freed memory, so that figures are reproducible.
         label: a label such as a commit; jobs with another label are measured again.
         retry_failed: do jobs again that failed before.
-        on: ``local`` for this machine.
+        on: ``local`` for this machine, or a Dask cluster: ``local-cluster``, or
+            ``dask://host:port`` of a scheduler. Its workers need memdiag.
         processes: number of jobs at once; the number of CPUs if None. Latencies are stored only
             with 1.
         memory_bytes: the memory that all jobs may take together; 90 % of what is available if None.
@@ -174,6 +178,7 @@ def sweep(
             available.
         RecordError: a store is of a newer memdiag, or is no store.
         ReportError: the store cannot be written.
+        MeasurementError: the scheduler of a cluster is gone; what was measured is stored.
         KeyboardInterrupt: Ctrl-C; what was measured is stored.
     """
     outcome = run_sweep(
@@ -271,18 +276,21 @@ def run_sweep(
     outcome.notes += _model_notes(models, sizes)
     settings = JobSettings(action=action, runs=runs, pinned=pin, label=label, timeout_s=timeout_s)
     jobs = plan_jobs(models, releases, dims=sizes, options=options, settings=settings)
-    machine = machine_class()
-    _store_unreadable(opened, models, releases, settings, outcome)
-    if retry_failed:
-        _remove_failed(opened, [job.key(machine) for job in jobs])
-    new = []
-    for job in jobs:
-        if opened.has(job.key(machine)):
-            _count(outcome, opened.result(job.key(machine)), model_budget)
-        else:
-            new.append(job)
     file_bytes = {model.digest: model.file_bytes for model in models}
     with _execution(on, processes, memory_bytes) as execution:
+        machines = execution.machine_classes()
+        _remove_undone(opened, [*jobs, *_unreadable_jobs(models, releases, settings)], machines)
+        _store_unreadable(opened, models, releases, settings, outcome)
+        if retry_failed:
+            _remove_failed(opened, [job.key(machine) for job in jobs for machine in machines])
+        new = []
+        for job in jobs:
+            keys = [job.key(machine) for machine in machines]
+            done = next(filter(opened.has, keys), None)
+            if done is None:
+                new.append(job)
+            else:
+                _count(outcome, opened.result(done), model_budget)
         on_progress(SweepProgress(step="estimating", total=len(new), machines=execution.machines))
         estimate = execution.estimate if action in ("profile", "leak") else None
         planned = with_needed_memory(new, file_bytes, estimate)
@@ -353,6 +361,27 @@ def _count(outcome: SweepOutcome, result: JobResult, budget: ModelBudget | None)
         outcome.exceeded.append(ExceededBudget(job=result.job, sentences=sentences))
 
 
+def _unreadable_jobs(
+    models: Sequence[ModelSource], releases: Mapping[str, str], settings: JobSettings
+) -> list[SweepJob]:
+    """Return a job without a digest for each model and release."""
+    return [
+        SweepJob(
+            model=model.name,
+            address=model.address,
+            digest="",
+            onnxruntime=release,
+            action=settings.action,
+            runs=settings.runs,
+            pinned=settings.pinned,
+            label=settings.label,
+            timeout_s=settings.timeout_s,
+        )
+        for model in models
+        for release in releases
+    ]
+
+
 def _store_unreadable(
     store: Store,
     models: Sequence[ModelSource],
@@ -360,29 +389,22 @@ def _store_unreadable(
     settings: JobSettings,
     outcome: SweepOutcome,
 ) -> None:
-    """Store a result for each model that cannot be read; remove the one of an earlier sweep."""
-    results = []
+    """Store a result for each model that cannot be read, and each release."""
     for model in models:
-        for release in releases:
-            job = SweepJob(
-                model=model.name,
-                address=model.address,
-                digest="",
-                onnxruntime=release,
-                action=settings.action,
-                runs=settings.runs,
-                pinned=settings.pinned,
-                label=settings.label,
-                timeout_s=settings.timeout_s,
-            )
-            results.append(unfinished_result(job, status="unreadable", sentence=model.problem))
-    store.remove([result.key for result in results if store.has(result.key)])
-    for result in results:
-        if result.sentence:
+        for job in _unreadable_jobs([model], releases, settings) if model.problem else ():
+            result = unfinished_result(job, status="unreadable", sentence=model.problem)
             store.add(result)
             outcome.keys.append(result.key)
             outcome.new_keys.add(result.key)
             outcome.failed += 1
+
+
+def _remove_undone(store: Store, jobs: Sequence[SweepJob], machines: Sequence[str]) -> None:
+    """Remove the results of `jobs` that do not count as done, as of a model that was not there."""
+    keys = {
+        msgspec.structs.replace(job, digest="").key(machine) for job in jobs for machine in machines
+    }
+    store.remove([key for key in keys if store.has(key)])
 
 
 def _remove_failed(store: Store, keys: Sequence[str]) -> None:
@@ -393,12 +415,18 @@ def _remove_failed(store: Store, keys: Sequence[str]) -> None:
 
 @contextmanager
 def _execution(on: str, processes: int | None, memory_bytes: int | None) -> Iterator[Execution]:
-    if on != LOCAL:
-        raise UsageError(f"--on cannot be {on!r}. Use {LOCAL}.")
     count = processes or max(1, int(cpus_allowed(os.getpid()) or 1))
     memory = memory_bytes or int(MAX_MEMORY_SHARE * available_bytes())
-    with LocalExecution(processes=count, memory_bytes=memory) as execution:
-        yield execution
+    if on == LOCAL:
+        with LocalExecution(processes=count, memory_bytes=memory) as execution:
+            yield execution
+        return
+    if on != LOCAL_CLUSTER and not on.startswith(SCHEME):
+        raise UsageError(
+            f"--on cannot be {on!r}. Write {LOCAL}, {LOCAL_CLUSTER}, or {SCHEME}host:port."
+        )
+    with DaskExecution(on, processes=count, memory_bytes=memory) as cluster:
+        yield cluster
 
 
 def _releases(

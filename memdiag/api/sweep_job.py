@@ -19,43 +19,47 @@ from memdiag.api.estimate import estimate
 from memdiag.api.leak import leak
 from memdiag.api.profile import profile
 from memdiag.comparison import runtimes
-from memdiag.errors import MemdiagError
+from memdiag.errors import MeasurementError, MemdiagError, ProvisionError
 from memdiag.records.codec import escaped
 from memdiag.records.sweep_job import Action, JobResult, JobStatus, SweepJob
 from memdiag.sweeps.job_process import JobRequest, unfinished_result
-from memdiag.sweeps.model_sources import local_path
+from memdiag.sweeps.model_sources import content_digest, local_path
 
 MAX_SENTENCE = 1000
 """Characters of the sentence of a job that failed."""
 
 
-def run_job(
-    job: SweepJob, *, memory_limit_bytes: int | None = None, is_alone: bool = False
-) -> JobResult:
-    """Return the result of `job`, also if it fails.
+def run_job(request: JobRequest) -> JobResult:
+    """Return the result of the job of `request`, also if it fails.
 
-    Args:
-        job: the job. Its model is fetched, and its release installed, where they are missing.
-        memory_limit_bytes: the resident set above which the measured process is ended.
-        is_alone: whether no other job runs at the same time.
+    Its model is fetched, and its release installed, where they are missing. What another attempt
+    may end, such as a full disk, is a result without a digest, which does not count as done.
     """
     started = time.perf_counter()
-    result = unfinished_result(job, is_alone=is_alone)
+    job = request.job
+    result = unfinished_result(job, is_alone=request.is_alone)
+    undone = unfinished_result(
+        msgspec.structs.replace(job, digest=""), status="unreadable", is_alone=request.is_alone
+    )
     try:
-        result = _RUN[job.action](result, local_path(job.address), memory_limit_bytes)
+        path = _model(request)
+        result = _RUN[job.action](result, path, request.memory_limit_bytes)
+    except (OSError, ProvisionError, MeasurementError, _OtherContentError) as error:
+        result = msgspec.structs.replace(undone, sentence=str(error)[:MAX_SENTENCE])
     except MemdiagError as error:
         result = msgspec.structs.replace(result, sentence=str(error)[:MAX_SENTENCE])
-    except Exception as error:  # a defect, or a full disk: the sweep goes on
+    except Exception as error:  # a defect: the sweep goes on
         sentence = f"unexpected {type(error).__name__}: {error}"[:MAX_SENTENCE]
         result = msgspec.structs.replace(result, sentence=sentence)
     return msgspec.structs.replace(result, duration_s=round(time.perf_counter() - started, 6))
 
 
-def needed_bytes(job: SweepJob) -> int | None:
-    """Return the largest resident set that `job` is expected to need; None if it is not known."""
+def needed_bytes(request: JobRequest) -> int | None:
+    """Return the largest resident set that a job is expected to need; None if it is not known."""
+    job = request.job
     try:
         found = estimate(
-            local_path(job.address),
+            local_path(request.path or job.address),
             dims=job.dims,
             for_onnxruntime=job.onnxruntime,
             session_options=job.options,
@@ -65,6 +69,26 @@ def needed_bytes(job: SweepJob) -> int | None:
         return None
     # The bound for a malloc that keeps freed blocks; kernels of other providers are not considered.
     return (found.baseline_bytes or 0) + found.point.upper_bytes
+
+
+class _OtherContentError(Exception):
+    """Raised if a model has other content than that which is to be measured."""
+
+
+def _model(request: JobRequest) -> Path:
+    """Return the path of the model of a job.
+
+    Raises:
+        ModelError: it cannot be fetched.
+        OSError: there is no such file.
+        _OtherContentError: the file on this machine has other content.
+    """
+    path = local_path(request.path or request.job.address)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file on this machine.")
+    if request.path and content_digest(path) != request.job.digest:
+        raise _OtherContentError(f"{path}: the file on this machine has other content.")
+    return path
 
 
 def _profile(result: JobResult, model: Path, memory_limit_bytes: int | None) -> JobResult:
@@ -145,14 +169,9 @@ def main() -> None:
     for line in sys.stdin.buffer:
         request = msgspec.json.decode(line, type=JobRequest)
         if request.work == "estimate":
-            answer = msgspec.json.encode(needed_bytes(request.job))
+            answer = msgspec.json.encode(needed_bytes(request))
         else:
-            result = run_job(
-                request.job,
-                memory_limit_bytes=request.memory_limit_bytes,
-                is_alone=request.is_alone,
-            )
-            answer = msgspec.json.encode(escaped(result))
+            answer = msgspec.json.encode(escaped(run_job(request)))
         answers.write(answer + b"\n")
         answers.flush()
 

@@ -38,12 +38,15 @@ class JobRequest(Record, frozen=True, kw_only=True):
         memory_limit_bytes: the resident set above which the measured process is ended; None for no
             limit.
         is_alone: whether no other job runs at the same time.
+        path: the path of the model on another machine, whose content is compared with the job's;
+            empty for the address of the job.
     """
 
     job: SweepJob
     work: Literal["measure", "estimate"] = "measure"
     memory_limit_bytes: int | None = None
     is_alone: bool = False
+    path: str = ""
 
 
 class JobProcessEnded(Exception):
@@ -74,14 +77,13 @@ class JobProcess:
         """
         return decode(self._ask(request), JobResult, origin="result of a job")
 
-    def estimate(self, job: SweepJob) -> int | None:
+    def estimate(self, request: JobRequest) -> int | None:
         """Return the bytes that a job is expected to need; None if there is no estimate.
 
         Raises:
             JobProcessEnded: the process ended.
         """
-        answer = self._ask(JobRequest(job=job, work="estimate"))
-        return msgspec.json.decode(answer, type=int | None)
+        return msgspec.json.decode(self._ask(request), type=int | None)
 
     def close(self) -> None:
         """End the process and the process that it measures. Any thread can call it."""

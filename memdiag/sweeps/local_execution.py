@@ -12,6 +12,7 @@ from typing import Protocol, Self
 import msgspec
 
 from memdiag.records.sweep_job import JobAttempt, JobResult, SweepJob
+from memdiag.runner.machine import machine_class
 from memdiag.sweeps.job_process import JobProcess, JobProcessEnded, JobRequest, unfinished_result
 from memdiag.sweeps.plan import PlannedJob
 from memdiag.units import MIB, format_size
@@ -34,7 +35,7 @@ class Worker(Protocol):
     def measure(self, request: JobRequest) -> JobResult:
         """Return the result of a job."""
 
-    def estimate(self, job: SweepJob) -> int | None:
+    def estimate(self, request: JobRequest) -> int | None:
         """Return the bytes that a job is expected to need; None if there is no estimate."""
 
     def close(self) -> None:
@@ -132,12 +133,16 @@ class LocalExecution:
         """The number of machines."""
         return 1
 
+    def machine_classes(self) -> tuple[str, ...]:
+        """Return the class of this machine."""
+        return (machine_class(),)
+
     def estimate(self, jobs: Sequence[SweepJob]) -> list[int | None]:
         """Return the bytes that each job is expected to need; None if there is no estimate."""
 
         def estimate(job: SweepJob) -> int | None:
             try:
-                return self._worker().estimate(job)
+                return self._worker().estimate(JobRequest(job=job, work="estimate"))
             except JobProcessEnded:
                 return None
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from types import ModuleType
@@ -93,6 +94,20 @@ def local_path(address: str) -> Path:
     return fetch(address) if is_url(address) else Path(address)
 
 
+def absolute_address(address: str) -> str:
+    """Return a URL as it is, and the absolute path of another address."""
+    return address if is_url(address) else os.path.abspath(address)
+
+
+def content_digest(path: Path) -> str:
+    """Return the digest of the files of the model at `path`, of any names; it may be damaged.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    return _digest(_files(path))
+
+
 def is_url(address: str) -> bool:
     """Return whether `address` is a URL."""
     return "://" in address
@@ -172,19 +187,23 @@ def _read(source: ModelSource) -> ModelSource:
     try:
         path = local_path(source.address)
         files, names = [path], None
-        try:
-            with open_model(path) as model:
-                files = list(model.files)
-                axes = (axes_of(value) or () for value in model.graph.required_inputs)
-                names = frozenset(axis.key for each in axes for axis in each if axis.size is None)
-        except ModelError:
-            pass  # damaged: its job reports how
+        with suppress(ModelError), open_model(path) as model:  # damaged: its job reports how
+            files = list(model.files)
+            axes = (axes_of(value) or () for value in model.graph.required_inputs)
+            names = frozenset(axis.key for each in axes for axis in each if axis.size is None)
         digest = _digest(files)
         size = sum(file.stat().st_size for file in files)
     except (OSError, MemdiagError) as error:
         reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         return replace(source, problem=f"{source.address}: cannot be read ({reason}).")
     return replace(source, digest=digest, file_bytes=size, dim_names=names)
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files of the model at `path`."""
+    with suppress(ModelError), open_model(path) as model:
+        return list(model.files)
+    return [path]
 
 
 def _digest(files: Sequence[Path]) -> str:

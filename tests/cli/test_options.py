@@ -60,6 +60,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--merge-trace": ("FILE", "Profiles that onnxruntime wrote"),
     "--min-bytes": ("SIZE", "Skip findings"),
     "--model": ("FILE", "The ONNX model"),
+    "--on": ("PLACE", "this machine"),
     "--only": ("NAME", " only "),
     "--onnxruntime": ("VERSION,…", "Versions"),
     "--optimization-level": ("LEVEL", "disable_all"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from memdiag.records.sweep_job import JobResult, SweepJob
+from memdiag.records.sweep_job import JobResult
 from memdiag.sweeps.job_process import JobProcess, JobProcessEnded, JobRequest
 from memdiag.sweeps.local_execution import (
     MIN_MARGIN_BYTES,
@@ -39,10 +39,10 @@ class FakeWorker:
             FakeWorker.running -= 1
         return self._measure(request)
 
-    def estimate(self, job: SweepJob) -> int | None:
-        if job.model == "crash":
+    def estimate(self, request: JobRequest) -> int | None:
+        if request.job.model == "crash":
             raise JobProcessEnded("native code crashed")
-        return len(job.model)
+        return len(request.job.model)
 
     def close(self) -> None:
         pass
@@ -163,12 +163,13 @@ def test_small_jobs_have_a_margin_too() -> None:
 
 def test_a_job_process_that_is_killed_ends_its_job_and_starts_again() -> None:
     with JobProcess() as process:
-        assert process.estimate(job(address="missing.onnx")) is None
+        missing = JobRequest(job=job(address="missing.onnx"), work="estimate")
+        assert process.estimate(missing) is None
         running = process._running()
         running.kill()
         running.wait()
         with pytest.raises(JobProcessEnded, match="was killed"):
-            process.estimate(job(address="missing.onnx"))
+            process.estimate(missing)
         found = process.measure(JobRequest(job=job(address="missing.onnx")))
-        assert found.status == "failed"
-        assert "missing.onnx" in found.sentence
+        assert (found.status, found.job.digest) == ("unreadable", "")
+        assert "missing.onnx: there is no such file" in found.sentence

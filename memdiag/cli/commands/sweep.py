@@ -78,6 +78,13 @@ def configure(parser: ArgumentParser) -> None:
     )
     group = parser.add_argument_group("Machines")
     group.add_argument(
+        "--on",
+        metavar="PLACE",
+        default="local",
+        help="local for this machine, or a Dask cluster whose workers have memdiag: local-cluster,"
+        " or dask://HOST:PORT of its scheduler.",
+    )
+    group.add_argument(
         "--jobs",
         metavar="N",
         type=whole_number(1),
@@ -162,6 +169,7 @@ def run(options: Namespace) -> int:
             label=options.label,
             budget=comma_pairs("--budget", options.budget) if options.budget else None,
             retry_failed=options.retry_failed,
+            on=options.on,
             processes=1 if options.alone else options.jobs,
             memory_bytes=parse_size(options.memory) if options.memory else None,
             timeout_s=options.timeout,
