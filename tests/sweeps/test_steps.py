@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from memdiag.sweep.steps import (
+from memdiag.sweeps.steps import (
     MIN_NOISE_BYTES,
     Segment,
     noise_bytes,

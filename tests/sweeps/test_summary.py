@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from memdiag.records.sweep import Placement, Sweep
-from memdiag.sweep.summary import release_order, summarize
-from tests.sweep.stores import MIB, finding, job, write
+from memdiag.sweeps.summary import release_order, summarize
+from tests.sweeps.stores import MIB, finding, job, write
 
 OLD, NEW = "1.24.4", "1.32.0"
 
