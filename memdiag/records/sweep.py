@@ -25,6 +25,7 @@ class SweepPoint(Record, frozen=True, kw_only=True):
         peak_bytes, steady_bytes: above the process before the session.
         peak_phase: the phase with the peak; empty without a measurement.
         estimated_peak_bytes, estimated_steady_bytes: the same as predicted from the file.
+        duration_s: how long the job took.
         latency_s: only from a job that ran alone.
         is_new: whether the job is not in the store that the sweep is compared with.
     """
@@ -41,6 +42,7 @@ class SweepPoint(Record, frozen=True, kw_only=True):
     peak_phase: str = ""
     estimated_peak_bytes: int | None = None
     estimated_steady_bytes: int | None = None
+    duration_s: float | None = None
     latency_s: float | None = None
     is_new: bool = False
 

@@ -16,9 +16,9 @@ from memdiag.reports.palette import DARK, LIGHT, kinds
 from memdiag.reports.table import Bar, Cell, Column, Row, Table
 from memdiag.units import format_size
 
-Plotly = Literal["inline", "directory", "cdn"]
-"""Where a page loads Plotly from: the page itself, its folder (one file for all pages), or the
-address of Plotly's makers."""
+Plotly = Literal["inline", "directory", "parent", "cdn"]
+"""Where a page loads Plotly from: the page itself, its folder (one file for all pages), the folder
+above that, or the address of Plotly's makers."""
 
 PLOTLY_FILE = "plotly.min.js"
 
@@ -120,15 +120,18 @@ def _library(plotly: Plotly, nonce: str) -> dict[str, str]:
     """Return the attributes of the script element that loads Plotly; none if it is inline."""
     if plotly == "inline":
         return {}
-    if plotly == "directory":
-        return {"src": PLOTLY_FILE, "nonce": nonce}
+    if plotly in ("directory", "parent"):
+        folder = "../" if plotly == "parent" else ""
+        return {"src": f"{folder}{PLOTLY_FILE}", "nonce": nonce}
     integrity = f"sha256-{_sha256(plotly_source())}"
     return {"src": _address(), "integrity": integrity, "crossorigin": "anonymous"}
 
 
 def _allowed(plotly: Plotly, nonce: str) -> tuple[str, ...]:
     """Return the script sources that the page's Content-Security-Policy must allow for Plotly."""
-    return {"inline": (), "directory": (f"'nonce-{nonce}'",), "cdn": (_address(),)}[plotly]
+    if plotly == "inline":
+        return ()
+    return (_address(),) if plotly == "cdn" else (f"'nonce-{nonce}'",)
 
 
 def _address() -> str:

@@ -41,7 +41,8 @@ _OUTSIDE_SESSION = ("start", "release")
 _POINT_COLUMNS = (
     *("key", "model", "digest", "address", "onnxruntime", "machine", "dims", "options", "label"),
     *("started_at", "status", "sentence", "peak_bytes", "steady_bytes", "baseline_bytes"),
-    *("estimated_peak_bytes", "estimated_steady_bytes", "weight_bytes", "latency_s"),
+    *("estimated_peak_bytes", "estimated_steady_bytes", "weight_bytes"),
+    *("duration_s", "latency_s"),
 )
 _FINDING_COLUMNS = ("key", "rule", "bytes_steady", "bytes_peak", "message", "remedy")
 
@@ -221,6 +222,7 @@ def _point(
         peak_phase=peak_phases.get(row["key"], ""),
         estimated_peak_bytes=row["estimated_peak_bytes"],
         estimated_steady_bytes=row["estimated_steady_bytes"],
+        duration_s=row["duration_s"],
         latency_s=row["latency_s"],
         is_new=row["key"] in new,
     )

@@ -22,7 +22,7 @@ DAY_S = 86_400.0
 def point(model: str, number: int, peak: int | None, **values: Any) -> SweepPoint:
     """Return the point of `model` on a release; `peak` in MiB, None if it failed."""
     fields: dict[str, Any] = {
-        "key": f"{number}{model.encode().hex()}",
+        "key": f"{number}{model.encode(errors='replace').hex()}",
         "digest": model,
         "onnxruntime": RELEASES[number],
         "started_s": 1_767_225_600 + number * DAY_S,

@@ -13,6 +13,7 @@ from memdiag.reports.page import Plotly
 from memdiag.reports.report import Report
 from memdiag.reports.sweep.sentences import headline
 from memdiag.reports.sweep.tables import (
+    OPTIONAL_STEP_COLUMNS,
     failure_table,
     group_table,
     placement_sentence,
@@ -45,7 +46,8 @@ def show(
         if table.rows:
             console.print()
             line(console, title)
-            print_table(console, table.first_rows(MAX_CONSOLE_ROWS).without_empty_columns())
+            first = table.first_rows(MAX_CONSOLE_ROWS).without_empty_columns()
+            print_table(console, first.fitted(console.width, OPTIONAL_STEP_COLUMNS))
             more = len(table.rows) - MAX_CONSOLE_ROWS
             line(console, f"and {counted(more, 'more row')}" if more > 0 else "", "dim")
     block(console, [f"note: {plain(note)}" for note in sweep.notes])

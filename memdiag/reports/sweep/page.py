@@ -25,7 +25,7 @@ from memdiag.reports.sweep.tables import (
 )
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import capitalized, plain
-from memdiag.units import counted, format_size
+from memdiag.units import counted, format_size, plural
 
 MAX_ROWS = 100
 """Rows of the table of series that are in the page before a script adds others."""
@@ -94,6 +94,7 @@ def render(sweep: Sweep, *, pages: Collection[str] = (), plotly: Plotly = "inlin
             "listed": tuple(_listed(each, pages) for each in sweep.findings[:MAX_ANSWER_ROWS]),
             "series": series,
             "series_count": len(sweep.series),
+            "page_count": _page_count(len(pages)),
             "has_heat_map": any(point.peak_bytes is not None for point in sweep.points),
             "has_estimates": bool(estimate_errors(sweep.points)),
             "estimates": estimate_line(sweep),
@@ -179,3 +180,7 @@ def _listed(group: FindingGroup, pages: Collection[str]) -> ListedGroup:
         models=models,
         unlisted=f"and {counted(more, 'other model')}" if more else "",
     )
+
+
+def _page_count(count: int) -> str:
+    return f"{counted(count, 'job')} {plural(count, 'has', 'have')}" if count else ""

@@ -170,8 +170,9 @@ def failures(sweep: Sweep) -> list[tuple[str, list[tuple[SweepSeries, SweepPoint
     for series in sweep.series:
         for point in series.points:
             if point.is_failed:
-                # A sentence often starts with the path of its model.
-                text = plain(point.sentence).removeprefix(f"{plain(series.address)}: ")
+                text = plain(point.sentence)
+                for name in (series.address, series.model):  # which often start the sentence
+                    text = text.removeprefix(f"{plain(name)}: ")
                 found[text or point.status].append((series, point))
     return sorted(found.items(), key=lambda each: (-len(each[1]), each[0]))
 

@@ -17,31 +17,32 @@ from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain
 from memdiag.units import counted, format_size, some_of
 
-MAX_NAME = 30
+OPTIONAL_STEP_COLUMNS = ("before", "after", "from")
+"""Headings of the columns that a narrow terminal lacks, in this order."""
+
+MAX_NAME = 24
 MAX_SENTENCE = 300
 
 
 def group_table(groups: Sequence[FindingGroup]) -> Table:
     """Return a row for each group of findings."""
     columns = (
-        Column("the same waste", max_width=MAX_NAME),
+        Column("waste", css="name"),
         Column("models", "right"),
-        Column("after the runs", "right"),
-        Column("at the peak", "right"),
+        Column("steady", "right"),
+        Column("peak", "right"),
         Column("most in", max_width=MAX_NAME, css="name less"),
     )
     return Table(columns=columns, rows=tuple(map(_group_row, groups)))
 
 
 def _group_row(group: FindingGroup) -> Row:
-    largest = group.models[0]
-    size = largest.steady_bytes or largest.peak_bytes
     return Row(
         plain(group.rule),
         Cell(f"{group.model_count:,}", sort_key=group.model_count),
         _size(group.steady_bytes),
         _size(group.peak_bytes),
-        f"{plain(largest.model)} ({format_size(size)})" if size else plain(largest.model),
+        plain(group.models[0].model),
     )
 
 
@@ -72,9 +73,17 @@ def _step_row(series: SweepSeries, step: SweepStep) -> Row:
 
 
 def steps_by_size(sweep: Sweep) -> list[tuple[SweepSeries, SweepStep]]:
-    """Return all steps: new ones first, then growth before decline, the largest first."""
-    steps = [(series, step) for series in sweep.series for step in series.steps]
-    return sorted(steps, key=lambda each: (not each[1].is_new, -each[1].bytes))
+    """Return the steps: new ones first, then growth before decline, the largest first.
+
+    Where both figures have a step at the same point, the larger one stands for both.
+    """
+    found: dict[tuple[int, str], tuple[SweepSeries, SweepStep]] = {}
+    for number, series in enumerate(sweep.series):
+        for step in series.steps:
+            known = found.get((number, step.key))
+            if known is None or abs(step.bytes) > abs(known[1].bytes):
+                found[number, step.key] = series, step
+    return sorted(found.values(), key=lambda each: (not each[1].is_new, -each[1].bytes))
 
 
 def variant(series: SweepSeries) -> str:

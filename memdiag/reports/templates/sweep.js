@@ -39,8 +39,11 @@
   const body = table.tBodies[0], pattern = body.rows[0].cloneNode(true), more = document.getElementById("more"), bar = document.getElementById("filters");
   const state = { found: range(names.length), shown: MORE, column: 2, down: true, chosen: 0, byDate: false };
   let printing = false;
-  const searched = names.map((name, i) => `${name} ${texts[variants[i]]} ${texts[machines[i]]}`.toLowerCase());
-  const titled = (i) => [names[i], texts[variants[i]]].filter(Boolean).join(" · ");
+  // Sizes and options and, if there are several, the machine.
+  const several = new Set(machines).size > 1;
+  const detail = (i) => [texts[variants[i]], several ? texts[machines[i]] : ""].filter(Boolean).join(" · ");
+  const titled = (i) => [names[i], detail(i)].filter(Boolean).join(" · ");
+  const searched = names.map((_, i) => titled(i).toLowerCase());
 
   const text = document.createElement("input"), which = document.createElement("select"), found = document.createElement("span");
   text.type = "search";
@@ -64,8 +67,8 @@
     name.replaceChildren(choose);
     const note = document.createElement("span");
     note.className = "hint";
-    note.textContent = ` ${texts[variants[i]]}`;
-    name.append(note);
+    note.textContent = detail(i);
+    if (note.textContent) name.append(" ", note);
     if (pages[i]) {
       const link = document.createElement("a");
       link.href = `model/${pages[i]}.html`;
@@ -99,7 +102,8 @@
     render();
     drawMap();
   };
-  for (const each of [text, which]) each.addEventListener("input", update);
+  text.addEventListener("input", update);
+  which.addEventListener("change", update);
   more.addEventListener("click", () => { state.shown += MORE; render(); });
   table.addEventListener("sort", (event) => { event.preventDefault(); Object.assign(state, event.detail); update(); });
 
@@ -202,7 +206,7 @@
     const owner = [];
     counts.forEach((n, i) => { for (let k = 0; k < n; k++) owner.push(i); });
     const low = Math.min(...used.map((point) => Math.min(peak[point], estimated[point]))) / 1024, high = Math.max(...used.map((point) => Math.max(peak[point], estimated[point]))) / 1024;
-    const axis = { type: "log", gridcolor: c.line, zeroline: false, fixedrange: true, automargin: true, dtick: 1 };
+    const axis = { type: "log", gridcolor: c.line, zeroline: false, fixedrange: true, automargin: true, ...(high > 30 * low ? { dtick: 1 } : { nticks: 5 }) };
     scatter.style.height = "380px";
     Plotly.react(scatter, [
       { type: "scatter", mode: "lines", x: [low, high], y: [low, high], line: { color: c.muted, width: 1.2, dash: "dash" }, hoverinfo: "skip", showlegend: false },
