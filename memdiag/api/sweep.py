@@ -20,13 +20,14 @@ from memdiag.errors import ProvisionError, UsageError
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.programs.system.cpu_limit import cpus_allowed
 from memdiag.programs.system.memory_limit import available_bytes
-from memdiag.records.sweep import Sweep
+from memdiag.records.sweep import Placement, Sweep
 from memdiag.records.sweep_job import ACTIONS, Action, JobResult, SweepJob
 from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, SCHEME, DaskExecution
 from memdiag.sweeps.job_process import unfinished_result
 from memdiag.sweeps.local_execution import MAX_MEMORY_SHARE, LocalExecution
 from memdiag.sweeps.model_budget import ModelBudget, breach_sentence, parse_model_budget
 from memdiag.sweeps.model_sources import ModelSource, find_models
+from memdiag.sweeps.placement import parse_machines, place_models
 from memdiag.sweeps.plan import (
     JobSettings,
     PlannedJob,
@@ -34,7 +35,7 @@ from memdiag.sweeps.plan import (
     unused_dims,
     with_needed_memory,
 )
-from memdiag.sweeps.store import Store, check_version
+from memdiag.sweeps.store import Store, baselines_of, check_version
 from memdiag.sweeps.summary import summarize
 
 LOCAL = "local"
@@ -142,6 +143,7 @@ def sweep(
     memory_bytes: int | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     against: str | Path | None = None,
+    place: str | Sequence[int] = (),
     on_progress: OnSweepProgress = lambda progress: None,
 ) -> Sweep:
     """Measure many models under releases, sizes and options, and return the answers of the store.
@@ -171,6 +173,8 @@ def sweep(
         timeout_s: seconds after which a measured process is ended.
         against: a store to compare with: points that it does not have are new, and so are the
             steps before them.
+        place: machines such as ``4x8GiB,16GiB``, or the bytes of each machine, on which the models
+            are placed together.
         on_progress: called after each job.
 
     Raises:
@@ -181,6 +185,7 @@ def sweep(
         MeasurementError: the scheduler of a cluster is gone; what was measured is stored.
         KeyboardInterrupt: Ctrl-C; what was measured is stored.
     """
+    machines = parse_machines(place) if isinstance(place, str) else tuple(place)
     outcome = run_sweep(
         paths,
         store=store,
@@ -201,19 +206,30 @@ def sweep(
     )
     if outcome.interrupted:
         raise KeyboardInterrupt
-    return sweep_answers(outcome, against=against)
+    return sweep_answers(outcome, against=against, machines=machines)
 
 
-def sweep_answers(outcome: SweepOutcome, *, against: str | Path | None = None) -> Sweep:
+def sweep_answers(
+    outcome: SweepOutcome,
+    *,
+    against: str | Path | None = None,
+    machines: Sequence[int] = (),
+) -> Sweep:
     """Return the answers of the store that a sweep has written.
 
     Args:
         outcome: what the sweep did.
         against: a store to compare with.
+        machines: the memory of each machine on which the models are placed; empty for no placement.
 
     Raises:
         RecordError: `against` is of a newer memdiag, or is no store.
     """
+
+    def place(answers: Sweep) -> Placement:
+        baselines = baselines_of(outcome.store)
+        return place_models(answers, machines, baselines)
+
     is_same = against is not None and Path(against).resolve() == outcome.store.resolve()
     if against is not None and not is_same:
         check_version(Path(against))
@@ -221,6 +237,7 @@ def sweep_answers(outcome: SweepOutcome, *, against: str | Path | None = None) -
         outcome.store,
         against=outcome.store if is_same else None if against is None else Path(against),
         new_keys=outcome.new_keys if is_same else None,
+        place=place if machines else None,
     )
     notes = tuple(dict.fromkeys((*outcome.notes, *found.notes)))
     return msgspec.structs.replace(found, notes=notes)

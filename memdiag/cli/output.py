@@ -242,12 +242,37 @@ def print_estimate(
         sys.stdout.buffer.write(report_of(estimate).render(estimate, format))
 
 
+def write_sweep(sweep: Sweep, folder: Path) -> tuple[Path, ...]:
+    """Write the site and the reports of `sweep` to the folder of its store; return their files.
+
+    Raises:
+        ReportError: a file cannot be written.
+    """
+    from memdiag.reports.sweep.site import write_site
+    from memdiag.sweeps.store import Store
+
+    store = Store(folder)
+
+    def load(key: str) -> Reported | None:
+        result = store.result(key)
+        return result.profile or result.growth or result.estimate
+
+    site = write_site(sweep, folder, load)
+    return (*site, *report_of(sweep).write(sweep, folder, ("markdown",)))
+
+
 def print_sweep(sweep: Sweep, written: Sequence[Path], format: str, *, quiet: bool = False) -> None:
     """Print `sweep` on standard output: for people, or in one of the formats for machines."""
     if format == "console":
         show(sweep, written, quiet=quiet)
-    else:
+    elif format in ("json", "markdown"):
         sys.stdout.buffer.write(report_of(sweep).render(sweep, format))
+    else:
+        from memdiag.reports.sweep.machine_formats import machine_format
+
+        sys.stdout.buffer.write(machine_format(sweep, format).encode())
+        if format == "github":
+            append_job_summary(report_of(sweep).render(sweep, "markdown").decode())
 
 
 def print_markdown(text: str) -> None:

@@ -354,6 +354,22 @@ def copy_rows(result: JobResult) -> Iterator[Row]:
         }
 
 
+def baselines_of(folder: Path) -> dict[str, int]:
+    """Return the resident set before the session of each job in the store, by key."""
+    arrow = require_pyarrow()
+    found: dict[str, int] = {}
+    for path in (folder / _PROFILES).glob("*/*/*.parquet"):
+        table = arrow.parquet.read_table(
+            path,
+            columns=["key", "baseline_bytes"],
+            partitioning=None,
+            filters=[("phase", "=", "all")],
+        )
+        keys, sizes = (table.column(name).to_pylist() for name in table.column_names)
+        found |= {key: size for key, size in zip(keys, sizes, strict=True) if size is not None}
+    return found
+
+
 def latency_s(profile: Profile) -> float | None:
     """Return the median latency of the runs after the first; None without any."""
     from statistics import median

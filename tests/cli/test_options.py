@@ -70,6 +70,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--pause": ("flag", "Stop the process"),
     "--picture": ("FILE", "Save the chart"),
     "--pin": ("flag", "malloc"),
+    "--place": ("NxSIZE,…", "Which models fit together"),
     "--plotly": ("choice", "plotly.js"),
     "--processes": ("number", "Number of processes"),
     "--provider": ("NAME", "execution provider"),

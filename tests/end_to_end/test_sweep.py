@@ -13,6 +13,8 @@ import onnx
 import pyarrow.dataset
 import pytest
 
+from memdiag.cli.commands import sweep
+from memdiag.reports.sweep import machine_formats
 from tests.end_to_end.conftest import Finished, RunMemdiag
 
 
@@ -45,10 +47,10 @@ def jobs(store: Path) -> list[dict[str, Any]]:
 def test_a_folder_is_measured_once_and_then_only_what_is_new(
     memdiag: RunMemdiag, zoo: Path, tmp_path: Path
 ) -> None:
-    def sweep(*words: str) -> Finished:
+    def run(*words: str) -> Finished:
         return memdiag("sweep", "zoo", "missing.onnx", "--runs", 1, *words)
 
-    first = sweep()
+    first = run()
     assert (first.returncode, first.stderr) == (0, "")
     rows = {row["model"]: row for row in jobs(tmp_path / "sweep")}
     assert {name: row["status"] for name, row in rows.items()} == {
@@ -65,13 +67,14 @@ def test_a_folder_is_measured_once_and_then_only_what_is_new(
     assert "c.onnx: the same content as a.onnx" in first.stdout
 
     assert first.stdout.startswith("2 jobs of 4 models on 1 release of onnxruntime, 2 failed.")
-    assert (tmp_path / "sweep" / "index.html").exists()
+    assert "model/" in (tmp_path / "sweep" / "index.html").read_text()
+    assert len(list((tmp_path / "sweep" / "model").glob("*.html"))) == 2
 
     write_model(zoo / "new.onnx", 7)
     write_model(tmp_path / "missing.onnx", 8)
     stored = (tmp_path / "sweep" / "records").rglob("*.json")
     records = {path: path.stat().st_mtime_ns for path in stored}
-    second = sweep("--budget", "steady=1KB", "--against", "sweep")
+    second = run("--budget", "steady=1KB", "--against", "sweep")
     assert second.returncode == 1, second.stderr
     assert "a.onnx" in second.stdout
     assert "steady" in second.stdout
@@ -89,6 +92,9 @@ def test_a_folder_is_measured_once_and_then_only_what_is_new(
         "missing.onnx",
         "new.onnx",
     }
+    formats = {name: run("--format", name).stdout for name in sweep.MACHINE_FORMATS}
+    assert all("a.onnx" in text for name, text in formats.items() if name != "github")
+    assert "::warning" in formats["github"]
     unchanged = [path for path, at in records.items() if path.exists()]
     assert len(unchanged) == len(records) - 1  # but for the model that was missing
     assert all(path.stat().st_mtime_ns == records[path] for path in unchanged)
@@ -109,6 +115,10 @@ def test_sizes_options_and_one_job_at_a_time(
     }
     assert all(row["is_alone"] and row["latency_s"] > 0 for row in rows)
     assert "no model has a dimension 'other'" in done.stdout
+
+
+def test_the_formats_of_the_command_are_those_that_exist() -> None:
+    assert machine_formats.MACHINE_FORMATS == sweep.MACHINE_FORMATS
 
 
 def test_nothing_that_can_be_done_is_an_error(memdiag: RunMemdiag, tmp_path: Path) -> None:

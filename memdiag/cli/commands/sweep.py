@@ -13,7 +13,6 @@ from memdiag.cli.options import (
     add_format,
     add_list,
     add_quiet,
-    add_reports_folder,
     add_runs,
     add_session_option,
     add_switch,
@@ -24,6 +23,9 @@ from memdiag.cli.options import (
 )
 from memdiag.defaults import DEFAULT_TIMEOUT_S
 from memdiag.errors import UsageError
+
+MACHINE_FORMATS = ("github", "junit", "smaller-is-better", "bmf", "openmetrics")
+"""The formats of `memdiag.reports.sweep.machine_formats`, which is costly to import."""
 
 ARGUMENTS = "PATH..."
 
@@ -120,12 +122,24 @@ def configure(parser: ArgumentParser) -> None:
         help="A store to compare with: exit with 1 if a model needs lastingly more, beyond the"
         " noise. It may be the store of this sweep, with the jobs that it had before.",
     )
+    group.add_argument(
+        "--place",
+        metavar="NxSIZE,…",
+        help="Which models fit together on machines with this memory, e.g. 4x8GiB,16GiB.",
+    )
     group = parser.add_argument_group("Output")
-    add_reports_folder(group, default="sweep")
+    group.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default="sweep",
+        help="Write the record and its reports to this folder, which is also the store.",
+    )
     add_format(
         group,
-        ("console", "json", "markdown"),
-        "What to print: a summary, the JSON record, or a Markdown report.",
+        ("console", "json", "markdown", *MACHINE_FORMATS),
+        "What to print: a summary, the JSON record, a Markdown report, GitHub annotations, JUnit"
+        " XML, figures for benchmark trackers, or for monitoring.",
     )
     add_quiet(group)
 
@@ -138,23 +152,26 @@ def run(options: Namespace) -> int:
     an interruption it goes on where it was.
 
     A session option that is given several times with other values is varied, as are sizes such as
-    --dim batch=1,4,16. Writes index.html, report.md and sweep.json. Exit codes: 0; 1 if a
+    --dim batch=1,4,16. Writes index.html, with a page for each
+    model, report.md and sweep.json. Exit codes: 0; 1 if a
     budget is exceeded, or a model needs lastingly more than --against shows; 2 if nothing could be
     measured.
     """
     from memdiag.api.sweep import run_sweep, sweep_answers
-    from memdiag.cli.output import Destination, print_sweep
+    from memdiag.cli.output import Destination, print_sweep, write_sweep
     from memdiag.cli.progress import SweepLine
     from memdiag.reports.text import plain
+    from memdiag.sweeps.placement import parse_machines
     from memdiag.sweeps.store import check_version
     from memdiag.units import counted, parse_size
 
-    folder = options.out or Path("sweep")
+    folder = options.out
     if options.alone and options.jobs not in (None, 1):
         raise UsageError(f"--alone runs one job at a time. Leave out --jobs {options.jobs}.")
     if options.against is not None:
         check_version(options.against)
-    destination = Destination(folder, plotly=options.plotly)
+    machines = parse_machines(options.place) if options.place else ()
+    Destination(folder)  # checks the folder before anything is measured
     with SweepLine() as line:
         outcome = run_sweep(
             options.paths,
@@ -180,7 +197,7 @@ def run(options: Namespace) -> int:
             f"{counted(len(outcome.new_keys), 'job')} were added to {folder}. The same command"
             " goes on where it was."
         )
-    answers = sweep_answers(outcome, against=options.against)
+    answers = sweep_answers(outcome, against=options.against, machines=machines)
 
     def print_answer(written: Sequence[Path]) -> int:
         print_sweep(answers, written, options.format, quiet=options.quiet)
@@ -192,7 +209,12 @@ def run(options: Namespace) -> int:
             return ERROR
         return FINDINGS if outcome.exceeded or answers.regressions else CLEAN
 
-    return destination.write_and_print(answers, print_answer)
+    try:
+        written = write_sweep(answers, folder)
+    except Exception:
+        print_answer(())
+        raise
+    return print_answer(written)
 
 
 def _option_values(texts: Sequence[str]) -> dict[str, list[str]]:
