@@ -1,18 +1,22 @@
 """Sweep: many models × releases × sizes × options, in a store that says what is done."""
 
+import hashlib
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
 from typing import Protocol
 
 import msgspec
 
 from memdiag.api.arguments import check_choice, check_dims, limits
+from memdiag.api.budget import PINNED
 from memdiag.api.estimating.sizes import DimSizes, size_steps
+from memdiag.api.load import load_profile
 from memdiag.api.profile_config import check_session_options
 from memdiag.comparison import runtimes
 from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
@@ -20,6 +24,7 @@ from memdiag.errors import ProvisionError, UsageError
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.programs.system.cpu_limit import cpus_allowed
 from memdiag.programs.system.memory_limit import available_bytes
+from memdiag.records.codec import encode
 from memdiag.records.sweep import Placement, Sweep
 from memdiag.records.sweep_job import ACTIONS, Action, JobResult, SweepJob
 from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, SCHEME, DaskExecution
@@ -241,6 +246,72 @@ def sweep_answers(
     )
     notes = tuple(dict.fromkeys((*outcome.notes, *found.notes)))
     return msgspec.structs.replace(found, notes=notes)
+
+
+def add_profiles(
+    paths: Sequence[str | Path], *, store: str | Path, label: str = ""
+) -> SweepOutcome:
+    """Add saved profiles to a store, each once, and return what was added.
+
+    Args:
+        paths: the files of the profiles, or the folders of their reports.
+        store: the folder of the store; created if missing.
+        label: a label such as a commit.
+
+    Raises:
+        UsageError: a profile is of a run that did not complete; nothing is added.
+        RecordError: a profile cannot be read, or the store is of a newer memdiag.
+        ReportError: the store cannot be written.
+    """
+    results = [_added(Path(path), label) for path in paths]
+    opened = Store(Path(store))
+    opened.repair()
+    outcome = SweepOutcome(store=Path(store), completed=len(results))
+    for result in results:
+        outcome.keys.append(result.key)
+        if opened.add(result):
+            outcome.new_keys.add(result.key)
+    opened.flush()
+    return outcome
+
+
+def _added(path: Path, label: str) -> JobResult:
+    """Return the profile saved at `path` as the result of a job.
+
+    Raises:
+        UsageError: it is of a run that did not complete.
+        RecordError: it cannot be read.
+    """
+    file = path / "profile.json" if path.is_dir() else path
+    found = load_profile(file)
+    if found.outcome.status != "completed":
+        raise UsageError(
+            f"{file}: the run {found.outcome.status} in {found.outcome.phase}. Add profiles of runs"
+            " that completed."
+        )
+    job = SweepJob(
+        model=PurePath(found.model.path).name,
+        address=found.model.path,
+        digest="",
+        onnxruntime=found.environment.onnxruntime or "",
+        dims={each.name: each.size for each in found.dimensions if each.source == "given"},
+        options=found.session.options,
+        runs=found.session.runs or 0,
+        pinned=PINNED.items() <= found.session.environment.items(),
+        label=label,
+        timeout_s=DEFAULT_TIMEOUT_S,
+    )
+    saved_at = datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    return JobResult(
+        key=hashlib.sha256(encode(found)).hexdigest()[:32],
+        job=job,
+        machine=found.environment.machine,
+        memdiag=found.environment.memdiag,
+        started_at=saved_at.replace("+00:00", "Z"),
+        duration_s=round(sum(phase.duration_s for phase in found.phases), 6),
+        status="completed",
+        profile=found,
+    )
 
 
 def run_sweep(

@@ -14,7 +14,6 @@ from memdiag.records.codec import encode
 from memdiag.records.estimate import Estimate
 from memdiag.records.files import save_bytes as save_bytes
 from memdiag.records.finding import Check
-from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
 from memdiag.records.schemas import Reported
 from memdiag.records.sweep import Sweep
@@ -179,15 +178,6 @@ def show_inventory(inventory: Inventory, *, quiet: bool = False) -> None:
     from memdiag.reports import inventory as inventory_report
 
     inventory_report.show(inventory, Console(highlight=False), quiet=quiet)
-
-
-def show_history(history: History, figure: str) -> None:
-    """Print `figure` of the models in `history` on standard output."""
-    from rich.console import Console
-
-    from memdiag.reports import history as history_report
-
-    history_report.show(history, figure, Console(highlight=False))
 
 
 def picture_kind(path: Path) -> PictureFormat:

@@ -23,6 +23,7 @@ from memdiag.cli.commands import COMMANDS
 # The kind of value of each option, and a word that its help has in every command.
 KINDS: dict[str, tuple[str, str]] = {
     "--all": ("flag", "every combination"),
+    "--add": ("flag", "saved profile"),
     "--against": ("DIR", "store to compare with"),
     "--alone": ("flag", "one job at a time"),
     "--assume": ("NAME=VALUE,…", "Sizes that depend on the data"),
@@ -39,8 +40,6 @@ KINDS: dict[str, tuple[str, str]] = {
     "--env": ("KEY=VALUE", "environment variable"),
     "--environment": ("PATH", "interpreter or environment"),
     "--every": ("TIME", "Time between samples"),
-    "--figure": ("FIGURE", "figure"),
-    "--file": ("FILE", "history"),
     "--fit": ("SIZE", "largest size of each free dimension"),
     "--fix": ("FILE", "fix.json"),
     "--for": ("TIME", "Length of the recording"),

@@ -13,7 +13,6 @@ COMMANDS = (
     "estimate",
     "explain",
     "fix",
-    "history",
     "inspect",
     "leak",
     "profile",

@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
@@ -24,6 +25,9 @@ from memdiag.cli.options import (
 from memdiag.defaults import DEFAULT_TIMEOUT_S
 from memdiag.errors import UsageError
 
+if TYPE_CHECKING:
+    from memdiag.api.sweep import SweepOutcome
+
 MACHINE_FORMATS = ("github", "junit", "smaller-is-better", "bmf", "openmetrics")
 """The formats of `memdiag.reports.sweep.machine_formats`, which is costly to import."""
 
@@ -37,6 +41,11 @@ def configure(parser: ArgumentParser) -> None:
         metavar="PATH",
         nargs="+",
         help="Models, folders, patterns such as 'zoo/**/*.onnx', lists (.toml), or URLs.",
+    )
+    parser.add_argument(
+        "--add",
+        action="store_true",
+        help="Measure nothing: each PATH is a saved profile.json, which is added to the store.",
     )
     group = parser.add_argument_group("Jobs: every combination")
     group.add_argument(
@@ -157,13 +166,12 @@ def run(options: Namespace) -> int:
     budget is exceeded, or a model needs lastingly more than --against shows; 2 if nothing could be
     measured.
     """
-    from memdiag.api.sweep import run_sweep, sweep_answers
+    from memdiag.api.sweep import add_profiles, sweep_answers
     from memdiag.cli.output import Destination, print_sweep, write_sweep
-    from memdiag.cli.progress import SweepLine
     from memdiag.reports.text import plain
     from memdiag.sweeps.placement import parse_machines
     from memdiag.sweeps.store import check_version
-    from memdiag.units import counted, parse_size
+    from memdiag.units import counted
 
     folder = options.out
     if options.alone and options.jobs not in (None, 1):
@@ -172,26 +180,10 @@ def run(options: Namespace) -> int:
         check_version(options.against)
     machines = parse_machines(options.place) if options.place else ()
     Destination(folder)  # checks the folder before anything is measured
-    with SweepLine() as line:
-        outcome = run_sweep(
-            options.paths,
-            store=folder,
-            onnxruntime=comma_list(options.onnxruntime),
-            environments=options.environment,
-            dims=read_dim_sizes(options.dim),
-            session_options=_option_values(options.session_option),
-            action=options.do,
-            runs=options.runs,
-            pin=options.pin,
-            label=options.label,
-            budget=comma_pairs("--budget", options.budget) if options.budget else None,
-            retry_failed=options.retry_failed,
-            on=options.on,
-            processes=1 if options.alone else options.jobs,
-            memory_bytes=parse_size(options.memory) if options.memory else None,
-            timeout_s=options.timeout,
-            on_progress=line.show,
-        )
+    if options.add:
+        outcome = add_profiles(options.paths, store=folder, label=options.label)
+    else:
+        outcome = _measure(options)
     if outcome.interrupted:
         raise KeyboardInterrupt(
             f"{counted(len(outcome.new_keys), 'job')} were added to {folder}. The same command"
@@ -215,6 +207,34 @@ def run(options: Namespace) -> int:
         print_answer(())
         raise
     return print_answer(written)
+
+
+def _measure(options: Namespace) -> SweepOutcome:
+    """Measure what the store does not have, and return what was done."""
+    from memdiag.api.sweep import run_sweep
+    from memdiag.cli.progress import SweepLine
+    from memdiag.units import parse_size
+
+    with SweepLine() as line:
+        return run_sweep(
+            options.paths,
+            store=options.out,
+            onnxruntime=comma_list(options.onnxruntime),
+            environments=options.environment,
+            dims=read_dim_sizes(options.dim),
+            session_options=_option_values(options.session_option),
+            action=options.do,
+            runs=options.runs,
+            pin=options.pin,
+            label=options.label,
+            budget=comma_pairs("--budget", options.budget) if options.budget else None,
+            retry_failed=options.retry_failed,
+            on=options.on,
+            processes=1 if options.alone else options.jobs,
+            memory_bytes=parse_size(options.memory) if options.memory else None,
+            timeout_s=options.timeout,
+            on_progress=line.show,
+        )
 
 
 def _option_values(texts: Sequence[str]) -> dict[str, list[str]]:
