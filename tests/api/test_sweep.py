@@ -8,11 +8,12 @@ import pyarrow.dataset
 import pytest
 
 import memdiag
+from memdiag.api.load import load_reported
 from memdiag.api.sweep import SweepProgress, add_profiles, sweep_answers
 from memdiag.errors import RecordError, UsageError
-from memdiag.records.profile import Profile
-from memdiag.sweeps.store import Store
+from memdiag.records.codec import encode
 from tests.reports import profiles
+from tests.sweeps import results
 from tests.sweeps.test_model_sources import write_model
 
 
@@ -38,8 +39,19 @@ def test_saved_profiles_are_added_once_each_in_the_order_of_their_dates(tmp_path
     peak = profiles.tied_if().peak_rss_bytes - profiles.tied_if().baseline_rss_bytes
     assert [point.peak_bytes for point in series.points] == [peak + 7, peak + 5]
     # Loaded again, they are the same profiles.
-    key = series.points[0].key
-    assert isinstance(Store(store).result(key).profile, Profile)
+    (record,) = store.rglob(f"{series.points[0].key}.json")
+    profile = memdiag.load_profile(record)
+    assert profile.peak_rss_bytes == profiles.tied_if().peak_rss_bytes + 7
+    assert load_reported(record) == profile
+
+
+def test_a_job_without_a_record_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_bytes(encode(results.failed()))
+    with pytest.raises(RecordError, match=r"no record with reports \(parse: not a model\)"):
+        load_reported(path)
+    with pytest.raises(RecordError, match=r"its schema is 'memdiag\.job/1'"):
+        memdiag.load_profile(path)
 
 
 def test_of_profiles_that_cannot_be_added_none_is(tmp_path: Path) -> None:
