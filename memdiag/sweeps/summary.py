@@ -7,6 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -109,6 +110,7 @@ def summarize(
     return msgspec.structs.replace(sweep, placement=place(sweep))
 
 
+@cache
 def release_order(version: str) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
     """Return the key that sorts releases by age: nightly builds and candidates before a release."""
     match = re.match(r"([\d.]*\d)?\.?(dev|a|b|rc)?(.*)", version, re.DOTALL)
