@@ -122,6 +122,11 @@ class SweepSeries(Record, frozen=True, kw_only=True):
         measured = (point for point in reversed(self.points) if point.peak_bytes is not None)
         return next(measured, self.points[-1])
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether a new point and one that is not new were measured."""
+        return len({each.is_new for each in self.points if each.peak_bytes is not None}) == 2
+
     def point(self, key: str) -> SweepPoint:
         """Return the point whose key is `key`.
 

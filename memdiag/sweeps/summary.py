@@ -181,42 +181,67 @@ def _phase_rows(
 def _series(
     rows: Iterable[Mapping[str, Any]], new: Collection[str], peak_phases: Mapping[str, str]
 ) -> list[SweepSeries]:
-    found: dict[_SeriesId, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        parts = ("model", "address", "machine", "dims", "options")
-        found[_SeriesId(*(row[part] or "" for part in parts))].append(row)
     return [
-        SweepSeries(
-            **series._asdict(),
-            weight_bytes=next(
-                (row["weight_bytes"] for row in reversed(found[series]) if row["weight_bytes"]),
-                None,
-            ),
-            points=tuple(
-                sorted(
-                    (_point(row, new, peak_phases) for row in found[series]),
-                    key=lambda point: (
-                        release_order(point.onnxruntime),
-                        point.started_s,
-                        point.key,
-                    ),
-                )
-            ),
-        )
-        for series in sorted(found)
+        _one_series(each, new, peak_phases)
+        for each in sorted(_by_series(rows), key=lambda each: _series_id(each[-1]))
     ]
+
+
+def _by_series(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the rows of each series, by date.
+
+    A model is the same at the same address, and with the same name and content elsewhere: sweeps
+    of several machines have it in other folders.
+    """
+    found: list[list[Mapping[str, Any]]] = []
+    numbers: dict[tuple[object, ...], int] = {}
+    for row in sorted(rows, key=_started_s):
+        series = _series_id(row)
+        same_address = (*series, "address")
+        same_content = (*series._replace(address=""), "digest", row["digest"] or series.address)
+        number = numbers.get(same_address, numbers.get(same_content, len(found)))
+        if number == len(found):
+            found.append([])
+        found[number].append(row)
+        numbers.setdefault(same_address, number)
+        numbers.setdefault(same_content, number)
+    return found
+
+
+def _series_id(row: Mapping[str, Any]) -> _SeriesId:
+    return _SeriesId(*(row[name] or "" for name in _SeriesId._fields))
+
+
+def _one_series(
+    rows: Sequence[Mapping[str, Any]], new: Collection[str], peak_phases: Mapping[str, str]
+) -> SweepSeries:
+    weights = (row["weight_bytes"] for row in reversed(rows) if row["weight_bytes"])
+    return SweepSeries(
+        **_series_id(rows[-1])._asdict(),
+        weight_bytes=next(weights, None),
+        points=tuple(
+            sorted(
+                (_point(row, new, peak_phases) for row in rows),
+                key=lambda point: (release_order(point.onnxruntime), point.started_s, point.key),
+            )
+        ),
+    )
+
+
+def _started_s(row: Mapping[str, Any]) -> float:
+    started = row["started_at"]
+    return started.timestamp() if isinstance(started, datetime) else 0.0
 
 
 def _point(
     row: Mapping[str, Any], new: Collection[str], peak_phases: Mapping[str, str]
 ) -> SweepPoint:
-    started = row["started_at"]
     return SweepPoint(
         key=row["key"],
         digest=row["digest"] or "",
         onnxruntime=row["onnxruntime"] or "",
         label=row["label"] or "",
-        started_s=started.timestamp() if isinstance(started, datetime) else 0.0,
+        started_s=_started_s(row),
         status=row["status"],
         sentence=row["sentence"] or "",
         peak_bytes=_above(row, "peak_bytes"),

@@ -61,6 +61,22 @@ def test_models_sizes_options_and_machines_are_series_of_their_own(tmp_path: Pat
     )
 
 
+def test_a_model_in_another_folder_is_the_same_if_name_and_content_are(tmp_path: Path) -> None:
+    jobs = [
+        job("a.onnx", OLD, 10, day=1),
+        job("a.onnx", NEW, 10, day=2, address="elsewhere/a.onnx"),
+        job("a.onnx", NEW, 10, day=3, address="elsewhere/a.onnx", digest="changed"),
+        job("a.onnx", NEW, 10, day=4, address="third/a.onnx", digest="of another model"),
+        job("b.onnx", NEW, 10, day=5, digest="digest of a.onnx"),
+    ]
+    sweep = summarize(write(tmp_path, jobs))
+    assert [(each.address, len(each.points)) for each in sweep.series] == [
+        ("elsewhere/a.onnx", 3),
+        ("third/a.onnx", 1),
+        ("zoo/b.onnx", 1),
+    ]
+
+
 def test_a_failure_is_a_point_without_figures(tmp_path: Path) -> None:
     jobs = [
         job("a.onnx", OLD, 10),

@@ -132,15 +132,35 @@ def step_place(series: SweepSeries, step: SweepStep) -> str:
 
 
 def _regressions(sweep: Sweep) -> str:
-    found = sweep.regressions
-    if not found:
-        return f"No model needs more memory than in {plain(sweep.against)}, beyond the noise."
-    count = model_count(series for series, _ in found)
-    worst = max(found, key=lambda each: each[1].bytes)
-    return (
-        f"Regression: {counted(count, 'model')} {plural(count, 'needs', 'need')} more memory than"
-        f" in {plain(sweep.against)} (most: {step_words(*worst)})."
-    )
+    """Return the answer of a comparison with a store."""
+    store, found = plain(sweep.against), sweep.regressions
+    compared = model_count(each for each in sweep.series if each.is_compared)
+    if found:
+        count = model_count(series for series, _ in found)
+        worst = max(found, key=lambda each: each[1].bytes)
+        text = (
+            f"Regression: {counted(count, 'model')} {plural(count, 'needs', 'need')} more memory"
+            f" than in {store} (most: {step_words(*worst)})."
+        )
+    elif compared:
+        models = counted(compared, "model")
+        text = f"Of {models}, none needs more memory than in {store}, beyond the noise."
+    else:
+        text = f"Nothing is compared with {store}: no model was measured both there and now."
+    broken = [each for each in sweep.series if _fails_now(each)]
+    if broken:
+        names = some_of(list(dict.fromkeys(plain(each.model) for each in broken)))
+        count = model_count(broken)
+        verb = plural(count, "fails", "fail")
+        text += f" {counted(count, 'model')} that completed there {verb} now: {names}."
+    return text
+
+
+def _fails_now(series: SweepSeries) -> bool:
+    """Return whether a model completed before the new points, and all of these failed."""
+    new = [point for point in series.points if point.is_new]
+    earlier = any(not point.is_failed for point in series.points if not point.is_new)
+    return bool(new) and all(point.is_failed for point in new) and earlier
 
 
 def estimate_errors(points: Iterable[SweepPoint]) -> list[float]:
