@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -266,14 +266,21 @@ def _measured(series: SweepSeries, figure: SteppedFigure) -> list[tuple[SweepPoi
     return [(point, size) for point, size in sizes if size is not None]
 
 
-def _noise(series: Sequence[SweepSeries]) -> float:
+def _repeats(points: Sequence[tuple[SweepPoint, int]]) -> list[list[int]]:
+    """Return the figures of neighbours with the same content on the same release."""
+    found = groupby(points, key=lambda each: (each[0].onnxruntime, each[0].digest))
+    parts = [[size for _, size in part] for _, part in found]
+    return [part for part in parts if len(part) > 1]
+
+
+def _noise(series: Sequence[SweepSeries]) -> float | None:
     return noise_share(
-        [size for _, size in _measured(each, figure)] for figure in _FIGURES for each in series
+        part for each in series for figure in _FIGURES for part in _repeats(_measured(each, figure))
     )
 
 
 def _with_steps(
-    series: Sequence[SweepSeries], share: float, stores: Sequence[Path]
+    series: Sequence[SweepSeries], share: float | None, stores: Sequence[Path]
 ) -> list[SweepSeries]:
     """Return the series with their steps, whose phases the `stores` show."""
     count = sum(len(each.points) for each in series)
@@ -299,12 +306,12 @@ def _with_steps(
     ]
 
 
-def _steps(series: SweepSeries, share: float, count: int) -> list[SweepStep]:
+def _steps(series: SweepSeries, share: float | None, count: int) -> list[SweepStep]:
     found = []
     for figure in _FIGURES:
         points = _measured(series, figure)
         values = [size for _, size in points]
-        noise = noise_bytes(values, share)
+        noise = noise_bytes(values, _repeats(points), share)
         for before, after in pairwise(segments(values, step_penalty(noise, count))):
             old, new = points[before.end - 1][0], points[after.start][0]
             found.append(

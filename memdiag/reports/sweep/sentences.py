@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from memdiag.records.sweep import Sweep, SweepPoint, SweepSeries, SweepStep
 from memdiag.reports.text import plain
+from memdiag.sweeps.steps import DEFAULT_NOISE_SHARE
 from memdiag.units import counted, format_size, plural, some_of
 
 MAX_RULES = 4
@@ -161,6 +162,19 @@ def _fails_now(series: SweepSeries) -> bool:
     new = [point for point in series.points if point.is_new]
     earlier = any(not point.is_failed for point in series.points if not point.is_new)
     return bool(new) and all(point.is_failed for point in new) and earlier
+
+
+def noise_line(sweep: Sweep) -> str:
+    """Return what the noise is beyond which changes are listed."""
+    if sweep.noise_share is None:
+        return (
+            "The store has too few repeated jobs to show its noise:"
+            f" {DEFAULT_NOISE_SHARE:.1%} of a figure is assumed. A sweep with another --label"
+            " repeats jobs."
+        )
+    return (
+        f"The noise, from the repeated jobs of the store, is {sweep.noise_share:.2%} of a figure."
+    )
 
 
 def estimate_errors(points: Iterable[SweepPoint]) -> list[float]:

@@ -28,7 +28,7 @@
     let change = 0;
     for (const step of steps.get(i) || []) if (stepFigure[step] === 0) change += stepAfter[step] - stepBefore[step];
     const p = peak[newest], e = estimated[newest];
-    return [names[i], weights[i], p, p !== null && weights[i] ? p / weights[i] : null, steady[newest], change, avoidable[i], p && e !== null ? e / p - 1 : null, failed];
+    return [names[i], weights[i], p, p !== null && p <= data.sweep.max_ratio * weights[i] ? p / weights[i] : null, steady[newest], change, avoidable[i], p && e !== null ? e / p - 1 : null, failed];
   });
   const shownAs = [
     null, kib, kib, (n) => (n === null ? "" : n.toFixed(1)), kib, (n) => (n ? signed(n) : ""), (n) => (n ? kib(n) : ""),
