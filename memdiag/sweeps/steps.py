@@ -30,7 +30,7 @@ MIN_REPEATS = 20
 """Pairs of repeated jobs from which on a store shows its noise."""
 
 DEFAULT_NOISE_SHARE = 0.004
-"""Noise of stores with fewer pairs."""
+"""Noise of stores with fewer pairs: that of real models without --pin, a multiple of that with it."""
 
 _MIN_OWN_REPEATS = 3
 

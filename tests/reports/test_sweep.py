@@ -54,7 +54,13 @@ def test_without_a_regression_the_models_that_were_compared_are_counted() -> Non
     assert compared(False, False) == (
         "Of 2 models, none needs more memory than in nightly, beyond the noise."
     )
-    assert compared(False, is_new=False) == (
+    assert compared(False, is_new=False) == "Nothing is compared with nightly: no job is new."
+    only_new = sweeps.series("a.onnx", 9)
+    points = (msgspec.structs.replace(only_new.points[0], is_new=True),)
+    record = sweeps.sweep(
+        against="nightly", series=(msgspec.structs.replace(only_new, points=points),)
+    )
+    assert headline(record).first == (
         "Nothing is compared with nightly: no model was measured both there and now."
     )
 

@@ -21,7 +21,11 @@ MIB = 1 << 20
 
 
 def starts(
-    values: list[int], *, share: float | None = 0.0, points: int = 0, repeats: tuple[list[int], ...] = ()
+    values: list[int],
+    *,
+    share: float | None = 0.0,
+    points: int = 0,
+    repeats: tuple[list[int], ...] = (),
 ) -> list[int]:
     """Return where steps are."""
     penalty = step_penalty(noise_bytes(values, repeats, share), points or len(values))

@@ -146,8 +146,10 @@ def _regressions(sweep: Sweep) -> str:
     elif compared:
         models = counted(compared, "model")
         text = f"Of {models}, none needs more memory than in {store}, beyond the noise."
-    else:
+    elif any(point.is_new for point in sweep.points):
         text = f"Nothing is compared with {store}: no model was measured both there and now."
+    else:
+        text = f"Nothing is compared with {store}: no job is new."
     broken = [each for each in sweep.series if _fails_now(each)]
     if broken:
         names = some_of(list(dict.fromkeys(plain(each.model) for each in broken)))

@@ -175,11 +175,12 @@
       };
     };
     const shapes = [], annotations = [];
+    let level = 0;
     for (const step of steps.get(i) || []) {
       const point = firsts[i] + stepPoint[step], change = stepAfter[step] - stepBefore[step];
       const x = state.byDate ? at(point) : at(point) - 0.5;
       shapes.push({ type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, line: { color: c.peak_ink, width: 1.2, dash: "dash" } });
-      if (stepFigure[step] === 0) annotations.push({ x, y: 1, yref: "paper", yanchor: "top", xanchor: "left", showarrow: false, text: ` ${signed(change)}`, font: { ...layout.font, color: c.peak_ink } });
+      if (stepFigure[step] === 0) annotations.push({ x, y: 1 - 0.06 * (level++ % 3), yref: "paper", yanchor: "top", xanchor: "left", showarrow: false, text: ` ${signed(change)}`, font: { ...layout.font, color: c.peak_ink } });
     }
     const failed = points.filter((point) => status[point]);
     for (const point of failed) annotations.push({ x: at(point), y: 0, yref: "paper", yanchor: "bottom", showarrow: false, text: "✗", font: { ...layout.font, color: c.peak_ink } });
