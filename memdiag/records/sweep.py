@@ -122,6 +122,11 @@ class SweepSeries(Record, frozen=True, kw_only=True):
         measured = (point for point in reversed(self.points) if point.peak_bytes is not None)
         return next(measured, self.points[-1])
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether a new point and one that is not new were measured."""
+        return len({each.is_new for each in self.points if each.peak_bytes is not None}) == 2
+
     def point(self, key: str) -> SweepPoint:
         """Return the point whose key is `key`.
 
@@ -222,7 +227,8 @@ class Sweep(SavableRecord, frozen=True, kw_only=True):
         releases: the releases of onnxruntime, the oldest first.
         series: the series, by model.
         findings: the same waste in several models, the costliest first.
-        noise_share: the noise of a figure as a share of the figure, from all series.
+        noise_share: the noise of a figure as a share of the figure, from repeated jobs; None if the
+            store has too few.
         placement: which models fit together; None if it was not asked for.
         notes: sentences on limits of the answers.
     """
@@ -233,7 +239,7 @@ class Sweep(SavableRecord, frozen=True, kw_only=True):
     releases: tuple[str, ...] = ()
     series: tuple[SweepSeries, ...] = ()
     findings: tuple[FindingGroup, ...] = ()
-    noise_share: float = 0.0
+    noise_share: float | None = None
     placement: Placement | None = None
     notes: tuple[str, ...] = ()
 

@@ -27,6 +27,7 @@ MAX_PAGE_BYTES = 8_000_000
 
 _MAX_MARKUP_BYTES = 600_000  # of tables and findings
 _MAX_PLAIN_RECORD_BYTES = 600_000  # larger records are compressed
+_MAX_PACKED_RECORD_BYTES = 30_000_000  # it takes seconds to find that larger records do not fit
 
 
 def page(
@@ -77,9 +78,10 @@ def _embedded(record: bytes, max_bytes: int) -> dict[str, Any]:
     """Return the record for the page: as JSON, compressed, or empty if it exceeds `max_bytes`."""
     if len(record) <= min(max_bytes, _MAX_PLAIN_RECORD_BYTES):
         return {"record": record.decode().replace("<", "\\u003c"), "record_encoding": "json"}
-    packed = base64.b64encode(gzip.compress(record, mtime=0)).decode()
-    if len(packed) <= max_bytes:
-        return {"record": packed, "record_encoding": "gzip"}
+    if len(record) <= _MAX_PACKED_RECORD_BYTES:
+        packed = base64.b64encode(gzip.compress(record, mtime=0)).decode()
+        if len(packed) <= max_bytes:
+            return {"record": packed, "record_encoding": "gzip"}
     return {"record": "", "record_encoding": ""}
 
 

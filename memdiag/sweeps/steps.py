@@ -18,15 +18,21 @@ from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median, median_low
+from statistics import median
 
 MEDIAN_DIFFERENCE = 1.146
 """Median of the difference of two values of a Laplace distribution with scale 1."""
 
 MIN_OWN_POINTS = 30
-"""Points from which on a series alone shows its noise; with fewer it has at least that of all."""
+"""Points from which on a series alone shows its noise; shorter ones have at least that of all."""
 
-_MIN_DIFFERENCES = 2  # one of which may be the step
+MIN_REPEATS = 20
+"""Pairs of repeated jobs from which on a store shows its noise."""
+
+DEFAULT_NOISE_SHARE = 0.004
+"""Noise of stores with fewer pairs: that of real models without --pin, a multiple of that with it."""
+
+_MIN_OWN_REPEATS = 3
 
 MIN_NOISE_BYTES = 64 << 10
 """Noise of figures that seem to have none: 16 pages."""
@@ -49,36 +55,42 @@ class Segment:
     level: float
 
 
-def noise_share(series: Iterable[Sequence[int]]) -> float:
-    """Return the scale of the noise as a share of the figures, from neighbours in all series.
+def noise_share(repeats: Iterable[Sequence[int]]) -> float | None:
+    """Return the scale of the noise as a share of the figures; None with too few repeated jobs.
 
-    It is robust: up to half of the neighbours may differ because of a step.
+    Args:
+        repeats: figures of the same model and release, in order. Other neighbours do not show the
+            noise: a new release can change every model.
     """
     shares = [
         abs(after - before) / max(before, after)
-        for values in series
+        for values in repeats
         for before, after in pairwise(values)
         if max(before, after) > 0
     ]
-    return median(shares) / MEDIAN_DIFFERENCE if shares else 0.0
+    return median(shares) / MEDIAN_DIFFERENCE if len(shares) >= MIN_REPEATS else None
 
 
-def noise_bytes(values: Sequence[int], share: float) -> float:
-    """Return the scale of the noise of a series from its neighbours.
+def noise_bytes(
+    values: Sequence[int], repeats: Iterable[Sequence[int]], share: float | None
+) -> float:
+    """Return the scale of the noise of a series.
 
-    Some models vary more than others: their threads race for memory. A series that grows by the
-    same amount at each point seems to be noise.
+    Some models vary more than others: their threads race for memory. A long series shows that by
+    all its neighbours, as few of them are steps; others by their repeated jobs.
 
     Args:
         values: the series.
-        share: the noise of all series as a share of their figures: the least that a short series
-            has, and all that one of two points shows.
+        repeats: the parts of it that are repeated jobs.
+        share: the noise of the store, as `noise_share` returns it.
     """
-    differences = [abs(after - before) for before, after in pairwise(values)]
     is_long = len(values) >= MIN_OWN_POINTS
-    own = median_low(differences) if len(differences) >= _MIN_DIFFERENCES else 0
-    common = 0.0 if is_long else share * max(map(abs, values), default=0)
-    return max(own / MEDIAN_DIFFERENCE, common, MIN_NOISE_BYTES)
+    parts = [values] if is_long else repeats
+    differences = [abs(after - before) for part in parts for before, after in pairwise(part)]
+    own = median(differences) if len(differences) >= _MIN_OWN_REPEATS else 0.0
+    common = DEFAULT_NOISE_SHARE if share is None else share
+    size = 0 if is_long else median(map(abs, values)) if values else 0
+    return max(own / MEDIAN_DIFFERENCE, common * size, MIN_NOISE_BYTES)
 
 
 def step_penalty(noise: float, point_count: int) -> float:

@@ -7,7 +7,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import pairwise
+from functools import cache
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -109,6 +110,7 @@ def summarize(
     return msgspec.structs.replace(sweep, placement=place(sweep))
 
 
+@cache
 def release_order(version: str) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
     """Return the key that sorts releases by age: nightly builds and candidates before a release."""
     match = re.match(r"([\d.]*\d)?\.?(dev|a|b|rc)?(.*)", version, re.DOTALL)
@@ -179,42 +181,67 @@ def _phase_rows(
 def _series(
     rows: Iterable[Mapping[str, Any]], new: Collection[str], peak_phases: Mapping[str, str]
 ) -> list[SweepSeries]:
-    found: dict[_SeriesId, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        parts = ("model", "address", "machine", "dims", "options")
-        found[_SeriesId(*(row[part] or "" for part in parts))].append(row)
     return [
-        SweepSeries(
-            **series._asdict(),
-            weight_bytes=next(
-                (row["weight_bytes"] for row in reversed(found[series]) if row["weight_bytes"]),
-                None,
-            ),
-            points=tuple(
-                sorted(
-                    (_point(row, new, peak_phases) for row in found[series]),
-                    key=lambda point: (
-                        release_order(point.onnxruntime),
-                        point.started_s,
-                        point.key,
-                    ),
-                )
-            ),
-        )
-        for series in sorted(found)
+        _one_series(each, new, peak_phases)
+        for each in sorted(_by_series(rows), key=lambda each: _series_id(each[-1]))
     ]
+
+
+def _by_series(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the rows of each series, by date.
+
+    A model is the same at the same address, and with the same name and content elsewhere: sweeps
+    of several machines have it in other folders.
+    """
+    found: list[list[Mapping[str, Any]]] = []
+    numbers: dict[tuple[object, ...], int] = {}
+    for row in sorted(rows, key=_started_s):
+        series = _series_id(row)
+        same_address = (*series, "address")
+        same_content = (*series._replace(address=""), "digest", row["digest"] or series.address)
+        number = numbers.get(same_address, numbers.get(same_content, len(found)))
+        if number == len(found):
+            found.append([])
+        found[number].append(row)
+        numbers.setdefault(same_address, number)
+        numbers.setdefault(same_content, number)
+    return found
+
+
+def _series_id(row: Mapping[str, Any]) -> _SeriesId:
+    return _SeriesId(*(row[name] or "" for name in _SeriesId._fields))
+
+
+def _one_series(
+    rows: Sequence[Mapping[str, Any]], new: Collection[str], peak_phases: Mapping[str, str]
+) -> SweepSeries:
+    weights = (row["weight_bytes"] for row in reversed(rows) if row["weight_bytes"])
+    return SweepSeries(
+        **_series_id(rows[-1])._asdict(),
+        weight_bytes=next(weights, None),
+        points=tuple(
+            sorted(
+                (_point(row, new, peak_phases) for row in rows),
+                key=lambda point: (release_order(point.onnxruntime), point.started_s, point.key),
+            )
+        ),
+    )
+
+
+def _started_s(row: Mapping[str, Any]) -> float:
+    started = row["started_at"]
+    return started.timestamp() if isinstance(started, datetime) else 0.0
 
 
 def _point(
     row: Mapping[str, Any], new: Collection[str], peak_phases: Mapping[str, str]
 ) -> SweepPoint:
-    started = row["started_at"]
     return SweepPoint(
         key=row["key"],
         digest=row["digest"] or "",
         onnxruntime=row["onnxruntime"] or "",
         label=row["label"] or "",
-        started_s=started.timestamp() if isinstance(started, datetime) else 0.0,
+        started_s=_started_s(row),
         status=row["status"],
         sentence=row["sentence"] or "",
         peak_bytes=_above(row, "peak_bytes"),
@@ -239,14 +266,21 @@ def _measured(series: SweepSeries, figure: SteppedFigure) -> list[tuple[SweepPoi
     return [(point, size) for point, size in sizes if size is not None]
 
 
-def _noise(series: Sequence[SweepSeries]) -> float:
+def _repeats(points: Sequence[tuple[SweepPoint, int]]) -> list[list[int]]:
+    """Return the figures of neighbours with the same content on the same release."""
+    found = groupby(points, key=lambda each: (each[0].onnxruntime, each[0].digest))
+    parts = [[size for _, size in part] for _, part in found]
+    return [part for part in parts if len(part) > 1]
+
+
+def _noise(series: Sequence[SweepSeries]) -> float | None:
     return noise_share(
-        [size for _, size in _measured(each, figure)] for figure in _FIGURES for each in series
+        part for each in series for figure in _FIGURES for part in _repeats(_measured(each, figure))
     )
 
 
 def _with_steps(
-    series: Sequence[SweepSeries], share: float, stores: Sequence[Path]
+    series: Sequence[SweepSeries], share: float | None, stores: Sequence[Path]
 ) -> list[SweepSeries]:
     """Return the series with their steps, whose phases the `stores` show."""
     count = sum(len(each.points) for each in series)
@@ -272,12 +306,12 @@ def _with_steps(
     ]
 
 
-def _steps(series: SweepSeries, share: float, count: int) -> list[SweepStep]:
+def _steps(series: SweepSeries, share: float | None, count: int) -> list[SweepStep]:
     found = []
     for figure in _FIGURES:
         points = _measured(series, figure)
         values = [size for _, size in points]
-        noise = noise_bytes(values, share)
+        noise = noise_bytes(values, _repeats(points), share)
         for before, after in pairwise(segments(values, step_penalty(noise, count))):
             old, new = points[before.end - 1][0], points[after.start][0]
             found.append(

@@ -2,6 +2,7 @@
 
 import io
 
+import msgspec
 from rich.console import Console
 
 from memdiag.records import codec
@@ -35,9 +36,39 @@ def test_a_comparison_with_a_store_answers_that_first() -> None:
         "Regression: 1 model needs more memory than in nightly (most: albert.onnx, +212 MiB at the"
         " peak, from prepack)."
     )
-    unchanged = sweeps.sweep(against="nightly", series=(sweeps.series("a.onnx", 1, 1),))
-    assert headline(unchanged).first == (
-        "No model needs more memory than in nightly, beyond the noise."
+
+
+def compared(*is_failed: bool, is_new: bool = True) -> str:
+    """Return the answer for models with two points, of which the second is new."""
+    models = [sweeps.series(f"{n}.onnx", 9, None if f else 9) for n, f in enumerate(is_failed)]
+    marked = tuple(
+        msgspec.structs.replace(
+            each, points=(each.points[0], msgspec.structs.replace(each.points[1], is_new=is_new))
+        )
+        for each in models
+    )
+    return headline(sweeps.sweep(against="nightly", series=marked)).first
+
+
+def test_without_a_regression_the_models_that_were_compared_are_counted() -> None:
+    assert compared(False, False) == (
+        "Of 2 models, none needs more memory than in nightly, beyond the noise."
+    )
+    assert compared(False, is_new=False) == "Nothing is compared with nightly: no job is new."
+    only_new = sweeps.series("a.onnx", 9)
+    points = (msgspec.structs.replace(only_new.points[0], is_new=True),)
+    record = sweeps.sweep(
+        against="nightly", series=(msgspec.structs.replace(only_new, points=points),)
+    )
+    assert headline(record).first == (
+        "Nothing is compared with nightly: no model was measured both there and now."
+    )
+
+
+def test_a_model_that_fails_only_now_is_named() -> None:
+    assert compared(False, True) == (
+        "Of 1 model, none needs more memory than in nightly, beyond the noise. 1 model that"
+        " completed there fails now: 1.onnx."
     )
 
 

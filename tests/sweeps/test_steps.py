@@ -7,7 +7,9 @@ from statistics import median
 import pytest
 
 from memdiag.sweeps.steps import (
+    DEFAULT_NOISE_SHARE,
     MIN_NOISE_BYTES,
+    MIN_REPEATS,
     Segment,
     noise_bytes,
     noise_share,
@@ -18,9 +20,15 @@ from memdiag.sweeps.steps import (
 MIB = 1 << 20
 
 
-def starts(values: list[int], *, share: float = 0.0, points: int = 0) -> list[int]:
+def starts(
+    values: list[int],
+    *,
+    share: float | None = 0.0,
+    points: int = 0,
+    repeats: tuple[list[int], ...] = (),
+) -> list[int]:
     """Return where steps are."""
-    penalty = step_penalty(noise_bytes(values, share), points or len(values))
+    penalty = step_penalty(noise_bytes(values, repeats, share), points or len(values))
     return [each.start for each in segments(values, penalty)][1:]
 
 
@@ -67,10 +75,17 @@ def test_noise_alone_hardly_ever_has_a_step(length: int) -> None:
     assert found <= 2  # of 20 stores
 
 
-def test_a_model_that_varies_more_than_others_is_judged_by_its_own_noise() -> None:
-    varying = [267, 280, 277, 271, 264]  # MiB, a real one without any change
-    assert starts([mib * MIB for mib in varying], share=0.003, points=300) == []
-    assert starts([mib * MIB for mib in (267, 267, 267, 280)], share=0.003, points=300) == [3]
+def test_a_model_that_varies_more_than_others_is_judged_by_its_own_repeats() -> None:
+    varying = [267 * MIB, 280 * MIB, 277 * MIB, 271 * MIB, 264 * MIB]  # measured without a change
+    assert starts(varying, share=0.0005, points=300) != []
+    assert starts(varying, share=0.0005, points=300, repeats=(varying,)) == []
+    calm = [267 * MIB] * 4 + [280 * MIB]
+    assert starts(calm, share=0.0005, points=300, repeats=(calm[:4],)) == [4]
+
+
+def test_releases_that_change_every_model_are_no_noise() -> None:
+    values = [1260 * MIB, 949 * MIB, 892 * MIB]  # measured on three releases
+    assert starts(values, share=DEFAULT_NOISE_SHARE, points=78) == [1, 2]
 
 
 def test_segments_are_the_exact_minimum() -> None:
@@ -99,7 +114,9 @@ def test_a_level_is_the_median_of_its_segment() -> None:
     assert segments([1, 2, 9, 100, 101], 20) == (Segment(0, 3, 2), Segment(3, 5, 100.5))
 
 
-def test_the_noise_of_all_series_ignores_steps_in_less_than_half_of_them() -> None:
-    steady = [[1000, 1010], [2000, 2020], [500, 505]]
-    assert noise_share([*steady, [100, 900], [100, 900]]) == noise_share(steady)
-    assert noise_share([[], [5]]) == 0.0
+def test_the_noise_of_a_store_is_known_from_enough_repeats() -> None:
+    repeats = [[1000, 1010]] * MIN_REPEATS
+    assert noise_share(repeats) == pytest.approx(10 / 1010 / 1.146, rel=0.01)
+    assert noise_share([*repeats, *[[100, 900]] * (MIN_REPEATS - 1)]) == noise_share(repeats)
+    assert noise_share(repeats[1:]) is None
+    assert noise_bytes([1000 * MIB], (), None) == DEFAULT_NOISE_SHARE * 1000 * MIB

@@ -61,6 +61,22 @@ def test_models_sizes_options_and_machines_are_series_of_their_own(tmp_path: Pat
     )
 
 
+def test_a_model_in_another_folder_is_the_same_if_name_and_content_are(tmp_path: Path) -> None:
+    jobs = [
+        job("a.onnx", OLD, 10, day=1),
+        job("a.onnx", NEW, 10, day=2, address="elsewhere/a.onnx"),
+        job("a.onnx", NEW, 10, day=3, address="elsewhere/a.onnx", digest="changed"),
+        job("a.onnx", NEW, 10, day=4, address="third/a.onnx", digest="of another model"),
+        job("b.onnx", NEW, 10, day=5, digest="digest of a.onnx"),
+    ]
+    sweep = summarize(write(tmp_path, jobs))
+    assert [(each.address, len(each.points)) for each in sweep.series] == [
+        ("elsewhere/a.onnx", 3),
+        ("third/a.onnx", 1),
+        ("zoo/b.onnx", 1),
+    ]
+
+
 def test_a_failure_is_a_point_without_figures(tmp_path: Path) -> None:
     jobs = [
         job("a.onnx", OLD, 10),
@@ -119,6 +135,22 @@ def test_a_store_is_compared_with_its_own_earlier_jobs_by_the_new_keys(tmp_path:
     new = {"a.onnx-1.32.0--0"}
     assert len(summarize(store, against=store, new_keys=new).regressions) == 2
     assert not summarize(store, against=store, new_keys=set()).regressions
+
+
+def test_the_noise_comes_from_repeated_jobs_and_not_from_releases(tmp_path: Path) -> None:
+    repeated = [
+        job(f"{number}.onnx", OLD, 100 + 2 * day, label=str(day), day=day)
+        for number in range(12)
+        for day in range(2)
+    ]
+    noisy = summarize(write(tmp_path / "noisy", [*repeated, job("0.onnx", NEW, 106, day=3)]))
+    assert noisy.noise_share == pytest.approx(2 / 102 / 1.146, rel=0.01)
+    assert not any(each.steps for each in noisy.series)
+    others = [job(f"{n}.onnx", release, 100) for n in range(12) for release in (OLD, NEW)]
+    changed = [job("0.onnx", "1.20.1", 94), *others]
+    calm = summarize(write(tmp_path / "calm", changed))
+    assert calm.noise_share is None
+    assert [each.model for each in calm.series if each.steps] == ["0.onnx"]
 
 
 def test_a_step_at_which_the_model_changed_is_marked(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from memdiag.reports.sweep.sentences import (
     estimate_line,
     headline,
     model_count,
+    noise_line,
 )
 from memdiag.reports.sweep.tables import (
     failure_table,
@@ -32,6 +33,9 @@ MAX_ROWS = 100
 
 MAX_ANSWER_ROWS = 200
 """Rows of the other tables."""
+
+MAX_RATIO = 1000
+"""Peaks of more times the weights are of models that compute their weights."""
 
 MAX_LINKED_MODELS = 20
 """Models that a group of findings lists."""
@@ -95,18 +99,19 @@ def render(sweep: Sweep, *, pages: Collection[str] = (), plotly: Plotly = "inlin
             "series": series,
             "series_count": len(sweep.series),
             "page_count": _page_count(len(pages)),
-            "has_heat_map": any(point.peak_bytes is not None for point in sweep.points),
+            "has_timeline": any(len(each.points) > 1 for each in sweep.series),
+            "has_heat_map": len(sweep.releases) > 1,
             "has_estimates": bool(estimate_errors(sweep.points)),
             "estimates": estimate_line(sweep),
             "steps": step_table(steps[:MAX_ANSWER_ROWS]),
             "unlisted_steps": max(0, len(steps) - MAX_ANSWER_ROWS),
-            "noise": f"{sweep.noise_share:.1%}",
+            "noise": noise_line(sweep),
             "failures": failed.first_rows(MAX_ANSWER_ROWS),
             "unlisted_failures": max(0, len(failed.rows) - MAX_ANSWER_ROWS),
             "placement": placement_table(sweep.placement),
             "notes": tuple(map(plain, sweep.notes)),
         },
-        charts={"sweep": page_data(sweep, pages)},
+        charts={"sweep": page_data(sweep, pages) | {"max_ratio": MAX_RATIO}},
         record=codec.encode(sweep),
         record_name="sweep",
         record_kind="sweep",
@@ -148,13 +153,20 @@ def _series_row(series: SweepSeries, pages: Collection[str]) -> Row:
         Cell(plain(series.model), note=variant(series)),
         _size(weights),
         _size(peak),
-        f"{peak / weights:.1f}" if peak is not None and weights else "",
+        _ratio(peak, weights),
         _size(newest.steady_bytes),
         format_size(change, signed=True) if change else "",
         _size(series.avoidable_bytes or None),
         "" if error is None else f"{error:+.0%}",
         f"{failed:,} of {len(series.points):,}" if failed else "",
     )
+
+
+def _ratio(peak: int | None, weights: int | None) -> str:
+    """Return the peak as a multiple of the weights; empty where these are next to nothing."""
+    if peak is None or not weights or peak > MAX_RATIO * weights:
+        return ""
+    return f"{peak / weights:.1f}"
 
 
 def _size(size: int | None) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from memdiag.records.sweep import Sweep, SweepPoint, SweepSeries, SweepStep
 from memdiag.reports.text import plain
+from memdiag.sweeps.steps import DEFAULT_NOISE_SHARE
 from memdiag.units import counted, format_size, plural, some_of
 
 MAX_RULES = 4
@@ -132,14 +133,49 @@ def step_place(series: SweepSeries, step: SweepStep) -> str:
 
 
 def _regressions(sweep: Sweep) -> str:
-    found = sweep.regressions
-    if not found:
-        return f"No model needs more memory than in {plain(sweep.against)}, beyond the noise."
-    count = model_count(series for series, _ in found)
-    worst = max(found, key=lambda each: each[1].bytes)
+    """Return the answer of a comparison with a store."""
+    store, found = plain(sweep.against), sweep.regressions
+    compared = model_count(each for each in sweep.series if each.is_compared)
+    if found:
+        count = model_count(series for series, _ in found)
+        worst = max(found, key=lambda each: each[1].bytes)
+        text = (
+            f"Regression: {counted(count, 'model')} {plural(count, 'needs', 'need')} more memory"
+            f" than in {store} (most: {step_words(*worst)})."
+        )
+    elif compared:
+        models = counted(compared, "model")
+        text = f"Of {models}, none needs more memory than in {store}, beyond the noise."
+    elif any(point.is_new for point in sweep.points):
+        text = f"Nothing is compared with {store}: no model was measured both there and now."
+    else:
+        text = f"Nothing is compared with {store}: no job is new."
+    broken = [each for each in sweep.series if _fails_now(each)]
+    if broken:
+        names = some_of(list(dict.fromkeys(plain(each.model) for each in broken)))
+        count = model_count(broken)
+        verb = plural(count, "fails", "fail")
+        text += f" {counted(count, 'model')} that completed there {verb} now: {names}."
+    return text
+
+
+def _fails_now(series: SweepSeries) -> bool:
+    """Return whether a model completed before the new points, and all of these failed."""
+    new = [point for point in series.points if point.is_new]
+    earlier = any(not point.is_failed for point in series.points if not point.is_new)
+    return bool(new) and all(point.is_failed for point in new) and earlier
+
+
+def noise_line(sweep: Sweep) -> str:
+    """Return what the noise is beyond which changes are listed."""
+    if sweep.noise_share is None:
+        return (
+            "The store has too few repeated jobs to show its noise:"
+            f" {DEFAULT_NOISE_SHARE:.1%} of a figure is assumed. A sweep with another --label"
+            " repeats jobs."
+        )
     return (
-        f"Regression: {counted(count, 'model')} {plural(count, 'needs', 'need')} more memory than"
-        f" in {plain(sweep.against)} (most: {step_words(*worst)})."
+        f"The noise, from the repeated jobs of the store, is {sweep.noise_share:.2%} of a figure."
     )
 
 

@@ -40,8 +40,8 @@ def _group_row(group: FindingGroup) -> Row:
     return Row(
         plain(group.rule),
         Cell(f"{group.model_count:,}", sort_key=group.model_count),
-        _size(group.steady_bytes),
-        _size(group.peak_bytes),
+        _size(group.steady_bytes) if group.steady_bytes else "",
+        _size(group.peak_bytes) if group.peak_bytes else "",
         plain(group.models[0].model),
     )
 

@@ -28,7 +28,7 @@
     let change = 0;
     for (const step of steps.get(i) || []) if (stepFigure[step] === 0) change += stepAfter[step] - stepBefore[step];
     const p = peak[newest], e = estimated[newest];
-    return [names[i], weights[i], p, p !== null && weights[i] ? p / weights[i] : null, steady[newest], change, avoidable[i], p && e !== null ? e / p - 1 : null, failed];
+    return [names[i], weights[i], p, p !== null && p <= data.sweep.max_ratio * weights[i] ? p / weights[i] : null, steady[newest], change, avoidable[i], p && e !== null ? e / p - 1 : null, failed];
   });
   const shownAs = [
     null, kib, kib, (n) => (n === null ? "" : n.toFixed(1)), kib, (n) => (n ? signed(n) : ""), (n) => (n ? kib(n) : ""),
@@ -63,8 +63,8 @@
     choose.type = "button";
     choose.className = "sort";
     choose.textContent = names[i];
-    choose.addEventListener("click", () => { select(i); line.scrollIntoView({ block: "center" }); });
-    name.replaceChildren(choose);
+    choose.addEventListener("click", () => show(i));
+    name.replaceChildren(line ? choose : names[i]);
     const note = document.createElement("span");
     note.className = "hint";
     note.textContent = detail(i);
@@ -88,7 +88,7 @@
     more.hidden = drawn === state.found.length;
     more.textContent = `Show ${count(Math.min(MORE, state.found.length - drawn))} more`;
   };
-  const update = () => {
+  const filter = () => {
     const wanted = text.value.toLowerCase(), matches = filters[which.value], { column, down } = state;
     state.found = range(names.length).filter((i) => matches(i) && searched[i].includes(wanted));
     // Rows without a figure are last in either order.
@@ -100,8 +100,8 @@
     });
     state.shown = MORE;
     render();
-    drawMap();
   };
+  const update = () => { filter(); drawMap(); };
   text.addEventListener("input", update);
   which.addEventListener("change", update);
   more.addEventListener("click", () => { state.shown += MORE; render(); });
@@ -155,7 +155,7 @@
       xaxis: { side: "top", fixedrange: true, showgrid: false, zeroline: false, tickvals: used.map((_, k) => k), ticktext: used.map((r) => escaped(releases[r])) },
       yaxis: { autorange: "reversed", fixedrange: true, showgrid: false, zeroline: false, automargin: true, tickvals: y, ticktext: labels },
     }, config);
-    if (!map.dataset.ready) map.on("plotly_click", (event) => { select(state.found[event.points[0].y]); line.scrollIntoView({ block: "center" }); });
+    if (!map.dataset.ready && line) map.on("plotly_click", (event) => show(state.found[event.points[0].y]));
     map.dataset.ready = "true";
   }
 
@@ -175,11 +175,12 @@
       };
     };
     const shapes = [], annotations = [];
+    let level = 0;
     for (const step of steps.get(i) || []) {
       const point = firsts[i] + stepPoint[step], change = stepAfter[step] - stepBefore[step];
       const x = state.byDate ? at(point) : at(point) - 0.5;
       shapes.push({ type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, line: { color: c.peak_ink, width: 1.2, dash: "dash" } });
-      if (stepFigure[step] === 0) annotations.push({ x, y: 1, yref: "paper", yanchor: "top", xanchor: "left", showarrow: false, text: ` ${signed(change)}`, font: { ...layout.font, color: c.peak_ink } });
+      if (stepFigure[step] === 0) annotations.push({ x, y: 1 - 0.06 * (level++ % 3), yref: "paper", yanchor: "top", xanchor: "left", showarrow: false, text: ` ${signed(change)}`, font: { ...layout.font, color: c.peak_ink } });
     }
     const failed = points.filter((point) => status[point]);
     for (const point of failed) annotations.push({ x: at(point), y: 0, yref: "paper", yanchor: "bottom", showarrow: false, text: "✗", font: { ...layout.font, color: c.peak_ink } });
@@ -202,7 +203,7 @@
     if (!scatter || !window.Plotly) return;
     const { c, layout } = style(scatter);
     const known = range(peak.length).filter((point) => peak[point] > 0 && estimated[point] > 0);
-    const every = Math.ceil(known.length / 2000), used = known.filter((_, k) => k % every === 0);
+    const every = Math.ceil(known.length / 1000), used = known.filter((_, k) => k % every === 0);
     const owner = [];
     counts.forEach((n, i) => { for (let k = 0; k < n; k++) owner.push(i); });
     const low = Math.min(...used.map((point) => Math.min(peak[point], estimated[point]))) / 1024, high = Math.max(...used.map((point) => Math.max(peak[point], estimated[point]))) / 1024;
@@ -220,9 +221,10 @@
     }, config);
   }
 
-  function select(i) {
+  function show(i) {
     state.chosen = i;
     drawSeries();
+    line.scrollIntoView({ block: "center" });
   }
   const axes = document.getElementById("axis");
   for (const [name, byDate] of axes ? [["by release", false], ["by date", true]] : []) {
@@ -238,11 +240,11 @@
     axes.append(button);
   }
   const draw = () => { drawSeries(); drawMap(); drawEstimates(); };
-  update();
+  filter();
   // The model that changed most; without changes the first one.
   const changed = [...steps.keys()].sort((a, b) => Math.abs(rows[b][5]) - Math.abs(rows[a][5]));
-  select(changed.length ? changed[0] : state.found[0]);
-  whenIdle(drawEstimates);
+  state.chosen = changed.length ? changed[0] : state.found[0];
+  for (const each of [drawSeries, drawMap, drawEstimates]) whenIdle(each);
   dark.addEventListener("change", draw);
   window.addEventListener("beforeprint", () => { printing = true; draw(); });
   window.addEventListener("afterprint", () => { printing = false; draw(); });
