@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Self
 
@@ -50,8 +50,8 @@ class DaskExecution:
         memory_bytes: the memory that all jobs of a local cluster may take together.
 
     Raises:
-        UsageError: distributed is not installed, there is no scheduler, or its workers lack
-            memdiag.
+        UsageError: distributed is not installed, or there is no scheduler.
+        MeasurementError: the workers of a local cluster cannot be started.
     """
 
     def __init__(self, on: str, *, processes: int, memory_bytes: int) -> None:
@@ -61,15 +61,20 @@ class DaskExecution:
         self._cluster: Any = None
         self._on = on
         if on == LOCAL_CLUSTER:
-            self._cluster = dask.LocalCluster(
-                n_workers=processes,
-                threads_per_worker=1,
-                resources={RESOURCE: memory_bytes // processes},
-                # memdiag limits its jobs itself; Dask would end the worker.
-                memory_limit=0,
-                dashboard_address=None,
-                silence_logs="ERROR",
-            )
+            try:
+                self._cluster = dask.LocalCluster(
+                    n_workers=processes,
+                    threads_per_worker=1,
+                    resources={RESOURCE: memory_bytes // processes},
+                    # memdiag limits its jobs itself; Dask would end the worker.
+                    memory_limit=0,
+                    dashboard_address=None,
+                    silence_logs="CRITICAL",
+                )
+            except (OSError, RuntimeError) as error:
+                raise MeasurementError(
+                    f"--on {on}: its workers cannot be started ({error}). Try again."
+                ) from error
             address = self._cluster
         else:
             address = f"tcp://{on.removeprefix(SCHEME)}"
@@ -100,14 +105,8 @@ class DaskExecution:
         Raises:
             UsageError: a worker lacks memdiag.
         """
-        try:
-            found = self._client.run(machine_class)
-        except Exception as error:  # Dask raises the error of the worker
-            raise UsageError(
-                f"--on {self._on}: a worker cannot run memdiag ({error}). Install the same version"
-                " of memdiag there."
-            ) from error
-        return tuple(sorted(set(found.values()))) or (machine_class(),)
+        answers = self._client.run(machine_class, on_error="return")
+        return classes_of(answers.values(), on=self._on)
 
     def estimate(self, jobs: Sequence[SweepJob]) -> list[int | None]:
         """Return the bytes that each job is expected to need; None if there is no estimate."""
@@ -192,6 +191,27 @@ class DaskExecution:
 
     def _workers(self) -> list[dict[str, Any]]:
         return list(self._client.scheduler_info(n_workers=-1)["workers"].values())
+
+
+def classes_of(answers: Iterable[object], *, on: str) -> tuple[str, ...]:
+    """Return the classes of machines in the `answers` of the workers of the cluster `on`.
+
+    Workers that were lost meanwhile are left out. Without any worker it is the class of this
+    machine.
+
+    Raises:
+        UsageError: the answer of a worker is an error.
+    """
+    found = set()
+    for answer in answers:
+        if isinstance(answer, str):
+            found.add(answer)
+        elif not isinstance(answer, OSError):
+            raise UsageError(
+                f"--on {on}: a worker cannot run memdiag ({answer}). Install the same version of"
+                " memdiag there."
+            )
+    return tuple(sorted(found)) or (machine_class(),)
 
 
 def _have_resource(workers: Sequence[Mapping[str, Any]]) -> bool:

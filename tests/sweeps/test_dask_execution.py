@@ -11,7 +11,7 @@ import pytest
 from memdiag.errors import UsageError
 from memdiag.records.sweep_job import JobResult
 from memdiag.runner.machine import machine_class
-from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, DaskExecution
+from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, DaskExecution, classes_of
 from memdiag.sweeps.local_execution import LocalExecution
 from memdiag.sweeps.model_sources import find_models
 from memdiag.sweeps.plan import JobSettings, PlannedJob, plan_jobs
@@ -58,6 +58,14 @@ def test_a_cluster_has_the_results_of_one_machine_after_its_workers_were_killed(
             found.append(result)
     assert sorted(map(outcome, found)) == expected
     assert not any(result.is_alone for result in found)
+
+
+def test_workers_that_were_lost_have_no_class_and_workers_without_memdiag_are_refused() -> None:
+    answers = ["b", "a", "b", ConnectionResetError("lost")]
+    assert classes_of(answers, on=LOCAL_CLUSTER) == ("a", "b")
+    assert classes_of([ConnectionResetError("lost")], on=LOCAL_CLUSTER) == (machine_class(),)
+    with pytest.raises(UsageError, match="Install the same version of memdiag there"):
+        classes_of(["a", ModuleNotFoundError("no memdiag")], on=LOCAL_CLUSTER)
 
 
 def test_without_a_scheduler_a_sentence_says_how_to_start_one(
