@@ -26,7 +26,7 @@ from memdiag.records.sweep import (
     SweepStep,
     WastingModel,
 )
-from memdiag.sweeps.steps import noise_bytes, noise_share, segments, step_penalty
+from memdiag.sweeps.steps import MAX_POINTS, noise_bytes, noise_share, segments, step_penalty
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
@@ -309,7 +309,7 @@ def _with_steps(
 def _steps(series: SweepSeries, share: float | None, count: int) -> list[SweepStep]:
     found = []
     for figure in _FIGURES:
-        points = _measured(series, figure)
+        points = _measured(series, figure)[-MAX_POINTS:]
         values = [size for _, size in points]
         noise = noise_bytes(values, _repeats(points), share)
         for before, after in pairwise(segments(values, step_penalty(noise, count))):
