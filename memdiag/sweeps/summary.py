@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -26,7 +26,7 @@ from memdiag.records.sweep import (
     SweepStep,
     WastingModel,
 )
-from memdiag.sweeps.steps import noise_bytes, noise_share, segments, step_penalty
+from memdiag.sweeps.steps import MAX_POINTS, noise_bytes, noise_share, segments, step_penalty
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
@@ -88,6 +88,7 @@ def summarize(
         new_keys = rows.keys() - known.keys() if new_keys is None else new_keys
         rows = {**known, **rows}
     new = frozenset(new_keys or ()) if against is not None else frozenset()
+    only_estimates = _use_estimates(rows.values())
     peak_phases = _peak_phases(store, rows)
     series = _series(rows.values(), new, peak_phases)
     share = _noise(series)
@@ -103,7 +104,7 @@ def summarize(
         series=tuple(series),
         findings=_groups(series, wastes),
         noise_share=share,
-        notes=_notes(series),
+        notes=_notes(series, only_estimates=only_estimates),
     )
     if place is None:
         return sweep
@@ -309,7 +310,7 @@ def _with_steps(
 def _steps(series: SweepSeries, share: float | None, count: int) -> list[SweepStep]:
     found = []
     for figure in _FIGURES:
-        points = _measured(series, figure)
+        points = _measured(series, figure)[-MAX_POINTS:]
         values = [size for _, size in points]
         noise = noise_bytes(values, _repeats(points), share)
         for before, after in pairwise(segments(values, step_penalty(noise, count))):
@@ -411,10 +412,25 @@ def _group(rule: str, found: Mapping[tuple[str, str], tuple[str, _Waste]]) -> Fi
     )
 
 
-def _notes(series: Sequence[SweepSeries]) -> tuple[str, ...]:
+def _use_estimates(rows: Collection[dict[str, Any]]) -> bool:
+    """Take the estimates for the figures if no job was measured, and return whether that was so."""
+    estimated = [row for row in rows if row["estimated_peak_bytes"] is not None]
+    if not estimated or any(row["peak_bytes"] is not None for row in rows):
+        return False
+    for row in estimated:
+        for figure in _FIGURES:
+            size = row[f"estimated_{figure}_bytes"]
+            if size is not None:
+                row[f"{figure}_bytes"] = (row["baseline_bytes"] or 0) + size
+            row[f"estimated_{figure}_bytes"] = None
+    return True
+
+
+def _notes(series: Sequence[SweepSeries], *, only_estimates: bool) -> tuple[str, ...]:
     """Return sentences on what the answers do not cover."""
-    machines = Counter(each.machine for each in series)
-    if len(machines) < 2:
-        return ()
-    names = ", ".join(sorted(machines))
-    return (f"Figures of different classes of machines are not compared: {names}.",)
+    notes = ["No job was measured: all figures are estimates."] if only_estimates else []
+    machines = sorted({each.machine for each in series})
+    if len(machines) > 1:
+        names = ", ".join(machines)
+        notes.append(f"Figures of different classes of machines are not compared: {names}.")
+    return tuple(notes)

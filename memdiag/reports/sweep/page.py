@@ -84,6 +84,7 @@ def render(sweep: Sweep, *, pages: Collection[str] = (), plotly: Plotly = "inlin
     failed = failure_table(sweep)
     series = _series_table(sweep, pages)
     machines = {each.machine for each in sweep.series}
+    is_measured = any(point.peak_bytes is not None for point in sweep.points)
     return page(
         "sweep.html.j2",
         ("sweep.js",),
@@ -99,8 +100,8 @@ def render(sweep: Sweep, *, pages: Collection[str] = (), plotly: Plotly = "inlin
             "series": series,
             "series_count": len(sweep.series),
             "page_count": _page_count(len(pages)),
-            "has_timeline": any(len(each.points) > 1 for each in sweep.series),
-            "has_heat_map": len(sweep.releases) > 1,
+            "has_timeline": is_measured and any(len(each.points) > 1 for each in sweep.series),
+            "has_heat_map": is_measured and len(sweep.releases) > 1,
             "has_estimates": bool(estimate_errors(sweep.points)),
             "estimates": estimate_line(sweep),
             "steps": step_table(steps[:MAX_ANSWER_ROWS]),
