@@ -7,9 +7,11 @@ are done by others.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Self
 
@@ -57,6 +59,10 @@ class DaskExecution:
     def __init__(self, on: str, *, processes: int, memory_bytes: int) -> None:
         dask = _require_distributed()
         self._lost = dask.KilledWorker
+        # It would print a traceback for each connection that is lost.
+        for name in list(logging.root.manager.loggerDict):
+            if name.split(".")[0] == "distributed":
+                logging.getLogger(name).setLevel(logging.CRITICAL)
         self._dask = dask
         self._cluster: Any = None
         self._on = on
@@ -109,20 +115,24 @@ class DaskExecution:
         return classes_of(answers.values(), on=self._on)
 
     def estimate(self, jobs: Sequence[SweepJob]) -> list[int | None]:
-        """Return the bytes that each job is expected to need; None if there is no estimate."""
+        """Return the bytes that each job is expected to need; None if there is no estimate.
+
+        Raises:
+            MeasurementError: the scheduler is gone.
+        """
         requests = [
             msgspec.json.encode(
                 JobRequest(job=job, work="estimate", path=absolute_address(job.address))
             )
             for job in jobs
         ]
-        futures = self._client.map(estimate_on_worker, requests, pure=False)
         found: list[int | None] = []
-        for future in futures:
-            try:
-                found.append(future.result())
-            except self._lost:
-                found.append(None)
+        with self._scheduler_errors():
+            for future in self._client.map(estimate_on_worker, requests, pure=False):
+                try:
+                    found.append(future.result())
+                except self._lost:
+                    found.append(None)
         return found
 
     def run(self, jobs: Sequence[PlannedJob]) -> Iterator[JobResult]:
@@ -160,37 +170,51 @@ class DaskExecution:
             completed.add(future)
 
         try:
-            while pending or submitted:
-                while pending and len(submitted) < MIN_WAITING + len(self._workers()):
-                    submit(pending.popleft())
-                future = next(completed)
-                _, attempts, memory = submitted.pop(future.key)
-                try:
-                    result = decode(future.result(), JobResult, origin="result of a job")
-                except self._lost as error:
-                    key = attempts.job.key("")
-                    lost[key] = lost.get(key, 0) + 1
-                    if lost[key] < MAX_LOST_WORKERS:
-                        pending.append(attempts)
-                        continue
-                    result = unfinished_result(
-                        attempts.job, status="killed", sentence=f"its workers were lost ({error})"
-                    )
-                following = attempts.after(result, memory)
-                if isinstance(following, JobAttempts):
-                    pending.appendleft(following)
-                else:
-                    yield following
-        except (self._dask.CancelledError, OSError) as error:
+            with self._scheduler_errors():
+                while pending or submitted:
+                    while pending and len(submitted) < MIN_WAITING + len(self._workers()):
+                        submit(pending.popleft())
+                    future = next(completed)
+                    _, attempts, memory = submitted.pop(future.key)
+                    try:
+                        result = decode(future.result(), JobResult, origin="result of a job")
+                    except self._lost as error:
+                        key = attempts.job.key("")
+                        lost[key] = lost.get(key, 0) + 1
+                        if lost[key] < MAX_LOST_WORKERS:
+                            pending.append(attempts)
+                            continue
+                        result = unfinished_result(
+                            attempts.job,
+                            status="killed",
+                            sentence=f"its workers were lost ({error})",
+                        )
+                    following = attempts.after(result, memory)
+                    if isinstance(following, JobAttempts):
+                        pending.appendleft(following)
+                    else:
+                        yield following
+        finally:
+            if self._client.status == "running":
+                self._client.cancel([future for future, _, _ in submitted.values()])
+
+    @contextmanager
+    def _scheduler_errors(self) -> Iterator[None]:
+        """Raise errors of the connection to the scheduler as MeasurementError."""
+        try:
+            yield
+        except Exception as error:  # which one depends on the moment
+            is_of_connection = isinstance(error, self._dask.CancelledError | OSError)
+            if self._client.status == "running" and not is_of_connection:
+                raise
             raise MeasurementError(
                 f"--on {self._on}: the scheduler is gone. The jobs that were stored stay done; the"
                 " same command goes on."
             ) from error
-        finally:
-            self._client.cancel([future for future, _, _ in submitted.values()])
 
     def _workers(self) -> list[dict[str, Any]]:
-        return list(self._client.scheduler_info(n_workers=-1)["workers"].values())
+        # Without a connection there is no such entry.
+        return list(self._client.scheduler_info(n_workers=-1).get("workers", {}).values())
 
 
 def classes_of(answers: Iterable[object], *, on: str) -> tuple[str, ...]:

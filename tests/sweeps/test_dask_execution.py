@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from memdiag.errors import UsageError
+from memdiag.errors import MeasurementError, UsageError
 from memdiag.records.sweep_job import JobResult
 from memdiag.runner.machine import machine_class
 from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, DaskExecution, classes_of
@@ -88,3 +89,28 @@ def test_without_distributed_a_sentence_names_the_extra() -> None:
     )
     assert done.stdout.startswith("UsageError")
     assert "pip install 'memdiag[dask]'" in done.stdout
+
+
+def test_a_scheduler_that_goes_away_is_one_sentence(
+    jobs: list[PlannedJob], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("memdiag.sweeps.dask_execution.CONNECT_S", 3)
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+    with subprocess.Popen(
+        [*command, "--host", "127.0.0.1", "--port", "0", "--no-dashboard"],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as scheduler:
+        assert scheduler.stderr is not None
+        address = ""
+        for line in scheduler.stderr:
+            if "Scheduler at:" in line:
+                address = line.split("tcp://")[1].strip()
+                break
+        threading.Thread(target=scheduler.stderr.read, daemon=True).start()
+        with DaskExecution(f"dask://{address}", processes=1, memory_bytes=GIB) as cluster:
+            assert cluster.machine_classes() == (machine_class(),)  # it has no workers yet
+            threading.Timer(0.5, scheduler.kill).start()
+            with pytest.raises(MeasurementError, match="the scheduler is gone"):
+                list(cluster.run(jobs))
+    assert not caplog.records
