@@ -85,7 +85,9 @@ class SweepJob(Record, frozen=True, kw_only=True):
     def options_text(self) -> str:
         """The session options, and other settings that are not the defaults, as text."""
         parts = [f"{name}={value}" for name, value in sorted(self.options.items())]
-        return ",".join(parts if self.pinned else [*parts, "no-pin"])
+        parts += [] if self.pinned else ["no-pin"]
+        parts += [] if self.action == "profile" else [f"do={self.action}"]
+        return ",".join(parts)
 
 
 class JobAttempt(Record, frozen=True, kw_only=True):

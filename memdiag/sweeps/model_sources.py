@@ -1,5 +1,6 @@
 """The models of a sweep: named by paths, folders, patterns, lists and URLs, with their digests."""
 
+import errno
 import glob
 import hashlib
 import os
@@ -193,9 +194,10 @@ def _read(source: ModelSource) -> ModelSource:
             names = frozenset(axis.key for each in axes for axis in each if axis.size is None)
         digest = _digest(files)
         size = sum(file.stat().st_size for file in files)
-    except (OSError, MemdiagError) as error:
-        reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-        return replace(source, problem=f"{source.address}: cannot be read ({reason}).")
+    except OSError as error:
+        return replace(source, problem=f"{source.address}: cannot be read ({_reason(error)}).")
+    except ModelError as error:
+        return replace(source, problem=str(error))
     return replace(source, digest=digest, file_bytes=size, dim_names=names)
 
 
@@ -218,12 +220,13 @@ def _digest(files: Sequence[Path]) -> str:
 def _at_url(url: str) -> Iterator[ModelSource]:
     """Yield the models at a URL, which is that of a model, of a folder, or a pattern."""
     fsspec = require_fsspec()
+    if url.endswith(_SUFFIX) and not glob.has_magic(url):
+        yield ModelSource(name=PurePath(url).name, address=url)
+        return
     try:
         system, path = fsspec.core.url_to_fs(url)
         if glob.has_magic(path):
             found = system.glob(path)
-        elif path.endswith(_SUFFIX):
-            found = [path]
         else:
             found = system.glob(f"{path.rstrip('/')}/**/*{_SUFFIX}")
         addresses = sorted(system.unstrip_protocol(each) for each in found)
@@ -328,5 +331,8 @@ def require_fsspec() -> ModuleType:
 
 
 def _reason(error: Exception) -> str:
-    text = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, FileNotFoundError):  # fsspec raises it without a number
+        number = errno.ENOENT
+    text = os.strerror(number) if number else str(error)
     return (text or type(error).__name__)[:200]

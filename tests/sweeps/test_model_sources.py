@@ -128,7 +128,7 @@ def test_what_cannot_be_read_has_a_problem_and_what_is_damaged_a_digest(tmp_path
     assert "No such file" in problems[0]
     assert "no .onnx file in this folder" in problems[1]
     assert "no file matches" in problems[2]
-    assert "unknown-scheme://host/a.onnx: cannot be read" in problems[3] or problems[3]
+    assert "unknown-scheme://host/a.onnx: cannot be fetched" in problems[3]
     assert not any(model.digest for model in others)
 
 
@@ -159,7 +159,8 @@ def test_models_at_urls_are_fetched_with_their_data_once(
 
 def test_a_url_that_cannot_be_read_is_a_problem_of_the_model(remote: str) -> None:
     missing, empty = find_models([f"{remote}/no.onnx", f"{remote}/nothing"])
-    assert "no.onnx" in missing.problem
+    url = f"{remote}/no.onnx"
+    assert missing.problem == f"{url}: cannot be fetched (No such file or directory)."
     assert "there is no .onnx file" in empty.problem
     with pytest.raises(ModelError, match=r"no\.onnx: cannot be fetched"):
         fetch(f"{remote}/no.onnx")

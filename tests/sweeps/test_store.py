@@ -64,6 +64,11 @@ def test_a_result_becomes_a_row_for_the_job_and_each_phase(tmp_path: Path) -> No
     assert (found["bytes_steady"], found["bytes_peak"]) == (finding.bytes, finding.peak_bytes)
 
 
+def test_settings_that_are_not_the_defaults_are_options_of_the_job() -> None:
+    assert job(options={"b": "2", "a": "1"}).options_text == "a=1,b=2"
+    assert job(pinned=False, action="check").options_text == "no-pin,do=check"
+
+
 def test_refuted_findings_have_no_row(tmp_path: Path) -> None:
     profile = result().profile
     assert profile is not None
