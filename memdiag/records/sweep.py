@@ -64,7 +64,7 @@ class SweepStep(Record, frozen=True, kw_only=True):
             or more; empty if none did, or phases are not known.
         is_model_changed: whether the content of the model changed at the step as well.
         is_new: whether the point after the step is not in the store that the sweep is compared
-            with.
+            with, and a point before the step is.
     """
 
     figure: SteppedFigure

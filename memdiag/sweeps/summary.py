@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,10 +89,10 @@ def summarize(
         rows = {**known, **rows}
     new = frozenset(new_keys or ()) if against is not None else frozenset()
     only_estimates = _use_estimates(rows.values())
-    peak_phases = _peak_phases(store, rows)
-    series = _series(rows.values(), new, peak_phases)
+    stores = [store] if against is None or against == store else [store, against]
+    series = _series(rows.values(), new, _peak_phases(stores, rows))
     share = _noise(series)
-    series = _with_steps(series, share, (store,) if against in (None, store) else (store, against))
+    series = _with_steps(series, share, stores)
     wastes = _wastes(store, {each.newest.key for each in series})
     series = [_with_waste(each, wastes) for each in series]
     sweep = Sweep(
@@ -152,10 +152,10 @@ def _rows(store: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _peak_phases(store: Path, keys: Collection[str]) -> dict[str, str]:
+def _peak_phases(stores: Sequence[Path], keys: Collection[str]) -> dict[str, str]:
     """Return the phase with the peak by key of the job."""
     found: dict[str, tuple[int, str]] = {}
-    for key, phase, peak, _ in _phase_rows(store, keys):
+    for key, phase, peak, _ in chain(*(_phase_rows(store, keys) for store in stores)):
         if peak is not None and (key not in found or peak > found[key][0]):
             found[key] = peak, phase
     return {key: phase for key, (_, phase) in found.items()}
@@ -288,9 +288,9 @@ def _with_steps(
     steps = [_steps(each, share, count) for each in series]
     keys = {key for found in steps for step in found for key in (step.before_key, step.key)}
     phases: dict[str, dict[str, tuple[int | None, int | None]]] = defaultdict(dict)
-    for store in stores if keys else ():
-        for key, phase, peak, kept in _phase_rows(store, keys):
-            phases[key][phase] = peak, kept
+    searched = stores if keys else ()
+    for key, phase, peak, kept in chain(*(_phase_rows(store, keys) for store in searched)):
+        phases[key][phase] = peak, kept
     return [
         msgspec.structs.replace(
             each,
@@ -324,7 +324,7 @@ def _steps(series: SweepSeries, share: float | None, count: int) -> list[SweepSt
                     after_bytes=round(after.level),
                     noise_bytes=math.ceil(noise),
                     is_model_changed=old.digest != new.digest,
-                    is_new=new.is_new,
+                    is_new=new.is_new and not all(p.is_new for p, _ in points[: after.start]),
                 )
             )
     return found

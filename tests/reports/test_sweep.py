@@ -25,8 +25,8 @@ def test_the_answer_counts_jobs_waste_and_changes() -> None:
         "1 model takes more memory than necessary (90 MiB in all): shared-weight-transposed 1.",
         "1.22.1 → 1.24.4: 1 model shrank (most: vits.onnx, -50 MiB at the peak, from prepack).",
         "1.24.4 → 1.32.0: 1 model grew (most: albert.onnx, +212 MiB at the peak, from prepack).",
-        "Estimated peaks differ from the measured ones by 2.0% (median); 95 % of 12 by at most"
-        " 2.0%.",
+        "Estimated peaks differ from the measured ones by 2.0 % (median); 95 % of 12 by at most"
+        " 2.0 %.",
     )
 
 

@@ -149,6 +149,15 @@ def test_only_steps_after_the_other_store_are_regressions(tmp_path: Path) -> Non
         ("b.onnx", "steady"),
     ]
     assert len(sweep.series[0].steps) == 2  # of a.onnx, in the other store
+    assert {point.peak_phase for each in sweep.series for point in each.points} == {"prepack"}
+
+
+def test_a_step_before_all_points_of_the_other_store_is_no_regression(tmp_path: Path) -> None:
+    reference = write(tmp_path / "reference", [job("a.onnx", "1.33.0", 90)])
+    store = write(tmp_path / "new", [job("a.onnx", OLD, 50), job("a.onnx", NEW, 90)])
+    sweep = summarize(store, against=reference)
+    assert len(sweep.series[0].steps) == 2
+    assert not sweep.regressions
 
 
 def test_a_store_is_compared_with_its_own_earlier_jobs_by_the_new_keys(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def _series_row(series: SweepSeries, pages: Collection[str]) -> Row:
         _size(newest.steady_bytes),
         format_size(change, signed=True) if change else "",
         _size(series.avoidable_bytes or None),
-        "" if error is None else f"{error:+.0%}",
+        "" if error is None else f"{100 * error:+.0f} %",
         f"{failed:,} of {len(series.points):,}" if failed else "",
     )
 

@@ -171,12 +171,11 @@ def noise_line(sweep: Sweep) -> str:
     if sweep.noise_share is None:
         return (
             "The store has too few repeated jobs to show its noise:"
-            f" {DEFAULT_NOISE_SHARE:.1%} of a figure is assumed. A sweep with another --label"
-            " repeats jobs."
+            f" {100 * DEFAULT_NOISE_SHARE:.1f} % of a figure is assumed. A sweep with another"
+            " --label repeats jobs."
         )
-    return (
-        f"The noise, from the repeated jobs of the store, is {sweep.noise_share:.2%} of a figure."
-    )
+    share = f"{100 * sweep.noise_share:.2f} %"
+    return f"The noise, from the repeated jobs of the store, is {share} of a figure."
 
 
 def estimate_errors(points: Iterable[SweepPoint]) -> list[float]:
@@ -195,8 +194,8 @@ def estimate_line(sweep: Sweep) -> str:
         return ""
     most = quantiles(errors, n=20, method="inclusive")[-1]
     return (
-        f"Estimated peaks differ from the measured ones by {median(errors):.1%} (median);"
-        f" 95 % of {len(errors):,} by at most {most:.1%}."
+        f"Estimated peaks differ from the measured ones by {100 * median(errors):.1f} % (median);"
+        f" 95 % of {len(errors):,} by at most {100 * most:.1f} %."
     )
 
 

@@ -142,7 +142,7 @@ def placement_sentence(placement: Placement | None) -> str:
         return ""
     text = (
         "A machine has room for the memory of all its models after their runs, and for the"
-        f" highest peak above it; {placement.margin:.0%} of it is left free."
+        f" highest peak above it; {100 * placement.margin:.0f} % of it is left free."
     )
     if not placement.unplaced:
         return text
