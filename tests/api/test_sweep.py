@@ -87,8 +87,12 @@ def test_a_sweep_returns_the_answers_of_its_store(tmp_path: Path) -> None:
         ("1.onnx", "batch=1"),
         ("1.onnx", "batch=4"),
     ]
-    assert all(point.estimated_peak_bytes for point in answers.points)
+    assert all(point.peak_bytes for point in answers.points)  # as estimated
     assert answers.placement is not None
+    (machine,) = answers.placement.machines
+    assert [each.model for each in machine.models] == ["0.onnx", "1.onnx"]
+    largest = max(point.peak_bytes or 0 for point in answers.points)
+    assert machine.models[0].peak_bytes > largest + (20 << 20)  # with the process before it
     assert (seen[-1].done, seen[-1].total, seen[-1].failed) == (4, 4, 0)
     seen.clear()
     assert len(sweep(4, 8).series) == 6

@@ -27,7 +27,7 @@ def test_the_page_names_every_column() -> None:
 
 
 def test_its_links_and_its_list_of_models_are_valid(tmp_path: Path) -> None:
-    links = [link for link in re.findall(r"\]\(([^)#:]+)\)", PAGE)]
+    links = re.findall(r"\]\(([^)#:]+)\)", PAGE)
     assert [link for link in links if not (DOCS / link).exists()] == []
     (listed,) = blocks("toml")
     entries = tomllib.loads(listed)["models"]
