@@ -4,7 +4,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ from memdiag.sweeps.plan import (
     unused_dims,
     with_needed_memory,
 )
-from memdiag.sweeps.store import Store, baselines_of, check_version
+from memdiag.sweeps.store import Store, check_version, job_column
 from memdiag.sweeps.summary import summarize
 
 LOCAL = "local"
@@ -127,7 +127,7 @@ class Execution(Protocol):
     def estimate(self, jobs: Sequence[SweepJob]) -> Sequence[int | None]:
         """Return the bytes that each job is expected to need; None if there is no estimate."""
 
-    def run(self, jobs: Sequence[PlannedJob]) -> Iterator[JobResult]:
+    def run(self, jobs: Iterable[PlannedJob]) -> Iterator[JobResult]:
         """Yield the result of each job as soon as it is done."""
 
 
@@ -232,7 +232,8 @@ def sweep_answers(
     """
 
     def place(answers: Sweep) -> Placement:
-        baselines = baselines_of(outcome.store)
+        sizes = job_column(outcome.store, "baseline_bytes")
+        baselines = {key: size for key, size in sizes.items() if size is not None}
         return place_models(answers, machines, baselines)
 
     is_same = against is not None and Path(against).resolve() == outcome.store.resolve()
@@ -369,16 +370,22 @@ def run_sweep(
         machines = execution.machine_classes()
         _remove_undone(opened, [*jobs, *_unreadable_jobs(models, releases, settings)], machines)
         _store_unreadable(opened, models, releases, settings, outcome)
-        if retry_failed:
-            _remove_failed(opened, [job.key(machine) for job in jobs for machine in machines])
+        # Without reading records, of which there may be very many.
+        statuses = job_column(opened.folder, "status")
         new = []
+        done = []
         for job in jobs:
             keys = [job.key(machine) for machine in machines]
-            done = next(filter(opened.has, keys), None)
-            if done is None:
+            key = next((key for key in keys if key in statuses), None)
+            if key is None or (retry_failed and statuses[key] != "completed"):
                 new.append(job)
             else:
-                _count(outcome, opened.result(done), model_budget)
+                done.append(key)
+        if retry_failed:
+            keys = [job.key(machine) for job in new for machine in machines]
+            opened.remove([key for key in keys if key in statuses])
+        for key in done:
+            _count(outcome, opened, key, statuses[key], model_budget)
         on_progress(SweepProgress(step="estimating", total=len(new), machines=execution.machines))
         estimate = execution.estimate if action in ("profile", "leak") else None
         planned = with_needed_memory(new, file_bytes, estimate)
@@ -400,8 +407,21 @@ def _run(
     on_progress: OnSweepProgress,
 ) -> None:
     """Run the jobs, and store their results."""
+    machines = execution.machine_classes()
     started = flushed = time.monotonic()
     done = failed = 0
+
+    def not_done() -> Iterator[PlannedJob]:
+        """Yield the jobs that no other sweep has done by the time of their turn."""
+        nonlocal done
+        for each in planned:
+            keys = [each.job.key(machine) for machine in machines]
+            key = next(filter(store.has, keys), None)
+            if key is None:
+                yield each
+            else:
+                _count(outcome, store, key, store.result(key).status, budget)
+                done += 1
 
     def report(step: str) -> None:
         left = len(planned) - done
@@ -418,10 +438,10 @@ def _run(
         )
 
     report("measuring")
-    for result in execution.run(planned):
+    for result in execution.run(not_done()):
         if store.add(result):
             outcome.new_keys.add(result.key)
-        _count(outcome, result, budget)
+        _count(outcome, store, result.key, result.status, budget)
         done += 1
         failed += result.status != "completed"
         report(f"{result.job.model} · {result.job.onnxruntime}")
@@ -430,14 +450,19 @@ def _run(
             flushed = time.monotonic()
 
 
-def _count(outcome: SweepOutcome, result: JobResult, budget: ModelBudget | None) -> None:
-    """Add the result of a job to `outcome`."""
-    outcome.keys.append(result.key)
-    if result.status != "completed":
+def _count(
+    outcome: SweepOutcome, store: Store, key: str, status: str, budget: ModelBudget | None
+) -> None:
+    """Add a job of the store to `outcome`."""
+    outcome.keys.append(key)
+    if status != "completed":
         outcome.failed += 1
         return
     outcome.completed += 1
-    if budget is None or result.profile is None:
+    if budget is None:
+        return
+    result = store.result(key)
+    if result.profile is None:
         return
     try:
         breaches = budget.breaches(result.profile)
@@ -493,12 +518,6 @@ def _remove_undone(store: Store, jobs: Sequence[SweepJob], machines: Sequence[st
         msgspec.structs.replace(job, digest="").key(machine) for job in jobs for machine in machines
     }
     store.remove([key for key in keys if store.has(key)])
-
-
-def _remove_failed(store: Store, keys: Sequence[str]) -> None:
-    """Remove the results of jobs that did not complete."""
-    failed = [key for key in keys if store.has(key) and store.result(key).status != "completed"]
-    store.remove(failed)
 
 
 @contextmanager

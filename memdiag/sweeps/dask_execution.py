@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -22,7 +21,7 @@ from memdiag.records.codec import decode
 from memdiag.records.sweep_job import JobResult, SweepJob
 from memdiag.runner.machine import machine_class
 from memdiag.sweeps.job_process import JobProcess, JobProcessEnded, JobRequest, unfinished_result
-from memdiag.sweeps.local_execution import OVERHEAD_BYTES, JobAttempts, measured
+from memdiag.sweeps.local_execution import OVERHEAD_BYTES, JobAttempts, WaitingJobs, measured
 from memdiag.sweeps.model_sources import absolute_address
 from memdiag.sweeps.plan import PlannedJob
 
@@ -135,15 +134,13 @@ class DaskExecution:
                     found.append(None)
         return found
 
-    def run(self, jobs: Sequence[PlannedJob]) -> Iterator[JobResult]:
+    def run(self, jobs: Iterable[PlannedJob]) -> Iterator[JobResult]:
         """Yield the result of each job as soon as it is done.
 
         Raises:
             MeasurementError: the scheduler is gone.
         """
-        pending = deque(
-            JobAttempts(job=planned.job, needed_bytes=planned.needed_bytes) for planned in jobs
-        )
+        waiting = WaitingJobs(jobs)
         submitted: dict[str, tuple[Any, JobAttempts, int]] = {}
         completed = self._dask.as_completed()
         lost: dict[str, int] = {}
@@ -171,9 +168,10 @@ class DaskExecution:
 
         try:
             with self._scheduler_errors():
-                while pending or submitted:
-                    while pending and len(submitted) < MIN_WAITING + len(self._workers()):
-                        submit(pending.popleft())
+                while submitted or waiting.first() is not None:
+                    most = MIN_WAITING + len(self._workers())
+                    while len(submitted) < most and waiting.first() is not None:
+                        submit(waiting.pop())
                     future = next(completed)
                     _, attempts, memory = submitted.pop(future.key)
                     try:
@@ -182,7 +180,7 @@ class DaskExecution:
                         key = attempts.job.key("")
                         lost[key] = lost.get(key, 0) + 1
                         if lost[key] < MAX_LOST_WORKERS:
-                            pending.append(attempts)
+                            waiting.put_first(attempts)
                             continue
                         result = unfinished_result(
                             attempts.job,
@@ -191,7 +189,7 @@ class DaskExecution:
                         )
                     following = attempts.after(result, memory)
                     if isinstance(following, JobAttempts):
-                        pending.appendleft(following)
+                        waiting.put_first(following)
                     else:
                         yield following
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
@@ -88,6 +88,31 @@ class JobAttempts:
         return msgspec.structs.replace(result, planned_bytes=limit, attempts=self.earlier)
 
 
+class WaitingJobs:
+    """Jobs that wait, each taken from `jobs` only when it is the next one."""
+
+    def __init__(self, jobs: Iterable[PlannedJob]) -> None:
+        self._jobs = iter(jobs)
+        self._queue: deque[JobAttempts] = deque()
+
+    def first(self) -> JobAttempts | None:
+        """Return the next job, which stays the next one; None if there is none."""
+        if not self._queue:
+            planned = next(self._jobs, None)
+            if planned is None:
+                return None
+            self._queue.append(JobAttempts(job=planned.job, needed_bytes=planned.needed_bytes))
+        return self._queue[0]
+
+    def pop(self) -> JobAttempts:
+        """Return the job that `first` returned; the one after it is the next one then."""
+        return self._queue.popleft()
+
+    def put_first(self, attempts: JobAttempts) -> None:
+        """Make `attempts` the next job."""
+        self._queue.appendleft(attempts)
+
+
 def measured(worker: Worker, request: JobRequest) -> JobResult:
     """Return the result of a job; of a worker that ended, a result that says so."""
     try:
@@ -148,25 +173,23 @@ class LocalExecution:
 
         return list(self._pool.map(estimate, jobs))
 
-    def run(self, jobs: Sequence[PlannedJob]) -> Iterator[JobResult]:
+    def run(self, jobs: Iterable[PlannedJob]) -> Iterator[JobResult]:
         """Yield the result of each job as soon as it is done. Jobs are started in their order."""
-        pending = deque(
-            JobAttempts(job=planned.job, needed_bytes=planned.needed_bytes) for planned in jobs
-        )
+        waiting = WaitingJobs(jobs)
         running: dict[Future[JobResult], JobAttempts] = {}
-        while pending or running:
-            while pending and len(running) < self._processes:
-                reserved = sum(map(self._reserved_bytes, (*running.values(), pending[0])))
+        while running or waiting.first() is not None:
+            while len(running) < self._processes and (attempts := waiting.first()) is not None:
+                reserved = sum(map(self._reserved_bytes, (*running.values(), attempts)))
                 if running and reserved > self._memory_bytes:
                     break
-                attempts = pending.popleft()
+                waiting.pop()
                 request = attempts.request(self._memory_bytes, is_alone=self._processes == 1)
                 running[self._pool.submit(self._measure, request)] = attempts
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 following = running.pop(future).after(future.result(), self._memory_bytes)
                 if isinstance(following, JobAttempts):
-                    pending.appendleft(following)
+                    waiting.put_first(following)
                 else:
                     yield following
 

@@ -354,19 +354,19 @@ def copy_rows(result: JobResult) -> Iterator[Row]:
         }
 
 
-def baselines_of(folder: Path) -> dict[str, int]:
-    """Return the resident set before the session of each job in the store, by key."""
+def job_column(folder: Path, column: str) -> dict[str, Any]:
+    """Return a column of the rows of whole jobs in the store at `folder`, by key."""
     arrow = require_pyarrow()
-    found: dict[str, int] = {}
+    found: dict[str, Any] = {}
     for path in (folder / _PROFILES).glob("*/*/*.parquet"):
         table = arrow.parquet.read_table(
             path,
-            columns=["key", "baseline_bytes"],
+            columns=["key", column],
             partitioning=None,
             filters=[("phase", "=", "all")],
         )
-        keys, sizes = (table.column(name).to_pylist() for name in table.column_names)
-        found |= {key: size for key, size in zip(keys, sizes, strict=True) if size is not None}
+        keys, values = (table.column(name).to_pylist() for name in ("key", column))
+        found.update(zip(keys, values, strict=True))
     return found
 
 

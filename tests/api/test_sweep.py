@@ -1,6 +1,7 @@
 """`memdiag.sweep` and the profiles that are added to a store."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,13 @@ import pytest
 
 import memdiag
 from memdiag.api.load import load_reported
-from memdiag.api.sweep import SweepProgress, add_profiles, sweep_answers
+from memdiag.api.sweep import (
+    SweepOutcome,
+    SweepProgress,
+    add_profiles,
+    run_sweep,
+    sweep_answers,
+)
 from memdiag.errors import RecordError, UsageError
 from memdiag.records.codec import encode
 from tests.reports import profiles
@@ -99,6 +106,31 @@ def test_a_sweep_returns_the_answers_of_its_store(tmp_path: Path) -> None:
     assert (seen[-1].done, seen[-1].total) == (2, 2)
     rows = pyarrow.dataset.dataset(tmp_path / "store" / "profiles.parquet").count_rows()
     assert rows == 6
+
+
+def test_jobs_that_another_sweep_has_done_meanwhile_are_not_done_again(tmp_path: Path) -> None:
+    for number in range(3):
+        write_model(tmp_path / "zoo" / f"{number}.onnx", number)
+    others: list[SweepOutcome] = []
+
+    def sweep(on_progress: Callable[[SweepProgress], None]) -> SweepOutcome:
+        return run_sweep(
+            [tmp_path / "zoo"],
+            store=tmp_path / "store",
+            action="check",
+            processes=1,
+            on_progress=on_progress,
+        )
+
+    def start_another(progress: SweepProgress) -> None:
+        if progress.done == 1 and not others:
+            others.append(sweep(lambda progress: None))
+
+    outcome = sweep(start_another)
+    assert len(outcome.new_keys) == 1
+    assert len(others[0].new_keys) == 2
+    assert sorted(outcome.keys) == sorted(others[0].keys)
+    assert outcome.completed == others[0].completed == 3
 
 
 @pytest.mark.parametrize(

@@ -162,3 +162,27 @@ def test_after_kill_9_the_sweep_goes_on_and_nothing_is_there_twice(tmp_path: Pat
     assert {path: path.stat().st_mtime_ns for path in done} == done
     keys = {json.loads(path.read_bytes())["key"] for path in records.glob("*/*.json")}
     assert keys == {row["key"] for row in rows}
+
+
+def test_failed_jobs_are_done_again_on_request(memdiag: RunMemdiag, tmp_path: Path) -> None:
+    (tmp_path / "damaged.onnx").write_text("no model")
+    write_model(tmp_path / "zoo" / "sound.onnx", 1)
+    words = ["sweep", "zoo", "damaged.onnx", "--do", "check"]
+
+    def keys_by_model() -> dict[str, str]:
+        assert memdiag(*words).returncode == 0
+        return {row["model"]: row["key"] for row in jobs(tmp_path / "sweep")}
+
+    keys = keys_by_model()
+    records = {
+        model: tmp_path / "sweep" / "records" / key[:2] / f"{key}.json"
+        for model, key in keys.items()
+    }
+    written = {model: path.stat().st_mtime_ns for model, path in records.items()}
+    assert keys_by_model() == keys
+    assert {model: path.stat().st_mtime_ns for model, path in records.items()} == written
+    words.append("--retry-failed")
+    assert keys_by_model() == keys
+    again = {model for model, path in records.items() if path.stat().st_mtime_ns != written[model]}
+    assert again == {"damaged.onnx"}
+    assert len(jobs(tmp_path / "sweep")) == 2

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -86,6 +86,24 @@ def test_jobs_run_together_as_far_as_they_fit() -> None:
     FakeWorker.most = 0
     assert len(run(planned(*[GIB] * 4), memory_bytes=3 * GIB)) == 4
     assert FakeWorker.most == 2
+
+
+def test_jobs_are_taken_when_it_is_their_turn() -> None:
+    taken: list[str] = []
+    done: list[str] = []
+
+    def jobs() -> Iterator[PlannedJob]:
+        for each in planned(MIB, MIB, MIB):
+            taken.append(each.job.model)
+            yield each
+
+    with LocalExecution(
+        processes=1, memory_bytes=GIB, start=lambda: FakeWorker(completed)
+    ) as execution:
+        for each in execution.run(jobs()):
+            done.append(each.job.model)
+            assert len(taken) == len(done)
+    assert taken == done == ["0.onnx", "1.onnx", "2.onnx"]
 
 
 def test_one_job_at_a_time_is_alone() -> None:
