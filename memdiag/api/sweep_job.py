@@ -18,6 +18,7 @@ from memdiag.api.check import Selection, check_models
 from memdiag.api.estimate import estimate
 from memdiag.api.leak import leak
 from memdiag.api.profile import profile
+from memdiag.api.profile_record import BELOW_LIMIT
 from memdiag.comparison import runtimes
 from memdiag.errors import MeasurementError, MemdiagError, ProvisionError
 from memdiag.records.codec import escaped
@@ -103,6 +104,9 @@ def _profile(result: JobResult, model: Path, memory_limit_bytes: int | None) -> 
         timeout_s=job.timeout_s,
         memory_limit_bytes=memory_limit_bytes,
     )
+    # The limit is not the user's, but protects other jobs.
+    notes = tuple(note for note in found.notes if not note.startswith(BELOW_LIMIT))
+    found = msgspec.structs.replace(found, notes=notes)
     outcome = found.outcome
     status: JobStatus = outcome.status
     sentence = "" if status == "completed" else f"{outcome.phase}: {outcome.message}"

@@ -13,6 +13,7 @@ import onnx
 import pyarrow.dataset
 import pytest
 
+from memdiag.api.load import load_profile
 from memdiag.cli.commands import sweep
 from memdiag.reports.sweep import machine_formats
 from tests.end_to_end.conftest import Finished, RunMemdiag
@@ -62,6 +63,10 @@ def test_a_folder_is_measured_once_and_then_only_what_is_new(
     assert rows["a.onnx"]["steady_bytes"] > rows["a.onnx"]["baseline_bytes"] > 0
     assert rows["a.onnx"]["estimated_peak_bytes"] > 0
     assert rows["a.onnx"]["latency_s"] is None
+    key = rows["a.onnx"]["key"]
+    profile = load_profile(tmp_path / "sweep" / "records" / key[:2] / f"{key}.json")
+    assert profile.outcome.status == "completed"
+    assert not any("memory limit" in note for note in profile.notes)
     assert "not an ONNX model" in rows["damaged.onnx"]["sentence"]
     assert "No such file" in rows["missing.onnx"]["sentence"]
     assert "c.onnx: the same content as a.onnx" in first.stdout
@@ -100,21 +105,27 @@ def test_a_folder_is_measured_once_and_then_only_what_is_new(
     assert all(path.stat().st_mtime_ns == records[path] for path in unchanged)
 
 
-def test_sizes_options_and_one_job_at_a_time(
-    memdiag: RunMemdiag, zoo: Path, tmp_path: Path
-) -> None:
+def test_sizes_and_options_are_combined(memdiag: RunMemdiag, zoo: Path, tmp_path: Path) -> None:
     option = "session.disable_prepacking"
     done = memdiag(
-        *("sweep", zoo / "a.onnx", "--dim", "batch=1,3,other=2", "--alone", "--runs", 2),
+        *("sweep", zoo / "a.onnx", "--do", "check", "--dim", "batch=1,3,other=2"),
         *("--session-option", f"{option}=0", "--session-option", f"{option}=1"),
     )
     assert done.returncode == 0, done.stderr
     rows = jobs(tmp_path / "sweep")
     assert {(row["dims"], row["options"]) for row in rows} == {
-        (f"batch={size}", f"{option}={value}") for size in (1, 3) for value in (0, 1)
+        (f"batch={size}", f"{option}={value},do=check") for size in (1, 3) for value in (0, 1)
     }
-    assert all(row["is_alone"] and row["latency_s"] > 0 for row in rows)
     assert "no model has a dimension 'other'" in done.stdout
+
+
+def test_a_job_that_ran_alone_has_its_latency(
+    memdiag: RunMemdiag, zoo: Path, tmp_path: Path
+) -> None:
+    assert memdiag("sweep", zoo / "a.onnx", "--alone", "--runs", 2).returncode == 0
+    (row,) = jobs(tmp_path / "sweep")
+    assert row["is_alone"]
+    assert row["latency_s"] > 0
 
 
 def test_the_formats_of_the_command_are_those_that_exist() -> None:
@@ -140,7 +151,7 @@ def test_nothing_that_can_be_done_is_an_error(memdiag: RunMemdiag, tmp_path: Pat
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a process that ends with its parent")
 def test_after_kill_9_the_sweep_goes_on_and_nothing_is_there_twice(tmp_path: Path) -> None:
-    for number in range(6):
+    for number in range(4):
         write_model(tmp_path / "zoo" / f"{number}.onnx", number)
     words = [sys.executable, "-m", "memdiag", "sweep", "zoo", "--runs", "1", "--jobs", "2"]
     records = tmp_path / "sweep" / "records"
@@ -157,7 +168,7 @@ def test_after_kill_9_the_sweep_goes_on_and_nothing_is_there_twice(tmp_path: Pat
     both = [subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait(100) for process in both] == [0, 0]
     rows = jobs(tmp_path / "sweep")
-    assert sorted(row["model"] for row in rows) == [f"{number}.onnx" for number in range(6)]
+    assert sorted(row["model"] for row in rows) == [f"{number}.onnx" for number in range(4)]
     assert all(row["status"] == "completed" for row in rows)
     assert {path: path.stat().st_mtime_ns for path in done} == done
     keys = {json.loads(path.read_bytes())["key"] for path in records.glob("*/*.json")}
