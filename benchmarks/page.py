@@ -1,11 +1,12 @@
 """How large a report's page is, and how fast it opens: ``python -m benchmarks.page``.
 
 A model of 20,000 nodes and 5,000 weights, X-rayed at the end of every phase, and a real one are
-profiled, and their pages opened in a headless Chromium that is already running. The figures go to
-``benchmarks/README.md``.
+profiled, and their pages opened in a headless Chromium that is already running; so is the page of a
+sweep of 100,000 jobs, with invented figures. The figures go to ``benchmarks/README.md``.
 """
 
 import argparse
+import random
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,8 @@ from benchmarks.check import many_nodes
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import spread
-from memdiag.records.profile import Profile
+from memdiag.records.sweep import Sweep, SweepPoint, SweepSeries
+from memdiag.reports import sweep as sweep_report
 from memdiag.reports.profile import REPORT
 from memdiag.runner.machine import describe_machine
 
@@ -26,7 +28,8 @@ _PATIENCE_S = 60
 # Notes when the first chart is there, without a word about it in the page itself.
 _WATCH = """
 new MutationObserver((_, observer) => {
-  if (!document.querySelector("#timeline .scatterlayer .trace")) return;
+  const first = "#timeline .scatterlayer .trace, #heat-map .heatmaplayer image";
+  if (!document.querySelector(first)) return;
   observer.disconnect();
   window.drawnAt = performance.now();
 }).observe(document, { childList: true, subtree: true });
@@ -63,8 +66,18 @@ def main() -> None:
                 page = folder / REPORT.file_name("html")
                 page.write_bytes(REPORT.render(profile, "html"))
                 opened = [open_page(browser, page) for _ in range(rounds)]
-                rows.append(row(title, profile, page.stat().st_size, opened))
+                earlier, found = profile.phase_attributions, profile.attribution
+                counts = (
+                    str(len(earlier) + (found is not None)),
+                    f"{len(found.copies) if found else 0:,}",
+                )
+                rows.append(row(title, counts, page.stat().st_size, opened))
                 print(*rows[-1], sep=" | ", flush=True)
+            page = folder / sweep_report.REPORT.file_name("html")
+            page.write_bytes(sweep_report.REPORT.render(many_jobs(), "html"))
+            opened = [open_page(browser, page) for _ in range(rounds)]
+            rows.append(row("sweep of 99,999 jobs", ("", ""), page.stat().st_size, opened))
+            print(*rows[-1], sep=" | ", flush=True)
             version = browser.capabilities["browserVersion"]
         finally:
             browser.quit()
@@ -90,14 +103,42 @@ def open_page(browser: Any, page: Path) -> Opening:
     return Opening(load_ms / 1e3, drawn_ms / 1e3)
 
 
-def row(title: str, profile: Profile, size: int, opened: list[Opening]) -> list[str]:
-    """Return a row of the table."""
-    earlier = profile.phase_attributions
-    copies = len(profile.attribution.copies) if profile.attribution else 0
+def many_jobs() -> Sweep:
+    """Return the answers for 33,333 models on three releases."""
+    chance, releases = random.Random(1), ("1.22.1", "1.24.4", "1.32.0")
+    series = []
+    for number in range(33_333):
+        size = chance.lognormvariate(18, 1.2)
+        peaks = [round(size * chance.gauss(1, 0.004)) for _ in releases]
+        series.append(
+            SweepSeries(
+                model=f"organization{number % 977}/{chance.randbytes(6).hex()}/model.onnx",
+                address="",
+                machine="Linux x86_64 avx512 glibc",
+                weight_bytes=round(0.4 * size),
+                points=tuple(
+                    SweepPoint(
+                        key=chance.randbytes(16).hex(),
+                        digest="",
+                        onnxruntime=release,
+                        started_s=1.8e9 + 60 * number,
+                        status="completed",
+                        peak_bytes=peak,
+                        steady_bytes=round(0.9 * peak),
+                        estimated_peak_bytes=round(size * chance.gauss(1, 0.05)),
+                    )
+                    for release, peak in zip(releases, peaks, strict=True)
+                ),
+            )
+        )
+    return Sweep(store="sweep", releases=releases, series=tuple(series))
+
+
+def row(title: str, counts: tuple[str, str], size: int, opened: list[Opening]) -> list[str]:
+    """Return a row of the table; `counts` are the X-rays and the copies."""
     return [
         title,
-        str(len(earlier) + (profile.attribution is not None)),
-        f"{copies:,}",
+        *counts,
         f"{size / MB:.2f}",
         spread([each.load_s for each in opened]).text(digits=2),
         spread([each.drawn_s for each in opened]).text(digits=2),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from memdiag.api.profile import profile
     from memdiag.api.recording import recording
     from memdiag.api.run import run
+    from memdiag.api.sweep import sweep
     from memdiag.api.tune import tune
     from memdiag.api.xray import xray
     from memdiag.errors import MemdiagError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from memdiag.records.growth import Growth
     from memdiag.records.profile import Profile
     from memdiag.records.run import ProgramRun
+    from memdiag.records.sweep import Sweep
     from memdiag.records.tuning import Tuning
 
 __version__ = "0.1.0"
@@ -44,6 +46,7 @@ __all__ = [
     "MemdiagError",
     "Profile",
     "ProgramRun",
+    "Sweep",
     "Tuning",
     "check",
     "compare",
@@ -56,6 +59,7 @@ __all__ = [
     "profile",
     "recording",
     "run",
+    "sweep",
     "tune",
     "xray",
 ]
@@ -64,6 +68,7 @@ _MODULES = {
     "MemdiagError": "memdiag.errors",
     "Profile": "memdiag.records.profile",
     "ProgramRun": "memdiag.records.run",
+    "Sweep": "memdiag.records.sweep",
     "Comparison": "memdiag.records.comparison",
     "Estimate": "memdiag.records.estimate",
     "Finding": "memdiag.records.finding",
@@ -82,6 +87,7 @@ _MODULES = {
     "profile": "memdiag.api.profile",
     "recording": "memdiag.api.recording",
     "run": "memdiag.api.run",
+    "sweep": "memdiag.api.sweep",
     "tune": "memdiag.api.tune",
     "xray": "memdiag.api.xray",
 }

@@ -28,7 +28,15 @@ class ModelError(MemdiagError):
 
 
 class MissingDataError(ModelError):
-    """External data that the model names is missing or too short."""
+    """External data that the model names is missing or too short.
+
+    Attributes:
+        location: the location of the file as the model names it, if it cannot be opened; else "".
+    """
+
+    def __init__(self, message: str, *, location: str = "") -> None:
+        super().__init__(message)
+        self.location = location
 
 
 class RecordError(MemdiagError):

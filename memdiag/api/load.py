@@ -1,16 +1,18 @@
 """Read saved records, and join a fix to the profile of the same model."""
 
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import cast, get_args
 
 import msgspec
 
-from memdiag.errors import UsageError
+from memdiag.errors import RecordError, UsageError
 from memdiag.records import codec
 from memdiag.records.base import Record
 from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.records.profile import Profile
 from memdiag.records.schemas import RECORDS, Reported
+from memdiag.records.sweep_job import JobResult
 from memdiag.records.tuning import TUNING_SCHEMA, Tuning
 
 
@@ -20,7 +22,7 @@ def load(path: str | Path) -> Record:
     Its type depends on the schema in the file.
 
     It is a profile, comparison, fix, tuning, X-ray, recorded program, growth, estimate, check,
-    inventory, baseline or history.
+    inventory, baseline, sweep or job of a sweep.
 
     Raises:
         RecordError: the file cannot be read, or is not such a record.
@@ -29,24 +31,35 @@ def load(path: str | Path) -> Record:
 
 
 def load_profile(path: str | Path) -> Profile:
-    """Return the profile saved at `path`.
+    """Return the profile saved at `path`, also that of a job of a sweep.
 
     Raises:
         RecordError: the file cannot be read, or is not a valid ``memdiag.profile/1``.
             `memdiag.load` reads other records.
     """
+    with suppress(RecordError):
+        job = codec.load(Path(path), JobResult)
+        if job.profile is not None:
+            return job.profile
     return codec.load(Path(path), Profile, otherwise="Read it with memdiag.load.")
 
 
 def load_reported(path: str | Path) -> Reported:
-    """Return the record saved at `path`, which is one that has reports.
+    """Return the record saved at `path`, which is one that has reports, also that of a job.
 
     Raises:
-        RecordError: the file cannot be read, or is not such a record.
+        RecordError: the file cannot be read, or is not such a record, or the job has none.
     """
-    reported = get_args(Reported)
+    reported = (*get_args(Reported), JobResult)
     kinds = {schema: kind for schema, kind in _kinds_by_schema().items() if kind in reported}
-    return cast("Reported", codec.load_any(Path(path), kinds))
+    found = codec.load_any(Path(path), kinds)
+    if isinstance(found, JobResult):
+        record = found.profile or found.growth or found.estimate
+        if record is None:
+            reason = found.sentence or f"it is a {found.job.action}"
+            raise RecordError(f"{path}: this job has no record with reports ({reason}).")
+        return record
+    return cast("Reported", found)
 
 
 def load_fix_or_tuning(path: Path) -> Fix | Tuning:

@@ -1,29 +1,13 @@
 """A lock of all processes of a user, so that one of them measures at a time."""
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from memdiag.errors import MeasurementError
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _wait(file: int) -> None:
-        while True:
-            try:
-                msvcrt.locking(file, msvcrt.LK_LOCK, 1)
-            except OSError:  # it gives up after ten seconds
-                continue
-            return
-else:
-    import fcntl
-
-    def _wait(file: int) -> None:
-        fcntl.flock(file, fcntl.LOCK_EX)
+from memdiag.records.file_lock import lock_open_file
 
 
 def lock_file() -> Path:
@@ -52,7 +36,7 @@ def measurement_lock() -> Iterator[None]:
             f"{path}: the measurement lock cannot be opened ({error.strerror}). Remove this file."
         ) from error
     try:
-        _wait(file)
+        lock_open_file(file)
         yield
     finally:
         os.close(file)  # releases the lock

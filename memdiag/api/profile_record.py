@@ -41,6 +41,9 @@ _TELEMETRY_ON = (
     " its own, and it wrote to the home folder (ORT_DISABLE_TELEMETRY=1 turns it off)"
 )
 
+BELOW_LIMIT = "the whole process stayed below the memory limit of"
+"""Start of the note on a memory limit that was not reached."""
+
 
 def assemble_profile(
     file: ModelFile,
@@ -148,7 +151,7 @@ def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
     yield from unknown_key_notes(job.session.options)
     limit = job.limits.memory_limit_bytes
     if limit is not None and measured.outcome.status == "completed":
-        yield f"the whole process stayed below the memory limit of {format_limit(limit)}"
+        yield f"{BELOW_LIMIT} {format_limit(limit)}"
     runtime = f"onnxruntime {measured.onnxruntime}"
     optimized = any(span.phase == "initialize" for span in measured.spans)
     transformed = any(span.modified is not None for span in measured.spans)

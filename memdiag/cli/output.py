@@ -14,9 +14,9 @@ from memdiag.records.codec import encode
 from memdiag.records.estimate import Estimate
 from memdiag.records.files import save_bytes as save_bytes
 from memdiag.records.finding import Check
-from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
 from memdiag.records.schemas import Reported
+from memdiag.records.sweep import Sweep
 from memdiag.reports import report_of
 from memdiag.reports.page import Plotly
 from memdiag.reports.picture import PictureFormat
@@ -188,15 +188,6 @@ def show_inventory(inventory: Inventory, *, quiet: bool = False) -> None:
     inventory_report.show(inventory, Console(highlight=False), quiet=quiet)
 
 
-def show_history(history: History, figure: str) -> None:
-    """Print `figure` of the models in `history` on standard output."""
-    from rich.console import Console
-
-    from memdiag.reports import history as history_report
-
-    history_report.show(history, figure, Console(highlight=False))
-
-
 def picture_kind(path: Path) -> PictureFormat:
     """Return the format of the picture `path`: SVG for ``.svg``, else PNG."""
     return "svg" if path.suffix.lower() == ".svg" else "png"
@@ -247,6 +238,39 @@ def print_estimate(
         sys.stdout.buffer.write(text.encode())
     else:
         sys.stdout.buffer.write(report_of(estimate).render(estimate, format))
+
+
+def write_sweep(sweep: Sweep, folder: Path) -> tuple[Path, ...]:
+    """Write the site and the reports of `sweep` to the folder of its store; return their files.
+
+    Raises:
+        ReportError: a file cannot be written.
+    """
+    from memdiag.reports.sweep.site import write_site
+    from memdiag.sweeps.store import Store
+
+    store = Store(folder)
+
+    def load(key: str) -> Reported | None:
+        result = store.result(key)
+        return result.profile or result.growth or result.estimate
+
+    site = write_site(sweep, folder, load)
+    return (*site, *report_of(sweep).write(sweep, folder, ("markdown",)))
+
+
+def print_sweep(sweep: Sweep, written: Sequence[Path], format: str, *, quiet: bool = False) -> None:
+    """Print `sweep` on standard output: for people, or in one of the formats for machines."""
+    if format == "console":
+        show(sweep, written, quiet=quiet)
+    elif format in ("json", "markdown"):
+        sys.stdout.buffer.write(report_of(sweep).render(sweep, format))
+    else:
+        from memdiag.reports.sweep.machine_formats import machine_format
+
+        sys.stdout.buffer.write(machine_format(sweep, format).encode())
+        if format == "github":
+            append_job_summary(report_of(sweep).render(sweep, "markdown").decode())
 
 
 def print_markdown(text: str) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.spinner import Spinner
 
+    from memdiag.api.sweep import SweepProgress
     from memdiag.runner.run import Progress
 
 
@@ -103,3 +104,37 @@ class StatusLine(_Line):
             self._live.update(self._spinner)
         else:
             self._spinner.update(text=text)
+
+
+class SweepLine(_Line):
+    """The state of a sweep: jobs done and failed, time left, machines. Behind a spinner."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._spinner: Spinner | None = None
+
+    def show(self, progress: SweepProgress) -> None:
+        """Draw the state of the sweep."""
+        if self._live is None:
+            return
+        from rich.spinner import Spinner
+        from rich.text import Text
+
+        text = Text(sweep_text(progress), overflow="ellipsis", no_wrap=True)
+        if self._spinner is None:
+            self._spinner = Spinner("dots", text)
+            self._live.update(self._spinner)
+        else:
+            self._spinner.update(text=text)
+
+
+def sweep_text(progress: SweepProgress) -> str:
+    """Return the state of a sweep in a line: ``212/240 · 3 failed · 41 min left · model``."""
+    parts = [f"{progress.done:,}/{progress.total:,}"] if progress.total else []
+    if progress.failed:
+        parts.append(f"{progress.failed:,} failed")
+    if progress.remaining_s is not None:
+        parts.append(f"{format_duration(progress.remaining_s)} left")
+    if progress.machines > 1:
+        parts.append(f"{progress.machines:,} machines")
+    return " · ".join((*parts, progress.step))

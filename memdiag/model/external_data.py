@@ -109,7 +109,8 @@ class ExternalFiles:
             reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else ""
             raise MissingDataError(
                 f"{where} has its data in {location!r}, which cannot be opened"
-                f"{f' ({reason})' if reason else ''}. Put that file beside the model."
+                f"{f' ({reason})' if reason else ''}. Put that file beside the model.",
+                location=location,
             ) from error
         if not stat.S_ISREG(status.st_mode):
             raise MissingDataError(

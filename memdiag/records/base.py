@@ -42,7 +42,7 @@ class NotebookRecord(Record, frozen=True):
         """Return a pandas data frame.
 
         Rows are phases, columns, remedies, points of a tuning or an estimate, copies, owners,
-        sessions or moments.
+        sessions, moments or jobs.
 
         Raises:
             UsageError: pandas is not installed, or the record has no rows.

@@ -14,10 +14,11 @@ from memdiag.records.estimate import Estimate
 from memdiag.records.finding import Check
 from memdiag.records.fix import Fix
 from memdiag.records.growth import Growth
-from memdiag.records.history import History
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
+from memdiag.records.sweep import Sweep
+from memdiag.records.sweep_job import JobResult
 from memdiag.records.tuning import Tuning
 
 RECORDS: dict[str, type[Record]] = {
@@ -28,15 +29,18 @@ RECORDS: dict[str, type[Record]] = {
     "memdiag.estimate-1": Estimate,
     "memdiag.fix-1": Fix,
     "memdiag.growth-1": Growth,
-    "memdiag.history-1": History,
     "memdiag.inventory-1": Inventory,
+    "memdiag.job-1": JobResult,
     "memdiag.profile-1": Profile,
     "memdiag.run-1": ProgramRun,
+    "memdiag.sweep-1": Sweep,
     "memdiag.tuning-1": Tuning,
 }
 
 
-Reported = Profile | Comparison | Fix | Tuning | Attribution | ProgramRun | Growth | Estimate
+Reported = (
+    Profile | Comparison | Fix | Tuning | Attribution | ProgramRun | Growth | Estimate | Sweep
+)
 """The records that have reports."""
 
 

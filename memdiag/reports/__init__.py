@@ -14,6 +14,7 @@ from memdiag.records.growth import Growth
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
 from memdiag.records.schemas import Reported
+from memdiag.records.sweep import Sweep
 from memdiag.records.tuning import Tuning
 from memdiag.reports.report import Report
 
@@ -26,6 +27,7 @@ MODULES: dict[type[Reported], str] = {
     ProgramRun: "memdiag.reports.run",
     Growth: "memdiag.reports.growth",
     Estimate: "memdiag.reports.estimate",
+    Sweep: "memdiag.reports.sweep",
 }
 """The module of each kind of record; it has a `REPORT`."""
 

@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from memdiag.records.budget import Judgement
 from memdiag.records.growth import Growth
 from memdiag.records.profile import Profile
+from memdiag.records.sweep import Sweep
 from memdiag.reports import budget, profile
 from memdiag.reports.findings import finding_text
 from memdiag.reports.growth.headline import growth_headline
 from memdiag.reports.profile.headline import profile_headline
-from memdiag.reports.text import plain_lines
+from memdiag.reports.sweep.sentences import failures, headline, step_place, step_words
+from memdiag.reports.text import plain, plain_lines
+from memdiag.units import format_size, some_of
 
 MAX_ANNOTATIONS = 10
 """GitHub prints this many annotations of a kind for each step."""
@@ -38,6 +41,22 @@ def growth_annotations(record: Growth) -> str:
     ]
     if answer.ended:
         lines.append(_command("error", file, "memory growth ended early", answer.ended))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def sweep_annotations(record: Sweep) -> str:
+    """Return workflow commands: errors for regressions, warnings for failures, and the answer."""
+    lines = []
+    regressions = sorted(record.regressions, key=lambda each: -each[1].bytes)
+    for series, step in regressions[:MAX_ANNOTATIONS]:
+        sizes = f"{format_size(step.before_bytes)} → {format_size(step.after_bytes)}"
+        message = f"{step_words(series, step)} ({sizes}), {step_place(series, step)}"
+        lines.append(_command("error", series.address, "memory regression", message))
+    for sentence, jobs in failures(record)[:MAX_ANNOTATIONS]:
+        names = some_of(list(dict.fromkeys(plain(series.model) for series, _ in jobs)))
+        lines.append(_command("warning", "", "not completed", f"{names}: {sentence}"))
+    answer = headline(record)
+    lines.append(_command("notice", "", "memory sweep", "\n".join((answer.first, *answer.lines))))
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -24,6 +24,7 @@ from memdiag.records.growth import Growth, Moment
 from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun, ProgramSession
+from memdiag.records.sweep import Sweep
 from memdiag.records.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -101,8 +102,8 @@ def data_frame(rows: Sequence[Any] | Any) -> Any:
     An estimate has a row for each point. A profile has a row for each phase and each part of a
     phase, as its summary has; `part_of` is None for phases, whose sum is the run's. A comparison
     has a row for each column, a fix for each remedy, a tuning for each measured point, a recorded
-    program for each session, a growth for each moment, and an X-ray for each copy, or for each
-    owner if there are no copies.
+    program for each session, a growth for each moment, a sweep for each job, and an X-ray for each
+    copy, or for each owner if there are no copies.
 
     Raises:
         UsageError: pandas is not installed, or there are no rows to make of such a record.
@@ -146,7 +147,9 @@ def figure(record: Any) -> Figure:
         )
     from memdiag.reports import report_of
 
-    picture: Figure = report_of(record).draw(record)
+    draw = report_of(record).draw
+    assert draw is not None, "all of these have a picture"
+    picture: Figure = draw(record)
 
     def as_png() -> bytes:
         out = io.BytesIO()
@@ -228,6 +231,10 @@ def _rows(record: Any) -> Iterator[dict[str, Any]]:
         yield from map(_plain, record.points)
     elif isinstance(record, Check):
         yield from map(_plain, record.findings)
+    elif isinstance(record, Sweep):
+        for series in record.series:
+            names = {"model": series.model, "dims": series.dims, "options": series.options}
+            yield from (names | _plain(point) for point in series.points)
     elif isinstance(record, Attribution):
         # Without a model there are no copies to be found, only owners.
         yield from map(_plain, record.copies or record.owners)

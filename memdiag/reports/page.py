@@ -16,9 +16,9 @@ from memdiag.reports.palette import DARK, LIGHT, kinds
 from memdiag.reports.table import Bar, Cell, Column, Row, Table
 from memdiag.units import format_size
 
-Plotly = Literal["inline", "directory", "cdn"]
-"""Where a page loads Plotly from: the page itself, its folder (one file for all pages), or the
-address of Plotly's makers."""
+Plotly = Literal["inline", "directory", "parent", "cdn"]
+"""Where a page loads Plotly from: the page itself, its folder (one file for all pages), the folder
+above that, or the address of Plotly's makers."""
 
 PLOTLY_FILE = "plotly.min.js"
 
@@ -27,6 +27,7 @@ MAX_PAGE_BYTES = 8_000_000
 
 _MAX_MARKUP_BYTES = 600_000  # of tables and findings
 _MAX_PLAIN_RECORD_BYTES = 600_000  # larger records are compressed
+_MAX_PACKED_RECORD_BYTES = 30_000_000  # it takes seconds to find that larger records do not fit
 
 
 def page(
@@ -77,9 +78,10 @@ def _embedded(record: bytes, max_bytes: int) -> dict[str, Any]:
     """Return the record for the page: as JSON, compressed, or empty if it exceeds `max_bytes`."""
     if len(record) <= min(max_bytes, _MAX_PLAIN_RECORD_BYTES):
         return {"record": record.decode().replace("<", "\\u003c"), "record_encoding": "json"}
-    packed = base64.b64encode(gzip.compress(record, mtime=0)).decode()
-    if len(packed) <= max_bytes:
-        return {"record": packed, "record_encoding": "gzip"}
+    if len(record) <= _MAX_PACKED_RECORD_BYTES:
+        packed = base64.b64encode(gzip.compress(record, mtime=0)).decode()
+        if len(packed) <= max_bytes:
+            return {"record": packed, "record_encoding": "gzip"}
     return {"record": "", "record_encoding": ""}
 
 
@@ -120,15 +122,18 @@ def _library(plotly: Plotly, nonce: str) -> dict[str, str]:
     """Return the attributes of the script element that loads Plotly; none if it is inline."""
     if plotly == "inline":
         return {}
-    if plotly == "directory":
-        return {"src": PLOTLY_FILE, "nonce": nonce}
+    if plotly in ("directory", "parent"):
+        folder = "../" if plotly == "parent" else ""
+        return {"src": f"{folder}{PLOTLY_FILE}", "nonce": nonce}
     integrity = f"sha256-{_sha256(plotly_source())}"
     return {"src": _address(), "integrity": integrity, "crossorigin": "anonymous"}
 
 
 def _allowed(plotly: Plotly, nonce: str) -> tuple[str, ...]:
     """Return the script sources that the page's Content-Security-Policy must allow for Plotly."""
-    return {"inline": (), "directory": (f"'nonce-{nonce}'",), "cdn": (_address(),)}[plotly]
+    if plotly == "inline":
+        return ()
+    return (_address(),) if plotly == "cdn" else (f"'nonce-{nonce}'",)
 
 
 def _address() -> str:

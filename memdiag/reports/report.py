@@ -38,7 +38,7 @@ class Report(Generic[R]):
             calls it.
         page: renders the page; ``page(record, plotly=…)``.
         markdown: renders Markdown.
-        draw: returns the picture.
+        draw: returns the picture; None for records without one.
         trace: returns the trace for ui.perfetto.dev; None for records without times.
         outlines_letters: whether letters in an SVG are outlines, because their positions depend on
             the font.
@@ -49,7 +49,7 @@ class Report(Generic[R]):
     show: Callable[..., None]
     page: Callable[..., bytes]
     markdown: Callable[[R], str]
-    draw: Callable[[R], Figure]
+    draw: Callable[[R], Figure] | None = None
     trace: Callable[[R], bytes] | None = None
     outlines_letters: bool = False
 
@@ -80,8 +80,10 @@ class Report(Generic[R]):
             return self.trace(record)
         from memdiag.reports.picture import rendered
 
+        draw = self.draw
+        assert draw is not None, "files has a picture"
         return rendered(
-            lambda: self.draw(record),
+            lambda: draw(record),
             "svg" if format == "svg" else "png",
             outlined=self.outlines_letters,
         )

@@ -20,10 +20,8 @@ from rich.console import Console
 
 import memdiag
 from memdiag.records.finding import CheckedModel
-from memdiag.records.history import HISTORY_SCHEMA, History, HistoryEntry
 from memdiag.reports import check as check_report
 from memdiag.reports import github, report_of, sarif
-from memdiag.reports import history as history_report
 from memdiag.reports import inventory as inventory_report
 from memdiag.reports import xray as xray_report
 from tests.reports import comparisons, fix_records, profiles, runs, tied_xray, tuning_records
@@ -230,17 +228,6 @@ def test_checks_stay_well_formed(name: str) -> None:
 def test_other_summaries_stay_text(name: str) -> None:
     attribution = renamed(tied_xray.attribution(), name)
     check_text(console_text(lambda console: xray_report.REPORT.print_summary(attribution, console)))
-    entry = HistoryEntry(
-        added_s=1e9,
-        label="commit",
-        model="m.onnx",
-        onnxruntime="1.31.1",
-        memdiag="0.1",
-        machine="x",
-        figures={"peak": 1 << 30},
-    )
-    history = renamed(History(schema=HISTORY_SCHEMA, entries=(entry,)), name)
-    check_text(console_text(lambda console: history_report.show(history, "peak", console)))
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)

@@ -11,8 +11,8 @@ from memdiag.records.codec import MAX_NUMBER, MAX_TEXT, decode, encode, load, lo
 from memdiag.records.comparison import Comparison
 from memdiag.records.finding import CHECK_SCHEMA, Check
 from memdiag.records.fix import Fix
-from memdiag.records.history import HISTORY_SCHEMA, History
 from memdiag.records.profile import MAX_PHASES, MAX_SPANS, Memory, Profile
+from memdiag.records.sweep import SWEEP_SCHEMA, Sweep
 from memdiag.records.tuning import Tuning
 from tests.reports import comparisons, fix_records, profiles, tuning_records
 
@@ -149,18 +149,18 @@ def test_a_file_is_named_in_the_error(tmp_path: Path) -> None:
 
 def test_a_record_is_of_the_kind_that_it_says_it_is(tmp_path: Path) -> None:
     path = tmp_path / "any.json"
-    kinds: dict[str, type[History | Check]] = {HISTORY_SCHEMA: History, CHECK_SCHEMA: Check}
-    history = History(schema=HISTORY_SCHEMA, entries=())
-    path.write_bytes(encode(history))
-    assert load_any(path, kinds) == history
+    kinds: dict[str, type[Sweep | Check]] = {SWEEP_SCHEMA: Sweep, CHECK_SCHEMA: Check}
+    sweep = Sweep(store="store")
+    path.write_bytes(encode(sweep))
+    assert load_any(path, kinds) == sweep
     for content, message in (
         (
             b'{"schema": "memdiag.other/1"}',
-            "its schema is 'memdiag.other/1', .*: history, check",
+            "its schema is 'memdiag.other/1', .*: sweep, check",
         ),
         (b"{}", "not a saved record: .*missing required field `schema`"),
         (b"\x89PNG", "not a saved record, which is JSON. Give a JSON file"),
-        (b'{"schema": "memdiag.history/1"}', "not a valid history: .*missing .*`entries`"),
+        (b'{"schema": "memdiag.sweep/1"}', "not a valid sweep: .*missing .*`store`"),
     ):
         path.write_bytes(content)
         with pytest.raises(RecordError, match=rf"any\.json: {message}"):
@@ -170,18 +170,18 @@ def test_a_record_is_of_the_kind_that_it_says_it_is(tmp_path: Path) -> None:
 
 
 def test_the_record_of_a_folder_is_found(tmp_path: Path) -> None:
-    kinds: dict[str, type[History | Check]] = {HISTORY_SCHEMA: History}
+    kinds: dict[str, type[Sweep | Check]] = {SWEEP_SCHEMA: Sweep}
     with pytest.raises(RecordError, match="no saved record in this folder"):
         load_any(tmp_path, kinds)
-    history = History(schema=HISTORY_SCHEMA, entries=())
-    (tmp_path / "b.json").write_bytes(encode(history))
+    sweep = Sweep(store="store")
+    (tmp_path / "b.json").write_bytes(encode(sweep))
     (tmp_path / "trace.json").write_text("[]")
     (tmp_path / "check.json").write_text(f'{{"schema": "{CHECK_SCHEMA}"}}')
     (tmp_path / "report.md").write_text("## Memory")
-    assert load_any(tmp_path, kinds) == history
+    assert load_any(tmp_path, kinds) == sweep
     with pytest.raises(RecordError, match=r"report\.md: not .* JSON\. Beside it: b\.json\."):
         load_any(tmp_path / "report.md", kinds)
-    (tmp_path / "a.json").write_bytes(encode(history))
+    (tmp_path / "a.json").write_bytes(encode(sweep))
     with pytest.raises(RecordError, match=r"several records in this folder: a\.json, b\.json\."):
         load_any(tmp_path, kinds)
 

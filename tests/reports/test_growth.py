@@ -10,6 +10,7 @@ from rich.console import Console
 from memdiag.api.load import load_reported
 from memdiag.records.growth import GrowingBlocks, Growth
 from memdiag.reports import github, report_of
+from memdiag.reports.growth import draw
 from memdiag.reports.growth.blocks import block_table
 from memdiag.reports.growth.chart import growth_chart
 from memdiag.reports.growth.owners import owner_series, owner_table
@@ -233,6 +234,6 @@ def test_moments_without_the_heap_are_not_drawn_beside_those_with_it() -> None:
 
 def test_a_resident_set_that_is_known_at_moments_only_is_drawn_in_steps() -> None:
     growth = msgspec.structs.replace(growths.high_water(), samples=())
-    figure = report_of(growth).draw(growth)
+    figure = draw(growth)
     curve = figure.axes[0].lines[0]
     assert curve.get_drawstyle() == "steps-post"

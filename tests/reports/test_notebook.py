@@ -21,6 +21,7 @@ from tests.reports import (
     growths,
     profiles,
     runs,
+    sweeps,
     tied_xray,
     tuning_records,
 )
@@ -207,3 +208,13 @@ def test_the_api_is_listed_without_being_loaded() -> None:
     assert all(getattr(memdiag, name) is not None for name in listed)
     program = "import sys, memdiag; dir(memdiag); assert 'msgspec' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.usefixtures("pandas")
+def test_a_sweep_has_a_row_for_each_job_with_its_model() -> None:
+    sweep = sweeps.sweep()
+    assert repr(sweep).startswith("<Sweep 12 jobs of 4 models on 3 releases of onnxruntime")
+    frame = sweep.to_dataframe()
+    assert len(frame["model"]) == 15
+    assert (frame["model"][-1], frame["dims"][-1]) == ("vits.onnx", "tokens=512")
+    assert frame["peak_bytes"][-1] == 899 << 20

@@ -23,7 +23,8 @@ const whenIdle = (draw) => (window.requestIdleCallback ? requestIdleCallback(() 
   // Without Plotly each chart is replaced by a message, and hints about charts are removed.
   if (window.Plotly) return;
   const source = document.querySelector("script[src]").getAttribute("src");
-  const remedy = source.includes("/") ? "connect to the network and load the page again" : "put that file beside this page";
+  const where = source.startsWith("../") ? "into the folder above this page's" : "beside this page";
+  const remedy = source.includes("://") ? "connect to the network and load the page again" : `put that file ${where}`;
   for (const chart of document.querySelectorAll(".chart")) {
     const message = document.createElement("p");
     message.className = "second undrawn";

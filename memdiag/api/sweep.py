@@ -1,0 +1,628 @@
+"""Sweep: many models × releases × sizes × options, in a store that says what is done."""
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
+from typing import Protocol
+
+import msgspec
+
+from memdiag.api.arguments import check_choice, check_dims, limits
+from memdiag.api.budget import PINNED
+from memdiag.api.estimating.sizes import DimSizes, size_steps
+from memdiag.api.load import load_profile
+from memdiag.api.profile_config import check_session_options
+from memdiag.comparison import runtimes
+from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.errors import ProvisionError, UsageError
+from memdiag.ort.runtime import Runtime, require_runtime
+from memdiag.programs.system.cpu_limit import cpus_allowed
+from memdiag.programs.system.memory_limit import available_bytes
+from memdiag.records.codec import encode
+from memdiag.records.sweep import Placement, Sweep
+from memdiag.records.sweep_job import ACTIONS, Action, JobResult, SweepJob
+from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, SCHEME, DaskExecution
+from memdiag.sweeps.job_process import unfinished_result
+from memdiag.sweeps.local_execution import MAX_MEMORY_SHARE, LocalExecution
+from memdiag.sweeps.model_budget import ModelBudget, breach_sentence, parse_model_budget
+from memdiag.sweeps.model_sources import ModelSource, find_models
+from memdiag.sweeps.placement import parse_machines, place_models
+from memdiag.sweeps.plan import (
+    JobSettings,
+    PlannedJob,
+    plan_jobs,
+    unused_dims,
+    with_needed_memory,
+)
+from memdiag.sweeps.store import Store, check_version, job_column
+from memdiag.sweeps.summary import summarize
+
+LOCAL = "local"
+
+MAX_STEPS = 8
+"""Sizes of a dimension into which a range is divided at most."""
+
+FLUSH_S = 60.0
+"""Seconds after which the rows of results are written at the latest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepProgress:
+    """The state of a sweep under way.
+
+    Attributes:
+        step: what is done now, in a few words.
+        total: the number of jobs that are to be done.
+        done: the number of jobs that are done, failed ones included.
+        failed: the number of jobs that failed.
+        remaining_s: the seconds until the end, as far as they are known.
+        machines: the number of machines.
+    """
+
+    step: str
+    total: int = 0
+    done: int = 0
+    failed: int = 0
+    remaining_s: float | None = None
+    machines: int = 1
+
+
+OnSweepProgress = Callable[[SweepProgress], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExceededBudget:
+    """A job whose figures exceed the budget.
+
+    Attributes:
+        job: the job.
+        sentences: the limits that are exceeded.
+    """
+
+    job: SweepJob
+    sentences: tuple[str, ...]
+
+
+@dataclass(kw_only=True)
+class SweepOutcome:
+    """What a sweep did.
+
+    Attributes:
+        store: the folder of the store.
+        keys: the keys of all jobs of the sweep, those that were done before included.
+        new_keys: the keys of the jobs that were done now.
+        failed: the number of all jobs that did not complete.
+        completed: the number of all jobs that completed.
+        exceeded: jobs that exceed the budget.
+        notes: sentences on models and releases that were left out.
+        interrupted: whether Ctrl-C ended the sweep.
+    """
+
+    store: Path
+    keys: list[str] = field(default_factory=list)
+    new_keys: set[str] = field(default_factory=set)
+    failed: int = 0
+    completed: int = 0
+    exceeded: list[ExceededBudget] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+
+class Execution(Protocol):
+    """Where jobs run."""
+
+    @property
+    def machines(self) -> int:
+        """The number of machines."""
+
+    def machine_classes(self) -> Sequence[str]:
+        """Return the classes of the machines."""
+
+    def estimate(self, jobs: Sequence[SweepJob]) -> Sequence[int | None]:
+        """Return the bytes that each job is expected to need; None if there is no estimate."""
+
+    def run(self, jobs: Iterable[PlannedJob]) -> Iterator[JobResult]:
+        """Yield the result of each job as soon as it is done."""
+
+
+def sweep(
+    *paths: str | Path,
+    store: str | Path = "sweep",
+    onnxruntime: Sequence[str] = (),
+    environments: Sequence[str | Path] = (),
+    dims: Mapping[str, DimSizes] | None = None,
+    session_options: Mapping[str, str | Sequence[str]] | None = None,
+    action: Action = "profile",
+    runs: int = DEFAULT_RUNS,
+    pin: bool = True,
+    label: str = "",
+    retry_failed: bool = False,
+    on: str = LOCAL,
+    processes: int | None = None,
+    memory_bytes: int | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    against: str | Path | None = None,
+    place: str | Sequence[int] = (),
+    on_progress: OnSweepProgress = lambda progress: None,
+) -> Sweep:
+    """Measure many models under releases, sizes and options, and return the answers of the store.
+
+    Each job is what `profile` does. Jobs that the store has are not done again, so that the same
+    call goes on after an interruption. Jobs that fail are points with a sentence.
+
+    Args:
+        paths: models, folders, patterns, lists (``.toml``), or URLs.
+        store: the folder of the store; created if missing.
+        onnxruntime: versions such as ``1.24.4``, or ``latest``; the installed one if empty.
+        environments: interpreters, or folders of environments, that have onnxruntime.
+        dims: by name of a free dimension its size, a list of sizes, or a range (low, high) that is
+            divided into powers of two. Models without the dimension are run without it.
+        session_options: the value, or a list of values, of SessionOptions attributes and config
+            entries by name.
+        action: ``profile``, ``check``, ``estimate`` or ``leak``.
+        runs: number of runs after the first one.
+        pin: make malloc release freed memory, so that figures are reproducible.
+        label: a label such as a commit; jobs with another label are measured again.
+        retry_failed: do jobs again that failed before.
+        on: ``local`` for this machine, or a Dask cluster: ``local-cluster``, or
+            ``dask://host:port`` of a scheduler. Its workers need memdiag.
+        processes: number of jobs at once; the number of CPUs if None. Latencies are stored only
+            with 1.
+        memory_bytes: the memory that all jobs may take together; 90 % of what is available if None.
+        timeout_s: seconds after which a measured process is ended.
+        against: a store to compare with: points that it does not have are new, and so are the
+            steps before them.
+        place: machines such as ``4x8GiB,16GiB``, or the bytes of each machine, on which the models
+            are placed together.
+        on_progress: called after each job.
+
+    Raises:
+        UsageError: an argument does not fit, a package is not installed, or no release is
+            available.
+        RecordError: a store is of a newer memdiag, or is no store.
+        ReportError: the store cannot be written.
+        MeasurementError: the scheduler of a cluster is gone; what was measured is stored.
+        KeyboardInterrupt: Ctrl-C; what was measured is stored.
+    """
+    machines = parse_machines(place) if isinstance(place, str) else tuple(place)
+    outcome = run_sweep(
+        paths,
+        store=store,
+        onnxruntime=onnxruntime,
+        environments=environments,
+        dims=dims,
+        session_options=session_options,
+        action=action,
+        runs=runs,
+        pin=pin,
+        label=label,
+        retry_failed=retry_failed,
+        on=on,
+        processes=processes,
+        memory_bytes=memory_bytes,
+        timeout_s=timeout_s,
+        on_progress=on_progress,
+    )
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    return sweep_answers(outcome, against=against, machines=machines)
+
+
+def sweep_answers(
+    outcome: SweepOutcome,
+    *,
+    against: str | Path | None = None,
+    machines: Sequence[int] = (),
+) -> Sweep:
+    """Return the answers of the store that a sweep has written.
+
+    Args:
+        outcome: what the sweep did.
+        against: a store to compare with.
+        machines: the memory of each machine on which the models are placed; empty for no placement.
+
+    Raises:
+        RecordError: `against` is of a newer memdiag, or is no store.
+    """
+
+    def place(answers: Sweep) -> Placement:
+        sizes = job_column(outcome.store, "baseline_bytes")
+        baselines = {key: size for key, size in sizes.items() if size is not None}
+        return place_models(answers, machines, baselines)
+
+    is_same = against is not None and Path(against).resolve() == outcome.store.resolve()
+    if against is not None and not is_same:
+        check_version(Path(against))
+    found = summarize(
+        outcome.store,
+        against=outcome.store if is_same else None if against is None else Path(against),
+        new_keys=outcome.new_keys if is_same else None,
+        place=place if machines else None,
+    )
+    notes = tuple(dict.fromkeys((*outcome.notes, *found.notes)))
+    return msgspec.structs.replace(found, notes=notes)
+
+
+def add_profiles(
+    paths: Sequence[str | Path], *, store: str | Path, label: str = ""
+) -> SweepOutcome:
+    """Add saved profiles to a store, each once, and return what was added.
+
+    Args:
+        paths: the files of the profiles, or the folders of their reports.
+        store: the folder of the store; created if missing.
+        label: a label such as a commit.
+
+    Raises:
+        UsageError: a profile is of a run that did not complete; nothing is added.
+        RecordError: a profile cannot be read, or the store is of a newer memdiag.
+        ReportError: the store cannot be written.
+    """
+    results = [_added(Path(path), label) for path in paths]
+    opened = Store(Path(store))
+    opened.repair()
+    outcome = SweepOutcome(store=Path(store), completed=len(results))
+    for result in results:
+        outcome.keys.append(result.key)
+        if opened.add(result):
+            outcome.new_keys.add(result.key)
+    opened.flush()
+    return outcome
+
+
+def _added(path: Path, label: str) -> JobResult:
+    """Return the profile saved at `path` as the result of a job.
+
+    Raises:
+        UsageError: it is of a run that did not complete.
+        RecordError: it cannot be read.
+    """
+    file = path / "profile.json" if path.is_dir() else path
+    found = load_profile(file)
+    if found.outcome.status != "completed":
+        raise UsageError(
+            f"{file}: the run {found.outcome.status} in {found.outcome.phase}. Add profiles of runs"
+            " that completed."
+        )
+    job = SweepJob(
+        model=PurePath(found.model.path).name,
+        address=found.model.path,
+        digest="",
+        onnxruntime=found.environment.onnxruntime or "",
+        dims={each.name: each.size for each in found.dimensions if each.source == "given"},
+        options=found.session.options,
+        runs=found.session.runs or 0,
+        pinned=PINNED.items() <= found.session.environment.items(),
+        label=label,
+        timeout_s=DEFAULT_TIMEOUT_S,
+    )
+    saved_at = datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    return JobResult(
+        key=hashlib.sha256(encode(found)).hexdigest()[:32],
+        job=job,
+        machine=found.environment.machine,
+        memdiag=found.environment.memdiag,
+        started_at=saved_at.replace("+00:00", "Z"),
+        duration_s=round(sum(phase.duration_s for phase in found.phases), 6),
+        status="completed",
+        profile=found,
+    )
+
+
+def run_sweep(
+    paths: Sequence[str | Path],
+    *,
+    store: str | Path,
+    onnxruntime: Sequence[str] = (),
+    environments: Sequence[str | Path] = (),
+    dims: Mapping[str, DimSizes] | None = None,
+    session_options: Mapping[str, str | Sequence[str]] | None = None,
+    action: Action = "profile",
+    runs: int = DEFAULT_RUNS,
+    pin: bool = True,
+    label: str = "",
+    budget: Mapping[str, str] | None = None,
+    retry_failed: bool = False,
+    on: str = LOCAL,
+    processes: int | None = None,
+    memory_bytes: int | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    on_progress: OnSweepProgress = lambda progress: None,
+) -> SweepOutcome:
+    """Measure models under releases, sizes and options, and return what was done.
+
+    The arguments are as in `sweep`.
+
+    Raises:
+        UsageError, RecordError, ReportError: as in `sweep`.
+    """
+    check_choice("action", action, ACTIONS)
+    limits(timeout_s=timeout_s, memory_limit_bytes=memory_bytes)
+    if runs < 1:
+        raise UsageError("--runs must be at least 1.")
+    if processes is not None and processes < 1:
+        raise UsageError("--jobs must be at least 1.")
+    if not paths:
+        raise UsageError("no model was given. Name models, folders, patterns, lists or URLs.")
+    sizes = _sizes(dims or {})
+    options = _options(session_options or {})
+    model_budget = parse_model_budget(budget) if budget is not None else None
+    opened = Store(Path(store))
+    outcome = SweepOutcome(store=Path(store))
+    on_progress(SweepProgress(step="reading the store"))
+    opened.repair()
+    releases = _releases(onnxruntime, environments, outcome.notes, on_progress)
+    models = find_models(
+        [str(path) for path in paths],
+        on_progress=lambda name: on_progress(SweepProgress(step=f"reading {name}")),
+    )
+    outcome.notes += _model_notes(models, sizes)
+    settings = JobSettings(action=action, runs=runs, pinned=pin, label=label, timeout_s=timeout_s)
+    jobs = plan_jobs(models, releases, dims=sizes, options=options, settings=settings)
+    file_bytes = {model.digest: model.file_bytes for model in models}
+    with _execution(on, processes, memory_bytes) as execution:
+        machines = execution.machine_classes()
+        _remove_undone(opened, [*jobs, *_unreadable_jobs(models, releases, settings)], machines)
+        _store_unreadable(opened, models, releases, settings, outcome)
+        # Without reading records, of which there may be very many.
+        statuses = job_column(opened.folder, "status")
+        new = []
+        done = []
+        for job in jobs:
+            keys = [job.key(machine) for machine in machines]
+            key = next((key for key in keys if key in statuses), None)
+            if key is None or (retry_failed and statuses[key] != "completed"):
+                new.append(job)
+            else:
+                done.append(key)
+        if retry_failed:
+            keys = [job.key(machine) for job in new for machine in machines]
+            opened.remove([key for key in keys if key in statuses])
+        for key in done:
+            _count(outcome, opened, key, statuses[key], model_budget)
+        on_progress(SweepProgress(step="estimating", total=len(new), machines=execution.machines))
+        estimate = execution.estimate if action in ("profile", "leak") else None
+        planned = with_needed_memory(new, file_bytes, estimate)
+        try:
+            _run(planned, execution, opened, outcome, model_budget, on_progress)
+        except KeyboardInterrupt:
+            outcome.interrupted = True
+        finally:
+            opened.flush()
+    return outcome
+
+
+def _run(
+    planned: Sequence[PlannedJob],
+    execution: Execution,
+    store: Store,
+    outcome: SweepOutcome,
+    budget: ModelBudget | None,
+    on_progress: OnSweepProgress,
+) -> None:
+    """Run the jobs, and store their results."""
+    machines = execution.machine_classes()
+    started = flushed = time.monotonic()
+    done = failed = 0
+
+    def not_done() -> Iterator[PlannedJob]:
+        """Yield the jobs that no other sweep has done by the time of their turn."""
+        nonlocal done
+        for each in planned:
+            keys = [each.job.key(machine) for machine in machines]
+            key = next(filter(store.has, keys), None)
+            if key is None:
+                yield each
+            else:
+                _count(outcome, store, key, store.result(key).status, budget)
+                done += 1
+
+    def report(step: str) -> None:
+        left = len(planned) - done
+        per_job = (time.monotonic() - started) / done if done else None
+        on_progress(
+            SweepProgress(
+                step=step,
+                total=len(planned),
+                done=done,
+                failed=failed,
+                remaining_s=None if per_job is None else per_job * left,
+                machines=execution.machines,
+            )
+        )
+
+    report("measuring")
+    for result in execution.run(not_done()):
+        if store.add(result):
+            outcome.new_keys.add(result.key)
+        _count(outcome, store, result.key, result.status, budget)
+        done += 1
+        failed += result.status != "completed"
+        report(f"{result.job.model} · {result.job.onnxruntime}")
+        if time.monotonic() - flushed > FLUSH_S:
+            store.flush()
+            flushed = time.monotonic()
+
+
+def _count(
+    outcome: SweepOutcome, store: Store, key: str, status: str, budget: ModelBudget | None
+) -> None:
+    """Add a job of the store to `outcome`."""
+    outcome.keys.append(key)
+    if status != "completed":
+        outcome.failed += 1
+        return
+    outcome.completed += 1
+    if budget is None:
+        return
+    result = store.result(key)
+    if result.profile is None:
+        return
+    try:
+        breaches = budget.breaches(result.profile)
+    except UsageError as error:
+        outcome.notes.append(str(error))
+        return
+    if breaches:
+        sentences = tuple(map(breach_sentence, breaches))
+        outcome.exceeded.append(ExceededBudget(job=result.job, sentences=sentences))
+
+
+def _unreadable_jobs(
+    models: Sequence[ModelSource], releases: Mapping[str, str], settings: JobSettings
+) -> list[SweepJob]:
+    """Return a job without a digest for each model and release."""
+    return [
+        SweepJob(
+            model=model.name,
+            address=model.address,
+            digest="",
+            onnxruntime=release,
+            action=settings.action,
+            runs=settings.runs,
+            pinned=settings.pinned,
+            label=settings.label,
+            timeout_s=settings.timeout_s,
+        )
+        for model in models
+        for release in releases
+    ]
+
+
+def _store_unreadable(
+    store: Store,
+    models: Sequence[ModelSource],
+    releases: Mapping[str, str],
+    settings: JobSettings,
+    outcome: SweepOutcome,
+) -> None:
+    """Store a result for each model that cannot be read, and each release."""
+    for model in models:
+        for job in _unreadable_jobs([model], releases, settings) if model.problem else ():
+            result = unfinished_result(job, status="unreadable", sentence=model.problem)
+            store.add(result)
+            outcome.keys.append(result.key)
+            outcome.new_keys.add(result.key)
+            outcome.failed += 1
+
+
+def _remove_undone(store: Store, jobs: Sequence[SweepJob], machines: Sequence[str]) -> None:
+    """Remove the results of `jobs` that do not count as done, as of a model that was not there."""
+    keys = {
+        msgspec.structs.replace(job, digest="").key(machine) for job in jobs for machine in machines
+    }
+    store.remove([key for key in keys if store.has(key)])
+
+
+@contextmanager
+def _execution(on: str, processes: int | None, memory_bytes: int | None) -> Iterator[Execution]:
+    count = processes or max(1, int(cpus_allowed(os.getpid()) or 1))
+    memory = memory_bytes or int(MAX_MEMORY_SHARE * available_bytes())
+    if on == LOCAL:
+        with LocalExecution(processes=count, memory_bytes=memory) as execution:
+            yield execution
+        return
+    if on != LOCAL_CLUSTER and not on.startswith(SCHEME):
+        raise UsageError(
+            f"--on cannot be {on!r}. Write {LOCAL}, {LOCAL_CLUSTER}, or {SCHEME}host:port."
+        )
+    with DaskExecution(on, processes=count, memory_bytes=memory) as cluster:
+        yield cluster
+
+
+def _releases(
+    versions: Sequence[str],
+    environments: Sequence[str | Path],
+    notes: list[str],
+    on_progress: OnSweepProgress,
+) -> dict[str, str]:
+    """Return the releases, each with its interpreter, or empty for its own environment.
+
+    Releases that are not available are left out with a note.
+
+    Raises:
+        UsageError: a text is not a version, an environment has no onnxruntime, or nothing is left.
+    """
+    found: dict[str, str] = {}
+    for version in versions:
+        on_progress(SweepProgress(step=f"looking for onnxruntime {version}"))
+        try:
+            if version == runtimes.LATEST:
+                version, note = runtimes.latest()
+                notes += [f"latest is {version}: {note}"] if note else []
+            runtimes.runtime(version)
+        except ProvisionError as error:
+            notes.append(f"onnxruntime {version} is left out: {error}")
+        else:
+            found[version] = ""
+    for path in environments:
+        python = runtimes.existing(Path(path))
+        release = runtimes.version_of(python)
+        if release is None:
+            raise UsageError(f"{path}: it has no onnxruntime. Install it there.")
+        found[release] = str(python)
+    if not versions and not environments:
+        require_runtime("name releases with --onnxruntime")
+        release = str(Runtime.installed())
+        own = runtimes.installed() or ""
+        found[own or release] = "" if own else sys.executable
+    if not found:
+        raise UsageError(" ".join(notes))
+    return found
+
+
+def _sizes(dims: Mapping[str, DimSizes]) -> dict[str, list[int]]:
+    """Return the sizes of each dimension.
+
+    Raises:
+        UsageError: one is no size.
+    """
+    found: dict[str, list[int]] = {}
+    for name, size in dims.items():
+        if isinstance(size, tuple):
+            low, high = size
+            if not 0 <= low <= high:
+                raise UsageError(
+                    f"dimension {name!r}: {low}..{high} is not a range of sizes. Give the lowest"
+                    " size first."
+                )
+            found[name] = size_steps(low, high, MAX_STEPS)
+        else:
+            found[name] = list(dict.fromkeys(size if isinstance(size, list) else [size]))
+        for each in found[name]:
+            check_dims({name: each})
+            if each < 0:
+                raise UsageError(f"dimension {name!r} must be 0 or greater, not {each}.")
+    return found
+
+
+def _options(session_options: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
+    """Return the values of each session option.
+
+    Raises:
+        UsageError: an option cannot be set.
+    """
+    found = {
+        name: [value] if isinstance(value, str) else list(dict.fromkeys(value))
+        for name, value in session_options.items()
+    }
+    for name, values in found.items():
+        for value in values:
+            check_session_options({name: value}, None)
+    return found
+
+
+def _model_notes(models: Sequence[ModelSource], sizes: Mapping[str, Sequence[int]]) -> list[str]:
+    notes = [
+        f"{', '.join(model.other_names)}: the same content as {model.name}, measured once"
+        for model in models
+        if model.other_names
+    ]
+    notes += [f"no model has a dimension {name!r}" for name in unused_dims(models, sizes)]
+    return notes

@@ -1,0 +1,184 @@
+"""One job of a sweep: what `memdiag.profile`, `check`, `estimate` or `leak` does, as a `JobResult`.
+
+``python -m memdiag.api.sweep_job`` is the process that `memdiag.sweeps.job_process.JobProcess`
+starts: it reads requests from standard input, a line each, and writes the answers to standard
+output.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from memdiag.api.budget import pinned
+from memdiag.api.check import Selection, check_models
+from memdiag.api.estimate import estimate
+from memdiag.api.leak import leak
+from memdiag.api.profile import profile
+from memdiag.api.profile_record import BELOW_LIMIT
+from memdiag.comparison import runtimes
+from memdiag.errors import MeasurementError, MemdiagError, ProvisionError
+from memdiag.records.codec import escaped
+from memdiag.records.sweep_job import Action, JobResult, JobStatus, SweepJob
+from memdiag.sweeps.job_process import JobRequest, unfinished_result
+from memdiag.sweeps.model_sources import content_digest, local_path
+
+MAX_SENTENCE = 1000
+"""Characters of the sentence of a job that failed."""
+
+
+def run_job(request: JobRequest) -> JobResult:
+    """Return the result of the job of `request`, also if it fails.
+
+    Its model is fetched, and its release installed, where they are missing. What another attempt
+    may end, such as a full disk, is a result without a digest, which does not count as done.
+    """
+    started = time.perf_counter()
+    job = request.job
+    result = unfinished_result(job, is_alone=request.is_alone)
+    undone = unfinished_result(
+        msgspec.structs.replace(job, digest=""), status="unreadable", is_alone=request.is_alone
+    )
+    try:
+        path = _model(request)
+        result = _RUN[job.action](result, path, request.memory_limit_bytes)
+    except (OSError, ProvisionError, MeasurementError, _OtherContentError) as error:
+        result = msgspec.structs.replace(undone, sentence=str(error)[:MAX_SENTENCE])
+    except MemdiagError as error:
+        result = msgspec.structs.replace(result, sentence=str(error)[:MAX_SENTENCE])
+    except Exception as error:  # a defect: the sweep goes on
+        sentence = f"unexpected {type(error).__name__}: {error}"[:MAX_SENTENCE]
+        result = msgspec.structs.replace(result, sentence=sentence)
+    return msgspec.structs.replace(result, duration_s=round(time.perf_counter() - started, 6))
+
+
+def needed_bytes(request: JobRequest) -> int | None:
+    """Return the largest resident set that a job is expected to need; None if it is not known."""
+    job = request.job
+    try:
+        found = estimate(
+            local_path(request.path or job.address),
+            dims=job.dims,
+            for_onnxruntime=job.onnxruntime,
+            session_options=job.options,
+            details=False,
+        )
+    except Exception:  # the job itself will report what is wrong with the model
+        return None
+    # The bound for a malloc that keeps freed blocks; kernels of other providers are not considered.
+    return (found.baseline_bytes or 0) + found.point.upper_bytes
+
+
+class _OtherContentError(Exception):
+    """Raised if a model has other content than that which is to be measured."""
+
+
+def _model(request: JobRequest) -> Path:
+    """Return the path of the model of a job.
+
+    Raises:
+        ModelError: it cannot be fetched.
+        OSError: there is no such file.
+        _OtherContentError: the file on this machine has other content.
+    """
+    path = local_path(request.path or request.job.address)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file on this machine.")
+    if request.path and content_digest(path) != request.job.digest:
+        raise _OtherContentError(f"{path}: the file on this machine has other content.")
+    return path
+
+
+def _profile(result: JobResult, model: Path, memory_limit_bytes: int | None) -> JobResult:
+    job = result.job
+    found = profile(
+        model,
+        runs=job.runs,
+        dims=job.dims,
+        session_options=job.options,
+        environment=pinned({}) if job.pinned else {},
+        python=_interpreter(job),
+        timeout_s=job.timeout_s,
+        memory_limit_bytes=memory_limit_bytes,
+    )
+    # The limit is not the user's, but protects other jobs.
+    notes = tuple(note for note in found.notes if not note.startswith(BELOW_LIMIT))
+    found = msgspec.structs.replace(found, notes=notes)
+    outcome = found.outcome
+    status: JobStatus = outcome.status
+    sentence = "" if status == "completed" else f"{outcome.phase}: {outcome.message}"
+    return msgspec.structs.replace(
+        result, status=status, sentence=sentence[:MAX_SENTENCE], profile=found
+    )
+
+
+def _interpreter(job: SweepJob) -> Path:
+    return Path(job.python) if job.python else runtimes.runtime(job.onnxruntime)
+
+
+def _check(result: JobResult, model: Path, _: int | None) -> JobResult:
+    job = result.job
+    found = check_models(
+        [model], selection=Selection(), for_onnxruntime=job.onnxruntime, dims=job.dims
+    )
+    problem = found.models[0].error or ""
+    return msgspec.structs.replace(
+        result, status="failed" if problem else "completed", sentence=problem, check=found
+    )
+
+
+def _estimate(result: JobResult, model: Path, _: int | None) -> JobResult:
+    job = result.job
+    found = estimate(
+        model,
+        dims=job.dims,
+        for_onnxruntime=job.onnxruntime,
+        session_options=job.options,
+        runs=job.runs,
+    )
+    return msgspec.structs.replace(result, status="completed", estimate=found)
+
+
+def _leak(result: JobResult, model: Path, _: int | None) -> JobResult:
+    job = result.job
+    found = leak(
+        model,
+        dims=job.dims,
+        session_options=job.options,
+        python=_interpreter(job),
+        timeout_s=job.timeout_s,
+    )
+    status: JobStatus = "failed" if found.message else "completed"
+    return msgspec.structs.replace(
+        result, status=status, sentence=found.message or found.sentence, growth=found
+    )
+
+
+_RUN: dict[Action, Callable[[JobResult, Path, int | None], JobResult]] = {
+    "profile": _profile,
+    "check": _check,
+    "estimate": _estimate,
+    "leak": _leak,
+}
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    # What native code prints must not be part of an answer.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    for line in sys.stdin.buffer:
+        request = msgspec.json.decode(line, type=JobRequest)
+        if request.work == "estimate":
+            answer = msgspec.json.encode(needed_bytes(request))
+        else:
+            answer = msgspec.json.encode(escaped(run_job(request)))
+        answers.write(answer + b"\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""``memdiag sweep``: many models on several releases, in a store that says what is done."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memdiag.cli import CLEAN, ERROR, FINDINGS
+from memdiag.cli.options import (
+    add_dims,
+    add_format,
+    add_list,
+    add_quiet,
+    add_runs,
+    add_session_option,
+    add_switch,
+    comma_list,
+    comma_pairs,
+    read_dim_sizes,
+    whole_number,
+)
+from memdiag.defaults import DEFAULT_TIMEOUT_S
+from memdiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from memdiag.api.sweep import SweepOutcome
+
+MACHINE_FORMATS = ("github", "junit", "smaller-is-better", "bmf", "openmetrics")
+"""The formats of `memdiag.reports.sweep.machine_formats`, which is costly to import."""
+
+ARGUMENTS = "PATH..."
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="Models, folders, patterns such as 'zoo/**/*.onnx', lists (.toml), or URLs.",
+    )
+    parser.add_argument(
+        "--add",
+        action="store_true",
+        help="Measure nothing: each PATH is a saved profile.json, which is added to the store.",
+    )
+    group = parser.add_argument_group("Jobs: every combination")
+    group.add_argument(
+        "--onnxruntime",
+        metavar="VERSION,…",
+        help="Versions of onnxruntime, e.g. 1.24.4,latest; installed where missing (default: the"
+        " installed one).",
+    )
+    add_list(
+        group,
+        "--environment",
+        metavar="PATH",
+        type=Path,
+        help="A Python interpreter or environment that has onnxruntime, such as a release"
+        " candidate; can be repeated.",
+    )
+    add_dims(group, ranges=True, lists=True)
+    add_session_option(group)
+    group.add_argument(
+        "--do",
+        choices=("profile", "check", "estimate", "leak"),
+        default="profile",
+        help="What to do with each model.",
+    )
+    add_runs(group)
+    add_switch(
+        parser,
+        group,
+        "--pin",
+        default=True,
+        help="Make malloc release freed memory, so that figures are reproducible.",
+    )
+    group.add_argument(
+        "--label",
+        default="",
+        help="A label for the jobs, such as a commit or a date. Jobs with another label are"
+        " measured again.",
+    )
+    group.add_argument(
+        "--retry-failed", action="store_true", help="Do jobs again that failed before."
+    )
+    group = parser.add_argument_group("Machines")
+    group.add_argument(
+        "--on",
+        metavar="PLACE",
+        default="local",
+        help="local for this machine, or a Dask cluster whose workers have memdiag: local-cluster,"
+        " or dask://HOST:PORT of its scheduler.",
+    )
+    group.add_argument(
+        "--jobs",
+        metavar="N",
+        type=whole_number(1),
+        help="Number of jobs at once, as far as they fit into the memory (default: the CPUs).",
+    )
+    group.add_argument(
+        "--alone",
+        action="store_true",
+        help="Run one job at a time, so that latencies are comparable.",
+    )
+    group.add_argument(
+        "--memory",
+        metavar="SIZE",
+        help="Memory that all jobs may take together (default: nine tenths of what is available).",
+    )
+    group.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        default=DEFAULT_TIMEOUT_S,
+        help="Stop a child process after this time.",
+    )
+    group = parser.add_argument_group("Answers")
+    group.add_argument(
+        "--budget",
+        metavar="FIGURE=SIZE,…",
+        help="Limits for each model, e.g. peak=1.2GB, or steady=2x for twice its weights.",
+    )
+    group.add_argument(
+        "--against",
+        metavar="DIR",
+        type=Path,
+        help="A store to compare with: exit with 1 if a model needs lastingly more, beyond the"
+        " noise. It may be the store of this sweep, with the jobs that it had before.",
+    )
+    group.add_argument(
+        "--place",
+        metavar="NxSIZE,…",
+        help="Which models fit together on machines with this memory, e.g. 4x8GiB,16GiB.",
+    )
+    group = parser.add_argument_group("Output")
+    group.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default="sweep",
+        help="Write the record and its reports to this folder, which is also the store.",
+    )
+    add_format(
+        group,
+        ("console", "json", "markdown", *MACHINE_FORMATS),
+        "What to print: a summary, the JSON record, a Markdown report, GitHub annotations, JUnit"
+        " XML, figures for benchmark trackers, or for monitoring.",
+    )
+    add_quiet(group)
+
+
+def run(options: Namespace) -> int:
+    """Measure many models under several releases of onnxruntime, sizes and session options.
+
+    Each job is what memdiag profile does. As many jobs run at once as fit into the memory, by their
+    estimated peaks. Results are kept in a store: the same command does only what is new, and after
+    an interruption it goes on where it was.
+
+    A session option that is given several times with other values is varied, as are sizes such as
+    --dim batch=1,4,16. Writes index.html, with a page for each
+    model, report.md and sweep.json. Exit codes: 0; 1 if a
+    budget is exceeded, or a model needs lastingly more than --against shows; 2 if nothing could be
+    measured.
+    """
+    from memdiag.api.sweep import add_profiles, sweep_answers
+    from memdiag.cli.output import Destination, print_sweep, write_sweep
+    from memdiag.reports.text import plain
+    from memdiag.sweeps.placement import parse_machines
+    from memdiag.sweeps.store import check_version
+    from memdiag.units import counted
+
+    folder = options.out
+    if options.alone and options.jobs not in (None, 1):
+        raise UsageError(f"--alone runs one job at a time. Leave out --jobs {options.jobs}.")
+    if options.against is not None:
+        check_version(options.against)
+    machines = parse_machines(options.place) if options.place else ()
+    Destination(folder)  # checks the folder before anything is measured
+    if options.add:
+        outcome = add_profiles(options.paths, store=folder, label=options.label)
+    else:
+        outcome = _measure(options)
+    if outcome.interrupted:
+        raise KeyboardInterrupt(
+            f"{counted(len(outcome.new_keys), 'job')} were added to {folder}. The same command"
+            " goes on where it was."
+        )
+    answers = sweep_answers(outcome, against=options.against, machines=machines)
+
+    def print_answer(written: Sequence[Path]) -> int:
+        print_sweep(answers, written, options.format, quiet=options.quiet)
+        for exceeded in outcome.exceeded:
+            job = exceeded.job
+            text = f"{job.model} · onnxruntime {job.onnxruntime}: {'; '.join(exceeded.sentences)}"
+            print(plain(text), file=sys.stdout if options.format == "console" else sys.stderr)
+        if not outcome.completed:
+            return ERROR
+        return FINDINGS if outcome.exceeded or answers.regressions else CLEAN
+
+    try:
+        written = write_sweep(answers, folder)
+    except Exception:
+        print_answer(())
+        raise
+    return print_answer(written)
+
+
+def _measure(options: Namespace) -> SweepOutcome:
+    """Measure what the store does not have, and return what was done."""
+    from memdiag.api.sweep import run_sweep
+    from memdiag.cli.progress import SweepLine
+    from memdiag.units import parse_size
+
+    with SweepLine() as line:
+        return run_sweep(
+            options.paths,
+            store=options.out,
+            onnxruntime=comma_list(options.onnxruntime),
+            environments=options.environment,
+            dims=read_dim_sizes(options.dim),
+            session_options=_option_values(options.session_option),
+            action=options.do,
+            runs=options.runs,
+            pin=options.pin,
+            label=options.label,
+            budget=comma_pairs("--budget", options.budget) if options.budget else None,
+            retry_failed=options.retry_failed,
+            on=options.on,
+            processes=1 if options.alone else options.jobs,
+            memory_bytes=parse_size(options.memory) if options.memory else None,
+            timeout_s=options.timeout,
+            on_progress=line.show,
+        )
+
+
+def _option_values(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of each session option; an option may be repeated.
+
+    Raises:
+        UsageError: a text is not ``KEY=VALUE``.
+    """
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--session-option: {text!r} is not NAME=VALUE.")
+        found.setdefault(name, []).append(value)
+    return found

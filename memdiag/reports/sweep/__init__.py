@@ -1,0 +1,103 @@
+"""The report of a sweep: a summary on a terminal, Markdown, and a site of static pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memdiag.records.sweep import Sweep
+from memdiag.reports import markdown as md
+from memdiag.reports.console import block, files, line
+from memdiag.reports.page import Plotly
+from memdiag.reports.report import Report
+from memdiag.reports.sweep.sentences import headline
+from memdiag.reports.sweep.tables import (
+    OPTIONAL_STEP_COLUMNS,
+    failure_table,
+    group_table,
+    placement_sentence,
+    placement_table,
+    step_table,
+    steps_by_size,
+)
+from memdiag.reports.table import Table, markdown_table, print_table
+from memdiag.reports.text import plain
+from memdiag.units import counted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MAX_CONSOLE_ROWS = 8
+MAX_MARKDOWN_ROWS = 50
+
+
+def show(
+    sweep: Sweep, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
+) -> None:
+    """Print `sweep`; `written` are the files to name; `quiet` prints only the answer."""
+    answer = headline(sweep)
+    line(console, answer.first, "bold")
+    for text in answer.lines:
+        line(console, text)
+    if quiet:
+        return
+    for title, table in _tables(sweep):
+        if table.rows:
+            console.print()
+            line(console, title)
+            first = table.first_rows(MAX_CONSOLE_ROWS).without_empty_columns()
+            print_table(console, first.fitted(console.width, OPTIONAL_STEP_COLUMNS))
+            more = len(table.rows) - MAX_CONSOLE_ROWS
+            line(console, f"and {counted(more, 'more row')}" if more > 0 else "", "dim")
+    block(console, [f"note: {plain(note)}" for note in sweep.notes])
+    files(console, written)
+
+
+def _tables(sweep: Sweep) -> list[tuple[str, Table]]:
+    """Return the tables of the summary with their titles."""
+    return [
+        ("Waste that several models share:", group_table(sweep.findings)),
+        ("Lasting changes, beyond the noise:", step_table(steps_by_size(sweep))),
+        ("Jobs that did not complete:", failure_table(sweep)),
+        ("Models that fit together:", placement_table(sweep.placement)),
+    ]
+
+
+def markdown(sweep: Sweep) -> str:
+    """Return the report for a pull request."""
+    answer = headline(sweep)
+    tables = (
+        (title.removesuffix(":"), table, markdown_table(table.first_rows(MAX_MARKDOWN_ROWS)))
+        for title, table in _tables(sweep)
+    )
+    return md.document(
+        (
+            f"## Memory of {counted(len({each.model for each in sweep.series}), 'model')}",
+            f"**{md.escape(answer.first)}**",
+            md.bullets(answer.lines),
+            *(
+                md.folded(f"{title} ({len(table.rows):,})", text)
+                for title, table, text in tables
+                if text
+            ),
+            md.escape(placement_sentence(sweep.placement)),
+            md.bullets(map(plain, sweep.notes)),
+        )
+    )
+
+
+def _page(sweep: Sweep, *, plotly: Plotly = "inline") -> bytes:
+    """Return the page for `sweep`."""
+    from memdiag.reports.sweep.page import render
+
+    return render(sweep, plotly=plotly)
+
+
+REPORT = Report[Sweep](
+    name="sweep",
+    files={"html": "index.html", "json": "sweep.json", "markdown": "report.md"},
+    show=show,
+    page=_page,
+    markdown=markdown,
+)

@@ -1,0 +1,182 @@
+"""A sweep for other programs: JUnit XML, benchmark trackers, and monitoring.
+
+- JUnit XML: CI servers show a test for each job; `<failure>` is a regression, `<error>` a job that
+  did not complete.
+- ``customSmallerIsBetter``: the JSON of github-action-benchmark.
+- Bencher Metric Format (BMF): the JSON of Bencher.
+- OpenMetrics text: of the OpenMetrics specification 1.0, for Prometheus' textfile collector.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from xml.etree import ElementTree as ET
+
+from memdiag.records import codec
+from memdiag.records.sweep import Sweep, SweepPoint, SweepSeries, SweepStep
+from memdiag.reports import github
+from memdiag.reports.sweep.sentences import step_place, step_words
+from memdiag.reports.sweep.tables import variant
+from memdiag.reports.text import plain
+from memdiag.units import format_size
+
+_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 excludes."""
+
+_METRICS = (
+    ("memdiag_peak_bytes", "Peak memory above the process before the session.", "peak_bytes"),
+    ("memdiag_steady_bytes", "Memory after the runs, above the same.", "steady_bytes"),
+    ("memdiag_estimated_peak_bytes", "The peak as estimated.", "estimated_peak_bytes"),
+)
+
+
+def junit(sweep: Sweep) -> str:
+    """Return JUnit XML with a test case for each job; of a comparison, for each new job."""
+    suites = ET.Element("testsuites", name="memdiag sweep")
+    by_release: dict[str, list[tuple[SweepSeries, SweepPoint]]] = {}
+    for series in sweep.series:
+        for point in series.points:
+            if point.is_new or not sweep.against:
+                by_release.setdefault(point.onnxruntime, []).append((series, point))
+    steps: dict[str, list[tuple[SweepSeries, SweepStep]]] = {}
+    for series, step in sweep.regressions:
+        steps.setdefault(step.key, []).append((series, step))
+    for release in sweep.releases:
+        jobs = by_release.get(release, [])
+        if not jobs:
+            continue
+        suite = ET.SubElement(
+            suites,
+            "testsuite",
+            name=_xml(f"onnxruntime {release}"),
+            tests=str(len(jobs)),
+            failures=str(sum(point.key in steps for _, point in jobs)),
+            errors=str(sum(point.is_failed for _, point in jobs)),
+            skipped="0",
+            time=f"{sum(point.duration_s or 0 for _, point in jobs):.3f}",
+        )
+        for series, point in jobs:
+            _add_case(suite, series, point, steps.get(point.key, ()))
+    ET.indent(suites)
+    return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _add_case(
+    suite: ET.Element,
+    series: SweepSeries,
+    point: SweepPoint,
+    steps: tuple[()] | list[tuple[SweepSeries, SweepStep]],
+) -> None:
+    case = ET.SubElement(
+        suite,
+        "testcase",
+        classname=_xml(f"onnxruntime {point.onnxruntime}"),
+        name=_xml(_name(series)),
+        time=f"{point.duration_s or 0:.3f}",
+    )
+    if point.is_failed:
+        message = _xml(point.sentence or point.status)
+        ET.SubElement(case, "error", message=message, type=_xml(point.status)).text = message
+    elif steps:
+        texts = [f"{step_words(*each)}, {step_place(*each)}" for each in steps]
+        failure = ET.SubElement(case, "failure", message=_xml(texts[0]), type="memory regression")
+        failure.text = _xml("\n".join(texts))
+    if point.peak_bytes is not None:
+        ET.SubElement(case, "system-out").text = f"peak {format_size(point.peak_bytes)}"
+
+
+def _xml(text: str) -> str:
+    return _NOT_XML.sub("\ufffd", plain(text))
+
+
+def smaller_is_better(sweep: Sweep) -> str:
+    """Return the newest figures of each series as ``customSmallerIsBetter``.
+
+    Names have no release, so that a chart goes on over releases.
+    """
+    entries = [
+        {
+            "name": f"{_name(series)} · {figure}",
+            "unit": "bytes",
+            "value": size,
+            "extra": f"onnxruntime {plain(series.newest.onnxruntime)}",
+        }
+        for series in sweep.series
+        for figure, size in _figures(series.newest)
+    ]
+    return json.dumps(entries, indent=2) + "\n"
+
+
+def bmf(sweep: Sweep) -> str:
+    """Return the newest figures of each series in the Bencher Metric Format."""
+    benchmarks: dict[str, dict[str, dict[str, float]]] = {}
+    for series in sweep.series:
+        newest, found = series.newest, dict[str, dict[str, float]]()
+        for figure, size in _figures(newest):
+            found[f"{figure}-bytes"] = {"value": size}
+        if newest.latency_s is not None:
+            found["latency"] = {"value": newest.latency_s * 1e9}  # Bencher's unit
+        if found:
+            benchmarks[_name(series)] = found
+    return json.dumps(benchmarks, indent=2) + "\n"
+
+
+def _figures(point: SweepPoint) -> Iterator[tuple[str, int]]:
+    """Yield the figures that were measured by name."""
+    for figure, size in (("peak", point.peak_bytes), ("steady", point.steady_bytes)):
+        if size is not None:
+            yield figure, size
+
+
+def _name(series: SweepSeries) -> str:
+    """Return the name of a series, which no other of a sweep on one machine has."""
+    return " · ".join(filter(None, (plain(series.model), variant(series))))
+
+
+def openmetrics(sweep: Sweep) -> str:
+    """Return gauges of the newest job of each series on each release."""
+    lines = []
+    for metric, text, field in _METRICS:
+        lines += [f"# TYPE {metric} gauge", f"# UNIT {metric} bytes", f"# HELP {metric} {text}"]
+        for series in sweep.series:
+            newest = {point.onnxruntime: point for point in series.points}
+            for release, point in newest.items():
+                size = getattr(point, field)
+                if size is not None:
+                    lines.append(f"{metric}{{{_labels(series, release)}}} {size}")
+    return "\n".join((*lines, "# EOF")) + "\n"
+
+
+def _labels(series: SweepSeries, release: str) -> str:
+    labels: Mapping[str, str] = {
+        "model": series.model,
+        "address": series.address,
+        "dims": series.dims,
+        "options": series.options,
+        "machine": series.machine,
+        "onnxruntime": release,
+    }
+    return ",".join(f'{name}="{_label_value(text)}"' for name, text in labels.items() if text)
+
+
+def _label_value(text: str) -> str:
+    return plain(text).replace("\\", "\\\\").replace('"', '\\"')
+
+
+_FORMATS: dict[str, Callable[[Sweep], str]] = {
+    "github": github.sweep_annotations,
+    "junit": junit,
+    "smaller-is-better": smaller_is_better,
+    "bmf": bmf,
+    "openmetrics": openmetrics,
+}
+
+MACHINE_FORMATS = tuple(_FORMATS)
+"""The formats that `machine_format` returns."""
+
+
+def machine_format(sweep: Sweep, name: str) -> str:
+    """Return `sweep` in the format `name`, one of `MACHINE_FORMATS`."""
+    return _FORMATS[name](codec.escaped(sweep))

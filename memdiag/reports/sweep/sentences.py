@@ -1,0 +1,220 @@
+"""The sentences of a sweep: what was measured, waste, changes by release, estimates, failures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median, quantiles
+from typing import NamedTuple
+
+from memdiag.records.sweep import Sweep, SweepPoint, SweepSeries, SweepStep
+from memdiag.reports.text import plain
+from memdiag.sweeps.steps import DEFAULT_NOISE_SHARE
+from memdiag.units import counted, format_size, plural, some_of
+
+MAX_RULES = 4
+MIN_ESTIMATES = 2
+
+
+class SweepHeadline(NamedTuple):
+    """The answer.
+
+    Attributes:
+        first: regressions, if the sweep is compared with a store; otherwise what was measured.
+        lines: the other sentences of the answer.
+    """
+
+    first: str
+    lines: tuple[str, ...]
+
+
+class ReleaseChange(NamedTuple):
+    """The steps between two releases.
+
+    Attributes:
+        before, after: the releases.
+        steps: a step for each series: of `peak` or `steady`, the larger one; the largest first.
+    """
+
+    before: str
+    after: str
+    steps: tuple[tuple[SweepSeries, SweepStep], ...]
+
+
+def headline(sweep: Sweep) -> SweepHeadline:
+    """Return the answer of `sweep`."""
+    measured = _measured(sweep)
+    lines = (_waste(sweep), *map(_change_line, release_changes(sweep)), estimate_line(sweep))
+    if not sweep.against:
+        return SweepHeadline(measured, tuple(filter(None, lines)))
+    return SweepHeadline(_regressions(sweep), tuple(filter(None, (measured, *lines))))
+
+
+def model_count(series: Iterable[SweepSeries]) -> int:
+    """Return the number of models, each with any number of sizes, options and machines."""
+    return len({(each.model, each.address) for each in series})
+
+
+def _measured(sweep: Sweep) -> str:
+    points = list(sweep.points)
+    failed = sum(point.is_failed for point in points)
+    done = len(points) - failed
+    releases = f" on {counted(len(sweep.releases), 'release')} of onnxruntime"
+    text = (
+        f"{counted(done, 'job')} of {counted(model_count(sweep.series), 'model')}"
+        f"{releases if sweep.releases else ''}"
+    )
+    return f"{text}, {failed:,} failed." if failed else f"{text}."
+
+
+def _waste(sweep: Sweep) -> str:
+    wasting = [series for series in sweep.series if series.avoidable_bytes]
+    if not wasting:
+        return ""
+    costly = [group for group in sweep.findings if group.steady_bytes]
+    total = sum(group.steady_bytes for group in costly)
+    rules = some_of(
+        [f"{plain(group.rule)} {group.model_count:,}" for group in costly], limit=MAX_RULES
+    )
+    count = model_count(wasting)
+    return (
+        f"{counted(count, 'model')} {plural(count, 'takes', 'take')} more memory than necessary"
+        f" ({format_size(total)} in all): {rules}."
+    )
+
+
+def release_changes(sweep: Sweep) -> tuple[ReleaseChange, ...]:
+    """Return the steps between releases at which the models did not change, the oldest first."""
+    found: dict[tuple[str, str], dict[int, SweepStep]] = defaultdict(dict)
+    for number, series in enumerate(sweep.series):
+        for step in series.steps:
+            before, after = (series.point(k).onnxruntime for k in (step.before_key, step.key))
+            if before == after or step.is_model_changed:
+                continue
+            known = found[before, after].get(number)
+            if known is None or abs(step.bytes) > abs(known.bytes):
+                found[before, after][number] = step
+    order = {release: number for number, release in enumerate(sweep.releases)}
+    changes = []
+    for before, after in sorted(found, key=lambda pair: [order.get(each, -1) for each in pair]):
+        steps = [(sweep.series[number], step) for number, step in found[before, after].items()]
+        steps.sort(key=lambda each: -abs(each[1].bytes))
+        changes.append(ReleaseChange(before, after, tuple(steps)))
+    return tuple(changes)
+
+
+def _change_line(change: ReleaseChange) -> str:
+    parts = []
+    for verb, sign in (("grew", 1), ("shrank", -1)):
+        steps = [(series, step) for series, step in change.steps if step.bytes * sign > 0]
+        if steps:
+            count = model_count(series for series, _ in steps)
+            largest = f" (most: {step_words(*steps[0])})"
+            parts.append(f"{counted(count, 'model')} {verb}{largest}")
+    return f"{plain(change.before)} → {plain(change.after)}: {', '.join(parts)}."
+
+
+def step_words(series: SweepSeries, step: SweepStep) -> str:
+    """Return ``albert, +212 MiB at the peak in prepack``."""
+    figure = "at the peak" if step.figure == "peak" else "after the runs"
+    where = f", from {step.phase}" if step.phase else ""
+    return f"{plain(series.model)}, {format_size(step.bytes, signed=True)} {figure}{where}"
+
+
+def step_place(series: SweepSeries, step: SweepStep) -> str:
+    """Return where a step is: ``1.24.4 → 1.32.0``, or the labels within a release."""
+    before, after = series.point(step.before_key), series.point(step.key)
+    if before.onnxruntime != after.onnxruntime:
+        text = f"{before.onnxruntime} → {after.onnxruntime}"
+    else:
+        names = [point.label or "earlier" for point in (before, after)]
+        text = f"{names[0]} → {names[1] if after.label else 'later'}"
+    return plain(f"{text}, model changed" if step.is_model_changed else text)
+
+
+def _regressions(sweep: Sweep) -> str:
+    """Return the answer of a comparison with a store."""
+    store, found = plain(sweep.against), sweep.regressions
+    compared = model_count(each for each in sweep.series if each.is_compared)
+    if found:
+        count = model_count(series for series, _ in found)
+        worst = max(found, key=lambda each: each[1].bytes)
+        text = (
+            f"Regression: {counted(count, 'model')} {plural(count, 'needs', 'need')} more memory"
+            f" than in {store} (most: {step_words(*worst)})."
+        )
+    elif compared:
+        models = counted(compared, "model")
+        text = f"Of {models}, none needs more memory than in {store}, beyond the noise."
+    elif any(point.is_new for point in sweep.points):
+        text = f"Nothing is compared with {store}: no model was measured both there and now."
+    else:
+        text = f"Nothing is compared with {store}: no job is new."
+    broken = [each for each in sweep.series if _fails_now(each)]
+    if broken:
+        names = some_of(list(dict.fromkeys(plain(each.model) for each in broken)))
+        count = model_count(broken)
+        verb = plural(count, "fails", "fail")
+        text += f" {counted(count, 'model')} that completed there {verb} now: {names}."
+    return text
+
+
+def _fails_now(series: SweepSeries) -> bool:
+    """Return whether a model completed before the new points, and all of these failed."""
+    new = [point for point in series.points if point.is_new]
+    earlier = any(not point.is_failed for point in series.points if not point.is_new)
+    return bool(new) and all(point.is_failed for point in new) and earlier
+
+
+def noise_line(sweep: Sweep) -> str:
+    """Return what the noise is beyond which changes are listed."""
+    if sweep.noise_share is None:
+        return (
+            "The store has too few repeated jobs to show its noise:"
+            f" {100 * DEFAULT_NOISE_SHARE:.1f} % of a figure is assumed. A sweep with another"
+            " --label repeats jobs."
+        )
+    share = f"{100 * sweep.noise_share:.2f} %"
+    return f"The noise, from the repeated jobs of the store, is {share} of a figure."
+
+
+def estimate_errors(points: Iterable[SweepPoint]) -> list[float]:
+    """Return the errors of the estimated peaks, as shares of the measured ones."""
+    return [
+        (point.estimated_peak_bytes - point.peak_bytes) / point.peak_bytes
+        for point in points
+        if point.peak_bytes and point.estimated_peak_bytes is not None
+    ]
+
+
+def estimate_line(sweep: Sweep) -> str:
+    """Return how far the estimated peaks are from the measured ones; empty without any."""
+    errors = sorted(map(abs, estimate_errors(sweep.points)))
+    if len(errors) < MIN_ESTIMATES:
+        return ""
+    most = quantiles(errors, n=20, method="inclusive")[-1]
+    return (
+        f"Estimated peaks differ from the measured ones by {100 * median(errors):.1f} % (median);"
+        f" 95 % of {len(errors):,} by at most {100 * most:.1f} %."
+    )
+
+
+def failures(sweep: Sweep) -> list[tuple[str, list[tuple[SweepSeries, SweepPoint]]]]:
+    """Return the jobs that did not complete by sentence, the most frequent sentence first."""
+    found: dict[str, list[tuple[SweepSeries, SweepPoint]]] = defaultdict(list)
+    for series in sweep.series:
+        for point in series.points:
+            if point.is_failed:
+                text = plain(point.sentence)
+                for name in (series.address, series.model):  # which often start the sentence
+                    text = text.removeprefix(f"{plain(name)}: ")
+                found[text or point.status].append((series, point))
+    return sorted(found.items(), key=lambda each: (-len(each[1]), each[0]))
+
+
+def releases_of(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
+    """Return the releases of `points`, or ``all``."""
+    releases = {point.onnxruntime for point in points}
+    if len(releases) == len(sweep.releases) > 1:
+        return "all"
+    return some_of([plain(each) for each in sweep.releases if each in releases])

@@ -1,0 +1,156 @@
+"""The tables of a sweep: groups of findings, steps, failures, placement, and the series."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memdiag.records.sweep import (
+    FindingGroup,
+    Placement,
+    PlacementMachine,
+    Sweep,
+    SweepSeries,
+    SweepStep,
+)
+from memdiag.reports.sweep.sentences import failures, model_count, releases_of, step_place
+from memdiag.reports.table import Cell, Column, Row, Table
+from memdiag.reports.text import plain
+from memdiag.units import counted, format_size, some_of
+
+OPTIONAL_STEP_COLUMNS = ("before", "after", "from")
+"""Headings of the columns that a narrow terminal lacks, in this order."""
+
+MAX_NAME = 24
+MAX_SENTENCE = 300
+
+
+def group_table(groups: Sequence[FindingGroup]) -> Table:
+    """Return a row for each group of findings."""
+    columns = (
+        Column("waste", css="name"),
+        Column("models", "right"),
+        Column("steady", "right"),
+        Column("peak", "right"),
+        Column("most in", max_width=MAX_NAME, css="name less"),
+    )
+    return Table(columns=columns, rows=tuple(map(_group_row, groups)))
+
+
+def _group_row(group: FindingGroup) -> Row:
+    return Row(
+        plain(group.rule),
+        Cell(f"{group.model_count:,}", sort_key=group.model_count),
+        _size(group.steady_bytes) if group.steady_bytes else "",
+        _size(group.peak_bytes) if group.peak_bytes else "",
+        plain(group.models[0].model),
+    )
+
+
+def step_table(steps: Sequence[tuple[SweepSeries, SweepStep]]) -> Table:
+    """Return a row for each step."""
+    columns = (
+        Column("model", max_width=MAX_NAME, css="name"),
+        Column("where", max_width=MAX_NAME, css="name"),
+        Column("figure", css="less"),
+        Column("before", "right", css="less"),
+        Column("after", "right"),
+        Column("change", "right", css="strong"),
+        Column("from", css="less"),
+    )
+    return Table(columns=columns, rows=tuple(_step_row(*each) for each in steps))
+
+
+def _step_row(series: SweepSeries, step: SweepStep) -> Row:
+    return Row(
+        Cell(plain(series.model), title=plain(series.address), note=variant(series)),
+        Cell(step_place(series, step), tags=("new",) if step.is_new else ()),
+        step.figure,
+        _size(step.before_bytes),
+        _size(step.after_bytes),
+        Cell(format_size(step.bytes, signed=True), sort_key=step.bytes),
+        step.phase,
+    )
+
+
+def steps_by_size(sweep: Sweep) -> list[tuple[SweepSeries, SweepStep]]:
+    """Return the steps: new ones first, then growth before decline, the largest first.
+
+    Where both figures have a step at the same point, the larger one stands for both.
+    """
+    found: dict[tuple[int, str], tuple[SweepSeries, SweepStep]] = {}
+    for number, series in enumerate(sweep.series):
+        for step in series.steps:
+            known = found.get((number, step.key))
+            if known is None or abs(step.bytes) > abs(known[1].bytes):
+                found[number, step.key] = series, step
+    return sorted(found.values(), key=lambda each: (not each[1].is_new, -each[1].bytes))
+
+
+def variant(series: SweepSeries) -> str:
+    """Return the sizes and options that distinguish a series from others of its model."""
+    return plain(" · ".join(filter(None, (series.dims, series.options))))
+
+
+def failure_table(sweep: Sweep) -> Table:
+    """Return a row for each sentence of jobs that did not complete."""
+    columns = (
+        Column("models", "right"),
+        Column("on", max_width=MAX_NAME),
+        Column("what happened", wraps=True, css="prose"),
+        Column("to", max_width=MAX_NAME, css="name less"),
+    )
+    rows = []
+    for sentence, jobs in failures(sweep):
+        series = [each for each, _ in jobs]
+        names = list(dict.fromkeys(plain(each.model) for each in series))
+        rows.append(
+            Row(
+                Cell(f"{model_count(series):,}", sort_key=model_count(series)),
+                releases_of(sweep, [point for _, point in jobs]),
+                sentence if len(sentence) <= MAX_SENTENCE else f"{sentence[:MAX_SENTENCE]}…",
+                some_of(names),
+            )
+        )
+    return Table(columns=columns, rows=tuple(rows))
+
+
+def placement_table(placement: Placement | None) -> Table:
+    """Return a row for each machine; none without a placement."""
+    columns = (
+        Column("machine"),
+        Column("memory", "right"),
+        Column("needed", "right"),
+        Column("models", wraps=True, css="name"),
+    )
+    machines = placement.machines if placement else ()
+    rows = tuple(_machine_row(number, each) for number, each in enumerate(machines, start=1))
+    return Table(columns=columns, rows=rows, caption=placement_sentence(placement))
+
+
+def _machine_row(number: int, machine: PlacementMachine) -> Row:
+    return Row(
+        str(number),
+        _size(machine.memory_bytes),
+        _size(machine.needed_bytes),
+        some_of([plain(each.model) for each in machine.models], limit=12) or "none",
+    )
+
+
+def placement_sentence(placement: Placement | None) -> str:
+    """Return what a placement counts, and the models that fit on no machine."""
+    if placement is None:
+        return ""
+    text = (
+        "A machine has room for the memory of all its models after their runs, and for the"
+        f" highest peak above it; {100 * placement.margin:.0f} % of it is left free."
+    )
+    if not placement.unplaced:
+        return text
+    names = some_of(
+        [f"{plain(each.model)} ({format_size(each.peak_bytes)})" for each in placement.unplaced]
+    )
+    return f"{counted(len(placement.unplaced), 'model')} fit on no machine: {names}. {text}"
+
+
+def _size(size: int) -> Cell:
+    return Cell(format_size(size), title=f"{size:,} bytes", sort_key=size)

@@ -1,0 +1,1 @@
+"""Sweeps: many models on several releases, and the answers of their store."""

@@ -1,0 +1,287 @@
+"""Execution of jobs on a cluster with Dask: each job goes to a worker that has memory for it.
+
+Workers need memdiag and the models: at the same paths, or at URLs. A worker states the memory for
+jobs that it has as its resource MEMORY, in bytes. Workers may come and go: the jobs of a lost one
+are done by others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Self
+
+import msgspec
+
+from memdiag.errors import MeasurementError, UsageError
+from memdiag.records.codec import decode
+from memdiag.records.sweep_job import JobResult, SweepJob
+from memdiag.runner.machine import machine_class
+from memdiag.sweeps.job_process import JobProcess, JobProcessEnded, JobRequest, unfinished_result
+from memdiag.sweeps.local_execution import OVERHEAD_BYTES, JobAttempts, WaitingJobs, measured
+from memdiag.sweeps.model_sources import absolute_address
+from memdiag.sweeps.plan import PlannedJob
+
+LOCAL_CLUSTER = "local-cluster"
+SCHEME = "dask://"
+
+RESOURCE = "MEMORY"
+
+CONNECT_S = 20
+MAX_LOST_WORKERS = 20
+"""Workers that a job may lose before it counts as killed. Dask itself gives up after fewer."""
+
+MIN_WAITING = 100
+"""Jobs that wait at the scheduler, besides one for each thread. More would only fill its memory."""
+
+UNLIMITED = 1 << 62
+
+_process = threading.local()
+
+
+class DaskExecution:
+    """A connection to a cluster; a context manager that closes it.
+
+    Args:
+        on: ``local-cluster``, or ``dask://host:port`` of a scheduler.
+        processes: the number of workers of a local cluster.
+        memory_bytes: the memory that all jobs of a local cluster may take together.
+
+    Raises:
+        UsageError: distributed is not installed, or there is no scheduler.
+        MeasurementError: the workers of a local cluster cannot be started.
+    """
+
+    def __init__(self, on: str, *, processes: int, memory_bytes: int) -> None:
+        dask = _require_distributed()
+        self._lost = dask.KilledWorker
+        # It would print a traceback for each connection that is lost.
+        for name in list(logging.root.manager.loggerDict):
+            if name.split(".")[0] == "distributed":
+                logging.getLogger(name).setLevel(logging.CRITICAL)
+        self._dask = dask
+        self._cluster: Any = None
+        self._on = on
+        if on == LOCAL_CLUSTER:
+            try:
+                self._cluster = dask.LocalCluster(
+                    n_workers=processes,
+                    threads_per_worker=1,
+                    resources={RESOURCE: memory_bytes // processes},
+                    # memdiag limits its jobs itself; Dask would end the worker.
+                    memory_limit=0,
+                    dashboard_address=None,
+                    silence_logs="CRITICAL",
+                )
+            except (OSError, RuntimeError) as error:
+                raise MeasurementError(
+                    f"--on {on}: its workers cannot be started ({error}). Try again."
+                ) from error
+            address = self._cluster
+        else:
+            address = f"tcp://{on.removeprefix(SCHEME)}"
+        try:
+            self._client = dask.Client(address, timeout=CONNECT_S)
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"--on {on}: no scheduler answers ({error}). Start one with dask scheduler, and"
+                " workers with dask worker."
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._client.close()
+        if self._cluster is not None:
+            self._cluster.close()
+
+    @property
+    def machines(self) -> int:
+        """The number of machines."""
+        return len({worker["host"] for worker in self._workers()}) or 1
+
+    def machine_classes(self) -> tuple[str, ...]:
+        """Return the classes of the machines that are there now.
+
+        Raises:
+            UsageError: a worker lacks memdiag.
+        """
+        answers = self._client.run(machine_class, on_error="return")
+        return classes_of(answers.values(), on=self._on)
+
+    def estimate(self, jobs: Sequence[SweepJob]) -> list[int | None]:
+        """Return the bytes that each job is expected to need; None if there is no estimate.
+
+        Raises:
+            MeasurementError: the scheduler is gone.
+        """
+        requests = [
+            msgspec.json.encode(
+                JobRequest(job=job, work="estimate", path=absolute_address(job.address))
+            )
+            for job in jobs
+        ]
+        found: list[int | None] = []
+        with self._scheduler_errors():
+            for future in self._client.map(estimate_on_worker, requests, pure=False):
+                try:
+                    found.append(future.result())
+                except self._lost:
+                    found.append(None)
+        return found
+
+    def run(self, jobs: Iterable[PlannedJob]) -> Iterator[JobResult]:
+        """Yield the result of each job as soon as it is done.
+
+        Raises:
+            MeasurementError: the scheduler is gone.
+        """
+        waiting = WaitingJobs(jobs)
+        submitted: dict[str, tuple[Any, JobAttempts, int]] = {}
+        completed = self._dask.as_completed()
+        lost: dict[str, int] = {}
+
+        def submit(attempts: JobAttempts) -> None:
+            workers = self._workers()
+            memory = _memory_bytes(workers)
+            request = attempts.request(memory, is_alone=_are_alone(workers))
+            if self._cluster is None:
+                request = msgspec.structs.replace(
+                    request, path=absolute_address(attempts.job.address)
+                )
+            resources = {}
+            if _have_resource(workers):
+                needed = attempts.limit_bytes(memory) + OVERHEAD_BYTES
+                resources = {RESOURCE: min(needed, memory)}
+            future = self._client.submit(
+                measure_on_worker,
+                msgspec.json.encode(request),
+                resources=resources,
+                pure=False,
+            )
+            submitted[future.key] = future, attempts, memory
+            completed.add(future)
+
+        try:
+            with self._scheduler_errors():
+                while submitted or waiting.first() is not None:
+                    most = MIN_WAITING + len(self._workers())
+                    while len(submitted) < most and waiting.first() is not None:
+                        submit(waiting.pop())
+                    future = next(completed)
+                    _, attempts, memory = submitted.pop(future.key)
+                    try:
+                        result = decode(future.result(), JobResult, origin="result of a job")
+                    except self._lost as error:
+                        key = attempts.job.key("")
+                        lost[key] = lost.get(key, 0) + 1
+                        if lost[key] < MAX_LOST_WORKERS:
+                            waiting.put_first(attempts)
+                            continue
+                        result = unfinished_result(
+                            attempts.job,
+                            status="killed",
+                            sentence=f"its workers were lost ({error})",
+                        )
+                    following = attempts.after(result, memory)
+                    if isinstance(following, JobAttempts):
+                        waiting.put_first(following)
+                    else:
+                        yield following
+        finally:
+            if self._client.status == "running":
+                self._client.cancel([future for future, _, _ in submitted.values()])
+
+    @contextmanager
+    def _scheduler_errors(self) -> Iterator[None]:
+        """Raise errors of the connection to the scheduler as MeasurementError."""
+        try:
+            yield
+        except Exception as error:  # which one depends on the moment
+            is_of_connection = isinstance(error, self._dask.CancelledError | OSError)
+            if self._client.status == "running" and not is_of_connection:
+                raise
+            raise MeasurementError(
+                f"--on {self._on}: the scheduler is gone. The jobs that were stored stay done; the"
+                " same command goes on."
+            ) from error
+
+    def _workers(self) -> list[dict[str, Any]]:
+        # Without a connection there is no such entry.
+        return list(self._client.scheduler_info(n_workers=-1).get("workers", {}).values())
+
+
+def classes_of(answers: Iterable[object], *, on: str) -> tuple[str, ...]:
+    """Return the classes of machines in the `answers` of the workers of the cluster `on`.
+
+    Workers that were lost meanwhile are left out. Without any worker it is the class of this
+    machine.
+
+    Raises:
+        UsageError: the answer of a worker is an error.
+    """
+    found = set()
+    for answer in answers:
+        if isinstance(answer, str):
+            found.add(answer)
+        elif not isinstance(answer, OSError):
+            raise UsageError(
+                f"--on {on}: a worker cannot run memdiag ({answer}). Install the same version of"
+                " memdiag there."
+            )
+    return tuple(sorted(found)) or (machine_class(),)
+
+
+def _have_resource(workers: Sequence[Mapping[str, Any]]) -> bool:
+    return bool(workers) and all(RESOURCE in worker["resources"] for worker in workers)
+
+
+def _memory_bytes(workers: Sequence[Mapping[str, Any]]) -> int:
+    """Return the largest memory that a worker has for a job."""
+    if _have_resource(workers):
+        return max(int(worker["resources"][RESOURCE]) for worker in workers)
+    return max((worker["memory_limit"] for worker in workers), default=0) or UNLIMITED
+
+
+def _are_alone(workers: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether each machine runs one job at a time."""
+    hosts = [worker["host"] for worker in workers]
+    return len(hosts) == len(set(hosts)) and all(each["nthreads"] == 1 for each in workers)
+
+
+def measure_on_worker(request: bytes) -> bytes:
+    """Return the result of a job, both encoded, on a worker of the cluster."""
+    decoded = msgspec.json.decode(request, type=JobRequest)
+    return msgspec.json.encode(measured(_own_process(), decoded))
+
+
+def estimate_on_worker(request: bytes) -> int | None:
+    """Return the bytes that a job is expected to need, on a worker of the cluster."""
+    try:
+        return _own_process().estimate(msgspec.json.decode(request, type=JobRequest))
+    except JobProcessEnded:
+        return None
+
+
+def _own_process() -> JobProcess:
+    """Return the job process of this thread of a worker. It ends with the worker."""
+    if not hasattr(_process, "job_process"):
+        _process.job_process = JobProcess()
+    found: JobProcess = _process.job_process
+    return found
+
+
+def _require_distributed() -> ModuleType:
+    try:
+        import distributed
+    except ImportError as error:
+        raise UsageError(
+            "--on needs Dask's distributed, which is not installed. Install it:"
+            " pip install 'memdiag[dask]'."
+        ) from error
+    module: ModuleType = distributed
+    return module

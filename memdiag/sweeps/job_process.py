@@ -1,0 +1,186 @@
+"""The processes in which jobs run, so that a crash or an endless loop is the result of one job."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Literal, Self
+
+import msgspec
+
+from memdiag.errors import MeasurementError
+from memdiag.records.base import Record
+from memdiag.records.codec import decode
+from memdiag.records.sweep_job import JobResult, JobStatus, SweepJob
+from memdiag.runner.machine import machine_class
+from memdiag.runner.temporary import ending_with_parent
+from memdiag.units import format_duration
+
+_SCRIPT = "memdiag.api.sweep_job"
+"""The module that runs jobs. It is above this package, and therefore named, not imported."""
+
+MIN_WAIT_S = 120.0
+MAX_MEASUREMENTS = 10
+"""Time limits of a measured process within which a job ends. Sizes may be tried before."""
+
+
+class JobRequest(Record, frozen=True, kw_only=True):
+    """What a job process is asked to do.
+
+    Attributes:
+        job: the job.
+        work: measure the job, or estimate the memory that it needs.
+        memory_limit_bytes: the resident set above which the measured process is ended; None for no
+            limit.
+        is_alone: whether no other job runs at the same time.
+        path: the path of the model on another machine, whose content is compared with the job's;
+            empty for the address of the job.
+    """
+
+    job: SweepJob
+    work: Literal["measure", "estimate"] = "measure"
+    memory_limit_bytes: int | None = None
+    is_alone: bool = False
+    path: str = ""
+
+
+class JobProcessEnded(Exception):
+    """Raised when a job process ended before it answered; its text is the reason."""
+
+
+class JobProcess:
+    """A process that runs jobs one after another; a context manager that ends it.
+
+    It is started for the first job, and again after it ended.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def measure(self, request: JobRequest) -> JobResult:
+        """Return the result of a job.
+
+        Raises:
+            JobProcessEnded: the process ended.
+        """
+        return decode(self._ask(request), JobResult, origin="result of a job")
+
+    def estimate(self, request: JobRequest) -> int | None:
+        """Return the bytes that a job is expected to need; None if there is no estimate.
+
+        Raises:
+            JobProcessEnded: the process ended.
+        """
+        return msgspec.json.decode(self._ask(request), type=int | None)
+
+    def close(self) -> None:
+        """End the process and the process that it measures. Any thread can call it."""
+        self._is_closed = True
+        process = self._process
+        if process is not None:
+            _end(process)
+
+    def _ask(self, request: JobRequest) -> bytes:
+        process = self._running()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        limit_s = MIN_WAIT_S + MAX_MEASUREMENTS * request.job.timeout_s
+        has_timed_out = threading.Event()
+
+        def end() -> None:
+            has_timed_out.set()
+            process.kill()
+
+        timer = threading.Timer(limit_s, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            process.stdin.write(msgspec.json.encode(request) + b"\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except OSError:
+            answer = b""
+        finally:
+            timer.cancel()
+        if answer.endswith(b"\n"):
+            return answer
+        code = _end(process)
+        self._process = None
+        if has_timed_out.is_set():
+            raise JobProcessEnded(f"the job did not end within {format_duration(limit_s)}")
+        raise JobProcessEnded(_reason(code))
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        """Return the process, started if it does not run.
+
+        Raises:
+            MeasurementError: it cannot be started.
+        """
+        if self._process is None:
+            try:
+                self._process = subprocess.Popen(
+                    ending_with_parent([sys.executable, "-m", _SCRIPT]),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    # Ctrl-C is for the process that waits for the results.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise MeasurementError(
+                    f"{sys.executable}: no process for jobs can be started ({error.strerror})."
+                ) from error
+            if self._is_closed:  # by another thread meanwhile
+                self._process.kill()
+        return self._process
+
+
+def unfinished_result(
+    job: SweepJob, *, status: JobStatus = "failed", sentence: str = "", is_alone: bool = False
+) -> JobResult:
+    """Return a result of `job` that has no record, which starts now."""
+    machine = machine_class()
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return JobResult(
+        key=job.key(machine),
+        job=job,
+        machine=machine,
+        memdiag=version("memdiag"),
+        started_at=now.replace("+00:00", "Z"),
+        duration_s=0.0,
+        status=status,
+        sentence=sentence,
+        is_alone=is_alone,
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """Kill a process, close its pipes, and return its exit code."""
+    process.kill()
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with suppress(OSError):  # a request that was not sent
+            pipe.close()
+    return process.wait()
+
+
+def _reason(code: int) -> str:
+    """Return why a job process ended, by its exit code."""
+    if code >= 0:
+        return f"the process of the job ended with code {code}"
+    name = signal.Signals(-code).name
+    if name == "SIGKILL":
+        return "the process of the job was killed (SIGKILL). Possible reason: memory is short"
+    return f"native code crashed ({name}), most likely over a damaged file"

@@ -1,0 +1,68 @@
+"""Budgets for models of any size: limits in bytes, or as multiples of the weights of each model."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from memdiag.budgets.evaluation import judge
+from memdiag.budgets.figures import FIGURES
+from memdiag.budgets.parsing import parse_budget
+from memdiag.errors import UsageError
+from memdiag.records.budget import Breach, Budget
+from memdiag.records.profile import Profile
+
+_FACTOR = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)x")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelBudget:
+    """Limits of the figures of each model.
+
+    Attributes:
+        budget: limits that are the same for all models.
+        factors: limits as multiples of the bytes of the model's weights, by figure.
+    """
+
+    budget: Budget
+    factors: Mapping[str, float] = field(default_factory=dict)
+
+    def breaches(self, profile: Profile) -> tuple[Breach, ...]:
+        """Return the limits that a completed `profile` exceeds.
+
+        Raises:
+            UsageError: the profile lacks the figure of a limit.
+        """
+        weight_bytes = profile.model.weight_bytes or 0
+        multiples = {name: round(factor * weight_bytes) for name, factor in self.factors.items()}
+        budget = Budget(limits={**self.budget.limits, **multiples}, tolerance=self.budget.tolerance)
+        return judge([profile], budget).breaches
+
+
+def breach_sentence(breach: Breach) -> str:
+    """Return a breach in words: ``steady 12 MiB exceeds 10 MiB by 2.0 MiB``."""
+    show = FIGURES[breach.figure].show
+    return (
+        f"{breach.figure} {show(breach.measured)} exceeds {show(breach.limit)} by"
+        f" {show(breach.over)}"
+    )
+
+
+def parse_model_budget(values: Mapping[str, str]) -> ModelBudget:
+    """Return the budget with the limits `values` by figure: ``800MB``, or ``2x`` the weights.
+
+    Raises:
+        UsageError: a name or a value is not valid, or there is none.
+    """
+    matches = {name: _FACTOR.fullmatch(text) for name, text in values.items()}
+    factors = {name: float(match[1]) for name, match in matches.items() if match is not None}
+    for name in factors:
+        if name not in FIGURES or FIGURES[name].unit != "bytes":
+            raise UsageError(f"--budget: {name} cannot be a multiple of the weights.")
+    others = {name: text for name, text in values.items() if name not in factors}
+    budget = parse_budget(others, where="--budget")
+    if not factors and not budget.limits:
+        raise UsageError(
+            "--budget: no figure was given. Write it like peak=1.2GB, or steady=2x for twice the"
+            " weights."
+        )
+    return ModelBudget(budget=budget, factors=factors)

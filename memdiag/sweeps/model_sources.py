@@ -1,0 +1,338 @@
+"""The models of a sweep: named by paths, folders, patterns, lists and URLs, with their digests."""
+
+import errno
+import glob
+import hashlib
+import os
+import shutil
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+from types import ModuleType
+from typing import Any
+
+from memdiag.comparison.environments import cache_folder
+from memdiag.errors import MemdiagError, MissingDataError, ModelError, UsageError
+from memdiag.model.dimensions import axes_of
+from memdiag.model.model_file import open_model
+from memdiag.paths import distinct_names, path_text
+from memdiag.runner.temporary import own_prefix, remove_stale
+from memdiag.units import GIB
+
+MAX_CACHE_BYTES = 20 * GIB
+"""Bytes of fetched models that are kept, the most recently used ones; half of the free space of the
+disk, if that is less."""
+
+MAX_EXTERNAL_FILES = 10_000
+"""Files of external data that are fetched for one model."""
+
+_SUFFIX = ".onnx"
+_COMPLETE = ".complete"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """A model of a sweep.
+
+    Attributes:
+        name: its name: the path below the folder that was given, or the name of the file.
+        address: the path as it was given, or the URL.
+        digest: the digest of the content of all its files; empty if they cannot be read.
+        file_bytes: the size of all files.
+        problem: why the files cannot be read; empty otherwise.
+        dim_names: the names of its free dimensions; None if the model is damaged.
+        dims: sizes of free dimensions that a list gave for this model.
+        other_names: the names of other models with the same content.
+    """
+
+    name: str
+    address: str
+    digest: str = ""
+    file_bytes: int = 0
+    problem: str = ""
+    dim_names: frozenset[str] | None = None
+    dims: dict[str, int] = field(default_factory=dict)
+    other_names: tuple[str, ...] = ()
+
+
+def find_models(
+    paths: Sequence[str], *, on_progress: Callable[[str], None] = lambda step: None
+) -> list[ModelSource]:
+    """Return the models that `paths` name, without duplicates, and those that cannot be read.
+
+    Args:
+        paths: models, folders, patterns such as ``zoo/**/*.onnx``, lists (``.toml``), or URLs of
+            any of these.
+        on_progress: called with the model that is read.
+
+    Raises:
+        UsageError: a list is damaged, or fsspec is not installed.
+    """
+    found = list(_listed(paths))
+    named = [replace(source, name=name) for source, name in zip(found, _names(found), strict=True)]
+    models: dict[object, ModelSource] = {}
+    for source in named:
+        on_progress(source.name)
+        read = _read(source) if not source.problem else source
+        key = (read.digest, tuple(sorted(read.dims.items()))) if read.digest else read.address
+        known = models.get(key)
+        if known is None:
+            models[key] = read
+        elif known.address != read.address:
+            models[key] = replace(known, other_names=(*known.other_names, read.name))
+    return list(models.values())
+
+
+def local_path(address: str) -> Path:
+    """Return the path of the model at `address`, which is fetched if it is a URL.
+
+    Raises:
+        ModelError: the URL cannot be read.
+        UsageError: fsspec is not installed.
+    """
+    return fetch(address) if is_url(address) else Path(address)
+
+
+def absolute_address(address: str) -> str:
+    """Return a URL as it is, and the absolute path of another address."""
+    return address if is_url(address) else os.path.abspath(address)
+
+
+def content_digest(path: Path) -> str:
+    """Return the digest of the files of the model at `path`, of any names; it may be damaged.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    return _digest(_files(path))
+
+
+def is_url(address: str) -> bool:
+    """Return whether `address` is a URL."""
+    return "://" in address
+
+
+def _listed(paths: Iterable[str]) -> Iterator[ModelSource]:
+    """Yield the models that `paths` name, without their digests."""
+    for text in paths:
+        path = Path(text)
+        if is_url(text):
+            yield from _at_url(text)
+        elif path.suffix == ".toml":
+            yield from _in_list(path)
+        elif path.is_dir():
+            models = sorted(each for each in path.rglob(f"*{_SUFFIX}") if each.is_file())
+            for each in models:
+                name = path_text(each.relative_to(path))
+                yield ModelSource(name=name, address=path_text(each))
+            if not models:
+                yield _unreadable(text, f"there is no {_SUFFIX} file in this folder.")
+        elif glob.has_magic(text) and not path.exists():
+            matches = sorted(glob.glob(text, recursive=True))
+            for match in matches:
+                yield ModelSource(name=PurePath(match).name, address=path_text(match))
+            if not matches:
+                yield _unreadable(text, "no file matches this pattern.")
+        else:
+            yield ModelSource(name=path.name, address=path_text(text))
+
+
+def _in_list(path: Path) -> Iterator[ModelSource]:
+    """Yield the models of a list: paths beside it, or tables with `path`, `name` and `dims`.
+
+    Raises:
+        UsageError: the list cannot be read.
+    """
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8")).get("models")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{path}: cannot be read as a list of models ({reason}).") from error
+    if not isinstance(entries, list):
+        raise UsageError(f'{path}: there is no list. Write models = ["a.onnx", "zoo/"].')
+    for entry in entries:
+        table: Any = {"path": entry} if isinstance(entry, str) else entry
+        known = isinstance(table, dict) and table.keys() <= {"path", "name", "dims"}
+        dims = table.get("dims", {}) if known else {}
+        texts = [table.get("path"), table.get("name", "")] if known else [None]
+        if (
+            not all(isinstance(text, str) for text in texts)
+            or not isinstance(dims, dict)
+            or not all(type(size) is int for size in dims.values())
+        ):
+            raise UsageError(
+                f"{path}: {entry!r} is not a model. Write a path, or a table such as"
+                ' {path = "a.onnx", name = "A", dims = {batch = 4}}.'
+            )
+        address = table["path"] if is_url(table["path"]) else str(path.parent / table["path"])
+        for source in _listed([address]):
+            yield replace(source, dims=dims, name=table.get("name") or source.name)
+
+
+def _names(sources: Sequence[ModelSource]) -> list[str]:
+    """Return the names of models; with more folders where several have the same name."""
+    names = [source.name for source in sources]
+    addresses = [Path(source.address.replace("://", "/")) for source in sources]
+    distinct = distinct_names(addresses)
+    return [distinct[index] if names.count(name) > 1 else name for index, name in enumerate(names)]
+
+
+def _unreadable(address: str, problem: str) -> ModelSource:
+    return ModelSource(name=PurePath(address).name, address=address, problem=problem)
+
+
+def _read(source: ModelSource) -> ModelSource:
+    """Return `source` with the digest of its files, or with the reason why they cannot be read."""
+    try:
+        path = local_path(source.address)
+        files, names = [path], None
+        with suppress(ModelError), open_model(path) as model:  # damaged: its job reports how
+            files = list(model.files)
+            axes = (axes_of(value) or () for value in model.graph.required_inputs)
+            names = frozenset(axis.key for each in axes for axis in each if axis.size is None)
+        digest = _digest(files)
+        size = sum(file.stat().st_size for file in files)
+    except OSError as error:
+        return replace(source, problem=f"{source.address}: cannot be read ({_reason(error)}).")
+    except ModelError as error:
+        return replace(source, problem=str(error))
+    return replace(source, digest=digest, file_bytes=size, dim_names=names)
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files of the model at `path`."""
+    with suppress(ModelError), open_model(path) as model:
+        return list(model.files)
+    return [path]
+
+
+def _digest(files: Sequence[Path]) -> str:
+    """Return the digest of the content of a model's files, whatever their names are."""
+    total = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
+
+
+def _at_url(url: str) -> Iterator[ModelSource]:
+    """Yield the models at a URL, which is that of a model, of a folder, or a pattern."""
+    fsspec = require_fsspec()
+    if url.endswith(_SUFFIX) and not glob.has_magic(url):
+        yield ModelSource(name=PurePath(url).name, address=url)
+        return
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+        if glob.has_magic(path):
+            found = system.glob(path)
+        else:
+            found = system.glob(f"{path.rstrip('/')}/**/*{_SUFFIX}")
+        addresses = sorted(system.unstrip_protocol(each) for each in found)
+    except Exception as error:  # of any of the libraries behind fsspec
+        yield _unreadable(url, f"{url}: cannot be listed ({_reason(error)}).")
+        return
+    if not addresses:
+        yield _unreadable(url, f"{url}: there is no {_SUFFIX} file.")
+    base = f"{system.unstrip_protocol(path).rstrip('/')}/"
+    for address in addresses:
+        name = address.removeprefix(base)
+        name = PurePath(address).name if is_url(name) else name
+        yield ModelSource(name=name, address=address)
+
+
+def fetch(url: str) -> Path:
+    """Return the path of the model at `url` in the cache, where it is fetched to with its data.
+
+    Raises:
+        ModelError: it cannot be read.
+        UsageError: fsspec is not installed.
+    """
+    fsspec = require_fsspec()
+    cache = cache_folder() / "models"
+    name = PurePath(url).name or "model.onnx"
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+        # The state of the content, so that a file that was replaced is fetched again.
+        state = hashlib.sha256(f"{url} {system.ukey(path)}".encode()).hexdigest()[:32]
+        folder = cache / state
+        if (folder / _COMPLETE).exists():
+            (folder / _COMPLETE).touch()
+            return folder / name
+        cache.mkdir(parents=True, exist_ok=True)
+        remove_stale(cache)
+        building = cache / f".{own_prefix()}{state}"
+        try:
+            _download(system, path, building, name)
+            (building / _COMPLETE).touch()
+            if not folder.exists():
+                building.rename(folder)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+        _limit_cache(cache, folder)
+    except (MemdiagError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # of any of the libraries behind fsspec
+        raise ModelError(f"{url}: cannot be fetched ({_reason(error)}).") from error
+    return folder / name
+
+
+def _download(system: Any, path: str, folder: Path, name: str) -> None:
+    """Download a model and its external data to `folder`."""
+    folder.mkdir()
+    system.get_file(path, str(folder / name))
+    for _ in range(MAX_EXTERNAL_FILES):
+        try:
+            open_model(folder / name).close()
+        except MissingDataError as error:
+            if not error.location:
+                return
+            target = folder / error.location
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                system.get_file(f"{path.rpartition('/')[0]}/{error.location}", str(target))
+            except FileNotFoundError:
+                return  # the job reports that it is missing
+        except ModelError:
+            return
+        else:
+            return
+
+
+def _limit_cache(cache: Path, newest: Path) -> None:
+    """Remove the models from the cache that were not used for longest, until it is small enough."""
+    limit = min(MAX_CACHE_BYTES, shutil.disk_usage(cache).free // 2)
+    total = 0
+    used = sorted(cache.glob(f"*/{_COMPLETE}"), key=lambda path: -path.stat().st_mtime)
+    for complete in used:
+        folder = complete.parent
+        total += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        if total > limit and folder != newest:
+            complete.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def require_fsspec() -> ModuleType:
+    """Return fsspec.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        import fsspec
+    except ImportError as error:
+        raise UsageError(
+            "models at a URL need fsspec, which is not installed. Install it:"
+            " pip install 'memdiag[sweep]'."
+        ) from error
+    module: ModuleType = fsspec
+    return module
+
+
+def _reason(error: Exception) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, FileNotFoundError):  # fsspec raises it without a number
+        number = errno.ENOENT
+    text = os.strerror(number) if number else str(error)
+    return (text or type(error).__name__)[:200]

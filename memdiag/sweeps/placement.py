@@ -1,0 +1,128 @@
+"""Placement: which models fit together on which machine, each in a process of its own.
+
+The models of a machine fit if all their memory after the runs, and beside it the largest rise to a
+peak of any of them, is below the memory of the machine less a margin: it is assumed that no two
+models are at their peaks at once.
+
+Models are placed by first fit, the largest first (first-fit decreasing, which needs at most 11/9 of
+the fewest machines in plain bin packing). Where some remain, the smallest are placed first as well,
+and the placement with more models counts. A solver of mixed integer programs (HiGHS) placed 25
+instead of 22 of 30 models on 4 machines, but of 300 models on 10 machines only 71 within 20
+seconds, instead of 274.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from memdiag.errors import UsageError
+from memdiag.records.sweep import PlacedModel, Placement, PlacementMachine, Sweep
+from memdiag.units import parse_size
+
+MARGIN = 0.1
+"""Share of each machine's memory that is left free."""
+
+MAX_MACHINES = 1000
+
+_MACHINES = re.compile(r"(\d{1,6})\s*[x×]\s*(.+)")
+
+
+def parse_machines(text: str) -> tuple[int, ...]:
+    """Return the memory of each machine in ``4x8GiB,16GiB``, in bytes.
+
+    Raises:
+        UsageError: it is not such a list, or there are too many machines.
+    """
+    machines: list[int] = []
+    for part in text.split(","):
+        match = _MACHINES.fullmatch(part.strip())
+        count, size = (int(match[1]), match[2]) if match else (1, part.strip())
+        if not count or len(machines) + count > MAX_MACHINES:
+            raise UsageError(f"--place {text!r}: give 1 to {MAX_MACHINES:,} machines.")
+        memory = parse_size(size)
+        if not memory:
+            raise UsageError(f"--place {text!r}: a machine has no memory. Write it like 4x8GiB.")
+        machines += count * [memory]
+    return tuple(machines)
+
+
+def place_models(
+    sweep: Sweep,
+    machines: Sequence[int],
+    baselines: Mapping[str, int],
+    *,
+    margin: float = MARGIN,
+) -> Placement:
+    """Return the placement of the models of `sweep`.
+
+    Args:
+        sweep: the sweep. Of several series of a model, the one with the largest peak counts.
+        machines: the memory of each machine, in bytes.
+        baselines: the process before the session, by key of a job.
+        margin: the share of each machine's memory that is left free.
+    """
+    models = _models(sweep, baselines)
+    capacities = [round(memory * (1 - margin)) for memory in machines]
+    placed, unplaced = _first_fit(models, capacities)
+    if unplaced:
+        other = _first_fit(models[::-1], capacities)
+        if len(other[1]) < len(unplaced):
+            placed, unplaced = other
+    return Placement(
+        machines=tuple(
+            PlacementMachine(
+                memory_bytes=memory,
+                needed_bytes=needed_bytes(chosen),
+                models=tuple(chosen),
+            )
+            for memory, chosen in zip(machines, placed, strict=True)
+        ),
+        margin=margin,
+        unplaced=tuple(unplaced),
+    )
+
+
+def needed_bytes(models: Sequence[PlacedModel]) -> int:
+    """Return the memory that `models` need on one machine."""
+    steady = sum(model.steady_bytes for model in models)
+    return steady + max((model.peak_bytes - model.steady_bytes for model in models), default=0)
+
+
+def _models(sweep: Sweep, baselines: Mapping[str, int]) -> list[PlacedModel]:
+    """Return the models that were measured, the largest first."""
+    found: dict[tuple[str, str], PlacedModel] = {}
+    for series in sweep.series:
+        point = series.newest
+        if point.peak_bytes is None:
+            continue
+        baseline = baselines.get(point.key, 0)
+        steady = point.peak_bytes if point.steady_bytes is None else point.steady_bytes
+        model = PlacedModel(
+            model=series.model,
+            key=point.key,
+            steady_bytes=baseline + steady,
+            peak_bytes=baseline + max(point.peak_bytes, steady),
+        )
+        name = series.model, series.address
+        if name not in found or model.peak_bytes > found[name].peak_bytes:
+            found[name] = model
+    return sorted(found.values(), key=lambda model: (-model.peak_bytes, model.model))
+
+
+def _first_fit(
+    models: Sequence[PlacedModel], capacities: Sequence[int]
+) -> tuple[list[list[PlacedModel]], list[PlacedModel]]:
+    """Return the models of each machine, and those that are on none.
+
+    Each model goes to the largest machine on which it fits beside those before it.
+    """
+    placed: list[list[PlacedModel]] = [[] for _ in capacities]
+    unplaced = []
+    order = sorted(range(len(capacities)), key=lambda index: -capacities[index])
+    for model in models:
+        for index in order:
+            if needed_bytes([*placed[index], model]) <= capacities[index]:
+                placed[index].append(model)
+                break
+        else:
+            unplaced.append(model)
+    return placed, unplaced

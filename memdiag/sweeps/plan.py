@@ -1,0 +1,154 @@
+"""The plan of a sweep: models × releases × sizes × options as jobs, without those that are done."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TypeVar
+
+from memdiag.records.sweep_job import Action, SweepJob
+from memdiag.sweeps.model_sources import ModelSource
+from memdiag.units import MIB
+
+WEIGHT_COPIES = 3
+"""Multiple of the size of a model's files that is reserved for it where there is no estimate."""
+
+PROCESS_BYTES = 100 * MIB
+"""Reserved for a measured process where there is no estimate: interpreter and onnxruntime."""
+
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSettings:
+    """The settings that all jobs of a sweep share.
+
+    Attributes:
+        action: what is done with each model.
+        runs: number of runs after the first one.
+        pinned: whether malloc releases freed blocks.
+        label: the label of the sweep.
+        timeout_s: seconds after which a measured process is ended.
+    """
+
+    action: Action
+    runs: int
+    pinned: bool
+    label: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedJob:
+    """A job, and the memory that is reserved for its measured process.
+
+    Attributes:
+        job: the job.
+        needed_bytes: the memory.
+        is_estimated: whether it was estimated from the model, rather than from its size.
+    """
+
+    job: SweepJob
+    needed_bytes: int
+    is_estimated: bool = True
+
+
+def plan_jobs(
+    models: Sequence[ModelSource],
+    releases: Mapping[str, str],
+    *,
+    dims: Mapping[str, Sequence[int]],
+    options: Mapping[str, Sequence[str]],
+    settings: JobSettings,
+) -> list[SweepJob]:
+    """Return a job for each model, release, combination of sizes and combination of options.
+
+    Sizes of dimensions that a model does not have are left out. Models that could not be read have
+    no jobs.
+
+    Args:
+        models: the models.
+        releases: the releases of onnxruntime, each with its interpreter, which is empty for the
+            release's own environment.
+        dims: the sizes of free dimensions, by name.
+        options: the values of session options, by name.
+        settings: the settings of all jobs.
+    """
+    jobs = []
+    for model in models:
+        if model.problem:
+            continue
+        known = model.dim_names
+        sizes = {
+            **{name: each for name, each in dims.items() if known is None or name in known},
+            **{name: [size] for name, size in model.dims.items()},
+        }
+        for release, chosen_sizes, chosen_options in product(
+            releases, _combinations(sizes), _combinations(options)
+        ):
+            jobs.append(
+                SweepJob(
+                    model=model.name,
+                    address=model.address,
+                    digest=model.digest,
+                    onnxruntime=release,
+                    python=releases[release],
+                    dims=chosen_sizes,
+                    options=chosen_options,
+                    action=settings.action,
+                    runs=settings.runs,
+                    pinned=settings.pinned,
+                    label=settings.label,
+                    timeout_s=settings.timeout_s,
+                )
+            )
+    return jobs
+
+
+def unused_dims(models: Sequence[ModelSource], names: Collection[str]) -> list[str]:
+    """Return those of `names` that no model has as a free dimension."""
+    known = [model.dim_names for model in models if model.dim_names is not None]
+    return [name for name in names if known and not any(name in each for each in known)]
+
+
+def with_needed_memory(
+    jobs: Sequence[SweepJob],
+    file_bytes: Mapping[str, int],
+    estimate: Callable[[Sequence[SweepJob]], Sequence[int | None]] | None,
+) -> list[PlannedJob]:
+    """Return `jobs` with the memory that they are expected to need, the largest first.
+
+    Releases hardly differ in it, so that it is estimated for one release only.
+
+    Args:
+        jobs: the jobs.
+        file_bytes: the size of the files of each model, by digest.
+        estimate: returns the estimates of jobs, None for a job whose model cannot be estimated.
+            None if the jobs run no model.
+    """
+    if estimate is None:
+        return [PlannedJob(job=job, needed_bytes=PROCESS_BYTES, is_estimated=False) for job in jobs]
+    representatives: dict[tuple[str, str, str], SweepJob] = {}
+    for job in jobs:
+        representatives.setdefault(_memory_key(job), job)
+    found = dict(zip(representatives, estimate(list(representatives.values())), strict=True))
+    planned = []
+    for job in jobs:
+        estimated = found[_memory_key(job)]
+        fallback = PROCESS_BYTES + WEIGHT_COPIES * file_bytes.get(job.digest, 0)
+        planned.append(
+            PlannedJob(
+                job=job,
+                needed_bytes=fallback if estimated is None else estimated,
+                is_estimated=estimated is not None,
+            )
+        )
+    return sorted(planned, key=lambda each: -each.needed_bytes)
+
+
+def _memory_key(job: SweepJob) -> tuple[str, str, str]:
+    return job.digest, job.dims_text, job.options_text
+
+
+def _combinations(values: Mapping[str, Sequence[_Value]]) -> list[dict[str, _Value]]:
+    return [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]

@@ -1,0 +1,478 @@
+"""The store of sweeps: a folder with the record of each job, and its figures as Parquet data sets.
+
+    store.json                        the version of the store
+    records/KEY[:2]/KEY.json          the result of a job (`memdiag.records.sweep_job.JobResult`)
+    profiles.parquet/onnxruntime=…/machine=…/*.parquet
+    findings.parquet/…                the same partitions
+    copies.parquet/…
+
+The record of a job is created whole and never replaced: it alone says that the job is done, so that
+of two sweeps that measure the same job the first one wins. Rows are added in batches, under a lock
+and only for keys that have none. After a sweep was killed, the next one adds the missing rows.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from memdiag.errors import RecordError, ReportError, UsageError
+from memdiag.records import codec
+from memdiag.records.file_lock import file_lock
+from memdiag.records.profile import Profile
+from memdiag.records.sweep_job import JobResult
+from memdiag.runner.temporary import own_prefix, remove_stale
+
+VERSION = 1
+_VERSION_FILE = "store.json"
+_RECORDS = "records"
+
+MAX_PENDING = 200
+"""Results that wait for their rows. They are written sooner where the caller asks for it."""
+
+PARTITIONS = ("onnxruntime", "machine")
+_TEXTS = ("model", "digest", "address", "memdiag", "dims", "options", "label", "status", "sentence")
+_SIZES = (
+    "peak_bytes",
+    "kept_bytes",
+    "steady_bytes",
+    "baseline_bytes",
+    "estimated_peak_bytes",
+    "estimated_steady_bytes",
+    "weight_bytes",
+)
+COLUMNS = {
+    "profiles.parquet": {
+        "key": "text",
+        **dict.fromkeys(_TEXTS, "text"),
+        "started_at": "time",
+        "phase": "text",
+        **dict.fromkeys(_SIZES, "bytes"),
+        "duration_s": "seconds",
+        "latency_s": "seconds",
+        "is_alone": "flag",
+    },
+    "findings.parquet": {
+        "key": "text",
+        "model": "text",
+        "rule": "text",
+        "bytes_steady": "bytes",
+        "bytes_peak": "bytes",
+        "message": "text",
+        "remedy": "text",
+    },
+    "copies.parquet": {
+        "key": "text",
+        "model": "text",
+        "weight": "text",
+        "layout": "text",
+        "owner": "text",
+        "bytes": "bytes",
+        "mapped_bytes": "bytes",
+    },
+}
+"""The columns of each data set, with the kind of their values, without the partitions. The first
+data set has rows for every job."""
+
+_PROFILES = next(iter(COLUMNS))
+
+Row = dict[str, Any]
+
+
+class Store:
+    """A store, which is created if it is missing.
+
+    Args:
+        folder: the folder.
+
+    Raises:
+        UsageError: pyarrow is not installed.
+        RecordError: the store is of a newer memdiag, or the folder contains something else.
+        ReportError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._pyarrow = require_pyarrow()
+        self._pending: list[JobResult] = []
+        self._stored_keys: set[str] = set()
+        self._read_files: set[Path] = set()
+        check_version(folder, is_required=False)
+        save_if_missing(folder / _VERSION_FILE, msgspec.json.encode({"version": VERSION}))
+        remove_stale(folder)
+
+    def has(self, key: str) -> bool:
+        """Return whether the job with `key` is done."""
+        return self._record_path(key).exists()
+
+    def result(self, key: str) -> JobResult:
+        """Return the result of a job.
+
+        Raises:
+            RecordError: there is none, or it cannot be read.
+        """
+        return codec.load(self._record_path(key), JobResult)
+
+    def add(self, result: JobResult) -> bool:
+        """Store `result`, unless its job is done already; return whether it was stored.
+
+        Raises:
+            ReportError: it cannot be written.
+        """
+        path = self._record_path(result.key)
+        if not save_if_missing(path, codec.encode(result), folder=self.folder):
+            return False
+        self._pending.append(result)
+        if len(self._pending) >= MAX_PENDING:
+            self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Write the rows of the results that were added.
+
+        Raises:
+            ReportError: they cannot be written.
+        """
+        if not self._pending:
+            return
+        with self._locked():
+            self._add_rows(self._pending)
+        self._pending = []
+
+    def repair(self) -> int:
+        """Add the rows of jobs that have none, as of a sweep that was killed; return their number.
+
+        Records that cannot be read are removed, so that their jobs are done again.
+
+        Raises:
+            ReportError: the rows cannot be written.
+        """
+        count = 0
+        with self._locked():
+            self._read_new_keys()
+            batch: list[JobResult] = []
+            for path in sorted((self.folder / _RECORDS).glob("??/*.json")):
+                if path.stem in self._stored_keys:
+                    continue
+                try:
+                    batch.append(codec.load(path, JobResult))
+                except RecordError:
+                    path.unlink(missing_ok=True)
+                    continue
+                if len(batch) >= MAX_PENDING:
+                    count += self._add_rows(batch)
+                    batch = []
+            return count + self._add_rows(batch)
+
+    def remove(self, keys: Collection[str]) -> None:
+        """Remove the records and rows of jobs, so that they are done again.
+
+        Raises:
+            ReportError: a file cannot be replaced.
+        """
+        if not keys:
+            return
+        with self._locked():
+            for key in keys:
+                self._record_path(key).unlink(missing_ok=True)
+            for dataset in COLUMNS:
+                for path in self._files(dataset):
+                    self._remove_rows(path, keys)
+            self._stored_keys -= set(keys)
+
+    def _record_path(self, key: str) -> Path:
+        return self.folder / _RECORDS / key[:2] / f"{key}.json"
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with file_lock(self.folder / ".lock"), _disk_errors(self.folder):
+            yield
+
+    def _files(self, dataset: str) -> list[Path]:
+        return sorted((self.folder / dataset).glob("*/*/*.parquet"))
+
+    def _read_new_keys(self) -> None:
+        """Read the keys of rows that another sweep may have added."""
+        for path in self._files(_PROFILES):
+            if path not in self._read_files:
+                table = self._pyarrow.parquet.read_table(path, columns=["key"], partitioning=None)
+                self._stored_keys.update(table.column("key").unique().to_pylist())
+                self._read_files.add(path)
+
+    def _add_rows(self, results: Sequence[JobResult]) -> int:
+        """Write the rows of results without any, and return the number of these results."""
+        self._read_new_keys()
+        new = [result for result in results if result.key not in self._stored_keys]
+        partitions: dict[tuple[str, str], list[JobResult]] = {}
+        for result in new:
+            partitions.setdefault((result.job.onnxruntime, result.machine), []).append(result)
+        makers: dict[str, Callable[[JobResult], Iterable[Row]]] = {
+            "findings.parquet": finding_rows,
+            "copies.parquet": copy_rows,
+            # Last: a job with rows here has all of its rows.
+            _PROFILES: profile_rows,
+        }
+        for dataset, make in makers.items():
+            for values, chosen in partitions.items():
+                rows = [row for result in chosen for row in make(result)]
+                if rows:
+                    path = self._write(dataset, values, rows)
+                    if dataset == _PROFILES:
+                        self._read_files.add(path)
+        self._stored_keys.update(result.key for result in new)
+        return len(new)
+
+    def _write(self, dataset: str, values: tuple[str, str], rows: Sequence[Row]) -> Path:
+        folder = self.folder / dataset
+        for name, value in zip(PARTITIONS, values, strict=True):
+            folder /= f"{name}={partition_text(value)}"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{uuid.uuid4().hex}.parquet"
+        self._write_table(self._pyarrow.Table.from_pylist(rows, schema=self._schema(dataset)), path)
+        return path
+
+    def _write_table(self, table: Any, path: Path) -> None:
+        temporary = path.with_name(f".{own_prefix()}{uuid.uuid4().hex}")
+        try:
+            self._pyarrow.parquet.write_table(table, temporary)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _remove_rows(self, path: Path, keys: Collection[str]) -> None:
+        table = self._pyarrow.parquet.read_table(path, partitioning=None)
+        is_removed = self._pyarrow.compute.is_in(
+            table.column("key"), value_set=self._pyarrow.array(sorted(keys))
+        )
+        kept = table.filter(self._pyarrow.compute.invert(is_removed))
+        if kept.num_rows == 0:
+            path.unlink()
+        elif kept.num_rows < table.num_rows:
+            self._write_table(kept, path)
+
+    def _schema(self, dataset: str) -> Any:
+        arrow = self._pyarrow
+        types = {
+            "text": arrow.string(),
+            "time": arrow.timestamp("us", tz="UTC"),
+            "bytes": arrow.int64(),
+            "seconds": arrow.float64(),
+            "flag": arrow.bool_(),
+        }
+        return arrow.schema([(name, types[kind]) for name, kind in COLUMNS[dataset].items()])
+
+
+def profile_rows(result: JobResult) -> Iterator[Row]:
+    """Yield the row of the whole job (phase ``all``), and a row for each phase of its profile.
+
+    Resident sets are of the whole process; estimates are above `baseline_bytes`.
+    """
+    job, profile = result.job, result.profile
+    common: Row = {
+        "key": result.key,
+        "model": job.model,
+        "digest": job.digest,
+        "address": job.address,
+        "memdiag": result.memdiag,
+        "dims": job.dims_text,
+        "options": job.options_text,
+        "label": job.label,
+        "started_at": datetime.fromisoformat(result.started_at),
+        "status": result.status,
+        "sentence": result.sentence,
+        "is_alone": result.is_alone,
+    }
+    point = None
+    if profile is not None:
+        common["baseline_bytes"] = profile.baseline_rss_bytes
+        common["weight_bytes"] = profile.model.weight_bytes
+        point = profile.estimate
+    if result.estimate is not None:
+        common["baseline_bytes"] = result.estimate.baseline_bytes
+        point = result.estimate.point
+    whole: Row = {"phase": "all", "duration_s": result.duration_s}
+    if point is not None:
+        whole["estimated_peak_bytes"] = point.peak_bytes
+        whole["estimated_steady_bytes"] = point.steady_bytes
+    if profile is not None:
+        whole["peak_bytes"] = profile.peak_rss_bytes
+        whole["steady_bytes"] = profile.steady_rss_bytes
+        whole["kept_bytes"] = profile.end.rss_bytes - profile.baseline_rss_bytes
+        if result.is_alone:
+            whole["latency_s"] = latency_s(profile)
+    yield common | whole
+    for phase in profile.phases if profile is not None else ():
+        predicted = point.phase(phase.name) if point is not None else None
+        yield common | {
+            "phase": phase.name,
+            "duration_s": phase.duration_s,
+            "peak_bytes": phase.peak_rss_bytes,
+            "kept_bytes": phase.net_rss_bytes,
+            "estimated_peak_bytes": predicted.peak_bytes if predicted is not None else None,
+        }
+
+
+def finding_rows(result: JobResult) -> Iterator[Row]:
+    """Yield a row for each finding, without those that a measurement refuted."""
+    record = result.profile or result.check
+    for finding in record.findings if record is not None else ():
+        if finding.evidence != "refuted":
+            yield {
+                "key": result.key,
+                "model": result.job.model,
+                "rule": finding.name,
+                "bytes_steady": finding.bytes,
+                "bytes_peak": finding.peak_bytes,
+                "message": finding.message,
+                "remedy": finding.remedies[0] if finding.remedies else "",
+            }
+
+
+def copy_rows(result: JobResult) -> Iterator[Row]:
+    """Yield a row for each copy of a weight in memory."""
+    profile = result.profile
+    if profile is None or profile.attribution is None:
+        return
+    for copy in profile.attribution.copies:
+        yield {
+            "key": result.key,
+            "model": result.job.model,
+            "weight": copy.weights[0] if copy.weights else "",
+            "layout": copy.layout,
+            "owner": copy.made_by or "",
+            "bytes": copy.resident_bytes,
+            "mapped_bytes": copy.resident_bytes if copy.backing.kind == "file" else 0,
+        }
+
+
+def job_column(folder: Path, column: str) -> dict[str, Any]:
+    """Return a column of the rows of whole jobs in the store at `folder`, by key."""
+    arrow = require_pyarrow()
+    found: dict[str, Any] = {}
+    for path in (folder / _PROFILES).glob("*/*/*.parquet"):
+        table = arrow.parquet.read_table(
+            path,
+            columns=["key", column],
+            partitioning=None,
+            filters=[("phase", "=", "all")],
+        )
+        keys, values = (table.column(name).to_pylist() for name in ("key", column))
+        found.update(zip(keys, values, strict=True))
+    return found
+
+
+def latency_s(profile: Profile) -> float | None:
+    """Return the median latency of the runs after the first; None without any."""
+    from statistics import median
+
+    return median(run.latency_s for run in profile.runs) if profile.runs else None
+
+
+def check_version(folder: Path, *, is_required: bool = True) -> None:
+    """Check that `folder` is a store that this version of memdiag reads.
+
+    Args:
+        folder: the folder.
+        is_required: whether the store has to exist.
+
+    Raises:
+        RecordError: it is of a newer memdiag, or contains something else, or does not exist.
+    """
+    path = folder / _VERSION_FILE
+    if not path.exists():
+        if is_required:
+            raise RecordError(f"{folder}: there is no store of sweeps. Check the path.")
+        if folder.exists() and not folder.is_dir():
+            raise RecordError(f"{folder}: cannot be a store (it is a file). Name a folder.")
+        return
+    try:
+        version = msgspec.json.decode(path.read_bytes(), type=dict[str, int]).get("version")
+    except (OSError, msgspec.DecodeError) as error:
+        raise RecordError(
+            f"{path}: not a store of sweeps ({error}). Name another folder."
+        ) from error
+    if version is None or version > VERSION:
+        raise RecordError(
+            f"{folder}: this store is of a newer memdiag (its version is {version}, known up to"
+            f" {VERSION}). Update memdiag."
+        )
+
+
+def partition_text(value: str) -> str:
+    """Return `value` as the name of a hive partition: other characters are percent-encoded."""
+    from urllib.parse import quote
+
+    return quote(value, safe=" ") or "unknown"
+
+
+def require_pyarrow() -> ModuleType:
+    """Return pyarrow.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.compute
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UsageError(
+            "a sweep needs pyarrow, which is not installed. Install it:"
+            " pip install 'memdiag[sweep]'."
+        ) from error
+    module: ModuleType = pyarrow
+    return module
+
+
+def save_if_missing(path: Path, content: bytes, *, folder: Path | None = None) -> bool:
+    """Write `content` to `path`, whole or not at all; return False if the file exists.
+
+    Args:
+        path: the file. Its folder is created.
+        content: the content.
+        folder: the folder for the temporary file, on the same file system; by default that of
+            `path`.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
+    if path.exists():
+        return False
+    with _disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = (folder or path.parent) / f".{own_prefix()}{uuid.uuid4().hex}"
+        try:
+            temporary.write_bytes(content)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            except OSError as error:  # a file system without links
+                if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP):
+                    raise
+                os.replace(temporary, path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+    return True
+
+
+@contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    """Raise errors of files, such as of a full disk, as ReportError."""
+    try:
+        yield
+    except OSError as error:
+        raise ReportError(
+            f"{path}: cannot be written ({error.strerror or error}). Free space, or name another"
+            " folder with --out. The jobs that were stored stay done."
+        ) from error

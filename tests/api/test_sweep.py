@@ -1,0 +1,153 @@
+"""`memdiag.sweep` and the profiles that are added to a store."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pyarrow.dataset
+import pytest
+
+import memdiag
+from memdiag.api.load import load_reported
+from memdiag.api.sweep import (
+    SweepOutcome,
+    SweepProgress,
+    add_profiles,
+    run_sweep,
+    sweep_answers,
+)
+from memdiag.errors import RecordError, UsageError
+from memdiag.records.codec import encode
+from tests.reports import profiles
+from tests.sweeps import results
+from tests.sweeps.test_model_sources import write_model
+
+
+def saved(folder: Path, peak: int = 0, *, at: float = 1e9) -> Path:
+    profile = profiles.tied_if()
+    path = folder / f"{peak}" / "profile.json"
+    path.parent.mkdir()
+    found = msgspec.structs.replace(profile, peak_rss_bytes=profile.peak_rss_bytes + peak)
+    found.save(path)
+    os.utime(path, (at, at))
+    return path
+
+
+def test_saved_profiles_are_added_once_each_in_the_order_of_their_dates(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    newer, older = saved(tmp_path, 5, at=2e9), saved(tmp_path, 7, at=1e9)
+    assert len(add_profiles([newer, older.parent], store=store, label="commit").new_keys) == 2
+    again = add_profiles([newer], store=store)
+    assert (len(again.keys), again.new_keys) == (1, set())
+    (series,) = sweep_answers(again).series
+    assert [point.started_s for point in series.points] == [1e9, 2e9]
+    assert {point.label for point in series.points} == {"commit"}
+    peak = profiles.tied_if().peak_rss_bytes - profiles.tied_if().baseline_rss_bytes
+    assert [point.peak_bytes for point in series.points] == [peak + 7, peak + 5]
+    # Loaded again, they are the same profiles.
+    (record,) = store.rglob(f"{series.points[0].key}.json")
+    profile = memdiag.load_profile(record)
+    assert profile.peak_rss_bytes == profiles.tied_if().peak_rss_bytes + 7
+    assert load_reported(record) == profile
+
+
+def test_a_job_without_a_record_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_bytes(encode(results.failed()))
+    with pytest.raises(RecordError, match=r"no record with reports \(parse: not a model\)"):
+        load_reported(path)
+    with pytest.raises(RecordError, match=r"its schema is 'memdiag\.job/1'"):
+        memdiag.load_profile(path)
+
+
+def test_of_profiles_that_cannot_be_added_none_is(tmp_path: Path) -> None:
+    failed = tmp_path / "failed.json"
+    profiles.failed().save(failed)
+    with pytest.raises(UsageError, match="Add profiles of runs that completed"):
+        add_profiles([saved(tmp_path), failed], store=tmp_path / "store")
+    failed.write_text("{}")
+    with pytest.raises(RecordError, match="not a valid profile"):
+        add_profiles([failed], store=tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_sweep_returns_the_answers_of_its_store(tmp_path: Path) -> None:
+    for number in range(2):
+        write_model(tmp_path / "zoo" / f"{number}.onnx", number)
+    seen: list[SweepProgress] = []
+
+    def sweep(*sizes: int) -> memdiag.Sweep:
+        return memdiag.sweep(
+            tmp_path / "zoo",
+            store=tmp_path / "store",
+            action="estimate",
+            dims={"batch": list(sizes)},
+            place=[1 << 30],
+            on_progress=seen.append,
+        )
+
+    answers = sweep(1, 4)
+    assert [(each.model, each.dims) for each in answers.series] == [
+        ("0.onnx", "batch=1"),
+        ("0.onnx", "batch=4"),
+        ("1.onnx", "batch=1"),
+        ("1.onnx", "batch=4"),
+    ]
+    assert all(point.peak_bytes for point in answers.points)  # as estimated
+    assert answers.placement is not None
+    (machine,) = answers.placement.machines
+    assert [each.model for each in machine.models] == ["0.onnx", "1.onnx"]
+    largest = max(point.peak_bytes or 0 for point in answers.points)
+    assert machine.models[0].peak_bytes > largest + (20 << 20)  # with the process before it
+    assert (seen[-1].done, seen[-1].total, seen[-1].failed) == (4, 4, 0)
+    seen.clear()
+    assert len(sweep(4, 8).series) == 6
+    assert (seen[-1].done, seen[-1].total) == (2, 2)
+    rows = pyarrow.dataset.dataset(tmp_path / "store" / "profiles.parquet").count_rows()
+    assert rows == 6
+
+
+def test_jobs_that_another_sweep_has_done_meanwhile_are_not_done_again(tmp_path: Path) -> None:
+    for number in range(3):
+        write_model(tmp_path / "zoo" / f"{number}.onnx", number)
+    others: list[SweepOutcome] = []
+
+    def sweep(on_progress: Callable[[SweepProgress], None]) -> SweepOutcome:
+        return run_sweep(
+            [tmp_path / "zoo"],
+            store=tmp_path / "store",
+            action="check",
+            processes=1,
+            on_progress=on_progress,
+        )
+
+    def start_another(progress: SweepProgress) -> None:
+        if progress.done == 1 and not others:
+            others.append(sweep(lambda progress: None))
+
+    outcome = sweep(start_another)
+    assert len(outcome.new_keys) == 1
+    assert len(others[0].new_keys) == 2
+    assert sorted(outcome.keys) == sorted(others[0].keys)
+    assert outcome.completed == others[0].completed == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on": "moon"}, "Write local, local-cluster, or dask://host:port"),
+        ({"processes": 0}, "--jobs must be at least 1"),
+        ({"action": "fix"}, "action cannot be 'fix'"),
+        ({"dims": {"batch": (4, 1)}}, r"4\.\.1 is not a range"),
+        ({"place": "x"}, "is not a size"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(
+    tmp_path: Path, options: dict[str, object], message: str
+) -> None:
+    path = write_model(tmp_path / "a.onnx")
+    with pytest.raises(UsageError, match=message):
+        memdiag.sweep(path, store=tmp_path / "store", **options)  # type: ignore[arg-type] # wrong
+    with pytest.raises(UsageError, match="no model was given"):
+        memdiag.sweep(store=tmp_path / "store")

@@ -1,0 +1,168 @@
+"""A sweep for other programs, read by their parsers, and its site."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics import parser
+
+from memdiag.errors import RecordError
+from memdiag.records import codec
+from memdiag.records.profile import Profile
+from memdiag.records.sweep import Sweep
+from memdiag.reports.sweep.machine_formats import MACHINE_FORMATS, machine_format
+from memdiag.reports.sweep.site import write_site
+from tests.reports import sweeps
+from tests.reports.profiles import tiny
+from tests.reports.sweeps import MIB
+
+HOSTILE = 'a"b\\c\n\x1b\uffff<b>&]]>\udcff.onnx'
+
+
+def families_in(text: str) -> list[Metric]:
+    """Return the metric families of OpenMetrics text."""
+    return [*parser.text_string_to_metric_families(text)]  # type: ignore[no-untyped-call] # it has none
+
+
+def hostile() -> Sweep:
+    """Return a sweep with a name of characters that formats reserve."""
+    return sweeps.sweep(
+        against="x", series=(sweeps.with_step(HOSTILE, 5, 9, at=1, is_new=True),), findings=()
+    )
+
+
+def test_junit_has_a_case_for_each_job_with_errors_and_regressions() -> None:
+    root = ET.fromstring(machine_format(sweeps.sweep(), "junit"))
+    assert [(s.get("tests"), s.get("errors"), s.get("failures")) for s in root] == [
+        ("5", "1", "0")
+    ] * 3
+    assert {e.get("message") for e in root.iter("error")} == {
+        "zoo/broken.onnx: the file ends inside initializer 'w'."
+    }
+    assert [case.get("name") for case in root[0]][-1] == "vits.onnx · tokens=512"
+
+
+def test_junit_of_a_comparison_has_the_new_jobs_only() -> None:
+    record = sweeps.sweep(against="nightly")
+    assert list(ET.fromstring(machine_format(record, "junit"))) == []
+    albert = record.series[0]
+    points = (*albert.points[:2], msgspec.structs.replace(albert.points[2], is_new=True))
+    record = msgspec.structs.replace(
+        record, series=(msgspec.structs.replace(albert, points=points), *record.series[1:])
+    )
+    (suite,) = ET.fromstring(machine_format(record, "junit"))
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == (
+        "onnxruntime 1.32.0",
+        "1",
+        "1",
+    )
+    (failure,) = suite.iter("failure")
+    assert failure.get("message") == (
+        "albert.onnx, +212 MiB at the peak, from prepack, 1.24.4 → 1.32.0"
+    )
+
+
+def test_openmetrics_is_read_by_prometheus() -> None:
+    families = {
+        family.name: family for family in families_in(machine_format(sweeps.sweep(), "openmetrics"))
+    }
+    assert set(families) == {
+        "memdiag_peak_bytes",
+        "memdiag_steady_bytes",
+        "memdiag_estimated_peak_bytes",
+    }
+    peak = {
+        (s.labels["model"], s.labels.get("dims", ""), s.labels["onnxruntime"]): s.value
+        for s in families["memdiag_peak_bytes"].samples
+    }
+    assert peak["albert.onnx", "", "1.32.0"] == 712 * MIB
+    assert len(peak) == 12  # the jobs that failed have none
+
+
+def test_benchmark_trackers_get_the_newest_figures() -> None:
+    entries = json.loads(machine_format(sweeps.sweep(), "smaller-is-better"))
+    assert len({entry["name"] for entry in entries}) == len(entries) == 8
+    assert entries[0] == {
+        "name": "albert.onnx · peak",
+        "unit": "bytes",
+        "value": 712 * MIB,
+        "extra": "onnxruntime 1.32.0",
+    }
+    metrics = json.loads(machine_format(sweeps.sweep(), "bmf"))
+    assert metrics["albert.onnx"]["peak-bytes"] == {"value": 712 * MIB}
+    assert "broken.onnx" not in metrics
+    assert "latency" not in metrics["albert.onnx"]
+
+
+def test_a_latency_is_exported_in_the_unit_of_bencher() -> None:
+    series = sweeps.series("a.onnx", 5)
+    alone = msgspec.structs.replace(series.points[0], latency_s=0.002)
+    record = sweeps.sweep(series=(msgspec.structs.replace(series, points=(alone,)),))
+    assert json.loads(machine_format(record, "bmf"))["a.onnx"]["latency"] == {"value": 2e6}
+
+
+def test_github_gets_an_error_for_a_regression_and_a_warning_for_failures() -> None:
+    lines = machine_format(sweeps.sweep(against="nightly"), "github").splitlines()
+    assert lines[0] == (
+        "::error file=zoo/albert.onnx,title=memory regression::albert.onnx, +212 MiB at the peak,"
+        " from prepack (500 MiB → 712 MiB), 1.24.4 → 1.32.0"
+    )
+    assert lines[1].startswith("::warning title=not completed::broken.onnx: the file ends")
+    assert lines[2].startswith("::notice title=memory sweep::Regression: 1 model needs")
+    assert "::error" not in machine_format(sweeps.sweep(), "github")
+
+
+@pytest.mark.parametrize("name", MACHINE_FORMATS)
+def test_hostile_names_break_no_format(name: str) -> None:
+    text = machine_format(hostile(), name)
+    text.encode()
+    if name == "junit":
+        ET.fromstring(text)
+    elif name == "openmetrics":
+        assert len(families_in(text)) == 3
+    elif name == "github":
+        assert all(line.startswith("::") for line in text.splitlines())
+    else:
+        assert json.loads(text)
+
+
+@pytest.mark.parametrize("name", MACHINE_FORMATS)
+def test_an_empty_sweep_has_every_format(name: str) -> None:
+    assert machine_format(Sweep(store="s"), name)
+
+
+def test_the_site_links_to_the_pages_of_its_jobs(tmp_path: Path) -> None:
+    record = sweeps.sweep()
+    albert, minilm = record.series[0], record.series[2]
+    asked: list[str] = []
+
+    def load(key: str) -> Profile | None:
+        asked.append(key)
+        if key == albert.points[1].key:
+            raise RecordError("damaged")
+        return tiny() if key != minilm.newest.key else None
+
+    entry, saved = write_site(record, tmp_path, load, max_pages=5)
+    assert asked[:2] == [albert.points[2].key, albert.points[1].key]  # the step first
+    assert minilm.newest.key in asked  # the waste
+    assert len(asked) == 5
+    pages = sorted(path.stem for path in (tmp_path / "model").iterdir())
+    assert pages == sorted(set(asked) - {albert.points[1].key, minilm.newest.key})
+    assert codec.load(saved, Sweep) == record
+    text = entry.read_text()
+    assert albert.points[2].key in text
+    assert 'src="../plotly.min.js"' in (tmp_path / "model" / f"{pages[0]}.html").read_text()
+    assert (tmp_path / "plotly.min.js").exists()
+
+
+def test_pages_of_an_earlier_sweep_are_kept(tmp_path: Path) -> None:
+    record = sweeps.sweep()
+    write_site(record, tmp_path, lambda key: tiny(), max_pages=1)
+    (page,) = (tmp_path / "model").iterdir()
+    page.write_text("kept")
+    write_site(record, tmp_path, lambda key: pytest.fail("read again"), max_pages=1)
+    assert page.read_text() == "kept"
+    assert page.stem in (tmp_path / "index.html").read_text()

@@ -1,0 +1,116 @@
+"""Execution on a cluster: the same results as on this machine, also if workers are lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from memdiag.errors import MeasurementError, UsageError
+from memdiag.records.sweep_job import JobResult
+from memdiag.runner.machine import machine_class
+from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, DaskExecution, classes_of
+from memdiag.sweeps.local_execution import LocalExecution
+from memdiag.sweeps.model_sources import find_models
+from memdiag.sweeps.plan import JobSettings, PlannedJob, plan_jobs
+from memdiag.units import GIB, MIB
+from tests.sweeps.test_model_sources import write_model
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills workers")
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> list[PlannedJob]:
+    """Jobs that check small models, and one that fails."""
+    for number in range(5):
+        write_model(tmp_path / f"{number}.onnx", number)
+    (tmp_path / "damaged.onnx").write_text("no model")
+    settings = JobSettings(action="check", runs=1, pinned=True, label="", timeout_s=60)
+    models = find_models([str(tmp_path)])
+    planned = plan_jobs(models, {"1.32.0": ""}, dims={}, options={}, settings=settings)
+    return [PlannedJob(job=job, needed_bytes=MIB) for job in planned]
+
+
+def outcome(result: JobResult) -> tuple[str, str, str]:
+    return result.key, result.status, result.sentence
+
+
+def test_a_cluster_has_the_results_of_one_machine_after_its_workers_were_killed(
+    jobs: list[PlannedJob],
+) -> None:
+    with LocalExecution(processes=2, memory_bytes=4 * GIB) as local:
+        expected = sorted(map(outcome, local.run(jobs)))
+    assert [status for _, status, _ in expected].count("completed") == 5
+    with DaskExecution(LOCAL_CLUSTER, processes=2, memory_bytes=4 * GIB) as cluster:
+        assert cluster.machine_classes() == (machine_class(),)
+        assert cluster.machines == 1
+        estimates = cluster.estimate([each.job for each in jobs])
+        assert [each is not None for each in estimates] == [True] * 5 + [False]
+        found: list[JobResult] = []
+        for result in cluster.run(jobs):
+            if not found:
+                workers = cluster._client.run(os.getpid)
+                os.kill(next(iter(workers.values())), signal.SIGKILL)
+            found.append(result)
+    assert sorted(map(outcome, found)) == expected
+    assert not any(result.is_alone for result in found)
+
+
+def test_workers_that_were_lost_have_no_class_and_workers_without_memdiag_are_refused() -> None:
+    answers = ["b", "a", "b", ConnectionResetError("lost")]
+    assert classes_of(answers, on=LOCAL_CLUSTER) == ("a", "b")
+    assert classes_of([ConnectionResetError("lost")], on=LOCAL_CLUSTER) == (machine_class(),)
+    with pytest.raises(UsageError, match="Install the same version of memdiag there"):
+        classes_of(["a", ModuleNotFoundError("no memdiag")], on=LOCAL_CLUSTER)
+
+
+def test_without_a_scheduler_a_sentence_says_how_to_start_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("memdiag.sweeps.dask_execution.CONNECT_S", 1)
+    with pytest.raises(UsageError, match=r"no scheduler answers.*dask scheduler"):
+        DaskExecution("dask://127.0.0.1:1", processes=1, memory_bytes=GIB)
+
+
+def test_without_distributed_a_sentence_names_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['distributed'] = None\n"
+        "from memdiag.sweeps.dask_execution import DaskExecution\n"
+        "try: DaskExecution('local-cluster', processes=1, memory_bytes=1)\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("UsageError")
+    assert "pip install 'memdiag[dask]'" in done.stdout
+
+
+def test_a_scheduler_that_goes_away_is_one_sentence(
+    jobs: list[PlannedJob], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("memdiag.sweeps.dask_execution.CONNECT_S", 3)
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+    with subprocess.Popen(
+        [*command, "--host", "127.0.0.1", "--port", "0", "--no-dashboard"],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as scheduler:
+        assert scheduler.stderr is not None
+        address = ""
+        for line in scheduler.stderr:
+            if "Scheduler at:" in line:
+                address = line.split("tcp://")[1].strip()
+                break
+        threading.Thread(target=scheduler.stderr.read, daemon=True).start()
+        with DaskExecution(f"dask://{address}", processes=1, memory_bytes=GIB) as cluster:
+            assert cluster.machine_classes() == (machine_class(),)  # it has no workers yet
+            threading.Timer(0.5, scheduler.kill).start()
+            with pytest.raises(MeasurementError, match="the scheduler is gone"):
+                list(cluster.run(jobs))
+    assert not caplog.records

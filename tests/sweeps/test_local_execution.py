@@ -1,0 +1,193 @@
+"""Execution on this machine: what fits runs together, and each job has one result."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from memdiag.records.sweep_job import JobResult
+from memdiag.sweeps.job_process import JobProcess, JobProcessEnded, JobRequest
+from memdiag.sweeps.local_execution import (
+    MIN_MARGIN_BYTES,
+    OVERHEAD_BYTES,
+    LocalExecution,
+    Worker,
+)
+from memdiag.sweeps.plan import PlannedJob
+from memdiag.units import GIB, MIB
+from tests.sweeps.results import failed, job, result
+
+
+class FakeWorker:
+    """A worker whose jobs take a moment; it records how many run at the same time."""
+
+    running = 0
+    most = 0
+    lock = threading.Lock()
+
+    def __init__(self, measure: Callable[[JobRequest], JobResult]) -> None:
+        self._measure = measure
+
+    def measure(self, request: JobRequest) -> JobResult:
+        with FakeWorker.lock:
+            FakeWorker.running += 1
+            FakeWorker.most = max(FakeWorker.most, FakeWorker.running)
+        time.sleep(0.05)
+        with FakeWorker.lock:
+            FakeWorker.running -= 1
+        return self._measure(request)
+
+    def estimate(self, request: JobRequest) -> int | None:
+        if request.job.model == "crash":
+            raise JobProcessEnded("native code crashed")
+        return len(request.job.model)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def no_jobs_yet() -> None:
+    FakeWorker.running = FakeWorker.most = 0
+
+
+def completed(request: JobRequest) -> JobResult:
+    return msgspec.structs.replace(result(request.job), is_alone=request.is_alone)
+
+
+def planned(*needed: int) -> list[PlannedJob]:
+    return [
+        PlannedJob(job=job(f"{number}.onnx"), needed_bytes=each)
+        for number, each in enumerate(needed)
+    ]
+
+
+def run(
+    jobs: list[PlannedJob],
+    *,
+    processes: int = 4,
+    memory_bytes: int = 100 * GIB,
+    measure: Callable[[JobRequest], JobResult] = completed,
+) -> list[JobResult]:
+    def start() -> Worker:
+        return FakeWorker(measure)
+
+    with LocalExecution(processes=processes, memory_bytes=memory_bytes, start=start) as execution:
+        return list(execution.run(jobs))
+
+
+def test_jobs_run_together_as_far_as_they_fit() -> None:
+    found = run(planned(*[GIB] * 6))
+    assert sorted(each.job.model for each in found) == [f"{n}.onnx" for n in range(6)]
+    assert FakeWorker.most == 4
+    assert not any(each.is_alone for each in found)
+    FakeWorker.most = 0
+    assert len(run(planned(*[GIB] * 4), memory_bytes=3 * GIB)) == 4
+    assert FakeWorker.most == 2
+
+
+def test_jobs_are_taken_when_it_is_their_turn() -> None:
+    taken: list[str] = []
+    done: list[str] = []
+
+    def jobs() -> Iterator[PlannedJob]:
+        for each in planned(MIB, MIB, MIB):
+            taken.append(each.job.model)
+            yield each
+
+    with LocalExecution(
+        processes=1, memory_bytes=GIB, start=lambda: FakeWorker(completed)
+    ) as execution:
+        for each in execution.run(jobs()):
+            done.append(each.job.model)
+            assert len(taken) == len(done)
+    assert taken == done == ["0.onnx", "1.onnx", "2.onnx"]
+
+
+def test_one_job_at_a_time_is_alone() -> None:
+    assert all(each.is_alone for each in run(planned(GIB, GIB), processes=1))
+    assert FakeWorker.most == 1
+
+
+def test_a_job_larger_than_the_machine_runs_alone_and_says_so() -> None:
+    def measure(request: JobRequest) -> JobResult:
+        limit = request.memory_limit_bytes
+        assert limit is not None
+        if request.job.model == "0.onnx":
+            return msgspec.structs.replace(failed(request.job), status="limit")
+        return completed(request)
+
+    large, small = run(planned(8 * GIB, MIB), memory_bytes=GIB, measure=measure)
+    assert FakeWorker.most == 1
+    assert large.status == "limit"
+    assert "it needs more than the 774 MiB that a job can have here" in large.sentence
+    assert large.attempts == ()
+    assert small.status == "completed"
+
+
+def test_a_limit_that_was_too_low_is_doubled_until_the_job_completes() -> None:
+    limits: list[int] = []
+
+    def measure(request: JobRequest) -> JobResult:
+        assert request.memory_limit_bytes is not None
+        limits.append(request.memory_limit_bytes)
+        if len(limits) < 3:
+            return msgspec.structs.replace(failed(request.job, "too much"), status="limit")
+        return completed(request)
+
+    (found,) = run(planned(GIB), measure=measure)
+    assert found.status == "completed"
+    assert [round(limit / GIB, 2) for limit in limits] == [1.25, 2.5, 5.0]
+    assert [attempt.memory_limit_bytes for attempt in found.attempts] == limits[:2]
+    assert {attempt.sentence for attempt in found.attempts} == {"too much"}
+    assert found.planned_bytes == limits[2]
+
+
+def test_a_worker_that_ends_is_the_result_of_its_job_only() -> None:
+    def measure(request: JobRequest) -> JobResult:
+        if request.job.model == "1.onnx":
+            raise JobProcessEnded("native code crashed (SIGSEGV)")
+        return completed(request)
+
+    found = {each.job.model: each for each in run(planned(MIB, MIB, MIB), measure=measure)}
+    assert (found["1.onnx"].status, found["1.onnx"].sentence) == (
+        "killed",
+        "native code crashed (SIGSEGV)",
+    )
+    assert found["0.onnx"].status == found["2.onnx"].status == "completed"
+
+
+def test_estimates_are_in_the_order_of_the_jobs() -> None:
+    with LocalExecution(
+        processes=2, memory_bytes=GIB, start=lambda: FakeWorker(completed)
+    ) as execution:
+        jobs = [job("abc"), job("crash"), job("a")]
+        assert execution.estimate(jobs) == [3, None, 1]
+
+
+def test_small_jobs_have_a_margin_too() -> None:
+    limits: list[int | None] = []
+
+    def measure(request: JobRequest) -> JobResult:
+        limits.append(request.memory_limit_bytes)
+        return completed(request)
+
+    run(planned(MIB), measure=measure)
+    assert limits == [MIB + MIN_MARGIN_BYTES]
+    assert OVERHEAD_BYTES > 0
+
+
+def test_a_job_process_that_is_killed_ends_its_job_and_starts_again() -> None:
+    with JobProcess() as process:
+        missing = JobRequest(job=job(address="missing.onnx"), work="estimate")
+        assert process.estimate(missing) is None
+        running = process._running()
+        running.kill()
+        running.wait()
+        with pytest.raises(JobProcessEnded, match="was killed"):
+            process.estimate(missing)
+        found = process.measure(JobRequest(job=job(address="missing.onnx")))
+        assert (found.status, found.job.digest) == ("unreadable", "")
+        assert "missing.onnx: there is no such file" in found.sentence

@@ -1,0 +1,89 @@
+"""The plan: every combination is one job, with the memory that it needs."""
+
+from collections.abc import Sequence
+
+from memdiag.records.sweep_job import SweepJob
+from memdiag.sweeps.model_sources import ModelSource
+from memdiag.sweeps.plan import (
+    PROCESS_BYTES,
+    WEIGHT_COPIES,
+    JobSettings,
+    plan_jobs,
+    unused_dims,
+    with_needed_memory,
+)
+from tests.sweeps.results import job
+
+SETTINGS = JobSettings(action="profile", runs=3, pinned=True, label="", timeout_s=60)
+
+
+def source(name: str, *dims: str, problem: str = "") -> ModelSource:
+    return ModelSource(
+        name=name, address=name, digest=name, dim_names=frozenset(dims), problem=problem
+    )
+
+
+def test_every_combination_is_a_job() -> None:
+    jobs = plan_jobs(
+        [source("a", "batch", "seq"), source("b", "batch"), source("c"), source("d", problem="x")],
+        {"1.24.4": "", "1.32.0": "bin/python"},
+        dims={"batch": [1, 4], "seq": [16]},
+        options={"x": ["0", "1"]},
+        settings=SETTINGS,
+    )
+    assert len({each.key("machine") for each in jobs}) == len(jobs)
+    by_model = {name: {each.dims_text for each in jobs if each.model == name} for name in "abcd"}
+    assert by_model == {
+        "a": {"batch=1,seq=16", "batch=4,seq=16"},
+        "b": {"batch=1", "batch=4"},  # it has no other dimension
+        "c": {""},
+        "d": set(),
+    }
+    assert {(each.onnxruntime, each.python) for each in jobs} == {
+        ("1.24.4", ""),
+        ("1.32.0", "bin/python"),
+    }
+    assert len(jobs) == (2 + 2 + 1) * 2 * 2
+
+
+def test_sizes_of_a_list_override_those_of_the_sweep() -> None:
+    listed = ModelSource(
+        name="a", address="a", digest="a", dim_names=frozenset(["batch"]), dims={"batch": 7}
+    )
+    jobs = plan_jobs(
+        [listed], {"1.32.0": ""}, dims={"batch": [1, 4]}, options={}, settings=SETTINGS
+    )
+    assert [each.dims for each in jobs] == [{"batch": 7}]
+
+
+def test_dimensions_that_no_model_has_are_named() -> None:
+    models = [source("a", "batch"), source("b", "seq")]
+    assert unused_dims(models, ["batch", "sequence"]) == ["sequence"]
+
+
+def test_memory_is_estimated_once_for_all_releases_and_the_largest_comes_first() -> None:
+    jobs = [
+        job("small", digest="s"),
+        job("large", digest="l"),
+        job("large", digest="l", onnxruntime="1.24.4"),
+        job("broken", digest="b"),
+    ]
+    asked: list[str] = []
+
+    def estimate(of: Sequence[SweepJob]) -> list[int | None]:
+        asked.extend(each.model for each in of)
+        return [{"small": 10, "large": 10**12}.get(each.model) for each in of]
+
+    planned = with_needed_memory(jobs, {"b": 10**6}, estimate)
+    assert sorted(asked) == ["broken", "large", "small"]
+    assert [(each.job.model, each.needed_bytes, each.is_estimated) for each in planned] == [
+        ("large", 10**12, True),
+        ("large", 10**12, True),
+        ("broken", PROCESS_BYTES + WEIGHT_COPIES * 10**6, False),
+        ("small", 10, True),
+    ]
+
+
+def test_jobs_that_run_no_model_are_not_estimated() -> None:
+    (planned,) = with_needed_memory([job(action="check")], {}, None)
+    assert planned.needed_bytes == PROCESS_BYTES

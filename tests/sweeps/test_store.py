@@ -1,0 +1,211 @@
+"""The store: what is added is there once, whoever adds it and whenever a sweep was killed."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.dataset
+import pytest
+
+from memdiag.errors import RecordError, ReportError
+from memdiag.records.sweep_job import MEASURING_VERSION, JobResult
+from memdiag.sweeps.store import COLUMNS, PARTITIONS, Store, latency_s
+from tests.reports import checks
+from tests.sweeps.results import MACHINE, failed, job, result
+
+ROOT = Path(__file__).parents[2]
+
+
+def rows(folder: Path, dataset: str = "profiles") -> list[dict[str, Any]]:
+    found = pyarrow.dataset.dataset(folder / f"{dataset}.parquet", partitioning="hive")
+    listed: list[dict[str, Any]] = found.to_table().to_pylist()
+    return listed
+
+
+def whole(folder: Path) -> list[dict[str, Any]]:
+    return [row for row in rows(folder) if row["phase"] == "all"]
+
+
+def store_of(folder: Path, *results: JobResult) -> Store:
+    store = Store(folder)
+    for each in results:
+        store.add(each)
+    store.flush()
+    return store
+
+
+def test_a_result_becomes_a_row_for_the_job_and_each_phase(tmp_path: Path) -> None:
+    alone = result(job(dims={"seq": 16, "batch": 4}, options={"a": "1"}), is_alone=True)
+    store_of(tmp_path, alone)
+    profile = alone.profile
+    assert profile is not None
+    assert profile.attribution is not None
+    assert [row["phase"] for row in rows(tmp_path)] == ["all", *(p.name for p in profile.phases)]
+    (row,) = whole(tmp_path)
+    assert row.keys() == {*COLUMNS["profiles.parquet"], *PARTITIONS}
+    assert row["dims"] == "batch=4,seq=16"
+    assert row["options"] == "a=1"
+    assert (row["onnxruntime"], row["machine"]) == ("1.32.0", MACHINE)
+    assert row["peak_bytes"] == profile.peak_rss_bytes
+    assert row["baseline_bytes"] == profile.baseline_rss_bytes
+    assert row["latency_s"] == latency_s(profile)
+    assert row["started_at"].isoformat() == "2026-01-31T12:00:00+00:00"
+    copies = rows(tmp_path, "copies")
+    assert len(copies) == len(profile.attribution.copies)
+    assert sum(row["bytes"] for row in copies) > 0
+    (found,) = rows(tmp_path, "findings")
+    finding = profile.findings[0]
+    assert (found["rule"], found["remedy"]) == (finding.name, finding.remedies[0])
+    assert (found["bytes_steady"], found["bytes_peak"]) == (finding.bytes, finding.peak_bytes)
+
+
+def test_settings_that_are_not_the_defaults_are_options_of_the_job() -> None:
+    assert job(options={"b": "2", "a": "1"}).options_text == "a=1,b=2"
+    assert job(pinned=False, action="check").options_text == "no-pin,do=check"
+
+
+def test_refuted_findings_have_no_row(tmp_path: Path) -> None:
+    profile = result().profile
+    assert profile is not None
+    refuted = checks.finding(evidence="refuted")
+    both = msgspec.structs.replace(profile, findings=(refuted, checks.finding(name="other")))
+    store_of(tmp_path, result(profile=both))
+    assert [row["rule"] for row in rows(tmp_path, "findings")] == ["other"]
+
+
+def test_latencies_of_jobs_beside_others_are_left_out(tmp_path: Path) -> None:
+    store_of(tmp_path, result(), failed(job("b.onnx")))
+    assert [row["latency_s"] for row in whole(tmp_path)] == [None, None]
+    assert {row["model"]: row["status"] for row in whole(tmp_path)} == {
+        "a.onnx": "completed",
+        "b.onnx": "failed",
+    }
+    assert {row["sentence"] for row in whole(tmp_path)} == {"", "parse: not a model"}
+
+
+def test_the_first_result_of_a_job_wins(tmp_path: Path) -> None:
+    first, second = Store(tmp_path), Store(tmp_path)
+    assert first.add(result())
+    assert not second.add(failed())
+    first.flush()
+    second.flush()
+    assert [row["status"] for row in whole(tmp_path)] == ["completed"]
+    assert first.result(result().key) == result()
+
+
+def test_jobs_differ_by_all_that_figures_depend_on() -> None:
+    changes: list[dict[str, Any]] = [
+        {"digest": "other"},
+        {"onnxruntime": "1.24.4"},
+        {"dims": {"batch": 2}},
+        {"options": {"a": "1"}},
+        {"action": "check"},
+        {"runs": 3},
+        {"pinned": False},
+        {"label": "commit"},
+    ]
+    keys = {job(**change).key(MACHINE) for change in changes}
+    assert len({*keys, job().key(MACHINE), job().key("other")}) == len(changes) + 2
+    # Neither the name nor the place of the same content matters.
+    assert job("b.onnx", digest=job().digest).key(MACHINE) == job().key(MACHINE)
+    assert MEASURING_VERSION >= 1
+
+
+def test_rows_that_a_killed_sweep_did_not_write_are_added_once(tmp_path: Path) -> None:
+    store_of(tmp_path, result())
+    killed = Store(tmp_path)
+    killed.add(result(job("b.onnx")))
+    broken = killed.folder / "records" / "ff" / f"ff{30 * '0'}.json"
+    broken.parent.mkdir(exist_ok=True)
+    broken.write_text("{")
+    assert Store(tmp_path).repair() == 1
+    assert Store(tmp_path).repair() == 0
+    killed.flush()  # it was slow, not killed
+    assert sorted(row["model"] for row in whole(tmp_path)) == ["a.onnx", "b.onnx"]
+    assert not broken.exists()
+
+
+def test_threads_and_batches_add_each_job_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memdiag.sweeps.store.MAX_PENDING", 3)
+    results = [failed(job(f"{number}.onnx")) for number in range(8)]
+
+    def add() -> None:
+        store = Store(tmp_path)
+        for each in results:
+            store.add(each)
+        store.flush()
+
+    threads = [threading.Thread(target=add) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(row["model"] for row in whole(tmp_path)) == [f"{n}.onnx" for n in range(8)]
+
+
+def test_removed_jobs_have_no_rows_and_can_be_added_again(tmp_path: Path) -> None:
+    first, second = failed(), failed(job("b.onnx"))
+    store = store_of(tmp_path, first, second)
+    store.remove([first.key])
+    assert not store.has(first.key)
+    assert [row["model"] for row in whole(tmp_path)] == ["b.onnx"]
+    store.add(result())
+    store.flush()
+    assert {row["model"]: row["status"] for row in whole(tmp_path)} == {
+        "a.onnx": "completed",
+        "b.onnx": "failed",
+    }
+
+
+def test_a_store_of_a_newer_memdiag_is_refused(tmp_path: Path) -> None:
+    Store(tmp_path)
+    Store(tmp_path)  # of this version
+    (tmp_path / "store.json").write_text('{"version": 2}')
+    with pytest.raises(RecordError, match=r"is of a newer memdiag \(its version is 2.*Update"):
+        Store(tmp_path)
+    (tmp_path / "store.json").write_text("[]")
+    with pytest.raises(RecordError, match="not a store of sweeps"):
+        Store(tmp_path)
+
+
+def test_a_file_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordError, match="cannot be a store"):
+        Store(tmp_path / "file")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_a_full_disk_is_one_sentence_and_loses_nothing(
+    tmp_path: Path, file_size_limit: Callable[[int], AbstractContextManager[None]]
+) -> None:
+    store = store_of(tmp_path, failed())
+    with (
+        file_size_limit(1000),
+        pytest.raises(ReportError, match=r"Free space.*stored stay done"),
+    ):
+        store.add(result(job("b.onnx")))
+    store.add(result(job("b.onnx")))
+    store.flush()
+    assert len(whole(tmp_path)) == 2
+    assert not list(tmp_path.glob(".memdiag-*"))
+
+
+def test_without_pyarrow_a_sentence_names_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from memdiag.sweeps.store import require_pyarrow\n"
+        "try: require_pyarrow()\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("UsageError")
+    assert "pip install 'memdiag[sweep]'" in done.stdout

@@ -1,0 +1,225 @@
+"""The answers of stores: series, steps, groups of findings, comparison with another store."""
+
+from pathlib import Path
+
+import pytest
+
+from memdiag.records.sweep import Placement, Sweep
+from memdiag.sweeps.summary import release_order, summarize
+from tests.sweeps.stores import MIB, finding, job, write
+
+OLD, NEW = "1.24.4", "1.32.0"
+
+
+def quiet_models(count: int = 8) -> list[list[dict[str, object]]]:
+    """Return jobs of models that do not change."""
+    return [
+        job(f"quiet{number}.onnx", release, 50) for number in range(count) for release in (OLD, NEW)
+    ]
+
+
+def test_a_step_between_releases_has_its_phase_and_the_others_have_none(tmp_path: Path) -> None:
+    grown = [
+        job("grown.onnx", OLD, 100, phases={"parse": 60, "prepack": 100, "steady": 90}),
+        job("grown.onnx", NEW, 140, phases={"parse": 60, "prepack": 140, "steady": 130}),
+    ]
+    sweep = summarize(write(tmp_path, [*quiet_models(), *grown]))
+    assert sweep.releases == (OLD, NEW)
+    assert len(sweep.series) == 9
+    (series,) = [each for each in sweep.series if each.steps]
+    assert series.model == "grown.onnx"
+    assert [(s.figure, s.bytes, s.phase) for s in series.steps] == [
+        ("peak", 40 * MIB, "prepack"),
+        ("steady", 40 * MIB, "prepack"),
+    ]
+    assert series.newest.peak_phase == "prepack"
+    assert series.newest.peak_bytes == 140 * MIB  # above the baseline
+    assert not sweep.regressions  # there is no store to compare with
+
+
+def test_releases_are_in_order_with_candidates_before_their_release(tmp_path: Path) -> None:
+    releases = ["", "1.9.0", "1.10.0", "1.32.0.dev20260101", "1.32.0rc1", "1.32.0", "1.32.0.post1"]
+    assert sorted(reversed(releases), key=release_order) == releases
+    jobs = [job("a.onnx", release, 10 + n) for n, release in enumerate(reversed(releases))]
+    (series,) = summarize(write(tmp_path, jobs)).series
+    assert [point.onnxruntime for point in series.points] == releases
+
+
+def test_models_sizes_options_and_machines_are_series_of_their_own(tmp_path: Path) -> None:
+    jobs = [
+        job("a.onnx", OLD, 10),
+        job("a.onnx", OLD, 20, dims="batch=4"),
+        job("a.onnx", OLD, 30, options="enable_mem_pattern=0", key="x"),
+        job("a.onnx", OLD, 40, machine="Linux aarch64", key="y"),
+        job("b.onnx", OLD, 50, address=""),
+    ]
+    sweep = summarize(write(tmp_path, jobs))
+    assert len(sweep.series) == 5
+    assert sweep.notes == (
+        "Figures of different classes of machines are not compared: Linux aarch64,"
+        " Linux x86_64 avx2 glibc.",
+    )
+
+
+def test_a_model_in_another_folder_is_the_same_if_name_and_content_are(tmp_path: Path) -> None:
+    jobs = [
+        job("a.onnx", OLD, 10, day=1),
+        job("a.onnx", NEW, 10, day=2, address="elsewhere/a.onnx"),
+        job("a.onnx", NEW, 10, day=3, address="elsewhere/a.onnx", digest="changed"),
+        job("a.onnx", NEW, 10, day=4, address="third/a.onnx", digest="of another model"),
+        job("b.onnx", NEW, 10, day=5, digest="digest of a.onnx"),
+    ]
+    sweep = summarize(write(tmp_path, jobs))
+    assert [(each.address, len(each.points)) for each in sweep.series] == [
+        ("elsewhere/a.onnx", 3),
+        ("third/a.onnx", 1),
+        ("zoo/b.onnx", 1),
+    ]
+
+
+def test_estimates_are_the_figures_if_nothing_was_measured(tmp_path: Path) -> None:
+    estimates = [
+        job(
+            "a.onnx",
+            release,
+            None,
+            status="completed",
+            estimated_peak_bytes=size * MIB,
+            estimated_steady_bytes=10 * MIB,
+        )
+        for release, size in ((OLD, 20), (NEW, 40))
+    ]
+    sweep = summarize(write(tmp_path / "estimates", estimates))
+    (series,) = sweep.series
+    assert [point.peak_bytes for point in series.points] == [20 * MIB, 40 * MIB]
+    assert [(step.figure, step.bytes) for step in series.steps] == [("peak", 20 * MIB)]
+    assert sweep.notes == ("No job was measured: all figures are estimates.",)
+    measured = [job("a.onnx", "1.20.1", 30), *estimates]
+    (series,) = summarize(write(tmp_path / "both", measured)).series
+    assert [point.peak_bytes for point in series.points] == [30 * MIB, None, None]
+
+
+def test_a_failure_is_a_point_without_figures(tmp_path: Path) -> None:
+    jobs = [
+        job("a.onnx", OLD, 10),
+        job("a.onnx", NEW, None, sentence="a.onnx: the file ends early."),
+    ]
+    (series,) = summarize(write(tmp_path, jobs)).series
+    failed = series.points[1]
+    assert (failed.is_failed, failed.sentence, failed.peak_bytes) == (
+        True,
+        "a.onnx: the file ends early.",
+        None,
+    )
+    assert series.newest == series.points[0]
+
+
+def test_findings_are_grouped_at_the_newest_point_of_each_model(tmp_path: Path) -> None:
+    jobs = [
+        job("a.onnx", OLD, 10),
+        job("a.onnx", NEW, 10),
+        job("b.onnx", NEW, 10),
+        job("b.onnx", NEW, 20, dims="batch=4"),
+    ]
+    findings = [
+        finding("a.onnx", OLD, "duplicate-weights", 70),
+        finding("a.onnx", NEW, "shared-weight-transposed", 5),
+        finding("a.onnx", NEW, "shared-weight-transposed", 2),
+        finding("b.onnx", NEW, "shared-weight-transposed", 9, peak=12),
+        finding("b.onnx", NEW, "shared-weight-transposed", 9) | {"key": "b.onnx-1.32.0-batch=4-0"},
+        finding("b.onnx", NEW, "folding-peak", 0, peak=30),
+    ]
+    sweep = summarize(write(tmp_path, jobs, findings))
+    groups = [(g.rule, g.model_count, g.steady_bytes, g.peak_bytes) for g in sweep.findings]
+    assert groups == [
+        ("shared-weight-transposed", 2, 16 * MIB, 12 * MIB),
+        ("folding-peak", 1, 0, 30 * MIB),
+    ]
+    assert [model.model for model in sweep.findings[0].models] == ["b.onnx", "a.onnx"]
+    assert [series.avoidable_bytes for series in sweep.series] == [7 * MIB, 9 * MIB, 9 * MIB]
+
+
+def test_only_steps_after_the_other_store_are_regressions(tmp_path: Path) -> None:
+    before = [job("a.onnx", "1.22.1", 50), job("a.onnx", OLD, 90), job("b.onnx", OLD, 10)]
+    after = [job("a.onnx", NEW, 90), job("b.onnx", NEW, 25)]
+    reference = write(tmp_path / "reference", [*before, *quiet_models()])
+    sweep = summarize(write(tmp_path / "new", after), against=reference)
+    assert [(s.model, step.figure) for s, step in sweep.regressions] == [
+        ("b.onnx", "peak"),
+        ("b.onnx", "steady"),
+    ]
+    assert len(sweep.series[0].steps) == 2  # of a.onnx, in the other store
+    assert {point.peak_phase for each in sweep.series for point in each.points} == {"prepack"}
+
+
+def test_a_step_before_all_points_of_the_other_store_is_no_regression(tmp_path: Path) -> None:
+    reference = write(tmp_path / "reference", [job("a.onnx", "1.33.0", 90)])
+    store = write(tmp_path / "new", [job("a.onnx", OLD, 50), job("a.onnx", NEW, 90)])
+    sweep = summarize(store, against=reference)
+    assert len(sweep.series[0].steps) == 2
+    assert not sweep.regressions
+
+
+def test_a_store_is_compared_with_its_own_earlier_jobs_by_the_new_keys(tmp_path: Path) -> None:
+    jobs = [job("a.onnx", OLD, 50), job("a.onnx", NEW, 90), *quiet_models()]
+    store = write(tmp_path, jobs)
+    new = {"a.onnx-1.32.0--0"}
+    assert len(summarize(store, against=store, new_keys=new).regressions) == 2
+    assert not summarize(store, against=store, new_keys=set()).regressions
+
+
+def test_the_noise_comes_from_repeated_jobs_and_not_from_releases(tmp_path: Path) -> None:
+    repeated = [
+        job(f"{number}.onnx", OLD, 100 + 2 * day, label=str(day), day=day)
+        for number in range(12)
+        for day in range(2)
+    ]
+    noisy = summarize(write(tmp_path / "noisy", [*repeated, job("0.onnx", NEW, 106, day=3)]))
+    assert noisy.noise_share == pytest.approx(2 / 102 / 1.146, rel=0.01)
+    assert not any(each.steps for each in noisy.series)
+    others = [job(f"{n}.onnx", release, 100) for n in range(12) for release in (OLD, NEW)]
+    changed = [job("0.onnx", "1.20.1", 94), *others]
+    calm = summarize(write(tmp_path / "calm", changed))
+    assert calm.noise_share is None
+    assert [each.model for each in calm.series if each.steps] == ["0.onnx"]
+
+
+def test_a_step_at_which_the_model_changed_is_marked(tmp_path: Path) -> None:
+    jobs = [
+        job("a.onnx", OLD, 50, day=1),
+        job("a.onnx", OLD, 50, day=2, label="abc"),
+        job("a.onnx", OLD, 90, day=3, label="def", digest="other"),
+    ]
+    (series,) = summarize(write(tmp_path, [*jobs, *quiet_models()])).series[:1]
+    assert {step.is_model_changed for step in series.steps} == {True}
+    assert {series.point(step.key).label for step in series.steps} == {"def"}
+
+
+def test_several_batches_are_one_store_and_an_empty_one_has_no_answers(tmp_path: Path) -> None:
+    write(tmp_path, [job("a.onnx", OLD, 50)])
+    write(tmp_path, [job("b.onnx", OLD, 50)], batch="1")
+    assert [each.model for each in summarize(tmp_path).series] == ["a.onnx", "b.onnx"]
+    assert summarize(tmp_path / "nothing") == Sweep(store=str(tmp_path / "nothing"))
+
+
+def test_the_placement_is_made_from_the_answers(tmp_path: Path) -> None:
+    store = write(tmp_path, [job("a.onnx", OLD, 50)])
+    placed = Placement(machines=(), margin=0.1)
+    seen: list[Sweep] = []
+
+    def place(sweep: Sweep) -> Placement:
+        seen.append(sweep)
+        return placed
+
+    assert summarize(store, place=place).placement is placed
+    assert [each.placement for each in seen] == [None]
+
+
+def test_a_series_refuses_a_step_at_a_point_that_it_lacks(tmp_path: Path) -> None:
+    jobs = [job("a.onnx", OLD, 50), job("a.onnx", NEW, 90), *quiet_models()]
+    series = summarize(write(tmp_path, jobs)).series[0]
+    with pytest.raises(ValueError, match="a step is at a point that its series does not have"):
+        type(series)(
+            **{name: getattr(series, name) for name in ("model", "address", "machine", "steps")},
+            points=series.points[:1],
+        )
