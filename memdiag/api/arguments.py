@@ -84,7 +84,8 @@ def check_dims(dims: Any) -> None:
     for name, size in (dims or {}).items():
         if not isinstance(name, str) or isinstance(size, bool) or not isinstance(size, Integral):
             raise UsageError(
-                f"dims must be numbers by name, not {name!r}: {size!r}. Pass dims={{'batch': 3}}."
+                f"dims must be numbers by name, not {name!r}: {size!r}. Pass dims={{'batch': 3}},"
+                " and where a range is allowed (low, high)."
             )
 
 

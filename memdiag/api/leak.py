@@ -287,6 +287,7 @@ def _notes(plan: RunPlan, inputs: InputConfig) -> list[str]:
     if inputs.same_inputs or not generated or any(feed.vary for feed in feeds):
         return []
     return [
-        f"all runs had the same contents: memdiag does not know which others {some_of(generated)}"
-        " may have. A program of your own can give others: memdiag leak -- COMMAND."
+        "all runs had the same contents: memdiag does not know which others"
+        f" {some_of([repr(name) for name in generated])} may have. A program of your own can"
+        " give others: memdiag leak -- COMMAND."
     ]

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import msgspec
+import psutil
 
 from memdiag.api.leak import check_runs
 from memdiag.api.run import run_program
@@ -27,6 +28,7 @@ from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.rules import NO_SEARCH_NOTE
 from memdiag.programs.run_pause import RunPause
+from memdiag.programs.system.process_tree import descendants
 from memdiag.programs.unhooked_process import ONLY_NAMED
 from memdiag.programs.wait_notice import OnWait
 from memdiag.records.growth import GrowingBlocks, GrowingOwner, Growth, Unit
@@ -60,6 +62,9 @@ MIN_VISIBLE_BYTES = 256 * KIB
 MIN_HEAP_BYTES = 16 * KIB
 """Growth of blocks of malloc that is not noise. (200 sessions that were each run for the first time
 added a few KiB, which looked steady to dense readings of a short program.)"""
+
+MIN_WORK_SHARE = 0.01
+"""Share of the time below which a process may have done no work."""
 
 MIN_UNREAD_SHARE = 0.2
 """Share of readings that failed from which on a pause is advised."""
@@ -109,8 +114,16 @@ def leak_process(
     histories = _Histories(
         _period(period_s, duration_s, PROCESS_PERIOD_S), on_progress, stops_process=pause
     )
+    worked_s = _cpu_time_s(pid)
     run = watch(pid, duration_s=duration_s, on_progress=histories.update)
+    worked_s = (_cpu_time_s(pid) or 0.0) - (worked_s or 0.0)
     growth = histories.growth(run, f"process {pid}", "process")
+    if 0 <= worked_s < MIN_WORK_SHARE * run.duration_s:
+        idle = (
+            f"the processes used {format_duration(worked_s)} of CPU time in"
+            f" {format_duration(run.duration_s)}: if they did no work, nothing could grow"
+        )
+        growth = msgspec.structs.replace(growth, notes=(*growth.notes, idle))
     growth = growth if pause else with_pause_advice(growth)
     ended_s = next((each.ended_s for each in run.processes if each.pid == pid), None)
     if duration_s is not None and ended_s is not None:
@@ -173,6 +186,15 @@ def leak_program(
         run = msgspec.structs.replace(run, exit_code=None)
     growth = histories.growth(run, " ".join(command), "program")
     return ProgramGrowth(growth, run.exit_code or 0)
+
+
+def _cpu_time_s(root: int) -> float | None:
+    """Return the CPU time of process `root` and its descendants; None if one has ended."""
+    try:
+        times = [psutil.Process(pid).cpu_times() for pid in descendants(root)]
+    except psutil.Error:
+        return None
+    return float(sum(each.user + each.system for each in times))
 
 
 def _period(period_s: float | None, duration_s: float | None, default_s: float) -> float:
@@ -288,6 +310,8 @@ class _Histories:
                 + visible_growth(growth),
                 message="too few readings of the memory before the program's error",
             )
+        elif has_failed(run.exit_code) and not growth.message:
+            growth = msgspec.structs.replace(growth, message=_end_text(run))
         return msgspec.structs.replace(growth, subject=subject, notes=tuple(notes))
 
 
@@ -311,12 +335,15 @@ def visible_growth(growth: Growth) -> str:
 def with_pause_advice(growth: Growth) -> Growth:
     """Return the growth of a process that was not paused, with advice to do so if that matters."""
     unread = sum(moment.heap_bytes is None for moment in growth.moments)
-    if unread < MIN_UNREAD_SHARE * len(growth.moments) or "--pause" in growth.advice:
+    if "--pause" in growth.advice:
         return growth
-    advice = (
-        f"observe it again with --pause: at {unread} of {len(growth.moments)} readings its memory"
-        " changed while it was read"
-    )
+    if unread >= MIN_UNREAD_SHARE * len(growth.moments):
+        why = f"at {unread} of {len(growth.moments)} readings its memory changed while it was read"
+    elif growth.is_leak_or_kept and growth.owner == "other":
+        why = "blocks of malloc in its threads may have been missed while it ran"
+    else:
+        return growth
+    advice = f"observe it again with --pause: {why}"
     if growth.advice:
         advice += f". {growth.advice[0].upper()}{growth.advice[1:]}"
     return msgspec.structs.replace(growth, advice=advice)

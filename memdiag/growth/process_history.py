@@ -31,6 +31,10 @@ MIN_LAST_SHARE = 0.05
 """Share of all runs since the last reading for which the memory is read at the end, unless there
 are few moments. A shorter interval would be judged by what the end itself changes."""
 
+MIN_EXPECTED_SHARE = 0.5
+"""Growth at the end, as a share of what the readings before let expect, below which memory was
+released there: Python frees some of its own before its exit handlers are called."""
+
 MAX_RELEASED_BYTES = 4096
 MAX_RELEASED_SHARE = 0.02
 """Memory in use that a program may release at its end, in bytes or as a share of its growth, before
@@ -160,7 +164,21 @@ class ProcessHistory:
         sizes = [_bytes_in_use(each.moment) for each in self.moments]
         known = [size for size in sizes if size is not None] or [in_use]
         enough = max(MAX_RELEASED_BYTES, MAX_RELEASED_SHARE * (known[-1] - known[0]))
-        return in_use < known[-1] - enough
+        expected = self._expected_growth(moment)
+        least = MIN_EXPECTED_SHARE * expected if expected > enough else -enough
+        return in_use - known[-1] < least
+
+    def _expected_growth(self, moment: Moment) -> float:
+        """Return the growth until `moment` by the second half of the moments; 0 for few of them."""
+        sizes = [
+            (each.moment.run, size)
+            for each in self.moments[len(self.moments) // 2 :]
+            if (size := _bytes_in_use(each.moment)) is not None
+        ]
+        if len(self.moments) < FEW_MOMENTS or len(sizes) < 2 or sizes[-1][0] <= sizes[0][0]:
+            return 0.0
+        (first_run, first), (last_run, last) = sizes[0], sizes[-1]
+        return max(0, last - first) / (last_run - first_run) * (moment.run - last_run)
 
 
 def _bytes_in_use(moment: Moment) -> int | None:

@@ -69,12 +69,19 @@ _SLACK_BYTES = 64 * KIB  # of a resident set at rest, between two readings
 
 @dataclass(frozen=True, slots=True)
 class GrowthJudgement:
-    """The verdict with the owner of the growth and its slope; None if nothing grew, or too little
-    was read to decide."""
+    """The verdict.
+
+    Attributes:
+        verdict: the verdict.
+        owner: the owner of the growth; None if nothing grew, or too little was read to decide.
+        slope: its slope; of sessions that of all memory in use.
+        others: other owners whose memory in use grows steadily as well, with their slopes.
+    """
 
     verdict: Verdict
     owner: GrowingOwner | None = None
     slope: Slope | None = None
+    others: tuple[tuple[GrowingOwner, Slope], ...] = ()
 
 
 def judge(observation: Observation) -> GrowthJudgement:
@@ -96,12 +103,21 @@ def _of_memory_in_use(
     steady: Sequence[tuple[GrowingOwner, Slope]], observation: Observation
 ) -> GrowthJudgement:
     """Return ``leak`` or ``kept`` for the owners in `steady`, with the owner that grows fastest."""
-    owner, slope = max(steady, key=lambda each: each[1].bytes_per_unit)
+    (owner, slope), *others = sorted(steady, key=lambda each: -each[1].bytes_per_unit)
     if any(_rises(observation, count) for count in _SESSION_COUNTS):
-        owner = "sessions"
+        owner, slope, others = "sessions", total_slope([each for _, each in steady]), []
     owners = {owner, *(each for each, _ in steady)}
     verdict: Verdict = "kept" if _is_kept(owners, observation) else "leak"
-    return GrowthJudgement(verdict, owner, slope)
+    return GrowthJudgement(verdict, owner, slope, tuple(others))
+
+
+def total_slope(slopes: Sequence[Slope]) -> Slope:
+    """Return the sum of slopes of different owners, with the widest interval that follows."""
+    return Slope(
+        bytes_per_unit=sum(slope.bytes_per_unit for slope in slopes),
+        low=sum(slope.low for slope in slopes),
+        high=sum(slope.high for slope in slopes),
+    )
 
 
 def _is_kept(owners: set[GrowingOwner], observation: Observation) -> bool:

@@ -9,6 +9,7 @@ from memdiag.growth.verdict import (
     compared_moments,
     grown_bytes,
     grows_after_warm_up,
+    total_slope,
     unseen_growth,
 )
 from memdiag.records.growth import GrowingBlocks, GrowingOwner, Moment, Slope, Unit
@@ -98,9 +99,11 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
         case "undecided":
             return f"undecided: {grown} ({owner}) and had not stopped after {runs}"
     assert judgement.slope is not None
-    until = GIB / judgement.slope.bytes_per_unit
+    others = [f"{OWNER_LABELS[each]} by {rate(slope, unit)}" for each, slope in judgement.others]
+    slopes = [judgement.slope, *(slope for _, slope in judgement.others)]
+    until = GIB / total_slope(slopes).bytes_per_unit
     when = format_duration(until) if unit == "second" else counted(round(until), unit)
-    growth = f"grow by {rate(judgement.slope, unit)}; 1 GiB after {when}"
+    growth = f"grow by {', '.join([rate(judgement.slope, unit), *others])}; 1 GiB after {when}"
     if judgement.verdict == "leak":
         return f"a leak: {owner}{_content(judgement, observation.blocks)} {growth}"
     if judgement.owner == "sessions":
@@ -136,9 +139,11 @@ def advice(
         case "leak", "sessions":
             return "keep one session instead of reloading it, or reload in a child process"
         case "leak", _ if not observation.caller_keeps_nothing:
+            tool = "--trace-python-allocators" if judgement.owner == "python" else "--native"
             return (
-                "look for lists, caches and globals of the program that grow. memdiag leak with the"
-                " model alone shows whether it is the program: if the model grows as well, try"
+                "look for lists, caches and globals of the program that grow, and for native code"
+                f" that frees nothing: memray run {tool} shows what allocates. memdiag leak with"
+                " the model alone shows whether it is the program: if the model grows as well, try"
                 " another release of onnxruntime"
             )
         case "leak", _:

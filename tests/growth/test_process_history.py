@@ -95,3 +95,26 @@ def test_the_memory_at_the_exit_counts_unless_it_was_released(
         history.update(10.0 * number, runs=1 + 5 * number + number // 12 * 3, waits=True)
     history.update(130.5, runs=runs, waits=True, at_exit=True)
     assert len(history.moments) == count
+
+
+@pytest.mark.parametrize(
+    ("heap_at_exit", "count"),
+    [
+        pytest.param(40 * MIB, 15, id="it grew as before"),
+        pytest.param(34 * MIB, 14, id="a part was released"),
+    ],
+)
+def test_at_the_exit_memory_must_grow_as_before(
+    monkeypatch: pytest.MonkeyPatch, heap_at_exit: int, count: int
+) -> None:
+    history = ProcessHistory(pid=1, period_s=1.0)
+
+    def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
+        found = reading(heap=heap_at_exit if time_s > 140.0 else 20 * MIB + run * MIB // 10)
+        return replace(found, moment=msgspec.structs.replace(found.moment, run=run))
+
+    monkeypatch.setattr(process_history, "read_moment", read_moment)
+    for number in range(14):
+        history.update(10.0 * number, runs=10 * number, waits=True)  # to 33 MiB
+    history.update(140.5, runs=200, waits=True, at_exit=True)
+    assert len(history.moments) == count

@@ -176,3 +176,14 @@ def test_no_growth_states_what_would_not_be_seen() -> None:
         " objects, or 2 KiB of stacks and private mappings, would not be seen"
     )
     assert sentence(GrowthJudgement("flat"), observed(moments[0])).endswith("after 1 run")
+
+
+def test_all_owners_that_grow_are_named_and_count_until_1_gib() -> None:
+    three = Slope(bytes_per_unit=3072.0, low=3072.0, high=3072.0)
+    observation = observed(Moment(run=90, time_s=1.0, resident_bytes=MIB))
+    alone = sentence(GrowthJudgement("leak", "python", three), observation)
+    assert alone.endswith("Python objects grow by 3 KiB a run; 1 GiB after 349,525 runs")
+    both = sentence(GrowthJudgement("leak", "python", three, (("heap", SLOPE),)), observation)
+    assert both.endswith(
+        "grow by 3 KiB a run, malloc blocks in use by 1 KiB a run; 1 GiB after 262,144 runs"
+    )
