@@ -74,7 +74,7 @@ class GrowthJudgement:
     Attributes:
         verdict: the verdict.
         owner: the owner of the growth; None if nothing grew, or too little was read to decide.
-        slope: its slope; of sessions that of all memory in use.
+        slope: its slope; of sessions that of the resident set, in which their free memory is.
         others: other owners whose memory in use grows steadily as well, with their slopes.
     """
 
@@ -105,7 +105,7 @@ def _of_memory_in_use(
     """Return ``leak`` or ``kept`` for the owners in `steady`, with the owner that grows fastest."""
     (owner, slope), *others = sorted(steady, key=lambda each: -each[1].bytes_per_unit)
     if any(_rises(observation, count) for count in _SESSION_COUNTS):
-        owner, slope, others = "sessions", total_slope([each for _, each in steady]), []
+        owner, slope, others = "sessions", _resident_slope(observation), []
     owners = {owner, *(each for each, _ in steady)}
     verdict: Verdict = "kept" if _is_kept(owners, observation) else "leak"
     return GrowthJudgement(verdict, owner, slope, tuple(others))
@@ -165,8 +165,14 @@ def _of_few_moments(observation: Observation) -> GrowthJudgement:
     rises = all(before < after for before, after in pairwise(counts))
     if len(later) < MIN_POINTS or not rises or counts[-1] - counts[0] < MIN_MORE_SESSIONS:
         return GrowthJudgement("undecided")
-    sizes = [moment.resident_bytes for moment in later]
-    return GrowthJudgement("kept", "sessions", robust_slope(observation.positions(later), sizes))
+    return GrowthJudgement("kept", "sessions", _resident_slope(observation))
+
+
+def _resident_slope(observation: Observation) -> Slope:
+    """Return the slope of the resident set after the warm-up."""
+    moments = observation.moments_after_warm_up
+    sizes = [moment.resident_bytes for moment in moments]
+    return robust_slope(observation.positions(moments), sizes)
 
 
 def grown_bytes(moments: Sequence[Moment]) -> int:
