@@ -1,7 +1,8 @@
 """The gallery in ``reports/gallery``, from real runs: ``python -m benchmarks.gallery``.
 
 A sample whose weight is held three times: fixed, its profile with what that won, the same stopped
-at a memory limit, and by versions of onnxruntime; and a real model, profiled and tuned. Records,
+at a memory limit, and by versions of onnxruntime; a real model, profiled and tuned; and a sweep of
+all real models. Records,
 pictures and Markdown are kept in git; the pages are some megabytes each and are not.
 """
 
@@ -21,6 +22,7 @@ from sample_models import load_recipes
 GALLERY = Path(__file__).parents[1] / "reports" / "gallery"
 FORMATS = ("html", "png", "markdown", "json")
 _VERSIONS = ("1.22.1", "1.24.4", "latest")
+_SWEPT_VERSIONS = ("1.20.1", "1.22.1", "1.23.2", "1.24.4", "1.31.1", "latest")
 _SEARCH_S = 180.0
 
 _TIED = "tied_if.onnx"
@@ -37,6 +39,7 @@ def records() -> Iterator[tuple[str, Reported]]:
     yield "tied_if_versions", memdiag.compare(_TIED, onnxruntime=_VERSIONS)
     yield "minilm_int8", memdiag.profile(_REAL, dims=_DIMS)
     yield "minilm_int8_tune", memdiag.tune(_REAL, dims=_DIMS, time_limit_s=_SEARCH_S)
+    yield "sweep", memdiag.sweep("models", onnxruntime=_SWEPT_VERSIONS)
 
 
 def main() -> None:
@@ -45,6 +48,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         # Measured in their own folder, so that no path of this machine enters a record.
         shutil.copyfile(minilm, Path(folder, _REAL))
+        shutil.copytree(minilm.parent, Path(folder, "models"))
         os.chdir(folder)
         load_recipes()["tied_if"].build(500, Path(_TIED), False)
         for name, record in records():
@@ -55,7 +59,9 @@ def main() -> None:
 
 def write(name: str, record: Reported) -> tuple[Path, ...]:
     """Write the files of `record` into its folder of the gallery, and return their paths."""
-    return report_of(record).write(record, GALLERY / name, FORMATS)
+    report = report_of(record)
+    formats = [each for each in FORMATS if each in report.formats()]
+    return report.write(record, GALLERY / name, formats)
 
 
 if __name__ == "__main__":

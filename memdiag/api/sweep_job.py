@@ -167,6 +167,8 @@ _RUN: dict[Action, Callable[[JobResult, Path, int | None], JobResult]] = {
 
 def main() -> None:
     """Answer requests until standard input ends."""
+    # Workers of Dask have it, and measured processes would inherit it: malloc then frees sooner.
+    os.environ.pop("MALLOC_TRIM_THRESHOLD_", None)
     # What native code prints must not be part of an answer.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -8,6 +8,7 @@ are done by others.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -56,26 +57,31 @@ class DaskExecution:
     """
 
     def __init__(self, on: str, *, processes: int, memory_bytes: int) -> None:
-        dask = _require_distributed()
-        self._lost = dask.KilledWorker
+        self._variables = frozenset(os.environ)
+        distributed = _require_distributed()
+        self._lost = distributed.KilledWorker
         # It would print a traceback for each connection that is lost.
         for name in list(logging.root.manager.loggerDict):
             if name.split(".")[0] == "distributed":
                 logging.getLogger(name).setLevel(logging.CRITICAL)
-        self._dask = dask
+        self._distributed = distributed
         self._cluster: Any = None
         self._on = on
         if on == LOCAL_CLUSTER:
+            import dask.config
+
             try:
-                self._cluster = dask.LocalCluster(
-                    n_workers=processes,
-                    threads_per_worker=1,
-                    resources={RESOURCE: memory_bytes // processes},
-                    # memdiag limits its jobs itself; Dask would end the worker.
-                    memory_limit=0,
-                    dashboard_address=None,
-                    silence_logs="CRITICAL",
-                )
+                # Measured processes would inherit how malloc is told to free sooner.
+                with dask.config.set({"distributed.nanny.pre-spawn-environ": {}}):
+                    self._cluster = distributed.LocalCluster(
+                        n_workers=processes,
+                        threads_per_worker=1,
+                        resources={RESOURCE: memory_bytes // processes},
+                        # memdiag limits its jobs itself; Dask would end the worker.
+                        memory_limit=0,
+                        dashboard_address=None,
+                        silence_logs="CRITICAL",
+                    )
             except (OSError, RuntimeError) as error:
                 raise MeasurementError(
                     f"--on {on}: its workers cannot be started ({error}). Try again."
@@ -84,7 +90,7 @@ class DaskExecution:
         else:
             address = f"tcp://{on.removeprefix(SCHEME)}"
         try:
-            self._client = dask.Client(address, timeout=CONNECT_S)
+            self._client = distributed.Client(address, timeout=CONNECT_S)
         except (OSError, ValueError) as error:
             raise UsageError(
                 f"--on {on}: no scheduler answers ({error}). Start one with dask scheduler, and"
@@ -98,6 +104,8 @@ class DaskExecution:
         self._client.close()
         if self._cluster is not None:
             self._cluster.close()
+        for name in os.environ.keys() - self._variables:  # Dask sets some for its workers
+            del os.environ[name]
 
     @property
     def machines(self) -> int:
@@ -142,7 +150,7 @@ class DaskExecution:
         """
         waiting = WaitingJobs(jobs)
         submitted: dict[str, tuple[Any, JobAttempts, int]] = {}
-        completed = self._dask.as_completed()
+        completed = self._distributed.as_completed()
         lost: dict[str, int] = {}
 
         def submit(attempts: JobAttempts) -> None:
@@ -202,7 +210,7 @@ class DaskExecution:
         try:
             yield
         except Exception as error:  # which one depends on the moment
-            is_of_connection = isinstance(error, self._dask.CancelledError | OSError)
+            is_of_connection = isinstance(error, self._distributed.CancelledError | OSError)
             if self._client.status == "running" and not is_of_connection:
                 raise
             raise MeasurementError(

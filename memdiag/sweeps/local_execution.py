@@ -11,7 +11,8 @@ from typing import Protocol, Self
 
 import msgspec
 
-from memdiag.records.sweep_job import JobAttempt, JobResult, SweepJob
+from memdiag.errors import RecordError
+from memdiag.records.sweep_job import JobAttempt, JobResult, JobStatus, SweepJob
 from memdiag.runner.machine import machine_class
 from memdiag.sweeps.job_process import JobProcess, JobProcessEnded, JobRequest, unfinished_result
 from memdiag.sweeps.plan import PlannedJob
@@ -114,13 +115,17 @@ class WaitingJobs:
 
 
 def measured(worker: Worker, request: JobRequest) -> JobResult:
-    """Return the result of a job; of a worker that ended, a result that says so."""
+    """Return the result of a job; if there is none that can be read, a result that says so."""
     try:
         return worker.measure(request)
     except JobProcessEnded as error:
-        return unfinished_result(
-            request.job, status="killed", sentence=str(error), is_alone=request.is_alone
-        )
+        status: JobStatus = "killed"
+        sentence = str(error)
+    except RecordError as error:
+        status, sentence = "failed", str(error)
+    return unfinished_result(
+        request.job, status=status, sentence=sentence, is_alone=request.is_alone
+    )
 
 
 class LocalExecution:

@@ -46,6 +46,7 @@ def test_a_cluster_has_the_results_of_one_machine_after_its_workers_were_killed(
     with LocalExecution(processes=2, memory_bytes=4 * GIB) as local:
         expected = sorted(map(outcome, local.run(jobs)))
     assert [status for _, status, _ in expected].count("completed") == 5
+    environment = dict(os.environ)
     with DaskExecution(LOCAL_CLUSTER, processes=2, memory_bytes=4 * GIB) as cluster:
         assert cluster.machine_classes() == (machine_class(),)
         assert cluster.machines == 1
@@ -58,6 +59,7 @@ def test_a_cluster_has_the_results_of_one_machine_after_its_workers_were_killed(
                 os.kill(next(iter(workers.values())), signal.SIGKILL)
             found.append(result)
     assert sorted(map(outcome, found)) == expected
+    assert os.environ == environment
     assert not any(result.is_alone for result in found)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
+from memdiag.errors import RecordError
 from memdiag.records.sweep_job import JobResult
 from memdiag.sweeps.job_process import JobProcess, JobProcessEnded, JobRequest
 from memdiag.sweeps.local_execution import (
@@ -145,17 +146,23 @@ def test_a_limit_that_was_too_low_is_doubled_until_the_job_completes() -> None:
     assert found.planned_bytes == limits[2]
 
 
-def test_a_worker_that_ends_is_the_result_of_its_job_only() -> None:
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (JobProcessEnded("native code crashed (SIGSEGV)"), "killed"),
+        (RecordError("result of a job: not a valid job result."), "failed"),
+    ],
+)
+def test_a_worker_without_a_result_is_the_result_of_its_job_only(
+    error: Exception, status: str
+) -> None:
     def measure(request: JobRequest) -> JobResult:
         if request.job.model == "1.onnx":
-            raise JobProcessEnded("native code crashed (SIGSEGV)")
+            raise error
         return completed(request)
 
     found = {each.job.model: each for each in run(planned(MIB, MIB, MIB), measure=measure)}
-    assert (found["1.onnx"].status, found["1.onnx"].sentence) == (
-        "killed",
-        "native code crashed (SIGSEGV)",
-    )
+    assert (found["1.onnx"].status, found["1.onnx"].sentence) == (status, str(error))
     assert found["0.onnx"].status == found["2.onnx"].status == "completed"
 
 
