@@ -44,11 +44,13 @@ def records() -> Iterator[tuple[str, Reported]]:
 
 def main() -> None:
     """Measure the gallery's models and write its files."""
-    minilm = real_models()["minilm_int8"]
+    models = real_models()
     with tempfile.TemporaryDirectory() as folder:
         # Measured in their own folder, so that no path of this machine enters a record.
-        shutil.copyfile(minilm, Path(folder, _REAL))
-        shutil.copytree(minilm.parent, Path(folder, "models"))
+        shutil.copyfile(models["minilm_int8"], Path(folder, _REAL))
+        Path(folder, "models").mkdir()
+        for path in models.values():
+            shutil.copyfile(path, Path(folder, "models", path.name))
         os.chdir(folder)
         load_recipes()["tied_if"].build(500, Path(_TIED), False)
         for name, record in records():
