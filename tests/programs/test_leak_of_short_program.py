@@ -76,8 +76,9 @@ def test_a_server_is_ended_after_the_runs(model: Path) -> None:
     command = [sys.executable, "-c", SERVER, str(model)]
     growth, exit_code = leak_program(command, runs=40, duration_s=60.0)
     assert growth.runs >= 40
-    assert growth.verdict == "undecided"
-    assert growth.message.startswith("too short for a verdict")
+    # A slow machine has read it often enough for a verdict.
+    is_short = growth.message.startswith("too short for a verdict")
+    assert growth.verdict == ("undecided" if is_short else "flat")
     # How it ends after the interrupt is not its verdict.
     assert exit_code == 0
 
