@@ -21,8 +21,8 @@ the program keeps; free chunks and freed blocks are not. `judge` applies these r
 Moments are counted after the warm-up. Rule 1 sees single bytes, the others the resident set.
 The slope is the Theil-Sen estimator (`memdiag.growth.slope`); the heap is judged by the sizes of
 its blocks (`memdiag.growth.growing_sizes`, with the limits of glibc's caches). With these
-thresholds the verdicts of ``benchmarks/leaks.py`` are right but for one that differs from run to run
-(``docs/leaks.md``, *Limits*).
+thresholds the verdicts of ``benchmarks/leaks.py`` are right, but for one that differs from run to
+run (``docs/leaks.md``, *Limits*).
 """
 
 import statistics
