@@ -8,7 +8,7 @@ the program keeps; free chunks and freed blocks are not. `judge` applies these r
  # condition                                                                verdict
 == ======================================================================== ======================
  1 memory in use of an owner (`IN_USE`) grows steadily (`steady_slope`)     ``leak``, or ``kept``
-                                                                            (`_is_kept`)
+  (not only where inputs become larger: `_grows_only_with_inputs`)         (`_is_kept`)
  2 more sessions at each of the moments, by `MIN_MORE_SESSIONS`             ``kept``
  3 fewer than `MIN_MOMENTS` moments                                         ``undecided``
  4 growth below `MIN_GROWTH_BYTES`, or below `MIN_GROWTH_SHARE`             ``flat``
@@ -20,9 +20,8 @@ the program keeps; free chunks and freed blocks are not. `judge` applies these r
 
 Moments are counted after the warm-up. Rule 1 sees single bytes, the others the resident set.
 The slope is the Theil-Sen estimator (`memdiag.growth.slope`); the heap is judged by the sizes of
-its blocks (`memdiag.growth.growing_sizes`, with the limits of glibc's caches). With these
-thresholds the verdicts of ``benchmarks/leaks.py`` are right, but for one that differs from run to
-run (``docs/leaks.md``, *Limits*).
+its blocks (`memdiag.growth.growing_sizes`, with the limits of glibc's caches). The thresholds come
+from the cases of ``benchmarks/leaks.py``.
 """
 
 import statistics
@@ -50,6 +49,9 @@ MIN_GROWTH_SHARE = 0.01
 
 MIN_NEW_LARGEST_SHARE = 0.8
 """Share of the growth that must occur at runs with an input larger than all before."""
+
+MIN_RATE_BETWEEN_INPUTS = 0.5
+"""A leak grows without larger inputs, too: at this share of its whole rate, or faster."""
 
 MAX_LATE_GROWTH_SHARE = 0.1
 """Growth has ended if the last third of the moments has at most this share of it."""
@@ -280,10 +282,33 @@ def _slope_of_values(
     observation: Observation, values: Sequence[int | None], min_growth: int
 ) -> Slope | None:
     known = [value for value in values if value is not None]
-    if len(known) < len(values):
+    if len(known) < len(values) or _grows_only_with_inputs(observation, known):
         return None
     positions = observation.positions(observation.moments_after_warm_up)
     return steady_slope(positions, known, min_growth)
+
+
+def _grows_only_with_inputs(observation: Observation, values: Sequence[int]) -> bool:
+    """Return whether `values` grow at new largest inputs, and hardly between them.
+
+    onnxruntime stores a memory pattern for each combination of input sizes (`MemoryPatternGroup` in
+    ``onnxruntime/core/framework``). Larger inputs again and again look like steady growth.
+
+    Args:
+        observation: the moments.
+        values: a figure at each of the moments after the warm-up.
+    """
+    moments = observation.moments_after_warm_up
+    positions = observation.positions(moments)
+    grown = passed = 0.0
+    for index, (before, after) in enumerate(pairwise(moments)):
+        if after.largest_input_bytes == before.largest_input_bytes:
+            grown += values[index + 1] - values[index]
+            passed += positions[index + 1] - positions[index]
+    if len(moments) < MIN_MOMENTS or passed == 0 or passed == positions[-1] - positions[0]:
+        return False
+    usual = (values[-1] - values[0]) / (positions[-1] - positions[0])
+    return grown / passed < MIN_RATE_BETWEEN_INPUTS * usual
 
 
 def _largest_growth(first: Moment, last: Moment) -> GrowingOwner | None:

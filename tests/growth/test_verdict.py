@@ -262,3 +262,26 @@ def test_new_largest_inputs_of_a_program_are_known_at_moments(
     )
     observation = Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
     assert judge(observation).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("bytes_a_run", "largest", "verdict"),
+    [
+        pytest.param(0, lambda run: 1000 * (1 + run // 150), "flat", id="at each rise"),
+        pytest.param(80, lambda run: 1000 * (1 + run // 150), "leak", id="between the rises too"),
+        pytest.param(0, lambda run: 1000, "leak", id="no rise"),
+        pytest.param(0, lambda run: 1000 * run, "leak", id="a rise between any two moments"),
+    ],
+)
+def test_a_heap_that_grows_only_where_inputs_become_larger_is_no_leak(
+    bytes_a_run: int, largest: Callable[[int], int], verdict: str
+) -> None:
+    moments = tuple(
+        msgspec.structs.replace(
+            moment(run, heap=20 * MIB + 9000 * (run // 150) + bytes_a_run * run),
+            largest_input_bytes=largest(run),
+        )
+        for run in RUNS
+    )
+    observation = Observation(moments=moments, unit="run", warm_up=1, caller_keeps_nothing=False)
+    assert judge(observation).verdict == verdict
