@@ -77,6 +77,7 @@ benchmarks: models ## measure the numbers in benchmarks/README.md again
 	$(BIN)/python -m benchmarks.predictions
 	$(BIN)/python -m benchmarks.fix
 	$(BIN)/python -m benchmarks.page
+	$(BIN)/python -m benchmarks.sweeps
 
 clean: ## remove the environment, the caches and the built models
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
