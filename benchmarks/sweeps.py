@@ -157,7 +157,8 @@ def main() -> None:
             rows.append(
                 [
                     f"{len(small)} models × 2 releases, local cluster of {workers} workers",
-                    f"{len(cluster.points)} results in {format_duration(cluster.seconds)};"
+                    f"{len(cluster.points)} of {2 * len(small)} completed in"
+                    f" {format_duration(cluster.seconds)};"
                     f" beside the first row: {_text(differences(whole, cluster))}",
                 ]
             )
