@@ -14,6 +14,9 @@ from memdiag.runner.job import InputConfig, Limits
 OnProgress = Callable[[str], None]
 """A function that is called with a few words about the current step."""
 
+MAX_DIM = (1 << 63) - 1
+"""The largest size of a dimension (TensorShapeProto of ONNX)."""
+
 
 def ignore_progress(step: str) -> None:
     """Report no progress."""
@@ -87,6 +90,8 @@ def check_dims(dims: Any) -> None:
                 f"dims must be numbers by name, not {name!r}: {size!r}. Pass dims={{'batch': 3}},"
                 " and where a range is allowed (low, high)."
             )
+        if abs(int(size)) > MAX_DIM:
+            raise UsageError(f"dimension {name!r}: {size} is larger than any dimension can be.")
 
 
 def check_names(argument: str, names: Any, example: str) -> None:

@@ -1,6 +1,7 @@
 """Sweep: many models × releases × sizes × options, in a store that says what is done."""
 
 import hashlib
+import math
 import os
 import sys
 import time
@@ -22,6 +23,7 @@ from memdiag.comparison import runtimes
 from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ProvisionError, UsageError
 from memdiag.ort.runtime import Runtime, require_runtime
+from memdiag.paths import path_text
 from memdiag.programs.system.cpu_limit import cpus_allowed
 from memdiag.programs.system.memory_limit import available_bytes
 from memdiag.records.codec import encode
@@ -343,7 +345,14 @@ def run_sweep(
         UsageError, RecordError, ReportError: as in `sweep`.
     """
     check_choice("action", action, ACTIONS)
-    limits(timeout_s=timeout_s, memory_limit_bytes=memory_bytes)
+    limits(timeout_s=timeout_s)
+    if math.isinf(timeout_s):
+        raise UsageError("--timeout must be a number of seconds.")
+    if memory_bytes is not None and memory_bytes <= 0:
+        raise UsageError("--memory must be greater than 0.")
+    if not all(map(str, paths)):
+        raise UsageError("a path is empty. Check the variables of the command.")
+    label = path_text(label)
     if runs < 1:
         raise UsageError("--runs must be at least 1.")
     if processes is not None and processes < 1:
@@ -367,8 +376,11 @@ def run_sweep(
     jobs = plan_jobs(models, releases, dims=sizes, options=options, settings=settings)
     file_bytes = {model.digest: model.file_bytes for model in models}
     with _execution(on, processes, memory_bytes) as execution:
+        on_progress(SweepProgress(step="looking for the machines"))
         machines = execution.machine_classes()
-        _remove_undone(opened, [*jobs, *_unreadable_jobs(models, releases, settings)], machines)
+        # What could not be read, as a path that was wrong, is no answer of a later sweep.
+        statuses = job_column(opened.folder, "status")
+        opened.remove([key for key, status in statuses.items() if status == "unreadable"])
         _store_unreadable(opened, models, releases, settings, outcome)
         # Without reading records, of which there may be very many.
         statuses = job_column(opened.folder, "status")
@@ -510,14 +522,6 @@ def _store_unreadable(
             outcome.keys.append(result.key)
             outcome.new_keys.add(result.key)
             outcome.failed += 1
-
-
-def _remove_undone(store: Store, jobs: Sequence[SweepJob], machines: Sequence[str]) -> None:
-    """Remove the results of `jobs` that do not count as done, as of a model that was not there."""
-    keys = {
-        msgspec.structs.replace(job, digest="").key(machine) for job in jobs for machine in machines
-    }
-    store.remove([key for key in keys if store.has(key)])
 
 
 @contextmanager

@@ -245,7 +245,7 @@ def add_reports_folder(group: Group, *, default: str = "") -> None:
     group.add_argument(
         "--out",
         metavar="DIR",
-        type=Path,
+        type=folder,
         help=f"Write the record and its reports to this folder{end}.",
     )
     group.add_argument(
@@ -308,6 +308,13 @@ def whole_number(minimum: int) -> Callable[[str], int]:
         return number
 
     return read
+
+
+def folder(text: str) -> Path:
+    """Return the path of a folder; an empty text, as of a variable that is not set, is none."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty text is no folder")
+    return Path(text)
 
 
 def duration(text: str) -> float:

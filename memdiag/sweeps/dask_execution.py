@@ -32,6 +32,9 @@ SCHEME = "dask://"
 RESOURCE = "MEMORY"
 
 CONNECT_S = 20
+WORKER_S = 300
+"""Seconds to wait for the first worker: an adaptive cluster starts it when there is work."""
+
 MAX_LOST_WORKERS = 20
 """Workers that a job may lose before it counts as killed. Dask itself gives up after fewer."""
 
@@ -116,8 +119,11 @@ class DaskExecution:
         """Return the classes of the machines that are there now.
 
         Raises:
-            UsageError: a worker lacks memdiag.
+            UsageError: a worker lacks memdiag, or there is none.
+            MeasurementError: the scheduler is gone.
         """
+        if not self._workers():
+            self._wait_for_worker()
         answers = self._client.run(machine_class, on_error="return")
         return classes_of(answers.values(), on=self._on)
 
@@ -217,6 +223,19 @@ class DaskExecution:
                 f"--on {self._on}: the scheduler is gone. The jobs that were stored stay done; the"
                 " same command goes on."
             ) from error
+
+    def _wait_for_worker(self) -> None:
+        with self._scheduler_errors():
+            try:
+                self._client.submit(machine_class, pure=False).result(timeout=WORKER_S)
+            except TimeoutError:
+                pass
+            else:
+                return
+        raise UsageError(
+            f"--on {self._on}: the cluster has no worker after {WORKER_S} s. Start one with dask"
+            " worker."
+        )
 
     def _workers(self) -> list[dict[str, Any]]:
         # Without a connection there is no such entry.

@@ -19,7 +19,7 @@ from memdiag.model.dimensions import axes_of
 from memdiag.model.model_file import open_model
 from memdiag.paths import distinct_names, path_text
 from memdiag.runner.temporary import own_prefix, remove_stale
-from memdiag.units import GIB
+from memdiag.units import GIB, format_size
 
 MAX_CACHE_BYTES = 20 * GIB
 """Bytes of fetched models that are kept, the most recently used ones; half of the free space of the
@@ -114,37 +114,45 @@ def is_url(address: str) -> bool:
     return "://" in address
 
 
-def _listed(paths: Iterable[str]) -> Iterator[ModelSource]:
-    """Yield the models that `paths` name, without their digests."""
+def _listed(paths: Iterable[str], lists: tuple[Path, ...] = ()) -> Iterator[ModelSource]:
+    """Yield the models that `paths`, entries of nested `lists`, name, without their digests."""
     for text in paths:
         path = Path(text)
         if is_url(text):
             yield from _at_url(text)
         elif path.suffix == ".toml":
-            yield from _in_list(path)
+            yield from _in_list(path, lists)
         elif path.is_dir():
             models = sorted(each for each in path.rglob(f"*{_SUFFIX}") if each.is_file())
             for each in models:
                 name = path_text(each.relative_to(path))
-                yield ModelSource(name=name, address=path_text(each))
+                yield _at_path(each, name)
             if not models:
                 yield _unreadable(text, f"there is no {_SUFFIX} file in this folder.")
         elif glob.has_magic(text) and not path.exists():
             matches = sorted(glob.glob(text, recursive=True))
             for match in matches:
-                yield ModelSource(name=PurePath(match).name, address=path_text(match))
+                yield _at_path(Path(match))
             if not matches:
                 yield _unreadable(text, "no file matches this pattern.")
         else:
-            yield ModelSource(name=path.name, address=path_text(text))
+            yield _at_path(path)
 
 
-def _in_list(path: Path) -> Iterator[ModelSource]:
+def _at_path(path: Path, name: str = "") -> ModelSource:
+    text = path_text(path)
+    problem = "" if text == str(path) else f"{text}: its name is not UTF-8. Rename it."
+    return ModelSource(name=name or path_text(path.name), address=text, problem=problem)
+
+
+def _in_list(path: Path, lists: tuple[Path, ...]) -> Iterator[ModelSource]:
     """Yield the models of a list: paths beside it, or tables with `path`, `name` and `dims`.
 
     Raises:
-        UsageError: the list cannot be read.
+        UsageError: the list cannot be read, or is one of `lists`, which contain it.
     """
+    if path.resolve() in lists:
+        raise UsageError(f"{path}: the list contains itself. Remove it from the list.")
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8")).get("models")
     except (OSError, ValueError) as error:
@@ -167,7 +175,7 @@ def _in_list(path: Path) -> Iterator[ModelSource]:
                 ' {path = "a.onnx", name = "A", dims = {batch = 4}}.'
             )
         address = table["path"] if is_url(table["path"]) else str(path.parent / table["path"])
-        for source in _listed([address]):
+        for source in _listed([address], (*lists, path.resolve())):
             yield replace(source, dims=dims, name=table.get("name") or source.name)
 
 
@@ -192,13 +200,21 @@ def _read(source: ModelSource) -> ModelSource:
             files = list(model.files)
             axes = (axes_of(value) or () for value in model.graph.required_inputs)
             names = frozenset(axis.key for each in axes for axis in each if axis.size is None)
+        # Of a pipe or device, or a file that the kernel makes up, the end may never come.
+        unusual = next((file for file in files if not file.is_file() or not _size(file)), None)
+        if unusual is not None and unusual.exists():
+            return replace(source, problem=f"{unusual}: it is empty, or no regular file.")
         digest = _digest(files)
-        size = sum(file.stat().st_size for file in files)
+        size = sum(map(_size, files))
     except OSError as error:
         return replace(source, problem=f"{source.address}: cannot be read ({_reason(error)}).")
     except ModelError as error:
         return replace(source, problem=str(error))
     return replace(source, digest=digest, file_bytes=size, dim_names=names)
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size
 
 
 def _files(path: Path) -> list[Path]:
@@ -231,7 +247,7 @@ def _at_url(url: str) -> Iterator[ModelSource]:
             found = system.glob(f"{path.rstrip('/')}/**/*{_SUFFIX}")
         addresses = sorted(system.unstrip_protocol(each) for each in found)
     except Exception as error:  # of any of the libraries behind fsspec
-        yield _unreadable(url, f"{url}: cannot be listed ({_reason(error)}).")
+        yield _unreadable(url, f"{url}: cannot be listed ({_reason(error)}). Check the URL.")
         return
     if not addresses:
         yield _unreadable(url, f"{url}: there is no {_SUFFIX} file.")
@@ -257,11 +273,11 @@ def fetch(url: str) -> Path:
         # The state of the content, so that a file that was replaced is fetched again.
         state = hashlib.sha256(f"{url} {system.ukey(path)}".encode()).hexdigest()[:32]
         folder = cache / state
+        cache.mkdir(parents=True, exist_ok=True)
+        remove_stale(cache)
         if (folder / _COMPLETE).exists():
             (folder / _COMPLETE).touch()
             return folder / name
-        cache.mkdir(parents=True, exist_ok=True)
-        remove_stale(cache)
         building = cache / f".{own_prefix()}{state}"
         try:
             _download(system, path, building, name)
@@ -274,14 +290,24 @@ def fetch(url: str) -> Path:
     except (MemdiagError, KeyboardInterrupt):
         raise
     except Exception as error:  # of any of the libraries behind fsspec
-        raise ModelError(f"{url}: cannot be fetched ({_reason(error)}).") from error
+        raise ModelError(f"{url}: cannot be fetched ({_reason(error)}). Check the URL.") from error
     return folder / name
 
 
 def _download(system: Any, path: str, folder: Path, name: str) -> None:
     """Download a model and its external data to `folder`."""
     folder.mkdir()
-    system.get_file(path, str(folder / name))
+    limit = shutil.disk_usage(folder).free // 2
+
+    def check_size(size: int | None, value: int, **_: object) -> None:
+        if max(size or 0, value) > limit:
+            raise ModelError(
+                f"{path}: it is larger than {format_size(limit)}, half of the free space of"
+                " the cache. Set XDG_CACHE_HOME to a folder with more."
+            )
+
+    callback = require_fsspec().callbacks.Callback(hooks={"size": check_size})
+    system.get_file(path, str(folder / name), callback=callback)
     for _ in range(MAX_EXTERNAL_FILES):
         try:
             open_model(folder / name).close()
@@ -291,7 +317,8 @@ def _download(system: Any, path: str, folder: Path, name: str) -> None:
             target = folder / error.location
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
-                system.get_file(f"{path.rpartition('/')[0]}/{error.location}", str(target))
+                source = f"{path.rpartition('/')[0]}/{error.location}"
+                system.get_file(source, str(target), callback=callback)
             except FileNotFoundError:
                 return  # the job reports that it is missing
         except ModelError:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -35,6 +36,9 @@ from memdiag.runner.temporary import own_prefix, remove_stale
 VERSION = 1
 _VERSION_FILE = "store.json"
 _RECORDS = "records"
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk without space for the file."""
 
 MAX_PENDING = 200
 """Results that wait for their rows. They are written sooner where the caller asks for it."""
@@ -151,13 +155,17 @@ class Store:
     def repair(self) -> int:
         """Add the rows of jobs that have none, as of a sweep that was killed; return their number.
 
-        Records that cannot be read are removed, so that their jobs are done again.
+        Records that cannot be read are removed, so that their jobs are done again. If a file of
+        rows is damaged, all rows are written again.
 
         Raises:
             ReportError: the rows cannot be written.
         """
         count = 0
         with self._locked():
+            if not all(map(self._is_readable, self._all_files())):
+                for dataset in COLUMNS:
+                    shutil.rmtree(self.folder / dataset)
             self._read_new_keys()
             batch: list[JobResult] = []
             for path in sorted((self.folder / _RECORDS).glob("??/*.json")):
@@ -184,9 +192,8 @@ class Store:
         with self._locked():
             for key in keys:
                 self._record_path(key).unlink(missing_ok=True)
-            for dataset in COLUMNS:
-                for path in self._files(dataset):
-                    self._remove_rows(path, keys)
+            for path in self._all_files():
+                self._remove_rows(path, keys)
             self._stored_keys -= set(keys)
 
     def _record_path(self, key: str) -> Path:
@@ -199,6 +206,17 @@ class Store:
 
     def _files(self, dataset: str) -> list[Path]:
         return sorted((self.folder / dataset).glob("*/*/*.parquet"))
+
+    def _all_files(self) -> Iterator[Path]:
+        for dataset in COLUMNS:
+            yield from self._files(dataset)
+
+    def _is_readable(self, path: Path) -> bool:
+        try:
+            self._pyarrow.parquet.read_metadata(path)
+        except (self._pyarrow.ArrowException, OSError):
+            return False
+        return True
 
     def _read_new_keys(self) -> None:
         """Read the keys of rows that another sweep may have added."""
@@ -472,7 +490,8 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        action = "Free space, or name" if error.errno in _FULL else "Name"
         raise ReportError(
-            f"{path}: cannot be written ({error.strerror or error}). Free space, or name another"
-            " folder with --out. The jobs that were stored stay done."
+            f"{path}: cannot be written ({error.strerror or error}). {action} another folder with"
+            " --out. The jobs that were stored stay done."
         ) from error

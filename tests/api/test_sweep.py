@@ -140,7 +140,10 @@ def test_jobs_that_another_sweep_has_done_meanwhile_are_not_done_again(tmp_path:
         ({"processes": 0}, "--jobs must be at least 1"),
         ({"action": "fix"}, "action cannot be 'fix'"),
         ({"dims": {"batch": (4, 1)}}, r"4\.\.1 is not a range"),
+        ({"dims": {"batch": 1 << 63}}, "larger than any dimension"),
         ({"place": "x"}, "is not a size"),
+        ({"timeout_s": float("inf")}, "--timeout must be a number of seconds"),
+        ({"memory_bytes": 0}, "--memory must be greater than 0"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(
@@ -151,3 +154,21 @@ def test_arguments_that_do_not_fit_are_refused(
         memdiag.sweep(path, store=tmp_path / "store", **options)  # type: ignore[arg-type] # wrong
     with pytest.raises(UsageError, match="no model was given"):
         memdiag.sweep(store=tmp_path / "store")
+
+
+def test_a_path_that_was_wrong_is_no_answer_of_a_later_sweep(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "a.onnx")
+    wrong = memdiag.sweep(path, tmp_path / "b.onnx", store=tmp_path / "store", action="check")
+    assert [series.model for series in wrong.series] == ["a.onnx", "b.onnx"]
+    right = memdiag.sweep(path, store=tmp_path / "store", action="check")
+    assert [series.model for series in right.series] == ["a.onnx"]
+
+
+def test_a_label_of_any_bytes_is_stored_as_text(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "a.onnx")
+    for label in ("\udcff", "\udcfe"):
+        found = memdiag.sweep(path, store=tmp_path / "store", action="check", label=label)
+    assert [point.label for series in found.series for point in series.points] == [
+        "\\udcff",
+        "\\udcfe",
+    ]

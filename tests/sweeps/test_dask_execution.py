@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
+import distributed
 import pytest
 
 from memdiag.errors import MeasurementError, UsageError
@@ -79,6 +80,25 @@ def test_without_a_scheduler_a_sentence_says_how_to_start_one(
         DaskExecution("dask://127.0.0.1:1", processes=1, memory_bytes=GIB)
 
 
+def test_a_cluster_that_starts_workers_only_for_work_is_asked_for_one(
+    jobs: list[PlannedJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with distributed.LocalCluster(  # type: ignore[no-untyped-call]
+        n_workers=0, threads_per_worker=1, dashboard_address=None
+    ) as cluster:
+        on = f"dask://{cluster.scheduler_address.removeprefix('tcp://')}"
+        with DaskExecution(on, processes=1, memory_bytes=GIB) as execution:
+            monkeypatch.setattr("memdiag.sweeps.dask_execution.WORKER_S", 1)
+            with pytest.raises(
+                UsageError, match=r"no worker after 1 s\. Start one with dask worker"
+            ):
+                execution.machine_classes()
+            monkeypatch.undo()
+            cluster.adapt(minimum=0, maximum=2)
+            assert execution.machine_classes() == (machine_class(),)
+            assert len(list(execution.run(jobs))) == 6
+
+
 def test_without_distributed_a_sentence_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['distributed'] = None\n"
@@ -111,7 +131,6 @@ def test_a_scheduler_that_goes_away_is_one_sentence(
                 break
         threading.Thread(target=scheduler.stderr.read, daemon=True).start()
         with DaskExecution(f"dask://{address}", processes=1, memory_bytes=GIB) as cluster:
-            assert cluster.machine_classes() == (machine_class(),)  # it has no workers yet
             threading.Timer(0.5, scheduler.kill).start()
             with pytest.raises(MeasurementError, match="the scheduler is gone"):
                 list(cluster.run(jobs))

@@ -1,5 +1,7 @@
 """The models of a sweep: every way to name them, and what cannot be read."""
 
+import os
+import shutil
 from pathlib import Path
 
 import fsspec
@@ -160,7 +162,9 @@ def test_models_at_urls_are_fetched_with_their_data_once(
 def test_a_url_that_cannot_be_read_is_a_problem_of_the_model(remote: str) -> None:
     missing, empty = find_models([f"{remote}/no.onnx", f"{remote}/nothing"])
     url = f"{remote}/no.onnx"
-    assert missing.problem == f"{url}: cannot be fetched (No such file or directory)."
+    assert (
+        missing.problem == f"{url}: cannot be fetched (No such file or directory). Check the URL."
+    )
     assert "there is no .onnx file" in empty.problem
     with pytest.raises(ModelError, match=r"no\.onnx: cannot be fetched"):
         fetch(f"{remote}/no.onnx")
@@ -180,3 +184,50 @@ def test_the_cache_drops_what_was_not_used_for_longest(
             system.pipe_file(f"{folder}/{name}/{file}", system.cat_file(f"{folder}/deep/{file}"))
         others.append(fetch(f"{remote}/{name}/m.onnx"))
     assert [path.exists() for path in (first, *others)] == [False, True, True]
+
+
+def test_pipes_devices_and_empty_files_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.onnx")
+    (tmp_path / "empty.onnx").touch()
+    found = find_models([str(tmp_path / "pipe.onnx"), str(tmp_path / "empty.onnx"), "/dev/zero"])
+    assert [model.digest for model in found] == [""] * 3
+    assert all("no regular file" in model.problem for model in found)
+
+
+def test_a_name_that_is_not_utf8_has_to_be_changed(zoo: Path) -> None:
+    (zoo / "small.onnx").rename(os.fsdecode(os.fsencode(zoo) + b"/sm\xffll.onnx"))
+    models = find_models([str(zoo)])
+    assert [bool(model.problem) for model in models] == [False, False, True]
+    assert models[2].problem.endswith("sm\\udcffll.onnx: its name is not UTF-8. Rename it.")
+
+
+def test_a_list_that_contains_itself_is_refused(zoo: Path) -> None:
+    (zoo / "one.toml").write_text('models = ["small.onnx", "two.toml"]')
+    (zoo / "two.toml").write_text('models = ["one.toml"]')
+    with pytest.raises(UsageError, match=r"one\.toml: the list contains itself"):
+        find_models([str(zoo / "one.toml")])
+    (zoo / "two.toml").write_text('models = ["bert/model.onnx"]')
+    assert names(find_models([str(zoo / "one.toml")])) == ["small.onnx", "model.onnx"]
+
+
+@pytest.mark.parametrize(("free_bytes", "is_fetched"), [(4000, True), (40, False)])
+def test_a_download_is_limited_to_half_of_the_free_space(
+    zoo: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    free_bytes: int,
+    is_fetched: bool,
+) -> None:
+    monkeypatch.setattr(model_sources, "cache_folder", lambda: tmp_path / "cache")
+    usage = shutil.disk_usage(tmp_path)._replace(free=free_bytes)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/limited/small.onnx", (zoo / "small.onnx").read_bytes())
+    try:
+        [model] = find_models(["memory://limited/small.onnx"])
+    finally:
+        memory.rm("/limited", recursive=True)
+    assert (model.problem == "") == is_fetched
+    if not is_fetched:
+        assert "half of the free space" in model.problem
+        assert not list((tmp_path / "cache" / "models").iterdir())

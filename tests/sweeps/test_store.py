@@ -130,6 +130,18 @@ def test_rows_that_a_killed_sweep_did_not_write_are_added_once(tmp_path: Path) -
     assert not broken.exists()
 
 
+@pytest.mark.parametrize("dataset", COLUMNS)
+def test_rows_of_a_damaged_file_are_written_again(tmp_path: Path, dataset: str) -> None:
+    store_of(tmp_path, result())
+    before = {name: rows(tmp_path, name.removesuffix(".parquet")) for name in COLUMNS}
+    [file] = (tmp_path / dataset).glob("*/*/*.parquet")
+    file.write_bytes(file.read_bytes()[:300])
+    opened = Store(tmp_path)
+    assert opened.repair() == 1
+    assert opened.repair() == 0
+    assert before == {name: rows(tmp_path, name.removesuffix(".parquet")) for name in COLUMNS}
+
+
 def test_threads_and_batches_add_each_job_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from memdiag.cli.options import (
     add_switch,
     comma_list,
     comma_pairs,
+    folder,
     read_dim_sizes,
     whole_number,
 )
@@ -58,7 +59,7 @@ def configure(parser: ArgumentParser) -> None:
         group,
         "--environment",
         metavar="PATH",
-        type=Path,
+        type=folder,
         help="A Python interpreter or environment that has onnxruntime, such as a release"
         " candidate; can be repeated.",
     )
@@ -127,7 +128,7 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument(
         "--against",
         metavar="DIR",
-        type=Path,
+        type=folder,
         help="A store to compare with: exit with 1 if a model needs lastingly more, beyond the"
         " noise. It may be the store of this sweep, with the jobs that it had before.",
     )
@@ -140,7 +141,7 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument(
         "--out",
         metavar="DIR",
-        type=Path,
+        type=folder,
         default="sweep",
         help="Write the record and its reports to this folder, which is also the store.",
     )
@@ -173,20 +174,19 @@ def run(options: Namespace) -> int:
     from memdiag.sweeps.store import check_version
     from memdiag.units import counted
 
-    folder = options.out
     if options.alone and options.jobs not in (None, 1):
         raise UsageError(f"--alone runs one job at a time. Leave out --jobs {options.jobs}.")
     if options.against is not None:
         check_version(options.against)
     machines = parse_machines(options.place) if options.place else ()
-    Destination(folder)  # checks the folder before anything is measured
+    Destination(options.out)  # checks the folder before anything is measured
     if options.add:
-        outcome = add_profiles(options.paths, store=folder, label=options.label)
+        outcome = add_profiles(options.paths, store=options.out, label=options.label)
     else:
         outcome = _measure(options)
     if outcome.interrupted:
         raise KeyboardInterrupt(
-            f"{counted(len(outcome.new_keys), 'job')} were added to {folder}. The same command"
+            f"{counted(len(outcome.new_keys), 'job')} were added to {options.out}. The same command"
             " goes on where it was."
         )
     answers = sweep_answers(outcome, against=options.against, machines=machines)
@@ -202,7 +202,7 @@ def run(options: Namespace) -> int:
         return FINDINGS if outcome.exceeded or answers.regressions else CLEAN
 
     try:
-        written = write_sweep(answers, folder)
+        written = write_sweep(answers, options.out)
     except Exception:
         print_answer(())
         raise
