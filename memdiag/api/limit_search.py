@@ -1,0 +1,220 @@
+"""The search for limits and its record: the part that models and programs share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from memdiag.api.arguments import OnProgress
+from memdiag.deploy.limit_search import (
+    CONFIRMATIONS,
+    MAX_TRIALS,
+    SLOWDOWN,
+    rounded_up,
+    search,
+    smallest_working,
+)
+from memdiag.deploy.limited_group import GroupRemovedError, NoGroupError, ParentGroup
+from memdiag.deploy.suggestion import MARGIN, suggestion
+from memdiag.errors import MeasurementError, UsageError
+from memdiag.records.codec import escaped
+from memdiag.records.dimension import Dimension
+from memdiag.records.limit import CountedMemory, LimitPoint, MemoryLimit
+from memdiag.runner.job import Deadline, TimeLimitReached
+from memdiag.units import MIB, format_size
+
+UNLIMITED_TRIALS = 2
+"""Trials without a limit, whose latencies are the measure of slowness."""
+
+TIMEOUT_RATIO, TIMEOUT_EXTRA_S = 3.0, 3.0
+"""A trial has failed if it takes this many times as long as without a limit, and these seconds."""
+
+MIN_UNCOUNTED_BYTES = MIB
+
+
+class Trials(Protocol):
+    """Trials of a model or program, as `ModelTrials` and `ProgramTrials` make them.
+
+    Attributes:
+        timeout_s: seconds after which a trial has failed.
+        counted: the memory of the last trial that completed.
+        uncounted_bytes: mapped pages of files that its group did not count.
+        rss_bytes: the largest resident set in the last trial; 0 if it is not known.
+    """
+
+    timeout_s: float
+    counted: CountedMemory | None
+    uncounted_bytes: int
+    rss_bytes: int
+
+    def measure(self, limit_bytes: int | None) -> LimitPoint:
+        """Make a trial under `limit_bytes`; None for no limit."""
+        ...
+
+
+def search_deadline(time_limit_s: float | None) -> Deadline:
+    """Return the deadline of a search.
+
+    Raises:
+        UsageError: the limit leaves no time.
+    """
+    if time_limit_s is None:
+        return Deadline()
+    if not time_limit_s > 0:
+        raise UsageError(f"--time-limit must be greater than 0, not {time_limit_s:g}.")
+    return Deadline(time.monotonic() + time_limit_s)
+
+
+def require_completed(point: LimitPoint, subject: str, parent: ParentGroup | None) -> None:
+    """Check that the trial without a limit completed.
+
+    Raises:
+        MeasurementError: it did not.
+    """
+    if point.is_completed:
+        return
+    where = f" in {point.phase}" if point.phase else ""
+    text = f"{subject}: it does not work without a limit either: {point.message}{where}."
+    above = parent.limit_bytes if parent is not None else None
+    if point.outcome == "killed" and above is not None:
+        text += (
+            f" The control group of memdiag is limited to {format_size(above)}. Run memdiag limit"
+            " outside of it."
+        )
+    raise MeasurementError(text)
+
+
+class LimitSearch:
+    """A search for limits, whose trials are kept if it ends early.
+
+    Args:
+        trials: makes the trials.
+        first: the first trial without a limit.
+
+    Attributes:
+        points: the trials.
+        message: why the search ended early; empty otherwise.
+    """
+
+    def __init__(self, trials: Trials, first: LimitPoint) -> None:
+        self._trials = trials
+        self.points = [first]
+        self.message = ""
+        self._counted = trials.counted
+        self._uncounted_bytes = trials.uncounted_bytes
+        self._rss_bytes = trials.rss_bytes
+        self._started = time.monotonic()
+
+    def run(self, deadline: Deadline, on_progress: OnProgress) -> None:
+        """Make trials until both limits are found; at an early end `message` states the reason."""
+        try:
+            self._run(deadline, on_progress)
+        except KeyboardInterrupt:
+            self.message = "interrupted"
+        except TimeLimitReached:
+            self.message = "the time limit was reached"
+        except (GroupRemovedError, NoGroupError) as error:
+            self.message = str(error)
+
+    def _run(self, deadline: Deadline, on_progress: OnProgress) -> None:
+        for _ in range(UNLIMITED_TRIALS - 1):
+            deadline.check()
+            on_progress("without a limit")
+            started = time.monotonic()
+            self.points.append(self._trials.measure(None))
+            duration_s = time.monotonic() - started
+            self._trials.timeout_s = min(
+                self._trials.timeout_s, TIMEOUT_RATIO * duration_s + TIMEOUT_EXTRA_S
+            )
+
+        def measure(limit_bytes: int) -> LimitPoint:
+            deadline.check()
+            number = len(self.points) - UNLIMITED_TRIALS + 1
+            on_progress(f"trial {number}: {format_size(limit_bytes)}")
+            return self._trials.measure(limit_bytes)
+
+        peak = self._peak_bytes
+        droppable = self._counted.file_bytes if self._counted else 0
+        search(
+            measure,
+            self.points,
+            guess=rounded_up(max(peak // 2, peak - droppable)),
+            peak=rounded_up(peak),
+        )
+
+    @property
+    def _peak_bytes(self) -> int:
+        """The largest peak without a limit, as the group counted it if it did."""
+        peaks = [point.peak_bytes or 0 for point in self.points if point.limit_bytes is None]
+        return max(*peaks, 0) or self._rss_bytes
+
+    def record(
+        self,
+        parent: ParentGroup | None,
+        *,
+        subject: str,
+        kind: Literal["model", "program"],
+        swap: bool,
+        estimated_bytes: int | None = None,
+        dimensions: tuple[Dimension, ...] = (),
+        onnxruntime: str | None = None,
+        notes: Sequence[str] = (),
+        duration_s: float,
+    ) -> MemoryLimit:
+        """Return the record of the search; the arguments are fields of `MemoryLimit`."""
+        smallest = smallest_working(self.points)
+        comfortable = smallest_working(self.points, comfortable=True)
+        needed = comfortable or max(smallest or 0, self._peak_bytes, estimated_bytes or 0)
+        request, limit = suggestion(needed, self._uncounted_bytes)
+        return escaped(
+            MemoryLimit(
+                subject=subject,
+                kind=kind,
+                smallest_bytes=smallest,
+                comfortable_bytes=comfortable,
+                request_bytes=request,
+                limit_bytes=limit,
+                is_measured_under_limits=comfortable is not None,
+                margin=MARGIN,
+                uncounted_bytes=self._uncounted_bytes,
+                counted=self._counted,
+                measured_peak_bytes=self._rss_bytes if parent is None else None,
+                estimated_bytes=estimated_bytes,
+                group_version=None if parent is None else parent.version,
+                swap=swap,
+                max_slowdown=SLOWDOWN,
+                points=tuple(self.points),
+                dimensions=dimensions,
+                onnxruntime=onnxruntime,
+                notes=(*notes, *self._notes(parent)),
+                message=self.message,
+                duration_s=round(duration_s, 3),
+            )
+        )
+
+    def _notes(self, parent: ParentGroup | None) -> list[str]:
+        notes = []
+        if self._uncounted_bytes >= MIN_UNCOUNTED_BYTES:
+            notes.append(
+                f"{format_size(self._uncounted_bytes)} of libraries and files are in use by other"
+                " processes and were not counted here; a container on an idle machine counts them,"
+                " so request and limit include them"
+            )
+        above = None if parent is None else parent.limit_bytes
+        if above is not None:
+            notes.append(
+                f"the control group of memdiag is itself limited to {format_size(above)}, which"
+                " limits the trials as well"
+            )
+        smallest = smallest_working(self.points)
+        tried = sum(point.limit_bytes == smallest for point in self.points)
+        limited = sum(point.limit_bytes is not None for point in self.points)
+        if smallest is not None and tried < CONFIRMATIONS:
+            reason = "" if self.message else f" within {MAX_TRIALS} trials"
+            if limited:
+                notes.append(
+                    f"the smallest limit worked in {tried} of {CONFIRMATIONS} trials that would"
+                    f" confirm it{reason}"
+                )
+        return notes
