@@ -10,7 +10,12 @@ from memdiag.api.arguments import OnProgress, ignore_progress, model_path
 from memdiag.api.check import Selection
 from memdiag.api.estimate import estimate
 from memdiag.api.inputs import ArrayOrFile, ChosenInputs, choose_inputs, find_inputs, save_inputs
-from memdiag.api.limit_search import LimitSearch, require_completed, search_deadline
+from memdiag.api.limit_search import (
+    LimitSearch,
+    check_limits,
+    require_completed,
+    search_deadline,
+)
 from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.deploy.limited_group import GroupRemoval, NoGroupError, ParentGroup, parent_group
@@ -40,6 +45,7 @@ def limit(
     load_from: Literal["path", "bytes"] = "path",
     python: str | Path | None = None,
     telemetry: bool = False,
+    at_bytes: Sequence[int] = (),
     swap: bool = False,
     time_limit_s: float | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -67,6 +73,7 @@ def limit(
         load_from: create the session from the path, or from the bytes of the file.
         python: another interpreter that has onnxruntime; it does not need memdiag.
         telemetry: leave onnxruntime's telemetry on, as it is by default.
+        at_bytes: limits under which a trial is made each, instead of a search.
         swap: let memory be swapped out; otherwise it is not, as in Kubernetes.
         time_limit_s: seconds after which the search ends with the best result so far.
         timeout_s: seconds after which a trial without a limit is ended.
@@ -80,6 +87,7 @@ def limit(
         KeyboardInterrupt: Ctrl-C before the first trial had ended.
     """
     deadline = search_deadline(time_limit_s)
+    check_limits(at_bytes)
     config = profile_config(
         dims=dims,
         inputs=inputs,
@@ -105,13 +113,14 @@ def limit(
         file = stack.enter_context(open_model(path))
         scratch = stack.enter_context(temporary_folder())
         if parent is not None:
-            stack.enter_context(GroupRemoval(parent))
+            stack.enter_context(GroupRemoval(parent, scratch))
         return _search(
             file,
             config,
             scratch,
             parent,
             refusal,
+            at_bytes=at_bytes,
             swap=swap,
             deadline=deadline,
             on_progress=on_progress,
@@ -133,6 +142,7 @@ def _search(
     parent: ParentGroup | None,
     refusal: str,
     *,
+    at_bytes: Sequence[int],
     swap: bool,
     deadline: Deadline,
     on_progress: OnProgress,
@@ -162,7 +172,7 @@ def _search(
     if parent is None:
         search.message = refusal
     else:
-        search.run(deadline, on_progress)
+        search.run(deadline, on_progress, at_bytes)
     return search.record(
         parent,
         subject=name,

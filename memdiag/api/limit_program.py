@@ -5,7 +5,12 @@ import time
 from collections.abc import Sequence
 
 from memdiag.api.arguments import OnProgress, ignore_progress
-from memdiag.api.limit_search import LimitSearch, require_completed, search_deadline
+from memdiag.api.limit_search import (
+    LimitSearch,
+    check_limits,
+    require_completed,
+    search_deadline,
+)
 from memdiag.defaults import DEFAULT_TIMEOUT_S
 from memdiag.deploy.limited_group import GroupRemoval, NoGroupError, parent_group
 from memdiag.deploy.program_trial import ProgramTrials
@@ -17,6 +22,7 @@ def limit_program(
     command: Sequence[str],
     *,
     duration_s: float | None = None,
+    at_bytes: Sequence[int] = (),
     swap: bool = False,
     time_limit_s: float | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -31,6 +37,7 @@ def limit_program(
         command: the program and its arguments.
         duration_s: seconds after which a program that does not end, such as a server, has worked
             and is ended; None to wait for its end.
+        at_bytes: limits under which a trial is made each, instead of a search.
         swap: let memory be swapped out.
         time_limit_s: seconds after which the search ends with the best result so far.
         timeout_s: seconds after which a trial without a limit is ended.
@@ -45,6 +52,7 @@ def limit_program(
     if not command:
         raise UsageError("limit: there is no program after --. Give the program and its arguments.")
     deadline = search_deadline(time_limit_s)
+    check_limits(at_bytes)
     if duration_s is not None and duration_s >= timeout_s:
         raise UsageError("--timeout must be greater than --for.")
     started = time.monotonic()
@@ -63,7 +71,7 @@ def limit_program(
         first = trials.measure(None)
         require_completed(first, subject, parent)
         search = LimitSearch(trials, first)
-        search.run(deadline, on_progress)
+        search.run(deadline, on_progress, at_bytes)
     notes = []
     if trials.escaped is not None:
         notes.append(

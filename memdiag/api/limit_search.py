@@ -9,8 +9,8 @@ from typing import Literal, Protocol
 from memdiag.api.arguments import OnProgress
 from memdiag.deploy.limit_search import (
     CONFIRMATIONS,
-    MAX_TRIALS,
     SLOWDOWN,
+    judged,
     rounded_up,
     search,
     smallest_working,
@@ -22,7 +22,7 @@ from memdiag.records.codec import escaped
 from memdiag.records.dimension import Dimension
 from memdiag.records.limit import CountedMemory, LimitPoint, MemoryLimit
 from memdiag.runner.job import Deadline, TimeLimitReached
-from memdiag.units import MIB, format_size
+from memdiag.units import MIB, counted, format_size
 
 UNLIMITED_TRIALS = 2
 """Trials without a limit, whose latencies are the measure of slowness."""
@@ -66,6 +66,16 @@ def search_deadline(time_limit_s: float | None) -> Deadline:
     return Deadline(time.monotonic() + time_limit_s)
 
 
+def check_limits(limits: Sequence[int]) -> None:
+    """Check that limits are greater than 0.
+
+    Raises:
+        UsageError: one is not.
+    """
+    if any(limit <= 0 for limit in limits):
+        raise UsageError("--at: a limit must be greater than 0.")
+
+
 def require_completed(point: LimitPoint, subject: str, parent: ParentGroup | None) -> None:
     """Check that the trial without a limit completed.
 
@@ -104,12 +114,20 @@ class LimitSearch:
         self._counted = trials.counted
         self._uncounted_bytes = trials.uncounted_bytes
         self._rss_bytes = trials.rss_bytes
-        self._started = time.monotonic()
+        self._is_search = True
 
-    def run(self, deadline: Deadline, on_progress: OnProgress) -> None:
-        """Make trials until both limits are found; at an early end `message` states the reason."""
+    def run(
+        self, deadline: Deadline, on_progress: OnProgress, at_bytes: Sequence[int] = ()
+    ) -> None:
+        """Make trials until both limits are found; at an early end `message` states the reason.
+
+        Args:
+            deadline: the time at which no further trial is started.
+            on_progress: called before each trial.
+            at_bytes: limits under which a trial is made each, instead of a search.
+        """
         try:
-            self._run(deadline, on_progress)
+            self._run(deadline, on_progress, at_bytes)
         except KeyboardInterrupt:
             self.message = "interrupted"
         except TimeLimitReached:
@@ -117,7 +135,7 @@ class LimitSearch:
         except (GroupRemovedError, NoGroupError) as error:
             self.message = str(error)
 
-    def _run(self, deadline: Deadline, on_progress: OnProgress) -> None:
+    def _run(self, deadline: Deadline, on_progress: OnProgress, at_bytes: Sequence[int]) -> None:
         for _ in range(UNLIMITED_TRIALS - 1):
             deadline.check()
             on_progress("without a limit")
@@ -134,6 +152,11 @@ class LimitSearch:
             on_progress(f"trial {number}: {format_size(limit_bytes)}")
             return self._trials.measure(limit_bytes)
 
+        unlimited = tuple(self.points)
+        self.points += (judged(measure(limit), unlimited) for limit in at_bytes)
+        self._is_search = not at_bytes
+        if at_bytes:
+            return
         peak = self._peak_bytes
         droppable = self._counted.file_bytes if self._counted else 0
         search(
@@ -165,7 +188,10 @@ class LimitSearch:
         """Return the record of the search; the arguments are fields of `MemoryLimit`."""
         smallest = smallest_working(self.points)
         comfortable = smallest_working(self.points, comfortable=True)
-        needed = comfortable or max(smallest or 0, self._peak_bytes, estimated_bytes or 0)
+        peak = self._peak_bytes
+        is_measured = comfortable is not None and not 0 < rounded_up(peak) < comfortable
+        needed = comfortable if is_measured else max(peak, estimated_bytes or 0)
+        assert needed is not None
         request, limit = suggestion(needed, self._uncounted_bytes)
         return escaped(
             MemoryLimit(
@@ -175,7 +201,7 @@ class LimitSearch:
                 comfortable_bytes=comfortable,
                 request_bytes=request,
                 limit_bytes=limit,
-                is_measured_under_limits=comfortable is not None,
+                is_measured_under_limits=is_measured,
                 margin=MARGIN,
                 uncounted_bytes=self._uncounted_bytes,
                 counted=self._counted,
@@ -210,11 +236,10 @@ class LimitSearch:
         smallest = smallest_working(self.points)
         tried = sum(point.limit_bytes == smallest for point in self.points)
         limited = sum(point.limit_bytes is not None for point in self.points)
-        if smallest is not None and tried < CONFIRMATIONS:
-            reason = "" if self.message else f" within {MAX_TRIALS} trials"
-            if limited:
-                notes.append(
-                    f"the smallest limit worked in {tried} of {CONFIRMATIONS} trials that would"
-                    f" confirm it{reason}"
-                )
+        if smallest is not None and tried < CONFIRMATIONS and self._is_search:
+            reason = "" if self.message else f", as {limited} trials were made"
+            notes.append(
+                f"{format_size(smallest)} was tried only {counted(tried, 'time')}, and not"
+                f" {CONFIRMATIONS} times{reason}"
+            )
         return notes

@@ -5,6 +5,7 @@ removes the groups of that process. Standard library only: it is started by path
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,13 +60,14 @@ def remove_groups(parent: Path, pid: int) -> None:
         remove_group(group)
 
 
-def start_removal_at_end(parent: Path) -> "subprocess.Popen[bytes]":
+def start_removal_at_end(parent: Path, *folders: Path) -> "subprocess.Popen[bytes]":
     """Start a process that removes this process's groups in `parent` when this process ends.
 
-    Close the standard input of the returned process to end it earlier.
+    It also removes the temporary `folders`. Close the standard input of the returned process to end
+    it earlier.
     """
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, str(parent), str(os.getpid())],
+        [sys.executable, "-I", "-S", __file__, str(parent), str(os.getpid()), *map(str, folders)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -77,3 +79,5 @@ def start_removal_at_end(parent: Path) -> "subprocess.Popen[bytes]":
 if __name__ == "__main__":
     sys.stdin.buffer.read()  # returns when the other end of the pipe was closed
     remove_groups(Path(sys.argv[1]), int(sys.argv[2]))
+    for folder in sys.argv[3:]:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -206,17 +206,19 @@ class GroupRemoval:
 
     Args:
         parent: the group in which they are created.
+        folders: temporary folders to remove as well if this process is killed.
     """
 
-    def __init__(self, parent: ParentGroup) -> None:
+    def __init__(self, parent: ParentGroup, *folders: Path) -> None:
         self._folder = parent.folder
+        self._folders = folders
 
     def __enter__(self) -> None:
         for group in self._folder.iterdir():
             owner = _OWNED.fullmatch(group.name)
             if owner and not psutil.pid_exists(int(owner[1])):
                 remove_group(group)
-        self._process = start_removal_at_end(self._folder)
+        self._process = start_removal_at_end(self._folder, *self._folders)
 
     def __exit__(self, *error: object) -> None:
         assert self._process.stdin is not None

@@ -18,6 +18,7 @@ from memdiag.cli.options import (
     add_runs,
     add_same_inputs,
     add_session,
+    comma_list,
     duration,
     pairs,
     read_dims,
@@ -25,6 +26,7 @@ from memdiag.cli.options import (
 )
 from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_TIMEOUT_S
 from memdiag.errors import UsageError
+from memdiag.units import parse_size
 
 if TYPE_CHECKING:
     from memdiag.cli.progress import StatusLine
@@ -55,6 +57,11 @@ def configure(parser: ArgumentParser) -> None:
         type=duration,
         help="A program that still runs after this time, such as a server, has worked; it is then"
         " ended (default: wait until it ends by itself).",
+    )
+    group.add_argument(
+        "--at",
+        metavar="SIZE,…",
+        help="Make a trial under each of these limits, such as 512MiB,1GiB, instead of a search.",
     )
     group.add_argument(
         "--swap",
@@ -152,6 +159,7 @@ def _of_model(options: Namespace, line: StatusLine) -> MemoryLimit:
         load_from=options.load_from,
         telemetry=options.telemetry,
         python=options.python,
+        at_bytes=tuple(map(parse_size, comma_list(options.at))),
         swap=options.swap,
         time_limit_s=options.time_limit,
         timeout_s=options.timeout,
@@ -173,6 +181,7 @@ def _of_program(options: Namespace, line: StatusLine) -> MemoryLimit:
     return limit_program(
         options.program,
         duration_s=options.duration_s,
+        at_bytes=tuple(map(parse_size, comma_list(options.at))),
         swap=options.swap,
         time_limit_s=options.time_limit,
         timeout_s=options.timeout,

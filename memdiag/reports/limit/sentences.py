@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from memdiag.records.limit import MemoryLimit
+from memdiag.records.limit import LimitPoint, MemoryLimit
 from memdiag.reports.limit.rows import latency_ratio, limit_rows
 from memdiag.reports.text import at_sizes, model_file, plain, shortened
 from memdiag.units import counted, format_duration, format_size
 
 MAX_COMMAND = 60
 
-DEADLINE_WORDS = "no longer than three times the usual time"
+MIN_FAILED = 0.9
+"""Share of the smallest limit from which on a limit that fails shows that no less is enough."""
 
 
 class LimitHeadline(NamedTuple):
@@ -58,7 +59,9 @@ def _first(limit: MemoryLimit) -> str:
         return f"{_without_limit(limit)}{where}."
     works = f"works in {format_size(smallest)}"
     if comfortable == smallest:
-        return f"{works} without slowdown, and in no less{where}."
+        failed = limit.largest_failed
+        is_found = failed is not None and (failed.limit_bytes or 0) > MIN_FAILED * smallest
+        return f"{works} without slowdown{', and in no less' if is_found else ''}{where}."
     reason = _slowness(limit)
     if comfortable is None:
         return f"{works}{reason}; no limit without slowdown was found{where}."
@@ -99,21 +102,26 @@ def _below(limit: MemoryLimit) -> str:
     if point is None or point.limit_bytes is None:
         return ""
     size = format_size(point.limit_bytes)
-    phase = f" in {point.phase}" if point.phase else ""
     if point.outcome == "killed":
-        return f"In {size} it is killed{phase}."
+        return f"In {size} it is killed{_within(point)}."
     if point.outcome == "timeout":
-        killed = [p for p in limit.limited if p.outcome == "killed"]
-        end = ""
-        if killed and killed[-1].limit_bytes is not None:
-            last = killed[-1]
-            within = f" in {last.phase}" if last.phase else ""
-            end = f", and in {format_size(killed[-1].limit_bytes)} it is killed{within}"
+        killed = [each for each in limit.limited if each.outcome == "killed"]
+        end = "."
+        if killed:
+            size_killed = format_size(killed[-1].limit_bytes or 0)
+            end = f", and in {size_killed} it is killed{_within(killed[-1])}."
         return (
-            f"In {size} it takes more than three times as long{phase}: contents of files are"
-            f" dropped and read again all the time{end}."
+            f"In {size} it takes more than three times as long{_within(point)}, as contents of"
+            f" files are dropped and read again all the time{end}"
         )
+    phase = f" in {point.phase}" if point.phase else ""
     return f"In {size} it fails{phase}: {plain(point.message)}."
+
+
+def _within(point: LimitPoint) -> str:
+    if point.phase == "start":
+        return " before the model is loaded (Python and onnxruntime alone need more)"
+    return f" in {point.phase}" if point.phase else ""
 
 
 def _memory(limit: MemoryLimit) -> str:
@@ -134,7 +142,9 @@ def suggestion_text(limit: MemoryLimit) -> str:
     basis = (
         "the smallest limit without slowdown"
         if limit.is_measured_under_limits
-        else "the largest of the smallest limit, the measured peak and the estimate"
+        else "the peak without a limit"
+        if limit.estimated_bytes is None
+        else "the larger of measured peak and estimate"
     )
     if limit.uncounted_bytes:
         basis += f", with {format_size(limit.uncounted_bytes)} that were not counted here"
