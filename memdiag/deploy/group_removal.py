@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,16 +29,23 @@ def processes_of(group: Path) -> list[int]:
     for folder, _, _ in os.walk(group):
         with suppress(OSError):  # removed meanwhile
             found += map(int, Path(folder, "cgroup.procs").read_text().split())
-    return found
+    # Processes that cannot be named here have the number 0, which would mean this process's group.
+    return [pid for pid in found if pid > 0]
 
 
-def remove_group(group: Path, *, max_s: float = MAX_REMOVAL_S) -> bool:
+def remove_group(
+    group: Path,
+    *,
+    max_s: float = MAX_REMOVAL_S,
+    remove_folder: Callable[[str], None] = os.rmdir,
+) -> bool:
     """Kill the processes of `group`, remove it and the groups below it, and return whether it went.
 
     Args:
         group: its folder; nothing happens if it does not exist.
         max_s: seconds to wait for killed processes, which the kernel removes from their group later
             than it reports their end.
+        remove_folder: removes the folder of a group.
     """
     deadline = time.monotonic() + max_s
     while True:
@@ -46,7 +54,7 @@ def remove_group(group: Path, *, max_s: float = MAX_REMOVAL_S) -> bool:
                 os.kill(pid, signal.SIGKILL)
         for folder, _, _ in os.walk(group, topdown=False):
             with suppress(OSError):
-                os.rmdir(folder)
+                remove_folder(folder)
         if not group.exists():
             return True
         if time.monotonic() > deadline:

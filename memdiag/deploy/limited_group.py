@@ -52,12 +52,13 @@ class ParentGroup:
     Attributes:
         folder: its folder.
         version: the version of control groups.
-        make_folder: creates the folder of a group.
+        make_folder, remove_folder: create and remove the folder of a group.
     """
 
     folder: Path
     version: Literal[1, 2]
     make_folder: Callable[[Path], None] = os.mkdir
+    remove_folder: Callable[[str], None] = os.rmdir
 
     @property
     def limit_bytes(self) -> int | None:
@@ -121,14 +122,17 @@ class LimitedGroup:
         try:
             self._configure(limit_bytes, swap)
         except OSError as error:
-            remove_group(self.folder)
+            self._remove()
             raise NoGroupError(_refusal(self.folder, error)) from error
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        remove_group(self.folder)
+        self._remove()
+
+    def _remove(self) -> None:
+        remove_group(self.folder, remove_folder=self._parent.remove_folder)
 
     def _configure(self, limit_bytes: int | None, swap: bool) -> None:
         if self._parent.version == 1:
@@ -227,10 +231,22 @@ class GroupRemoval:
         remove_groups(self._folder, os.getpid())
 
 
-def parent_group(*, proc: Path = PROC, control_groups: Path = CONTROL_GROUPS) -> ParentGroup:
+def parent_group(
+    *,
+    proc: Path = PROC,
+    control_groups: Path = CONTROL_GROUPS,
+    make_folder: Callable[[Path], None] = os.mkdir,
+    remove_folder: Callable[[str], None] = os.rmdir,
+) -> ParentGroup:
     """Return the nearest group in which a group with a memory limit can be created.
 
     A group is created in it and a process moved into that group, to be certain.
+
+    Args:
+        proc: the folder with the processes.
+        control_groups: the folder with the control groups.
+        make_folder: creates the folder of a group.
+        remove_folder: removes it.
 
     Raises:
         NoGroupError: there is none; the message states why, and what to do.
@@ -242,7 +258,9 @@ def parent_group(*, proc: Path = PROC, control_groups: Path = CONTROL_GROUPS) ->
         version = _version(folder)
         if version is None:
             continue
-        parent = ParentGroup(folder=folder, version=version)
+        parent = ParentGroup(
+            folder=folder, version=version, make_folder=make_folder, remove_folder=remove_folder
+        )
         try:
             with LimitedGroup(parent, "test", None) as group:
                 done = subprocess.run(
