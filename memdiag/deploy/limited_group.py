@@ -189,9 +189,7 @@ class LimitedGroup:
     def _text(self, name: str) -> str:
         try:
             return (self.folder / name).read_text()
-        except OSError as error:
-            if self.folder.exists():
-                raise NoGroupError(_refusal(self.folder / name, error)) from error
+        except OSError as error:  # a group that exists has all of these files
             raise GroupRemovedError(
                 f"the control group {self.folder} was removed while it was measured. Start again."
             ) from error

@@ -21,8 +21,8 @@ from memdiag.units import format_duration
 PERIOD_S = 0.02
 """Seconds between two looks at the group."""
 
-FILES_PERIOD_S = 0.5
-"""Seconds between two lists of the files that the processes map."""
+MAX_FILES_PERIOD_S = 5.0
+"""Maximum seconds between two lists of the files that the processes map."""
 
 MAX_END_S = 5.0
 """Seconds for a program to end by itself after SIGTERM."""
@@ -97,9 +97,9 @@ class ProgramTrials:
                 if outcome == "completed" and process.returncode is None:
                     _end(process)
             finally:
-                for pid in group.processes():
-                    with suppress(OSError):
-                        os.kill(pid, signal.SIGKILL)
+                # The group kills what is in it; this process may have left it, or be its last.
+                with suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             if outcome == "failed":
                 message = self._failure(process.returncode, errors)
@@ -129,7 +129,8 @@ class ProgramTrials:
                 return ("failed", "") if code else ("completed", "")
             self._count(counters, group)
             if seconds >= listed_s:
-                listed_s = seconds + FILES_PERIOD_S
+                # Programs may be short, and map their files at the start.
+                listed_s = seconds + min(seconds, MAX_FILES_PERIOD_S)
                 self._list_files(group)
                 self._find_escaped(process.pid, group)
             if self.duration_s is not None and seconds >= self.duration_s:

@@ -29,15 +29,13 @@ SCOPE = "user.slice/user-1000.slice/user@1000.service/app.slice/run-7.scope"
 
 def make_folder(group: Path) -> None:
     """Create a group with the files that the kernel creates."""
-    if group.parent.name.startswith("read-only"):
-        raise OSError(30, os.strerror(30))
     group.mkdir()
     for name, text in NEW_GROUP.items():
         (group / name).write_text(text)
 
 
-def tree(root: Path, *, controllers: str = "memory pids") -> dict[str, Path]:
-    """Create the tree below `root`; return the folders of processes and of groups as arguments.
+def tree(root: Path, *, controllers: str = "memory pids") -> tuple[Path, Path]:
+    """Create the tree below `root`; return the folders of processes and of groups.
 
     This process is in a scope, which has processes and so cannot pass the controller on.
     """
@@ -52,7 +50,7 @@ def tree(root: Path, *, controllers: str = "memory pids") -> dict[str, Path]:
         (folder / "memory.max").write_text("max\n")
     (proc / str(os.getpid())).mkdir(parents=True)
     (proc / str(os.getpid()) / "cgroup").write_text(f"0::/{SCOPE}\n")
-    return {"proc": proc, "control_groups": groups}
+    return proc, groups
 
 
 def remove_folder(group: str) -> None:

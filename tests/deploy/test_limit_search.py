@@ -33,7 +33,7 @@ def killed(limit: int) -> LimitPoint:
 
 
 def find(
-    fails_below: float, slow_below: float, *, guess: float, peak: float
+    fails_below: float, slow_below: float, *, guess: int, peak: int
 ) -> tuple[list[LimitPoint], list[LimitPoint]]:
     """Return the trials without and with a limit; sizes are in MiB."""
 
@@ -44,7 +44,7 @@ def find(
         return point(limit, latency=0.2 if slow else 0.1, refaults=50 * MIB if slow else 0)
 
     points = [point(None), point(None)]
-    search(measure, points, guess=rounded_up(round(guess * MIB)), peak=rounded_up(peak * MIB))
+    search(measure, points, guess=rounded_up(guess * MIB), peak=rounded_up(peak * MIB))
     return points[:2], points[2:]
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,17 @@ from tests.deploy.real_groups import usable_parent
 HOG = "block = bytearray({} << 20); block[::4096] = b'x' * len(block[::4096])"
 
 
-def recorded_parent(root: Path, **settings: str) -> ParentGroup:
+def recorded_parent(
+    root: Path,
+    *,
+    controllers: str = "memory pids",
+    make_folder: Callable[[Path], None] = recorded_groups.make_folder,
+) -> ParentGroup:
+    proc, control_groups = recorded_groups.tree(root, controllers=controllers)
     return parent_group(
-        **recorded_groups.tree(root, **settings),
-        make_folder=recorded_groups.make_folder,
+        proc=proc,
+        control_groups=control_groups,
+        make_folder=make_folder,
         remove_folder=recorded_groups.remove_folder,
     )
 
@@ -111,7 +119,7 @@ def test_a_refusal_states_what_to_do(tmp_path: Path, number: int, words: str) ->
         raise OSError(number, os.strerror(number))
 
     with pytest.raises(NoGroupError, match=words):
-        parent_group(**recorded_groups.tree(tmp_path), make_folder=refuse)
+        recorded_parent(tmp_path, make_folder=refuse)
 
 
 def test_a_process_without_a_number_here_is_never_killed(tmp_path: Path) -> None:

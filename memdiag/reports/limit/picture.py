@@ -70,7 +70,8 @@ def _draw_times(axes: Axes, chart: LimitChart) -> None:
         )  # fmt: skip
     axes.set_xlabel(f"memory limit ({name})", loc="left")
     axes.xaxis.set_major_formatter("{x:,.10g}")
-    axes.legend(
-        loc="upper left", bbox_to_anchor=(-0.02, -0.14), ncols=3, frameon=False,
-        fontsize=picture.SMALL, labelcolor=COLOR.ink,
-    )  # fmt: skip
+    if chart.x or chart.failed:
+        axes.legend(
+            loc="upper left", bbox_to_anchor=(-0.02, -0.14), ncols=3, frameon=False,
+            fontsize=picture.SMALL, labelcolor=COLOR.ink,
+        )  # fmt: skip
