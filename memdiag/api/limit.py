@@ -17,7 +17,7 @@ from memdiag.api.limit_search import (
     search_deadline,
 )
 from memdiag.api.profile_config import ProfileConfig, profile_config
-from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import DEFAULT_LIMIT_RUNS, DEFAULT_PROVIDERS, DEFAULT_TIMEOUT_S
 from memdiag.deploy.limited_group import GroupRemoval, NoGroupError, ParentGroup, parent_group
 from memdiag.deploy.model_trial import ModelTrials
 from memdiag.errors import MemdiagError
@@ -32,7 +32,7 @@ from memdiag.runner.temporary import temporary_folder
 def limit(
     model: str | Path,
     *,
-    runs: int = DEFAULT_RUNS,
+    runs: int = DEFAULT_LIMIT_RUNS,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, ArrayOrFile] | None = None,
     same_inputs: bool = False,

@@ -22,15 +22,16 @@ from memdiag.records.codec import escaped
 from memdiag.records.dimension import Dimension
 from memdiag.records.limit import CountedMemory, LimitPoint, MemoryLimit
 from memdiag.runner.job import Deadline, TimeLimitReached
-from memdiag.units import MIB, counted, format_size
+from memdiag.units import counted, format_size
 
 UNLIMITED_TRIALS = 2
 """Trials without a limit, whose latencies are the measure of slowness."""
 
+MAX_ABOVE_PEAK = 1.1
+"""Ratio of a limit to the peak without one from which on the limit is no measure of the need."""
+
 TIMEOUT_RATIO, TIMEOUT_EXTRA_S = 3.0, 3.0
 """A trial has failed if it takes this many times as long as without a limit, and these seconds."""
-
-MIN_UNCOUNTED_BYTES = MIB
 
 
 class Trials(Protocol):
@@ -189,7 +190,8 @@ class LimitSearch:
         smallest = smallest_working(self.points)
         comfortable = smallest_working(self.points, comfortable=True)
         peak = self._peak_bytes
-        is_measured = comfortable is not None and not 0 < rounded_up(peak) < comfortable
+        # A limit that was given may be far above what is needed.
+        is_measured = comfortable is not None and not 0 < MAX_ABOVE_PEAK * peak < comfortable
         needed = comfortable if is_measured else max(peak, estimated_bytes or 0)
         assert needed is not None
         request, limit = suggestion(needed, self._uncounted_bytes)
@@ -221,12 +223,6 @@ class LimitSearch:
 
     def _notes(self, parent: ParentGroup | None) -> list[str]:
         notes = []
-        if self._uncounted_bytes >= MIN_UNCOUNTED_BYTES:
-            notes.append(
-                f"{format_size(self._uncounted_bytes)} of libraries and files are in use by other"
-                " processes and were not counted here; a container on an idle machine counts them,"
-                " so request and limit include them"
-            )
         above = None if parent is None else parent.limit_bytes
         if above is not None:
             notes.append(

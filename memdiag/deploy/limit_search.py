@@ -133,12 +133,12 @@ class _Search:
         tried = [point for point in self._points if point.limit_bytes is not None]
         failed = max((_limit(p) for p in tried if not _works(p, comfortable)), default=0)
         works = smallest_working(self._points, comfortable=comfortable)
-        doublings = 2 ** min(MAX_DOUBLINGS, max(0, len(tried) - 1))
         if works is None:
-            return rounded_up(max(first, round(failed * UPPER**doublings)))
+            rises = sum(_limit(p) >= first and not _works(p, comfortable) for p in tried)
+            return rounded_up(round(failed * _power(UPPER, rises))) if rises else first
         if works - failed > max(MIB, self._precision * works):
             if not failed:
-                return rounded_up(round(works * LOWER**doublings) - MIB)
+                return rounded_up(round(works * _power(LOWER, len(tried))) - MIB)
             return rounded_up((works + failed) // 2)
         successes = sum(_limit(point) == works for point in tried)
         return works if successes < CONFIRMATIONS else None
@@ -152,6 +152,11 @@ def rounded_up(size: int) -> int:
 def _limit(point: LimitPoint) -> int:
     assert point.limit_bytes is not None
     return point.limit_bytes
+
+
+def _power(ratio: float, trials: int) -> float:
+    """Return `ratio`, squared with each trial after the first."""
+    return float(ratio**2 ** min(MAX_DOUBLINGS, trials - 1))
 
 
 def _works(point: LimitPoint, comfortable: bool) -> bool:

@@ -63,7 +63,7 @@ def limit(**fields: Any) -> MemoryLimit:
             Dimension(name="batch", size=1, role="batch", source="chosen", reason="a batch"),
         ),
         onnxruntime="1.32.0",
-        notes=("10 MiB of libraries and files are in use by other processes",),
+        notes=("the control group of memdiag is itself limited to 2.00 GiB",),
         duration_s=41.0,
     )
     return msgspec.structs.replace(made, **fields)

@@ -24,7 +24,7 @@ from memdiag.cli.options import (
     read_dims,
     read_inputs,
 )
-from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import DEFAULT_LIMIT_RUNS, DEFAULT_PROVIDERS, DEFAULT_TIMEOUT_S
 from memdiag.errors import UsageError
 from memdiag.units import parse_size
 
@@ -49,7 +49,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.set_defaults(program=())
 
     group = parser.add_argument_group("Trials")
-    add_runs(group)
+    add_runs(group, DEFAULT_LIMIT_RUNS)
     group.add_argument(
         "--for",
         dest="duration_s",

@@ -7,9 +7,11 @@ from typing import NamedTuple
 from memdiag.records.limit import LimitPoint, MemoryLimit
 from memdiag.reports.limit.rows import latency_ratio, limit_rows
 from memdiag.reports.text import at_sizes, model_file, plain, shortened
-from memdiag.units import counted, format_duration, format_size
+from memdiag.units import MIB, counted, format_duration, format_size
 
 MAX_COMMAND = 60
+
+MIN_UNCOUNTED_BYTES = MIB
 
 MIN_FAILED = 0.9
 """Share of the smallest limit from which on a limit that fails shows that no less is enough."""
@@ -21,7 +23,7 @@ class LimitHeadline(NamedTuple):
     Attributes:
         subject: the file of the model, or the command.
         first: the sentence after the subject.
-        second: where it ends under smaller limits, and what the memory is.
+        second: what was not counted, how it ends under smaller limits, and what the memory is.
         facts: the release, the number of trials, and the time that the search took.
         ended: why the search ended early, or was not possible; empty otherwise.
     """
@@ -45,7 +47,7 @@ def limit_headline(limit: MemoryLimit) -> LimitHeadline:
     return LimitHeadline(
         subject=subject if is_model else shortened(subject, MAX_COMMAND),
         first=_first(limit),
-        second=" ".join(filter(None, (_below(limit), _memory(limit)))),
+        second=" ".join(filter(None, (_uncounted(limit), _below(limit), _memory(limit)))),
         facts=_facts(limit),
         ended=plain(limit.message),
     )
@@ -97,6 +99,15 @@ def _slowness(limit: MemoryLimit) -> str:
     return f" ({', '.join(parts)}: contents of files are dropped and read again)"
 
 
+def _uncounted(limit: MemoryLimit) -> str:
+    if limit.uncounted_bytes < MIN_UNCOUNTED_BYTES:
+        return ""
+    return (
+        f"Beside that, {format_size(limit.uncounted_bytes)} of libraries and files are in use by"
+        " other processes and were not counted; a container alone on a machine counts them."
+    )
+
+
 def _below(limit: MemoryLimit) -> str:
     point = limit.largest_failed
     if point is None or point.limit_bytes is None:
@@ -146,7 +157,7 @@ def suggestion_text(limit: MemoryLimit) -> str:
         if limit.estimated_bytes is None
         else "the larger of measured peak and estimate"
     )
-    if limit.uncounted_bytes:
+    if limit.uncounted_bytes >= MIN_UNCOUNTED_BYTES:
         basis += f", with {format_size(limit.uncounted_bytes)} that were not counted here"
     return (
         f"request {request}, limit {most}. The request is {basis}; the limit is"
