@@ -153,8 +153,9 @@ class LimitSearch:
             on_progress(f"trial {number}: {format_size(limit_bytes)}")
             return self._trials.measure(limit_bytes)
 
-        unlimited = tuple(self.points)
-        self.points += (judged(measure(limit), unlimited) for limit in at_bytes)
+        for limit in at_bytes:
+            self.points.append(measure(limit))
+            self.points[:] = judged(self.points)
         self._is_search = not at_bytes
         if at_bytes:
             return

@@ -4,8 +4,8 @@ Whether a process is killed is random within a few per cent of a limit. A limit 
 only if every trial at this limit and above succeeded, `CONFIRMATIONS` of them at the limit itself.
 """
 
-import statistics
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,6 +17,8 @@ CONFIRMATIONS = 3
 
 PRECISION = 0.03
 """Distance, as a share of the limit, at which a limit that fails and one that works are close."""
+
+MIN_PRECISION_BYTES = 2 * MIB
 
 MAX_TRIALS = 30
 """Trials under a limit, in all."""
@@ -43,26 +45,67 @@ Measure = Callable[[int], LimitPoint]
 """A trial under a limit in bytes."""
 
 
-def judged(point: LimitPoint, unlimited: Sequence[LimitPoint]) -> LimitPoint:
-    """Return `point` with `is_slow`, by the times of the trials without a limit.
+class UsualTimes(NamedTuple):
+    """Latency and load time of a trial that its limit does not slow down; None if not known."""
+
+    latency_s: float | None
+    load_s: float | None
+
+
+def usual_times(points: Sequence[LimitPoint]) -> UsualTimes:
+    """Return the shortest times of the trials without a limit, and of those that no limit slowed.
+
+    Other work on the machine only adds time, and a limit under which nothing was read again adds
+    none. The shortest of all these is the best measure of the usual time.
+    """
+    unaffected = [
+        point
+        for point in points
+        if point.is_completed and (point.limit_bytes is None or not _rereads(point, points))
+    ]
+    latencies = [point.latency_s for point in unaffected if point.latency_s is not None]
+    loads = [point.load_s for point in unaffected if point.load_s is not None]
+    return UsualTimes(min(latencies, default=None), min(loads, default=None))
+
+
+def judged(points: Sequence[LimitPoint]) -> list[LimitPoint]:
+    """Return `points` with `is_slow`, by the usual times.
 
     Times vary on a busy machine. A trial counts as slow only if files were also read again, which
     the kernel counts: that is what a limit does to a process before it kills it. Where no latency
     is known, as of a server, the latter is enough.
     """
-    latencies = [each.latency_s for each in unlimited if each.latency_s is not None]
-    loads = [each.load_s for each in unlimited if each.load_s is not None]
-    is_slow = point.refault_bytes >= MIN_REFAULT_BYTES + max(
-        each.refault_bytes for each in unlimited
+    usual = usual_times(points)
+    return [
+        msgspec.structs.replace(point, is_slow=_is_slow(point, points, usual)) for point in points
+    ]
+
+
+def _is_slow(point: LimitPoint, points: Sequence[LimitPoint], usual: UsualTimes) -> bool:
+    if point.limit_bytes is None or not point.is_completed or not _rereads(point, points):
+        return False
+    if point.latency_s is None or usual.latency_s is None:
+        return True
+    if _most(points, "refault_bytes") + MIN_REFAULT_BYTES <= point.refault_bytes and (
+        point.latency_s > SLOWDOWN * usual.latency_s
+    ):
+        return True
+    if point.load_s is None or usual.load_s is None:
+        return False
+    has_reread = _most(points, "load_refault_bytes") + MIN_REFAULT_BYTES <= point.load_refault_bytes
+    return has_reread and point.load_s > LOAD_SLOWDOWN * usual.load_s
+
+
+def _rereads(point: LimitPoint, points: Sequence[LimitPoint]) -> bool:
+    """Return whether more was read again than in any trial without a limit."""
+    return any(
+        getattr(point, name) >= _most(points, name) + MIN_REFAULT_BYTES
+        for name in ("refault_bytes", "load_refault_bytes")
     )
-    if point.latency_s is not None and latencies:
-        is_slow &= point.latency_s > SLOWDOWN * statistics.median(latencies)
-    if point.load_s is not None and loads and not is_slow:
-        is_slow = point.load_s > LOAD_SLOWDOWN * max(loads) and (
-            point.load_refault_bytes
-            >= MIN_REFAULT_BYTES + max(each.load_refault_bytes for each in unlimited)
-        )
-    return msgspec.structs.replace(point, is_slow=point.is_completed and is_slow)
+
+
+def _most(points: Sequence[LimitPoint], name: str) -> int:
+    return max((getattr(p, name) for p in points if p.limit_bytes is None), default=0)
 
 
 def smallest_working(points: Sequence[LimitPoint], *, comfortable: bool = False) -> int | None:
@@ -98,8 +141,7 @@ def search(
         peak: the peak without a limit: a larger limit should change nothing.
         precision: the distance at which the search ends, as a share of the limit.
     """
-    unlimited = tuple(points)
-    searching = _Search(measure, points, unlimited, precision)
+    searching = _Search(measure, points, precision)
     searching.find(first=guess, peak=peak, comfortable=False)
     searching.find(first=peak, peak=peak, comfortable=True)
 
@@ -109,24 +151,24 @@ class _Search:
         self,
         measure: Measure,
         points: list[LimitPoint],
-        unlimited: Sequence[LimitPoint],
         precision: float,
     ) -> None:
         self._measure = measure
         self._points = points
-        self._unlimited = unlimited
+        self._before = len(points)
         self._precision = precision
 
     def find(self, *, first: int, peak: int, comfortable: bool) -> None:
         """Bisect, and confirm the result; a result that is not confirmed is searched for anew."""
         limit = self._next(first, comfortable)
         while limit is not None and self._trials < MAX_TRIALS and limit <= MAX_RISE * peak:
-            self._points.append(judged(self._measure(limit), self._unlimited))
+            self._points.append(self._measure(limit))
+            self._points[:] = judged(self._points)
             limit = self._next(first, comfortable)
 
     @property
     def _trials(self) -> int:
-        return len(self._points) - len(self._unlimited)
+        return len(self._points) - self._before
 
     def _next(self, first: int, comfortable: bool) -> int | None:
         """Return the limit of the next trial; None once the result is confirmed."""
@@ -136,7 +178,7 @@ class _Search:
         if works is None:
             rises = sum(_limit(p) >= first and not _works(p, comfortable) for p in tried)
             return rounded_up(round(failed * _power(UPPER, rises))) if rises else first
-        if works - failed > max(MIB, self._precision * works):
+        if works - failed > max(MIN_PRECISION_BYTES, self._precision * works):
             if not failed:
                 return rounded_up(round(works * _power(LOWER, len(tried))) - MIB)
             return rounded_up((works + failed) // 2)

@@ -41,7 +41,8 @@ class LimitPoint(Record, frozen=True, kw_only=True):
             model, or in all of a program.
         load_refault_bytes: the same until the first run of a model had ended; 0 for a program.
         is_slow: whether the limit made it slow: files were read again, and the latency is more than
-            `max_slowdown` times that without a limit, or loading took more than twice as long.
+            `max_slowdown` times the usual one, or loading took more than twice as long. The usual
+            times are the shortest of the trials in which nothing was read again.
         message: why it did not complete; empty if it did.
     """
 
@@ -83,7 +84,7 @@ class MemoryLimit(PlottableRecord, frozen=True, kw_only=True):
         estimated_bytes: the largest peak that `memdiag.estimate` predicts in that case.
         group_version: the version of the control groups; None if there are none to use.
         swap: whether memory could be swapped out.
-        max_slowdown: the largest latency that is not slow, relative to that without a limit.
+        max_slowdown: the largest latency that is not slow, relative to the usual one.
         points: the trials in the order in which they were made.
         dimensions: the free dimensions and their sizes.
         onnxruntime: the version; None if it is not known.

@@ -33,7 +33,7 @@ def printed(limit: MemoryLimit, *, quiet: bool = False) -> str:
 def test_the_answer_has_both_limits_and_what_the_smaller_costs() -> None:
     answer = limit_headline(limits.limit())
     assert answer.line.startswith(
-        "encoder.onnx works in 240 MiB (latency × 1.49: contents of files are dropped and read"
+        "encoder.onnx works in 240 MiB (latency × 1.50: contents of files are dropped and read"
         " again), and without slowdown in 260 MiB, at batch 1"
     )
     assert answer.second.startswith(

@@ -26,7 +26,6 @@ from memdiag.cli.options import (
 )
 from memdiag.defaults import DEFAULT_LIMIT_RUNS, DEFAULT_PROVIDERS, DEFAULT_TIMEOUT_S
 from memdiag.errors import UsageError
-from memdiag.units import parse_size
 
 if TYPE_CHECKING:
     from memdiag.cli.progress import StatusLine
@@ -55,8 +54,8 @@ def configure(parser: ArgumentParser) -> None:
         dest="duration_s",
         metavar="TIME",
         type=duration,
-        help="A program that still runs after this time, such as a server, has worked; it is then"
-        " ended (default: wait until it ends by itself).",
+        help="Length of the recording of a program that does not end, such as a server: if it still"
+        " runs after this time, it has worked, and is ended (default: wait for its end).",
     )
     group.add_argument(
         "--at",
@@ -79,8 +78,8 @@ def configure(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         type=float,
         default=DEFAULT_TIMEOUT_S,
-        help="Stop a trial after this time. Under a limit, a trial also ends when it has taken"
-        " three times as long as without.",
+        help="Stop a child process after this time. Under a limit, a trial also ends when it has"
+        " taken three times as long as without.",
     )
 
     group = parser.add_argument_group("Inputs")
@@ -159,7 +158,7 @@ def _of_model(options: Namespace, line: StatusLine) -> MemoryLimit:
         load_from=options.load_from,
         telemetry=options.telemetry,
         python=options.python,
-        at_bytes=tuple(map(parse_size, comma_list(options.at))),
+        at_bytes=_given_limits(options),
         swap=options.swap,
         time_limit_s=options.time_limit,
         timeout_s=options.timeout,
@@ -181,9 +180,20 @@ def _of_program(options: Namespace, line: StatusLine) -> MemoryLimit:
     return limit_program(
         options.program,
         duration_s=options.duration_s,
-        at_bytes=tuple(map(parse_size, comma_list(options.at))),
+        at_bytes=_given_limits(options),
         swap=options.swap,
         time_limit_s=options.time_limit,
         timeout_s=options.timeout,
         on_progress=line.show,
     )
+
+
+def _given_limits(options: Namespace) -> tuple[int, ...]:
+    """Return the bytes given to ``--at``.
+
+    Raises:
+        UsageError: one is not a size.
+    """
+    from memdiag.units import parse_size
+
+    return tuple(map(parse_size, comma_list(options.at)))

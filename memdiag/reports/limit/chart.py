@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from memdiag.deploy.limit_search import usual_times
 from memdiag.records.limit import MemoryLimit
 from memdiag.reports.limit.rows import latency_ratio, limit_rows
 from memdiag.units import format_size
@@ -21,7 +22,7 @@ class LimitChart:
 
     Attributes:
         y_label: the name of the vertical axis.
-        x, ratio: limits that work, and the latency relative to that without a limit.
+        x, ratio: limits that work, and the latency relative to the usual one.
         load_ratio: the same for loading; None where it is not known.
         is_slow: whether the limit makes it slow.
         failed, results: limits under which it does not work, and how it ends there.
@@ -46,7 +47,7 @@ class LimitChart:
 def limit_chart(limit: MemoryLimit) -> LimitChart:
     """Return the data of the chart of `limit`."""
     rows = limit_rows(limit)
-    usual = rows[0]
+    usual = usual_times(limit.points)
     limited = [(row.limit_bytes, row) for row in rows if row.limit_bytes is not None]
     works = [(size, row) for size, row in limited if row.works][::-1]
     failed = [(size, row) for size, row in limited if not row.works][::-1]

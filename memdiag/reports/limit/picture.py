@@ -27,7 +27,7 @@ def draw(limit: MemoryLimit) -> Figure:
 
 
 def _draw_times(axes: Axes, chart: LimitChart) -> None:
-    picture.style(axes, "time relative to that without a limit", grid="y")
+    picture.style(axes, "time relative to the shortest without slowdown", grid="y")
     largest = max((mark.bytes for mark in chart.marks), default=0)
     unit, name = picture.size_unit(max((largest, *chart.x, *chart.failed)))
     for label, values, color, marker in (

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from memdiag.deploy.limit_search import usual_times
 from memdiag.records.limit import LimitPoint, MemoryLimit
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain
@@ -88,14 +89,14 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def latency_ratio(seconds: float | None, usual: float | None) -> float | None:
-    """Return a time relative to that without a limit; None if one is not known."""
+    """Return a time relative to the usual one; None if one is not known."""
     return seconds / usual if seconds is not None and usual else None
 
 
 def trial_table(limit: MemoryLimit) -> Table:
     """Return the table of all limits that were tried, the largest first."""
     rows = limit_rows(limit)
-    usual = rows[0].latency_s if rows and rows[0].limit_bytes is None else None
+    usual = usual_times(limit.points).latency_s
     is_model = limit.kind == "model"
     table = Table(
         columns=(
@@ -134,7 +135,7 @@ def trial_table(limit: MemoryLimit) -> Table:
 
 def _ratio_text(row: LimitRow, usual: float | None) -> str:
     ratio = latency_ratio(row.latency_s, usual)
-    return "" if ratio is None or row.limit_bytes is None else f"{ratio:.2f} ×"
+    return "" if ratio is None else f"{ratio:.2f} ×"
 
 
 def _mark(limit: MemoryLimit, row: LimitRow) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from memdiag.deploy.limit_search import usual_times
 from memdiag.records.limit import LimitPoint, MemoryLimit
 from memdiag.reports.limit.rows import latency_ratio, limit_rows
 from memdiag.reports.text import at_sizes, model_file, plain, shortened
@@ -85,7 +86,7 @@ def _without_limit(limit: MemoryLimit) -> str:
 def _slowness(limit: MemoryLimit) -> str:
     """Return what the smallest limit costs: `` (latency × 1.18, loading × 3.0: …)``."""
     row = next(row for row in limit_rows(limit) if row.limit_bytes == limit.smallest_bytes)
-    usual = limit_rows(limit)[0]
+    usual = usual_times(limit.points)
     parts = []
     ratio = latency_ratio(row.latency_s, usual.latency_s)
     name = "latency" if limit.kind == "model" else "duration"
