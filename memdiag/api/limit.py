@@ -159,16 +159,19 @@ def _search(
         files=frozenset((file.path, *file.files)),
     )
     on_progress("without a limit")
+    begun = time.monotonic()
     first = trials.measure(None)
     if first.phase == "first_run" and first.outcome == "failed" and inputs.dimensions:
         found = find_inputs(file, trials.job, scratch, dims=dims, given=given, first=inputs)
         if found is not None:
             inputs = found
             trials.job = _job(file, config, inputs, scratch / "found")
+            begun = time.monotonic()
             first = trials.measure(None)
+    first_s = time.monotonic() - begun
     name = path_text(file.path)
     require_completed(first, name, parent)
-    search = LimitSearch(trials, first)
+    search = LimitSearch(trials, first, first_s)
     if parent is None:
         search.message = refusal
     else:

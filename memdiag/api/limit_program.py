@@ -68,9 +68,11 @@ def limit_program(
             parent=parent, command=command, duration_s=duration_s, timeout_s=timeout_s, swap=swap
         )
         on_progress("without a limit")
+        begun = time.monotonic()
         first = trials.measure(None)
+        first_s = time.monotonic() - begun
         require_completed(first, subject, parent)
-        search = LimitSearch(trials, first)
+        search = LimitSearch(trials, first, first_s)
         search.run(deadline, on_progress, at_bytes)
     notes = []
     if trials.escaped is not None:

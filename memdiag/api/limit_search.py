@@ -34,6 +34,14 @@ TIMEOUT_RATIO, TIMEOUT_EXTRA_S = 3.0, 3.0
 """A trial has failed if it takes this many times as long as without a limit, and these seconds."""
 
 
+MIN_REREAD_RATIO = 4.0
+"""Contents of files that are read again, relative to the limit, without which no limit has slowed
+a trial down to its timeout."""
+
+PATIENCE = 4.0
+"""Ratio by which the timeout is longer in a second attempt."""
+
+
 class Trials(Protocol):
     """Trials of a model or program, as `ModelTrials` and `ProgramTrials` make them.
 
@@ -102,14 +110,17 @@ class LimitSearch:
     Args:
         trials: makes the trials.
         first: the first trial without a limit.
+        duration_s: the seconds that it took.
 
     Attributes:
         points: the trials.
         message: why the search ended early; empty otherwise.
     """
 
-    def __init__(self, trials: Trials, first: LimitPoint) -> None:
+    def __init__(self, trials: Trials, first: LimitPoint, duration_s: float) -> None:
         self._trials = trials
+        self._duration_s = duration_s
+        self._timeout_s: float | None = None
         self.points = [first]
         self.message = ""
         self._counted = trials.counted
@@ -142,16 +153,15 @@ class LimitSearch:
             on_progress("without a limit")
             started = time.monotonic()
             self.points.append(self._trials.measure(None))
-            duration_s = time.monotonic() - started
-            self._trials.timeout_s = min(
-                self._trials.timeout_s, TIMEOUT_RATIO * duration_s + TIMEOUT_EXTRA_S
-            )
+            self._duration_s = min(self._duration_s, time.monotonic() - started)
+        timeout_s = TIMEOUT_RATIO * self._duration_s + TIMEOUT_EXTRA_S
+        self._timeout_s = round(min(self._trials.timeout_s, timeout_s), 3)
 
         def measure(limit_bytes: int) -> LimitPoint:
             deadline.check()
             number = len(self.points) - UNLIMITED_TRIALS + 1
             on_progress(f"trial {number}: {format_size(limit_bytes)}")
-            return self._trials.measure(limit_bytes)
+            return self._measure(limit_bytes)
 
         for limit in at_bytes:
             self.points.append(measure(limit))
@@ -167,6 +177,17 @@ class LimitSearch:
             guess=rounded_up(max(peak // 2, peak - droppable)),
             peak=rounded_up(peak),
         )
+
+    def _measure(self, limit_bytes: int) -> LimitPoint:
+        """Make a trial; other work on the machine may have slowed one that reread little."""
+        assert self._timeout_s is not None
+        self._trials.timeout_s = self._timeout_s
+        point = self._trials.measure(limit_bytes)
+        reread = point.refault_bytes + point.load_refault_bytes
+        if point.outcome == "timeout" and reread < MIN_REREAD_RATIO * limit_bytes:
+            self._trials.timeout_s = PATIENCE * self._timeout_s
+            point = self._trials.measure(limit_bytes)
+        return point
 
     @property
     def _peak_bytes(self) -> int:
@@ -212,6 +233,7 @@ class LimitSearch:
                 estimated_bytes=estimated_bytes,
                 group_version=None if parent is None else parent.version,
                 swap=swap,
+                trial_timeout_s=self._timeout_s,
                 max_slowdown=SLOWDOWN,
                 points=tuple(self.points),
                 dimensions=dimensions,

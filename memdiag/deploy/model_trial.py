@@ -83,6 +83,8 @@ class ModelTrials:
         outcome, end = measurement.outcome, counters[-1] if counters else None
         is_completed = outcome.status == "completed"
         refaults = 0
+        if end is not None and len(counters) >= 2:
+            refaults = end.refault_bytes - counters[0].refault_bytes
         if is_completed and len(counters) >= 2:
             steady = counters[-2]
             refaults = steady.refault_bytes - counters[0].refault_bytes

@@ -84,6 +84,8 @@ class MemoryLimit(PlottableRecord, frozen=True, kw_only=True):
         estimated_bytes: the largest peak that `memdiag.estimate` predicts in that case.
         group_version: the version of the control groups; None if there are none to use.
         swap: whether memory could be swapped out.
+        trial_timeout_s: the seconds after which a trial under a limit was too slow; None if none
+            was made.
         max_slowdown: the largest latency that is not slow, relative to the usual one.
         points: the trials in the order in which they were made.
         dimensions: the free dimensions and their sizes.
@@ -108,6 +110,7 @@ class MemoryLimit(PlottableRecord, frozen=True, kw_only=True):
     estimated_bytes: int | None = None
     group_version: Literal[1, 2] | None
     swap: bool
+    trial_timeout_s: float | None = None
     max_slowdown: float
     points: tuple[LimitPoint, ...]
     dimensions: tuple[Dimension, ...] = ()

@@ -54,7 +54,7 @@ class FakeTrials:
 def found(
     trials: FakeTrials, deadline: Deadline | None = None, at_bytes: tuple[int, ...] = ()
 ) -> MemoryLimit:
-    search = LimitSearch(trials, trials.measure(None))
+    search = LimitSearch(trials, trials.measure(None), 1.0)
     search.run(deadline or Deadline(), lambda step: None, at_bytes)
     return search.record(PARENT, subject="m.onnx", kind="model", swap=False, duration_s=1.0)
 
@@ -110,6 +110,27 @@ def test_the_time_limit_ends_the_search() -> None:
     assert len(limit.points) == 1
 
 
+@pytest.mark.parametrize(("reread", "attempts"), [(0, 2), (3 * 64 * MIB, 2), (5 * 64 * MIB, 1)])
+def test_a_trial_that_other_work_slowed_down_is_made_again(reread: int, attempts: int) -> None:
+    timeouts = []
+
+    class SlowTrials(FakeTrials):
+        def measure(self, limit_bytes: int | None) -> LimitPoint:
+            if limit_bytes is None:
+                return super().measure(None)
+            timeouts.append(self.timeout_s)
+            return LimitPoint(
+                limit_bytes=limit_bytes,
+                outcome="timeout",
+                peak_bytes=None,
+                load_refault_bytes=reread,
+            )
+
+    limit = found(SlowTrials(), at_bytes=(64 * MIB,))
+    assert limit.trial_timeout_s is not None
+    assert timeouts == [limit.trial_timeout_s, 4 * limit.trial_timeout_s][:attempts]
+
+
 def test_given_limits_are_tried_instead_of_a_search() -> None:
     limit = found(FakeTrials(), at_bytes=(100 * MIB, 210 * MIB, 512 * MIB))
     assert [point.limit_bytes for point in limit.limited] == [100 * MIB, 210 * MIB, 512 * MIB]
@@ -128,7 +149,7 @@ def test_a_given_limit_above_the_peak_is_not_suggested() -> None:
 def test_a_nested_limit_is_named(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text(f"{256 * MIB}\n")
     parent = ParentGroup(folder=tmp_path, version=2)
-    search = LimitSearch(FakeTrials(), FakeTrials().measure(None))
+    search = LimitSearch(FakeTrials(), FakeTrials().measure(None), 1.0)
     record = search.record(parent, subject="m", kind="program", swap=False, duration_s=1.0)
     assert any("is itself limited to 256 MiB" in note for note in record.notes)
     killed = LimitPoint(limit_bytes=None, outcome="killed", peak_bytes=None, message="killed")
