@@ -1,6 +1,7 @@
 """The smallest memory limit under which a program works, found with real control groups."""
 
 import shlex
+import shutil
 import time
 from collections.abc import Sequence
 
@@ -44,13 +45,15 @@ def limit_program(
         on_progress: called with a few words about each trial.
 
     Raises:
-        UsageError: there is no command, or a limit leaves no time.
+        UsageError: there is no such program, or a limit leaves no time.
         NoGroupError: no control group can be created; the message states what to do.
         MeasurementError: the program does not work even without a limit.
         KeyboardInterrupt: Ctrl-C before the first trial had ended.
     """
     if not command:
         raise UsageError("limit: there is no program after --. Give the program and its arguments.")
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"limit: {command[0]} is not a program. Check its name or path.")
     deadline = search_deadline(time_limit_s)
     check_limits(at_bytes)
     if duration_s is not None and duration_s >= timeout_s:

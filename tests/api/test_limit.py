@@ -174,6 +174,8 @@ def test_arguments_are_checked() -> None:
         limit_program(["true"], at_bytes=[0])
     with pytest.raises(UsageError, match="no program after --"):
         limit_program([])
+    with pytest.raises(UsageError, match="no-such-program is not a program"):
+        limit_program(["no-such-program"])
     with pytest.raises(UsageError, match="--timeout must be greater than --for"):
         limit_program(["true"], duration_s=5, timeout_s=5)
 

@@ -95,7 +95,7 @@ def test_without_a_group_the_measured_peak_and_the_estimate_are_offered() -> Non
     )
     assert "mounted read-only" in answer.ended
     assert "the larger of measured peak and estimate" in suggestion_text(limit)
-    assert "Ended early: /sys/fs/cgroup" in printed(limit)
+    assert "No limit was tried: /sys/fs/cgroup" in printed(limit)
 
 
 def test_the_table_has_a_row_for_each_limit() -> None:

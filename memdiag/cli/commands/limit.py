@@ -132,7 +132,8 @@ def run(options: Namespace) -> int:
         if not result.message:
             return CLEAN
         if options.format != "text" or options.quiet:
-            print(f"memdiag: ended early: {plain(result.message)}", file=sys.stderr)
+            label = "ended early" if result.group_version else "no limit was tried"
+            print(f"memdiag: {label}: {plain(result.message)}", file=sys.stderr)
         return ERROR
 
     return destination.write_and_print(result, print_answer)

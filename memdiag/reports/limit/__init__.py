@@ -47,7 +47,7 @@ def show(
     block(console, [f"note: {plain(note)}" for note in limit.notes])
     if answer.ended:
         console.print()
-        line(console, f"Ended early: {answer.ended}", "bold red")
+        line(console, f"{answer.ended_label}: {answer.ended}", "bold red")
     files(console, written)
 
 
@@ -58,7 +58,7 @@ def markdown(limit: MemoryLimit) -> str:
         (
             f"## Memory limit: {md.code(answer.subject)}",
             f"**{md.escape(answer.line)}**",
-            f"**Ended early:** {md.escape(answer.ended)}" if answer.ended else "",
+            f"**{answer.ended_label}:** {md.escape(answer.ended)}" if answer.ended else "",
             md.escape(answer.second),
             md.escape(answer.facts),
             md.section("Suggested", md.escape(suggestion_text(limit))),

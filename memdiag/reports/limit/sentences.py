@@ -27,6 +27,7 @@ class LimitHeadline(NamedTuple):
         second: what was not counted, how it ends under smaller limits, and what the memory is.
         facts: the release, the number of trials, and the time that the search took.
         ended: why the search ended early, or was not possible; empty otherwise.
+        ended_label: the words before that.
     """
 
     subject: str
@@ -34,6 +35,7 @@ class LimitHeadline(NamedTuple):
     second: str
     facts: str
     ended: str
+    ended_label: str
 
     @property
     def line(self) -> str:
@@ -51,6 +53,7 @@ def limit_headline(limit: MemoryLimit) -> LimitHeadline:
         second=" ".join(filter(None, (_uncounted(limit), _below(limit), _memory(limit)))),
         facts=_facts(limit),
         ended=plain(limit.message),
+        ended_label="Ended early" if limit.group_version else "No limit was tried",
     )
 
 
