@@ -49,7 +49,8 @@ class Trials(Protocol):
         timeout_s: seconds after which a trial has failed.
         counted: the memory of the last trial that completed.
         uncounted_bytes: mapped pages of files that its group did not count.
-        rss_bytes: the largest resident set in the last trial; 0 if it is not known.
+        rss_bytes: the most memory in the last trial, by other figures than the peak of the group:
+            older kernels do not state that.
     """
 
     timeout_s: float

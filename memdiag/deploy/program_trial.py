@@ -46,7 +46,7 @@ class ProgramTrials:
         uncounted_bytes: mapped pages of files that its group did not count, because other processes
             had them in memory.
         escaped: a process of the program that moved to another control group; None if none did.
-        rss_bytes: 0: only the group is measured.
+        rss_bytes: the most memory that its group had in the last trial, at any look.
         number: the number of trials until now.
     """
 
@@ -72,7 +72,7 @@ class ProgramTrials:
         """
         drop_cached(self.files)
         self.number += 1
-        self.counted, self._entered = None, False
+        self.counted, self.rss_bytes, self._entered = None, 0, False
         name = str(self.number)
         with (
             LimitedGroup(self.parent, name, limit_bytes, swap=self.swap) as group,
@@ -142,6 +142,7 @@ class ProgramTrials:
     def _count(self, counters: GroupCounters, group: LimitedGroup) -> None:
         """Keep the counters of the moment with the most memory."""
         size = counters.anonymous_bytes + counters.file_bytes
+        self.rss_bytes = max(self.rss_bytes, size + (counters.kernel_bytes or 0))
         last = self.counted
         if last is not None and size < last.anonymous_bytes + last.file_bytes:
             return

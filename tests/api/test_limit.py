@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import memdiag
@@ -79,6 +80,18 @@ def test_the_record_has_the_limits_and_a_suggestion() -> None:
     assert limit.uncounted_bytes == 12 * MIB
     assert limit.notes == ()
     assert limit.message == ""
+
+
+def test_a_kernel_that_states_no_peak_is_searched_from_the_resident_set() -> None:
+    class OlderKernel(FakeTrials):
+        rss_bytes = 270 * MIB
+
+        def measure(self, limit_bytes: int | None) -> LimitPoint:
+            return msgspec.structs.replace(super().measure(limit_bytes), peak_bytes=None)
+
+    limit = found(OlderKernel())
+    assert limit.smallest_bytes is not None
+    assert 200 * MIB <= limit.smallest_bytes <= 207 * MIB
 
 
 @pytest.mark.parametrize(

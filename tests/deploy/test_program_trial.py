@@ -85,14 +85,23 @@ def test_a_process_that_leaves_the_group_is_noticed() -> None:
     assert program.escaped is not None
 
 
-def test_a_group_that_is_removed_ends_the_trial(tmp_path: Path) -> None:
-    parent = ParentGroup(
-        folder=tmp_path,
+def recorded_parent(folder: Path) -> ParentGroup:
+    return ParentGroup(
+        folder=folder,
         version=2,
         make_folder=recorded_groups.make_folder,
         remove_folder=recorded_groups.remove_folder,
     )
+
+
+def test_the_most_memory_is_known_where_the_kernel_states_no_peak(tmp_path: Path) -> None:
+    program = trials(recorded_parent(tmp_path), "sleep", "0.1")
+    assert program.measure(None).outcome == "completed"
+    assert program.rss_bytes == 12 * MIB + MIB // 2  # as the recorded group counts
+
+
+def test_a_group_that_is_removed_ends_the_trial(tmp_path: Path) -> None:
     remove = f"rm -r {tmp_path}/memdiag-*"
-    program = trials(parent, "sh", "-c", f"{remove}; sleep 20")
+    program = trials(recorded_parent(tmp_path), "sh", "-c", f"{remove}; sleep 20")
     with pytest.raises(GroupRemovedError, match="removed while it was measured"):
         program.measure(None)
