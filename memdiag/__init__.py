@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from memdiag.api.fix import fix
     from memdiag.api.inspect import inspect
     from memdiag.api.leak import leak
+    from memdiag.api.limit import limit
     from memdiag.api.load import load, load_profile
     from memdiag.api.profile import profile
     from memdiag.api.recording import recording
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from memdiag.records.finding import Finding, Findings
     from memdiag.records.fix import Fix
     from memdiag.records.growth import Growth
+    from memdiag.records.limit import MemoryLimit
     from memdiag.records.profile import Profile
     from memdiag.records.run import ProgramRun
     from memdiag.records.sweep import Sweep
@@ -44,6 +46,7 @@ __all__ = [
     "Fix",
     "Growth",
     "MemdiagError",
+    "MemoryLimit",
     "Profile",
     "ProgramRun",
     "Sweep",
@@ -54,6 +57,7 @@ __all__ = [
     "fix",
     "inspect",
     "leak",
+    "limit",
     "load",
     "load_profile",
     "profile",
@@ -66,6 +70,7 @@ __all__ = [
 
 _MODULES = {
     "MemdiagError": "memdiag.errors",
+    "MemoryLimit": "memdiag.records.limit",
     "Profile": "memdiag.records.profile",
     "ProgramRun": "memdiag.records.run",
     "Sweep": "memdiag.records.sweep",
@@ -82,6 +87,7 @@ _MODULES = {
     "fix": "memdiag.api.fix",
     "inspect": "memdiag.api.inspect",
     "leak": "memdiag.api.leak",
+    "limit": "memdiag.api.limit",
     "load": "memdiag.api.load",
     "load_profile": "memdiag.api.load",
     "profile": "memdiag.api.profile",

@@ -4,6 +4,9 @@ DEFAULT_PROVIDERS = ("CPUExecutionProvider",)
 DEFAULT_RUNS = 10
 """Number of runs after the first one."""
 
+DEFAULT_LIMIT_RUNS = 5
+"""The same under each memory limit that is tried: there are some 15 trials."""
+
 DEFAULT_TIMEOUT_S: float = 1800
 """Seconds after which a child process is ended."""
 

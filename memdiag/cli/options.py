@@ -65,13 +65,13 @@ def add_same_inputs(group: Group) -> None:
     )
 
 
-def add_runs(group: Group) -> None:
+def add_runs(group: Group, default: int = DEFAULT_RUNS) -> None:
     """Add ``--runs``."""
     group.add_argument(
         "--runs",
         metavar="N",
         type=int,
-        default=DEFAULT_RUNS,
+        default=default,
         help="Number of runs after the first run, in each process.",
     )
 

@@ -15,6 +15,7 @@ from memdiag.records.estimate import Estimate
 from memdiag.records.files import save_bytes as save_bytes
 from memdiag.records.finding import Check
 from memdiag.records.inventory import Inventory
+from memdiag.records.limit import MemoryLimit
 from memdiag.records.schemas import Reported
 from memdiag.records.sweep import Sweep
 from memdiag.reports import report_of
@@ -238,6 +239,21 @@ def print_estimate(
         sys.stdout.buffer.write(text.encode())
     else:
         sys.stdout.buffer.write(report_of(estimate).render(estimate, format))
+
+
+def print_limit(
+    limit: MemoryLimit, written: Sequence[Path], format: str, *, quiet: bool = False
+) -> None:
+    """Print `limit` on standard output: for people, or in one of the formats for machines."""
+    if format == "text":
+        show(limit, written, quiet=quiet)
+    elif format in ("k8s", "compose"):
+        from memdiag.reports.limit import compose, kubernetes
+
+        text = kubernetes(limit) if format == "k8s" else compose(limit)
+        sys.stdout.buffer.write(text.encode())
+    else:
+        sys.stdout.buffer.write(report_of(limit).render(limit, format))
 
 
 def write_sweep(sweep: Sweep, folder: Path) -> tuple[Path, ...]:

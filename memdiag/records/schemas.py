@@ -15,6 +15,7 @@ from memdiag.records.finding import Check
 from memdiag.records.fix import Fix
 from memdiag.records.growth import Growth
 from memdiag.records.inventory import Inventory
+from memdiag.records.limit import MemoryLimit
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
 from memdiag.records.sweep import Sweep
@@ -31,6 +32,7 @@ RECORDS: dict[str, type[Record]] = {
     "memdiag.growth-1": Growth,
     "memdiag.inventory-1": Inventory,
     "memdiag.job-1": JobResult,
+    "memdiag.limit-1": MemoryLimit,
     "memdiag.profile-1": Profile,
     "memdiag.run-1": ProgramRun,
     "memdiag.sweep-1": Sweep,
@@ -39,7 +41,16 @@ RECORDS: dict[str, type[Record]] = {
 
 
 Reported = (
-    Profile | Comparison | Fix | Tuning | Attribution | ProgramRun | Growth | Estimate | Sweep
+    Profile
+    | Comparison
+    | Fix
+    | Tuning
+    | Attribution
+    | ProgramRun
+    | Growth
+    | Estimate
+    | Sweep
+    | MemoryLimit
 )
 """The records that have reports."""
 

@@ -11,6 +11,7 @@ from memdiag.records.comparison import Comparison
 from memdiag.records.estimate import Estimate
 from memdiag.records.fix import Fix
 from memdiag.records.growth import Growth
+from memdiag.records.limit import MemoryLimit
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
 from memdiag.records.schemas import Reported
@@ -28,6 +29,7 @@ MODULES: dict[type[Reported], str] = {
     Growth: "memdiag.reports.growth",
     Estimate: "memdiag.reports.estimate",
     Sweep: "memdiag.reports.sweep",
+    MemoryLimit: "memdiag.reports.limit",
 }
 """The module of each kind of record; it has a `REPORT`."""
 

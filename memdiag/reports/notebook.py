@@ -22,6 +22,7 @@ from memdiag.records.finding import Check, Finding
 from memdiag.records.fix import Fix
 from memdiag.records.growth import Growth, Moment
 from memdiag.records.inventory import Inventory
+from memdiag.records.limit import MemoryLimit
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun, ProgramSession
 from memdiag.records.sweep import Sweep
@@ -102,7 +103,8 @@ def data_frame(rows: Sequence[Any] | Any) -> Any:
     An estimate has a row for each point. A profile has a row for each phase and each part of a
     phase, as its summary has; `part_of` is None for phases, whose sum is the run's. A comparison
     has a row for each column, a fix for each remedy, a tuning for each measured point, a recorded
-    program for each session, a growth for each moment, a sweep for each job, and an X-ray for each
+    program for each session, a growth for each moment, a memory limit for each trial, a sweep for
+    each job, and an X-ray for each
     copy, or for each owner if there are no copies.
 
     Raises:
@@ -141,7 +143,10 @@ def figure(record: Any) -> Figure:
         UsageError: there is no picture of such a record.
         ReportError: the record cannot be drawn.
     """
-    if not isinstance(record, Profile | Comparison | Fix | Tuning | ProgramRun | Growth | Estimate):
+    if not isinstance(
+        record,
+        Profile | Comparison | Fix | Tuning | ProgramRun | Growth | Estimate | MemoryLimit,
+    ):
         raise UsageError(
             f"plot: there is no picture of a {_kind(record)}. Use a profile of the model."
         )
@@ -223,6 +228,8 @@ def _rows(record: Any) -> Iterator[dict[str, Any]]:
         yield from map(_of_moment, record.moments)
     elif isinstance(record, Estimate):
         yield from map(_of_point, record.points)
+    elif isinstance(record, MemoryLimit):
+        yield from map(_plain, record.points)
     elif isinstance(record, Comparison):
         yield from map(_of_column, record.columns)
     elif isinstance(record, Fix):

@@ -61,7 +61,7 @@ class Child:
         session = job.session
         try:
             self._process = subprocess.Popen(
-                [str(session.python), os.path.join(_SCRIPTS, script)],
+                [*job.entering, str(session.python), os.path.join(_SCRIPTS, script)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

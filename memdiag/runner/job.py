@@ -174,6 +174,7 @@ class Job:
         later_feeds: the inputs of the later runs in turn; `feeds` if empty.
         runs: number of runs after the first one; None stops after session creation.
         release: delete the session at the end.
+        entering: words before the command of the child, such as those that enter a control group.
     """
 
     model: Path
@@ -183,6 +184,7 @@ class Job:
     later_feeds: tuple[tuple[Feed, ...], ...] = ()
     runs: int | None = DEFAULT_RUNS
     release: bool = False
+    entering: tuple[str, ...] = ()
 
     def message(self) -> dict[str, Any]:
         """Return the JSON object that the script receives: every field of the session, by name."""

@@ -22,6 +22,7 @@ from memdiag.cli.commands import COMMANDS
 
 # The kind of value of each option, and a word that its help has in every command.
 KINDS: dict[str, tuple[str, str]] = {
+    "--at": ("SIZE,…", "each of these limits"),
     "--all": ("flag", "every combination"),
     "--add": ("flag", "saved profile"),
     "--against": ("DIR", "store to compare with"),
@@ -87,6 +88,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--session-option": ("KEY=VALUE", "SessionOptions"),
     "--sessions": ("number", "Number of sessions"),
     "--sizes": ("N,N…", "sizes of free dimensions"),
+    "--swap": ("flag", "memory be swapped out"),
     "--telemetry": ("flag", "onnxruntime's telemetry on"),
     "--threads": ("number", "intra-op threads"),
     "--time-limit": ("SECONDS", "Stop after this time"),

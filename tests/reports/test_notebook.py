@@ -19,6 +19,7 @@ from tests.reports import (
     findings,
     fix_records,
     growths,
+    limits,
     profiles,
     runs,
     sweeps,
@@ -40,9 +41,19 @@ RECORDS: dict[str, Callable[[], NotebookRecord]] = {
     "ProgramRun": runs.server,
     "Growth": growths.leak,
     "Estimate": estimates.grid,
+    "MemoryLimit": limits.limit,
     "Attribution": lambda: tied_xray.with_xrays().attribution or pytest.fail("no X-ray"),
 }
-DRAWN = ("Profile", "Comparison", "Fix", "Tuning", "ProgramRun", "Growth", "Estimate")
+DRAWN = (
+    "Profile",
+    "Comparison",
+    "Fix",
+    "Tuning",
+    "ProgramRun",
+    "Growth",
+    "Estimate",
+    "MemoryLimit",
+)
 
 
 @pytest.mark.parametrize("name", RECORDS)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from memdiag.records import codec
@@ -11,11 +12,20 @@ from memdiag.records.comparison import Comparison
 from memdiag.records.estimate import Estimate
 from memdiag.records.fix import Fix
 from memdiag.records.growth import Growth
+from memdiag.records.limit import MemoryLimit
 from memdiag.records.schemas import Reported
 from memdiag.records.tuning import Tuning
 from memdiag.reports import report_of
 from memdiag.reports.page import PLOTLY_FILE, Plotly
-from tests.reports import comparisons, estimates, fix_records, growths, tied_xray, tuning_records
+from tests.reports import (
+    comparisons,
+    estimates,
+    fix_records,
+    growths,
+    limits,
+    tied_xray,
+    tuning_records,
+)
 from tests.reports.browsing import (
     DRAWN,
     assert_fits,
@@ -178,6 +188,21 @@ def test_an_estimate_over_one_dimension_draws_a_line(opened: Callable[..., Any])
     points = "return document.querySelectorAll('#size-chart .scatterlayer .point').length"
     wait_for(lambda: page.execute_script(points) == 6)  # peak and memory after the runs
     assert_fits(page, 1280, tables=True)
+    assert_quiet(page)
+
+
+def test_a_memory_limit_draws_its_times_on_a_dark_phone(opened: Callable[..., Any]) -> None:
+    record = msgspec.structs.replace(limits.limit(), subject="<img src=x onerror=alert(1)>.onnx")
+    page = opened(record, dark=True, width=390)
+    points = "return document.querySelectorAll('#limit-chart .scatterlayer .point').length"
+    wait_for(lambda: page.execute_script(points) == 5)  # loading and latency at two limits, a kill
+    assert_fits(page, 390)
+    marks_drawn = "[...document.querySelectorAll('#limit-chart .annotation')]"
+    texts = f"return {marks_drawn}.map((mark) => mark.textContent)"
+    marks = ["smallest 240 MiB", "no slowdown 260 MiB", "request 270 MiB", "limit 324 MiB"]
+    assert page.execute_script(texts) == marks
+    assert_requests_only(page, "limit.html")
+    assert saved(page, MemoryLimit, "limit.json") == record
     assert_quiet(page)
 
 

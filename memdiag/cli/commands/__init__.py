@@ -15,6 +15,7 @@ COMMANDS = (
     "fix",
     "inspect",
     "leak",
+    "limit",
     "profile",
     "report",
     "rules",

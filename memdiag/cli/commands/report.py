@@ -24,8 +24,8 @@ def configure(parser: ArgumentParser) -> None:
         "file",
         metavar="FILE",
         type=Path,
-        help="A saved profile.json, run.json, growth.json, comparison.json, estimate.json,"
-        " fix.json, tune.json or X-ray, or the folder that it is in.",
+        help="A saved profile.json, run.json, growth.json, limit.json, comparison.json,"
+        " estimate.json, fix.json, tune.json or X-ray, or the folder that it is in.",
     )
     add_list(
         parser,

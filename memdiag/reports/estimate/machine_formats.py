@@ -7,6 +7,7 @@ import io
 
 from memdiag.records import codec
 from memdiag.records.estimate import Estimate
+from memdiag.reports.container_resources import kubernetes_resources
 from memdiag.reports.estimate.sentences import BEFORE, sizes_text
 from memdiag.reports.text import model_file, plain
 from memdiag.units import MIB
@@ -44,15 +45,11 @@ def resources(estimate: Estimate) -> str:
         else f"Includes {_mebibytes(base)} of {BEFORE}."
     )
     limit = max(point.high_bytes, point.peak_bytes)
-    return (
-        f"# {model_file(estimate.model)}{at}, onnxruntime {plain(estimate.onnxruntime)}: {how} by"
-        " memdiag estimate.\n"
-        f"# {before}\n"
-        "resources:\n"
-        "  requests:\n"
-        f"    memory: {_mebibytes(point.steady_bytes + (base or 0))}\n"
-        "  limits:\n"
-        f"    memory: {_mebibytes(limit + (base or 0))}\n"
+    what = f"{model_file(estimate.model)}{at}, onnxruntime {plain(estimate.onnxruntime)}"
+    return kubernetes_resources(
+        point.steady_bytes + (base or 0),
+        limit + (base or 0),
+        (f"{what}: {how} by memdiag estimate.", before),
     )
 
 

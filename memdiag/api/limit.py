@@ -1,0 +1,219 @@
+"""The smallest memory limit under which a model loads and runs, found with real control groups."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal
+
+from memdiag.api.arguments import OnProgress, ignore_progress, model_path
+from memdiag.api.check import Selection
+from memdiag.api.estimate import estimate
+from memdiag.api.inputs import ArrayOrFile, ChosenInputs, choose_inputs, find_inputs, save_inputs
+from memdiag.api.limit_search import (
+    LimitSearch,
+    check_limits,
+    require_completed,
+    search_deadline,
+)
+from memdiag.api.profile_config import ProfileConfig, profile_config
+from memdiag.defaults import DEFAULT_LIMIT_RUNS, DEFAULT_PROVIDERS, DEFAULT_TIMEOUT_S
+from memdiag.deploy.limited_group import GroupRemoval, NoGroupError, ParentGroup, parent_group
+from memdiag.deploy.model_trial import ModelTrials
+from memdiag.errors import MemdiagError
+from memdiag.model.axis_roles import dims_by_name
+from memdiag.model.model_file import ModelFile, open_model
+from memdiag.paths import path_text
+from memdiag.records.limit import MemoryLimit
+from memdiag.runner.job import Deadline, Job
+from memdiag.runner.temporary import temporary_folder
+
+
+def limit(
+    model: str | Path,
+    *,
+    runs: int = DEFAULT_LIMIT_RUNS,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, ArrayOrFile] | None = None,
+    same_inputs: bool = False,
+    session_options: Mapping[str, str] | None = None,
+    optimization_level: str | None = None,
+    disabled_optimizers: Sequence[str] = (),
+    threads: int | None = None,
+    providers: Sequence[str] = DEFAULT_PROVIDERS,
+    environment: Mapping[str, str] | None = None,
+    load_from: Literal["path", "bytes"] = "path",
+    python: str | Path | None = None,
+    telemetry: bool = False,
+    at_bytes: Sequence[int] = (),
+    swap: bool = False,
+    time_limit_s: float | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    on_progress: OnProgress = ignore_progress,
+) -> MemoryLimit:
+    """Return the smallest memory limit under which `model` loads and runs, and suggest one.
+
+    Each trial is a new process in a new control group with a real limit (Linux; version 1 or 2).
+    Where no group can be created, the result is suggested by the measured peak of a process and by
+    the estimate, and its `message` has the reason. Ctrl-C ends the search: the result until then is
+    returned, with a `message`.
+
+    Args:
+        model: the ONNX file.
+        runs: number of runs after the first one, in each trial.
+        dims: sizes of free dimensions by name; realistic ones by default.
+        inputs: arrays, or paths of ``.npy`` files, by input name; the others are generated.
+        same_inputs: run with the same contents each time.
+        session_options: SessionOptions attributes and config entries by name.
+        optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
+        disabled_optimizers: names of graph transformers to leave out.
+        threads: number of intra-op threads; chosen by onnxruntime if None.
+        providers: execution providers, the preferred one first.
+        environment: environment variables of the child.
+        load_from: create the session from the path, or from the bytes of the file.
+        python: another interpreter that has onnxruntime; it does not need memdiag.
+        telemetry: leave onnxruntime's telemetry on, as it is by default.
+        at_bytes: limits under which a trial is made each, instead of a search.
+        swap: let memory be swapped out; otherwise it is not, as in Kubernetes.
+        time_limit_s: seconds after which the search ends with the best result so far.
+        timeout_s: seconds after which a trial without a limit is ended.
+        on_progress: called with a few words about each trial.
+
+    Raises:
+        ModelError: the file is missing, is not an ONNX model, or lacks its external data.
+        UsageError: an argument does not fit the model or the runtime.
+        MeasurementError: the interpreter cannot be started, or the model does not run even without
+            a limit.
+        KeyboardInterrupt: Ctrl-C before the first trial had ended.
+    """
+    deadline = search_deadline(time_limit_s)
+    check_limits(at_bytes)
+    config = profile_config(
+        dims=dims,
+        inputs=inputs,
+        runs=runs,
+        same_inputs=same_inputs,
+        session_options=session_options,
+        optimization_level=optimization_level,
+        disabled_optimizers=disabled_optimizers,
+        threads=threads,
+        providers=providers,
+        environment=environment,
+        load_from=load_from,
+        telemetry=telemetry,
+        python=python,
+        timeout_s=timeout_s,
+        xray="none",
+        verify="full",
+        rules=Selection(),
+    )
+    path = model_path(model)
+    parent, refusal = _usable_group()
+    with ExitStack() as stack:
+        file = stack.enter_context(open_model(path))
+        scratch = stack.enter_context(temporary_folder())
+        if parent is not None:
+            stack.enter_context(GroupRemoval(parent, scratch))
+        return _search(
+            file,
+            config,
+            scratch,
+            parent,
+            refusal,
+            at_bytes=at_bytes,
+            swap=swap,
+            deadline=deadline,
+            on_progress=on_progress,
+        )
+
+
+def _usable_group() -> tuple[ParentGroup | None, str]:
+    """Return the group in which groups with limits can be created, or why there is none."""
+    try:
+        return parent_group(), ""
+    except NoGroupError as error:
+        return None, str(error)
+
+
+def _search(
+    file: ModelFile,
+    config: ProfileConfig,
+    scratch: Path,
+    parent: ParentGroup | None,
+    refusal: str,
+    *,
+    at_bytes: Sequence[int],
+    swap: bool,
+    deadline: Deadline,
+    on_progress: OnProgress,
+) -> MemoryLimit:
+    started = time.monotonic()
+    given = config.inputs.arrays
+    dims = dims_by_name(file.graph, file.functions, config.inputs.dims)
+    inputs = choose_inputs(file, dims=dims, given=given)
+    trials = ModelTrials(
+        parent=parent,
+        job=_job(file, config, inputs, scratch / "inputs"),
+        timeout_s=config.limits.timeout_s,
+        swap=swap,
+        files=frozenset((file.path, *file.files)),
+    )
+    on_progress("without a limit")
+    begun = time.monotonic()
+    first = trials.measure(None)
+    if first.phase == "first_run" and first.outcome == "failed" and inputs.dimensions:
+        found = find_inputs(file, trials.job, scratch, dims=dims, given=given, first=inputs)
+        if found is not None:
+            inputs = found
+            trials.job = _job(file, config, inputs, scratch / "found")
+            begun = time.monotonic()
+            first = trials.measure(None)
+    first_s = time.monotonic() - begun
+    name = path_text(file.path)
+    require_completed(first, name, parent)
+    search = LimitSearch(trials, first, first_s)
+    if parent is None:
+        search.message = refusal
+    else:
+        search.run(deadline, on_progress, at_bytes)
+    return search.record(
+        parent,
+        subject=name,
+        kind="model",
+        swap=swap,
+        estimated_bytes=_estimated_bytes(file.path, config, inputs) if parent is None else None,
+        dimensions=inputs.dimensions,
+        onnxruntime=trials.onnxruntime,
+        notes=inputs.notes,
+        duration_s=time.monotonic() - started,
+    )
+
+
+def _job(file: ModelFile, config: ProfileConfig, inputs: ChosenInputs, folder: Path) -> Job:
+    same = config.inputs.same_inputs
+    feeds = save_inputs(inputs.plans, config.inputs.arrays, folder, same_inputs=same)
+    return Job(
+        model=file.path,
+        session=config.session,
+        limits=config.limits,
+        feeds=tuple(feeds),
+        runs=config.inputs.runs,
+    )
+
+
+def _estimated_bytes(model: Path, config: ProfileConfig, inputs: ChosenInputs) -> int | None:
+    """Return the largest peak that is predicted; None if nothing is."""
+    try:
+        predicted = estimate(
+            model,
+            dims={each.name: each.size for each in inputs.dimensions if each.role != "sum"},
+            session_options=config.session.options,
+            disabled_optimizers=config.session.disabled_optimizers,
+            load_from=config.session.load_from,
+            details=False,
+        )
+    except MemdiagError:  # a release or an operator that is not known
+        return None
+    if predicted.baseline_bytes is None:
+        return None
+    return predicted.baseline_bytes + max(predicted.point.high_bytes, predicted.point.peak_bytes)

@@ -1,0 +1,93 @@
+"""The smallest memory limit under which a program works, found with real control groups."""
+
+import shlex
+import shutil
+import time
+from collections.abc import Sequence
+
+from memdiag.api.arguments import OnProgress, ignore_progress
+from memdiag.api.limit_search import (
+    LimitSearch,
+    check_limits,
+    require_completed,
+    search_deadline,
+)
+from memdiag.defaults import DEFAULT_TIMEOUT_S
+from memdiag.deploy.limited_group import GroupRemoval, NoGroupError, parent_group
+from memdiag.deploy.program_trial import ProgramTrials
+from memdiag.errors import UsageError
+from memdiag.records.limit import MemoryLimit
+
+
+def limit_program(
+    command: Sequence[str],
+    *,
+    duration_s: float | None = None,
+    at_bytes: Sequence[int] = (),
+    swap: bool = False,
+    time_limit_s: float | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    on_progress: OnProgress = ignore_progress,
+) -> MemoryLimit:
+    """Return the smallest memory limit under which `command` works, and suggest one.
+
+    The program is started anew in each trial, without input; its output is discarded. It works if
+    it ends with exit code 0 and none of its processes was killed at the limit.
+
+    Args:
+        command: the program and its arguments.
+        duration_s: seconds after which a program that does not end, such as a server, has worked
+            and is ended; None to wait for its end.
+        at_bytes: limits under which a trial is made each, instead of a search.
+        swap: let memory be swapped out.
+        time_limit_s: seconds after which the search ends with the best result so far.
+        timeout_s: seconds after which a trial without a limit is ended.
+        on_progress: called with a few words about each trial.
+
+    Raises:
+        UsageError: there is no such program, or a limit leaves no time.
+        NoGroupError: no control group can be created; the message states what to do.
+        MeasurementError: the program does not work even without a limit.
+        KeyboardInterrupt: Ctrl-C before the first trial had ended.
+    """
+    if not command:
+        raise UsageError("limit: there is no program after --. Give the program and its arguments.")
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"limit: {command[0]} is not a program. Check its name or path.")
+    deadline = search_deadline(time_limit_s)
+    check_limits(at_bytes)
+    if duration_s is not None and duration_s >= timeout_s:
+        raise UsageError("--timeout must be greater than --for.")
+    started = time.monotonic()
+    subject = shlex.join(command)
+    try:
+        parent = parent_group()
+    except NoGroupError as error:
+        raise NoGroupError(
+            f"{error} Without one, memdiag run -- {subject} measures the peak of the program."
+        ) from error
+    with GroupRemoval(parent):
+        trials = ProgramTrials(
+            parent=parent, command=command, duration_s=duration_s, timeout_s=timeout_s, swap=swap
+        )
+        on_progress("without a limit")
+        begun = time.monotonic()
+        first = trials.measure(None)
+        first_s = time.monotonic() - begun
+        require_completed(first, subject, parent)
+        search = LimitSearch(trials, first, first_s)
+        search.run(deadline, on_progress, at_bytes)
+    notes = []
+    if trials.escaped is not None:
+        notes.append(
+            f"process {trials.escaped} of the program moved to another control group: what it and"
+            " its children use there was neither limited nor counted"
+        )
+    return search.record(
+        parent,
+        subject=subject,
+        kind="program",
+        swap=swap,
+        notes=notes,
+        duration_s=time.monotonic() - started,
+    )

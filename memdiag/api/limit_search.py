@@ -1,0 +1,265 @@
+"""The search for limits and its record: the part that models and programs share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from memdiag.api.arguments import OnProgress
+from memdiag.deploy.limit_search import (
+    CONFIRMATIONS,
+    SLOWDOWN,
+    judged,
+    rounded_up,
+    search,
+    smallest_working,
+)
+from memdiag.deploy.limited_group import GroupRemovedError, NoGroupError, ParentGroup
+from memdiag.deploy.suggestion import MARGIN, suggestion
+from memdiag.errors import MeasurementError, UsageError
+from memdiag.records.codec import escaped
+from memdiag.records.dimension import Dimension
+from memdiag.records.limit import CountedMemory, LimitPoint, MemoryLimit
+from memdiag.runner.job import Deadline, TimeLimitReached
+from memdiag.units import counted, format_size
+
+UNLIMITED_TRIALS = 2
+"""Trials without a limit, whose latencies are the measure of slowness."""
+
+MAX_ABOVE_PEAK = 1.1
+"""Ratio of a limit to the peak without one from which on the limit is no measure of the need."""
+
+TIMEOUT_RATIO, TIMEOUT_EXTRA_S = 3.0, 3.0
+"""A trial has failed if it takes this many times as long as without a limit, and these seconds."""
+
+
+MIN_REREAD_RATIO = 4.0
+"""Contents of files that are read again, relative to the limit, without which no limit has slowed
+a trial down to its timeout."""
+
+PATIENCE = 4.0
+"""Ratio by which the timeout is longer in a second attempt."""
+
+
+class Trials(Protocol):
+    """Trials of a model or program, as `ModelTrials` and `ProgramTrials` make them.
+
+    Attributes:
+        timeout_s: seconds after which a trial has failed.
+        counted: the memory of the last trial that completed.
+        uncounted_bytes: mapped pages of files that its group did not count.
+        rss_bytes: the most memory in the last trial, by other figures than the peak of the group:
+            older kernels do not state that.
+    """
+
+    timeout_s: float
+    counted: CountedMemory | None
+    uncounted_bytes: int
+    rss_bytes: int
+
+    def measure(self, limit_bytes: int | None) -> LimitPoint:
+        """Make a trial under `limit_bytes`; None for no limit."""
+        ...
+
+
+def search_deadline(time_limit_s: float | None) -> Deadline:
+    """Return the deadline of a search.
+
+    Raises:
+        UsageError: the limit leaves no time.
+    """
+    if time_limit_s is None:
+        return Deadline()
+    if not time_limit_s > 0:
+        raise UsageError(f"--time-limit must be greater than 0, not {time_limit_s:g}.")
+    return Deadline(time.monotonic() + time_limit_s)
+
+
+def check_limits(limits: Sequence[int]) -> None:
+    """Check that limits are greater than 0.
+
+    Raises:
+        UsageError: one is not.
+    """
+    if any(limit <= 0 for limit in limits):
+        raise UsageError("--at: a limit must be greater than 0.")
+
+
+def require_completed(point: LimitPoint, subject: str, parent: ParentGroup | None) -> None:
+    """Check that the trial without a limit completed.
+
+    Raises:
+        MeasurementError: it did not.
+    """
+    if point.is_completed:
+        return
+    where = f" in {point.phase}" if point.phase else ""
+    text = f"{subject}: it does not work without a limit either: {point.message}{where}."
+    above = parent.limit_bytes if parent is not None else None
+    if point.outcome == "killed" and above is not None:
+        text += (
+            f" The control group of memdiag is limited to {format_size(above)}. Run memdiag limit"
+            " outside of it."
+        )
+    raise MeasurementError(text)
+
+
+class LimitSearch:
+    """A search for limits, whose trials are kept if it ends early.
+
+    Args:
+        trials: makes the trials.
+        first: the first trial without a limit.
+        duration_s: the seconds that it took.
+
+    Attributes:
+        points: the trials.
+        message: why the search ended early; empty otherwise.
+    """
+
+    def __init__(self, trials: Trials, first: LimitPoint, duration_s: float) -> None:
+        self._trials = trials
+        self._duration_s = duration_s
+        self._timeout_s: float | None = None
+        self.points = [first]
+        self.message = ""
+        self._counted = trials.counted
+        self._uncounted_bytes = trials.uncounted_bytes
+        self._rss_bytes = trials.rss_bytes
+        self._is_search = True
+
+    def run(
+        self, deadline: Deadline, on_progress: OnProgress, at_bytes: Sequence[int] = ()
+    ) -> None:
+        """Make trials until both limits are found; at an early end `message` states the reason.
+
+        Args:
+            deadline: the time at which no further trial is started.
+            on_progress: called before each trial.
+            at_bytes: limits under which a trial is made each, instead of a search.
+        """
+        try:
+            self._run(deadline, on_progress, at_bytes)
+        except KeyboardInterrupt:
+            self.message = "interrupted"
+        except TimeLimitReached:
+            self.message = "the time limit was reached"
+        except (GroupRemovedError, NoGroupError) as error:
+            self.message = str(error)
+
+    def _run(self, deadline: Deadline, on_progress: OnProgress, at_bytes: Sequence[int]) -> None:
+        for _ in range(UNLIMITED_TRIALS - 1):
+            deadline.check()
+            on_progress("without a limit")
+            started = time.monotonic()
+            self.points.append(self._trials.measure(None))
+            self._duration_s = min(self._duration_s, time.monotonic() - started)
+        timeout_s = TIMEOUT_RATIO * self._duration_s + TIMEOUT_EXTRA_S
+        self._timeout_s = round(min(self._trials.timeout_s, timeout_s), 3)
+
+        def measure(limit_bytes: int) -> LimitPoint:
+            deadline.check()
+            number = len(self.points) - UNLIMITED_TRIALS + 1
+            on_progress(f"trial {number}: {format_size(limit_bytes)}")
+            return self._measure(limit_bytes)
+
+        for limit in at_bytes:
+            self.points.append(measure(limit))
+            self.points[:] = judged(self.points)
+        self._is_search = not at_bytes
+        if at_bytes:
+            return
+        peak = self._peak_bytes
+        droppable = self._counted.file_bytes if self._counted else 0
+        search(
+            measure,
+            self.points,
+            guess=rounded_up(max(peak // 2, peak - droppable)),
+            peak=rounded_up(peak),
+        )
+
+    def _measure(self, limit_bytes: int) -> LimitPoint:
+        """Make a trial; other work on the machine may have slowed one that reread little."""
+        assert self._timeout_s is not None
+        self._trials.timeout_s = self._timeout_s
+        point = self._trials.measure(limit_bytes)
+        reread = point.refault_bytes + point.load_refault_bytes
+        if point.outcome == "timeout" and reread < MIN_REREAD_RATIO * limit_bytes:
+            self._trials.timeout_s = PATIENCE * self._timeout_s
+            point = self._trials.measure(limit_bytes)
+        return point
+
+    @property
+    def _peak_bytes(self) -> int:
+        """The largest peak without a limit, as the group counted it if it did."""
+        peaks = [point.peak_bytes or 0 for point in self.points if point.limit_bytes is None]
+        return max(*peaks, 0) or self._rss_bytes
+
+    def record(
+        self,
+        parent: ParentGroup | None,
+        *,
+        subject: str,
+        kind: Literal["model", "program"],
+        swap: bool,
+        estimated_bytes: int | None = None,
+        dimensions: tuple[Dimension, ...] = (),
+        onnxruntime: str | None = None,
+        notes: Sequence[str] = (),
+        duration_s: float,
+    ) -> MemoryLimit:
+        """Return the record of the search; the arguments are fields of `MemoryLimit`."""
+        smallest = smallest_working(self.points)
+        comfortable = smallest_working(self.points, comfortable=True)
+        peak = self._peak_bytes
+        # A limit that was given may be far above what is needed.
+        is_measured = comfortable is not None and not 0 < MAX_ABOVE_PEAK * peak < comfortable
+        needed = comfortable if is_measured else max(peak, estimated_bytes or 0)
+        assert needed is not None
+        request, limit = suggestion(needed, self._uncounted_bytes)
+        return escaped(
+            MemoryLimit(
+                subject=subject,
+                kind=kind,
+                smallest_bytes=smallest,
+                comfortable_bytes=comfortable,
+                request_bytes=request,
+                limit_bytes=limit,
+                is_measured_under_limits=is_measured,
+                margin=MARGIN,
+                uncounted_bytes=self._uncounted_bytes,
+                counted=self._counted,
+                measured_peak_bytes=self._rss_bytes if parent is None else None,
+                estimated_bytes=estimated_bytes,
+                group_version=None if parent is None else parent.version,
+                swap=swap,
+                trial_timeout_s=self._timeout_s,
+                max_slowdown=SLOWDOWN,
+                points=tuple(self.points),
+                dimensions=dimensions,
+                onnxruntime=onnxruntime,
+                notes=(*notes, *self._notes(parent)),
+                message=self.message,
+                duration_s=round(duration_s, 3),
+            )
+        )
+
+    def _notes(self, parent: ParentGroup | None) -> list[str]:
+        notes = []
+        above = None if parent is None else parent.limit_bytes
+        if above is not None:
+            notes.append(
+                f"the control group of memdiag is itself limited to {format_size(above)}, which"
+                " limits the trials as well"
+            )
+        smallest = smallest_working(self.points)
+        tried = sum(point.limit_bytes == smallest for point in self.points)
+        limited = sum(point.limit_bytes is not None for point in self.points)
+        if smallest is not None and tried < CONFIRMATIONS and self._is_search:
+            reason = "" if self.message else f", as {limited} trials were made"
+            notes.append(
+                f"{format_size(smallest)} was tried only {counted(tried, 'time')}, and not"
+                f" {CONFIRMATIONS} times{reason}"
+            )
+        return notes

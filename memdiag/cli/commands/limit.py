@@ -1,0 +1,200 @@
+"""``memdiag limit``: find the smallest memory limit under which a model or program works."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memdiag.cli import CLEAN, ERROR
+from memdiag.cli.options import (
+    add_format,
+    add_inputs,
+    add_quiet,
+    add_reports_folder,
+    add_runs,
+    add_same_inputs,
+    add_session,
+    comma_list,
+    duration,
+    pairs,
+    read_dims,
+    read_inputs,
+)
+from memdiag.defaults import DEFAULT_LIMIT_RUNS, DEFAULT_PROVIDERS, DEFAULT_TIMEOUT_S
+from memdiag.errors import UsageError
+
+if TYPE_CHECKING:
+    from memdiag.cli.progress import StatusLine
+    from memdiag.records.limit import MemoryLimit
+
+ARGUMENTS = "{MODEL | -- COMMAND [ARGUMENTS...]}"
+
+_MODEL_ONLY = (
+    *("runs", "dim", "input", "inputs", "same_inputs", "session_option", "threads"),
+    *("optimization_level", "disable_optimizer", "provider", "env", "load_from", "telemetry"),
+    "python",
+)
+"""The options that have no effect on a program, which has its own work."""
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("model", metavar="MODEL", nargs="?", type=Path, help="The ONNX model.")
+    # The words after `--`.
+    parser.set_defaults(program=())
+
+    group = parser.add_argument_group("Trials")
+    add_runs(group, DEFAULT_LIMIT_RUNS)
+    group.add_argument(
+        "--for",
+        dest="duration_s",
+        metavar="TIME",
+        type=duration,
+        help="Length of the recording of a program that does not end, such as a server: if it still"
+        " runs after this time, it has worked, and is ended (default: wait for its end).",
+    )
+    group.add_argument(
+        "--at",
+        metavar="SIZE,…",
+        help="Make a trial under each of these limits, such as 512MiB,1GiB, instead of a search.",
+    )
+    group.add_argument(
+        "--swap",
+        action="store_true",
+        help="Let memory be swapped out. By default it is not, as in Kubernetes.",
+    )
+    group.add_argument(
+        "--time-limit",
+        metavar="SECONDS",
+        type=float,
+        help="Stop after this time, with the best result so far.",
+    )
+    group.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        default=DEFAULT_TIMEOUT_S,
+        help="Stop a child process after this time. Under a limit, a trial also ends when it has"
+        " taken three times as long as without.",
+    )
+
+    group = parser.add_argument_group("Inputs")
+    add_inputs(group)
+    add_same_inputs(group)
+
+    add_session(parser.add_argument_group("Session"))
+
+    group = parser.add_argument_group("Output")
+    add_reports_folder(group, default="reports/MODEL, or memdiag-limit-PID")
+    add_format(
+        group,
+        ("text", "json", "k8s", "compose", "markdown"),
+        "What to print: a summary, the JSON record, the resources of a Kubernetes container, a"
+        " service of Compose, or a Markdown report.",
+    )
+    add_quiet(group)
+
+
+def run(options: Namespace) -> int:
+    """Find the smallest memory limit under which a model loads and runs, or a program works.
+
+    Each trial is a new process in a new control group with a real limit. The result is the smallest
+    limit that works, the smallest without slowdown, the phase in which it is killed below, and a
+    suggestion for the request and limit of a container. The output of a program is discarded.
+
+    Writes limit.json, limit.html, limit.md and limit.png. Ctrl-C ends the search; the record up to
+    then is written. Exit codes: 0; 2 on errors, if the search ended early, and where no control
+    group can be created (the suggestion is then by the measured peak and the estimate).
+    """
+    from memdiag.cli.output import Destination, print_limit
+    from memdiag.cli.progress import StatusLine
+    from memdiag.reports.text import plain
+
+    if (options.model is None) == (not options.program):
+        raise UsageError("limit: give either a model, or -- and a program.")
+    if options.program:
+        folder = Path(f"memdiag-limit-{os.getpid()}")
+        name = options.program[0]
+    else:
+        folder = Path("reports") / options.model.stem
+        name = options.model.name
+    destination = Destination(options.out or folder, plotly=options.plotly)
+    with StatusLine(name) as line:
+        find = _of_program if options.program else _of_model
+        result = find(options, line)
+
+    def print_answer(written: Sequence[Path]) -> int:
+        print_limit(result, written, options.format, quiet=options.quiet)
+        if not result.message:
+            return CLEAN
+        if options.format != "text" or options.quiet:
+            label = "ended early" if result.group_version else "no limit was tried"
+            print(f"memdiag: {label}: {plain(result.message)}", file=sys.stderr)
+        return ERROR
+
+    return destination.write_and_print(result, print_answer)
+
+
+def _of_model(options: Namespace, line: StatusLine) -> MemoryLimit:
+    from memdiag.api.limit import limit
+
+    if options.duration_s is not None:
+        raise UsageError("--for is for programs: a model is run as often as --runs states.")
+    return limit(
+        options.model,
+        runs=options.runs,
+        dims=read_dims(options.dim),
+        inputs=read_inputs(options),
+        same_inputs=options.same_inputs,
+        session_options=pairs("--session-option", options.session_option),
+        optimization_level=options.optimization_level,
+        disabled_optimizers=options.disable_optimizer,
+        threads=options.threads,
+        providers=options.provider or DEFAULT_PROVIDERS,
+        environment=pairs("--env", options.env),
+        load_from=options.load_from,
+        telemetry=options.telemetry,
+        python=options.python,
+        at_bytes=_given_limits(options),
+        swap=options.swap,
+        time_limit_s=options.time_limit,
+        timeout_s=options.timeout,
+        on_progress=line.show,
+    )
+
+
+def _of_program(options: Namespace, line: StatusLine) -> MemoryLimit:
+    from memdiag.api.limit_program import limit_program
+
+    defaults = ArgumentParser()
+    configure(defaults)
+    for name in _MODEL_ONLY:
+        if getattr(options, name) != defaults.get_default(name):
+            raise UsageError(
+                f"--{name.replace('_', '-')} is for models: a program has its own work. Leave it"
+                " out."
+            )
+    return limit_program(
+        options.program,
+        duration_s=options.duration_s,
+        at_bytes=_given_limits(options),
+        swap=options.swap,
+        time_limit_s=options.time_limit,
+        timeout_s=options.timeout,
+        on_progress=line.show,
+    )
+
+
+def _given_limits(options: Namespace) -> tuple[int, ...]:
+    """Return the bytes given to ``--at``.
+
+    Raises:
+        UsageError: one is not a size.
+    """
+    from memdiag.units import parse_size
+
+    return tuple(map(parse_size, comma_list(options.at)))

@@ -1,0 +1,1 @@
+"""Deployment of models: the memory limit that a container needs."""

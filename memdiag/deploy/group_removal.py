@@ -1,0 +1,91 @@
+"""Removal of control groups with their processes, also after memdiag itself was killed.
+
+As a program, it waits until the process that started it has ended, however that ended, and then
+removes the groups of that process. Standard library only: it is started by path.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+MAX_REMOVAL_S = 10.0
+_POLL_S = 0.02
+
+
+def group_prefix(pid: int) -> str:
+    """Return the prefix of the names of the groups of process `pid`."""
+    return f"memdiag-{pid}-"
+
+
+def processes_of(group: Path) -> list[int]:
+    """Return the ids of the processes in `group` and in the groups below it."""
+    found: list[int] = []
+    for folder, _, _ in os.walk(group):
+        with suppress(OSError):  # removed meanwhile
+            found += map(int, Path(folder, "cgroup.procs").read_text().split())
+    # Processes that cannot be named here have the number 0, which would mean this process's group.
+    return [pid for pid in found if pid > 0]
+
+
+def remove_group(
+    group: Path,
+    *,
+    max_s: float = MAX_REMOVAL_S,
+    remove_folder: Callable[[str], None] = os.rmdir,
+) -> bool:
+    """Kill the processes of `group`, remove it and the groups below it, and return whether it went.
+
+    Args:
+        group: its folder; nothing happens if it does not exist.
+        max_s: seconds to wait for killed processes, which the kernel removes from their group later
+            than it reports their end.
+        remove_folder: removes the folder of a group.
+    """
+    deadline = time.monotonic() + max_s
+    while True:
+        for pid in processes_of(group):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        for folder, _, _ in os.walk(group, topdown=False):
+            with suppress(OSError):
+                remove_folder(folder)
+        if not group.exists():
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+
+
+def remove_groups(parent: Path, pid: int) -> None:
+    """Remove the groups that process `pid` created in the folder `parent`."""
+    for group in parent.glob(f"{group_prefix(pid)}*"):
+        remove_group(group)
+
+
+def start_removal_at_end(parent: Path, *folders: Path) -> "subprocess.Popen[bytes]":
+    """Start a process that removes this process's groups in `parent` when this process ends.
+
+    It also removes the temporary `folders`. Close the standard input of the returned process to end
+    it earlier.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, str(parent), str(os.getpid()), *map(str, folders)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Ctrl-C in the terminal is for memdiag.
+        start_new_session=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()  # returns when the other end of the pipe was closed
+    remove_groups(Path(sys.argv[1]), int(sys.argv[2]))
+    for folder in sys.argv[3:]:
+        shutil.rmtree(folder, ignore_errors=True)

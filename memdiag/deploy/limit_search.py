@@ -1,0 +1,205 @@
+"""The search for the smallest limits, on the outcomes of trials: bisection, then confirmation.
+
+Whether a process is killed is random within a few per cent of a limit. A limit counts as working
+only if every trial at this limit and above succeeded, `CONFIRMATIONS` of them at the limit itself.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from memdiag.records.limit import LimitPoint
+from memdiag.units import MIB
+
+CONFIRMATIONS = 3
+"""Trials in a row that must succeed at a limit."""
+
+PRECISION = 0.03
+"""Distance, as a share of the limit, at which a limit that fails and one that works are close."""
+
+MIN_PRECISION_BYTES = 2 * MIB
+
+MAX_TRIALS = 30
+"""Trials under a limit, in all."""
+
+LOWER, UPPER = 0.93, 1.1
+"""Ratios of the next limit to the last, while no limit is known to fail, or none to work. They are
+squared with each trial, as the first limit may be far off."""
+
+MAX_DOUBLINGS = 3
+
+MAX_RISE = 4.0
+"""Ratio of the largest limit that is tried to the peak without a limit."""
+
+MIN_REFAULT_BYTES = MIB
+"""Contents of files that are read again, in all runs, from which on they count."""
+
+SLOWDOWN = 1.05
+"""Largest latency that is not slow, relative to that without a limit."""
+
+LOAD_SLOWDOWN = 2.0
+"""The same for loading, which reads files from a disk and varies more."""
+
+Measure = Callable[[int], LimitPoint]
+"""A trial under a limit in bytes."""
+
+
+class UsualTimes(NamedTuple):
+    """Latency and load time of a trial that its limit does not slow down; None if not known."""
+
+    latency_s: float | None
+    load_s: float | None
+
+
+def usual_times(points: Sequence[LimitPoint]) -> UsualTimes:
+    """Return the shortest times of the trials without a limit, and of those that no limit slowed.
+
+    Other work on the machine only adds time, and a limit under which nothing was read again adds
+    none. The shortest of all these is the best measure of the usual time.
+    """
+    unaffected = [
+        point
+        for point in points
+        if point.is_completed and (point.limit_bytes is None or not _rereads(point, points))
+    ]
+    latencies = [point.latency_s for point in unaffected if point.latency_s is not None]
+    loads = [point.load_s for point in unaffected if point.load_s is not None]
+    return UsualTimes(min(latencies, default=None), min(loads, default=None))
+
+
+def judged(points: Sequence[LimitPoint]) -> list[LimitPoint]:
+    """Return `points` with `is_slow`, by the usual times.
+
+    Times vary on a busy machine. A trial counts as slow only if files were also read again, which
+    the kernel counts: that is what a limit does to a process before it kills it. Where no latency
+    is known, as of a server, the latter is enough.
+    """
+    usual = usual_times(points)
+    return [
+        msgspec.structs.replace(point, is_slow=_is_slow(point, points, usual)) for point in points
+    ]
+
+
+def _is_slow(point: LimitPoint, points: Sequence[LimitPoint], usual: UsualTimes) -> bool:
+    if point.limit_bytes is None or not point.is_completed or not _rereads(point, points):
+        return False
+    if point.latency_s is None or usual.latency_s is None:
+        return True
+    if _most(points, "refault_bytes") + MIN_REFAULT_BYTES <= point.refault_bytes and (
+        point.latency_s > SLOWDOWN * usual.latency_s
+    ):
+        return True
+    if point.load_s is None or usual.load_s is None:
+        return False
+    has_reread = _most(points, "load_refault_bytes") + MIN_REFAULT_BYTES <= point.load_refault_bytes
+    return has_reread and point.load_s > LOAD_SLOWDOWN * usual.load_s
+
+
+def _rereads(point: LimitPoint, points: Sequence[LimitPoint]) -> bool:
+    """Return whether more was read again than in any trial without a limit."""
+    return any(
+        getattr(point, name) >= _most(points, name) + MIN_REFAULT_BYTES
+        for name in ("refault_bytes", "load_refault_bytes")
+    )
+
+
+def _most(points: Sequence[LimitPoint], name: str) -> int:
+    return max((getattr(p, name) for p in points if p.limit_bytes is None), default=0)
+
+
+def smallest_working(points: Sequence[LimitPoint], *, comfortable: bool = False) -> int | None:
+    """Return the smallest limit above every limit at which a trial failed; None if there is none.
+
+    Args:
+        points: the trials.
+        comfortable: count a slow trial as failed.
+    """
+    limited = [point for point in points if point.limit_bytes is not None]
+    failed = [_limit(point) for point in limited if not _works(point, comfortable)]
+    worked = [_limit(point) for point in limited if _works(point, comfortable)]
+    return min((limit for limit in worked if limit > max(failed, default=0)), default=None)
+
+
+def search(
+    measure: Measure,
+    points: list[LimitPoint],
+    *,
+    guess: int,
+    peak: int,
+    precision: float = PRECISION,
+) -> None:
+    """Find the smallest limit that works, and the smallest that is comfortable.
+
+    Every trial is appended to `points`, so that an interrupted search leaves its trials there;
+    `smallest_working` returns the results.
+
+    Args:
+        measure: makes a trial.
+        points: the trials so far: those without a limit.
+        guess: the limit that is tried first, such as the peak of memory that cannot be dropped.
+        peak: the peak without a limit: a larger limit should change nothing.
+        precision: the distance at which the search ends, as a share of the limit.
+    """
+    searching = _Search(measure, points, precision)
+    searching.find(first=guess, peak=peak, comfortable=False)
+    searching.find(first=peak, peak=peak, comfortable=True)
+
+
+class _Search:
+    def __init__(
+        self,
+        measure: Measure,
+        points: list[LimitPoint],
+        precision: float,
+    ) -> None:
+        self._measure = measure
+        self._points = points
+        self._before = len(points)
+        self._precision = precision
+
+    def find(self, *, first: int, peak: int, comfortable: bool) -> None:
+        """Bisect, and confirm the result; a result that is not confirmed is searched for anew."""
+        limit = self._next(first, comfortable)
+        while limit is not None and self._trials < MAX_TRIALS and limit <= MAX_RISE * peak:
+            self._points.append(self._measure(limit))
+            self._points[:] = judged(self._points)
+            limit = self._next(first, comfortable)
+
+    @property
+    def _trials(self) -> int:
+        return len(self._points) - self._before
+
+    def _next(self, first: int, comfortable: bool) -> int | None:
+        """Return the limit of the next trial; None once the result is confirmed."""
+        tried = [point for point in self._points if point.limit_bytes is not None]
+        failed = max((_limit(p) for p in tried if not _works(p, comfortable)), default=0)
+        works = smallest_working(self._points, comfortable=comfortable)
+        if works is None:
+            rises = sum(_limit(p) >= first and not _works(p, comfortable) for p in tried)
+            return rounded_up(round(failed * _power(UPPER, rises))) if rises else first
+        if works - failed > max(MIN_PRECISION_BYTES, self._precision * works):
+            if not failed:
+                return rounded_up(round(works * _power(LOWER, len(tried))) - MIB)
+            return rounded_up((works + failed) // 2)
+        successes = sum(_limit(point) == works for point in tried)
+        return works if successes < CONFIRMATIONS else None
+
+
+def rounded_up(size: int) -> int:
+    """Return `size` in whole MiB, at least 1 MiB."""
+    return max(1, -(-size // MIB)) * MIB
+
+
+def _limit(point: LimitPoint) -> int:
+    assert point.limit_bytes is not None
+    return point.limit_bytes
+
+
+def _power(ratio: float, trials: int) -> float:
+    """Return `ratio`, squared with each trial after the first."""
+    return float(ratio**2 ** min(MAX_DOUBLINGS, trials - 1))
+
+
+def _works(point: LimitPoint, comfortable: bool) -> bool:
+    return point.is_completed and not (comfortable and point.is_slow)

@@ -1,0 +1,327 @@
+"""A control group with a memory limit: creation, counters, and removal with its processes.
+
+Both versions are supported. Version 1 is the memory controller below ``/sys/fs/cgroup/memory``.
+In version 2 a group can limit memory only if the group above it passes the controller on
+(``cgroup.subtree_control``), which is not possible for a group that has processes itself. The new
+group is therefore created in the nearest group, from that of memdiag upward, where that works.
+"""
+
+import errno
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, Self
+
+import psutil
+
+from memdiag.deploy.group_removal import (
+    group_prefix,
+    processes_of,
+    remove_group,
+    remove_groups,
+    start_removal_at_end,
+)
+from memdiag.errors import MeasurementError
+from memdiag.programs.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
+
+MAX_UNLIMITED_BYTES = 1 << 60
+"""Version 1 states a larger limit for groups without one."""
+
+_OWNED = re.compile(r"memdiag-(\d+)-.+")
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+# The shell moves itself, and becomes the program: no memory of the program is counted elsewhere.
+_ENTER = 'echo 0 > "$0" && exec "$@"'
+
+
+class NoGroupError(MeasurementError):
+    """Raised if no control group with a memory limit can be created; states why."""
+
+
+class GroupRemovedError(MeasurementError):
+    """Raised if a control group was removed while it was in use."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParentGroup:
+    """The control group in which groups with a limit are created.
+
+    Attributes:
+        folder: its folder.
+        version: the version of control groups.
+        make_folder, remove_folder: create and remove the folder of a group.
+    """
+
+    folder: Path
+    version: Literal[1, 2]
+    make_folder: Callable[[Path], None] = os.mkdir
+    remove_folder: Callable[[str], None] = os.rmdir
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The smallest limit of this group and of the groups above it; None without one."""
+        name = "memory.limit_in_bytes" if self.version == 1 else "memory.max"
+        found = []
+        for folder in (self.folder, *self.folder.parents):
+            with suppress(OSError, ValueError):  # "max", or no control group
+                found.append(int((folder / name).read_text()))
+        limits = [limit for limit in found if limit < MAX_UNLIMITED_BYTES]
+        return min(limits, default=None)
+
+
+class GroupCounters(NamedTuple):
+    """What a control group has counted, in bytes; None where the kernel does not state it.
+
+    Attributes:
+        peak_bytes: the most memory at any time.
+        anonymous_bytes: memory without a file.
+        file_bytes: cached contents of files, mapped or not, and shared memory.
+        mapped_bytes: the part of these that processes map.
+        kernel_bytes: memory of the kernel for the processes, such as page tables.
+        refault_bytes: contents of files that were dropped for lack of memory and read again.
+        oom_kills: the processes that were killed at the limit.
+    """
+
+    peak_bytes: int | None
+    anonymous_bytes: int
+    file_bytes: int
+    mapped_bytes: int
+    kernel_bytes: int | None
+    refault_bytes: int
+    oom_kills: int
+
+
+class LimitedGroup:
+    """A new control group; a context manager that kills its processes and removes it.
+
+    Args:
+        parent: the group in which it is created.
+        name: the end of its name.
+        limit_bytes: the limit; None for no limit.
+        swap: whether its memory may be swapped out.
+
+    Attributes:
+        folder: its folder.
+
+    Raises:
+        NoGroupError: it cannot be created.
+    """
+
+    def __init__(
+        self, parent: ParentGroup, name: str, limit_bytes: int | None, *, swap: bool = False
+    ) -> None:
+        self._parent = parent
+        self.folder = parent.folder / f"{group_prefix(os.getpid())}{name}"
+        try:
+            parent.make_folder(self.folder)
+        except OSError as error:
+            raise NoGroupError(_refusal(parent.folder, error)) from error
+        try:
+            self._configure(limit_bytes, swap)
+        except OSError as error:
+            self._remove()
+            raise NoGroupError(_refusal(self.folder, error)) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._remove()
+
+    def _remove(self) -> None:
+        remove_group(self.folder, remove_folder=self._parent.remove_folder)
+
+    def _configure(self, limit_bytes: int | None, swap: bool) -> None:
+        if self._parent.version == 1:
+            if limit_bytes is not None:
+                _write(self.folder / "memory.limit_in_bytes", str(limit_bytes))
+            if not swap:
+                # A limit of memory and swap together would need an option of the kernel.
+                _write(self.folder / "memory.swappiness", "0")
+            return
+        if limit_bytes is not None:
+            _write(self.folder / "memory.max", str(limit_bytes))
+        if not swap and (self.folder / "memory.swap.max").exists():
+            _write(self.folder / "memory.swap.max", "0")
+        if (self.folder / "memory.oom.group").exists():
+            # As Kubernetes does: a program without one of its processes is of no use.
+            _write(self.folder / "memory.oom.group", "1")
+
+    @property
+    def entering(self) -> tuple[str, ...]:
+        """The words before those of a command that runs in this group from its first byte on."""
+        return ("/bin/sh", "-c", _ENTER, str(self.folder / "cgroup.procs"))
+
+    def counters(self) -> GroupCounters:
+        """Return what the group has counted until now.
+
+        Raises:
+            GroupRemovedError: the group does not exist any more.
+        """
+        stat = _fields(self._text("memory.stat"))
+        if self._parent.version == 1:
+            return GroupCounters(
+                peak_bytes=self._number("memory.max_usage_in_bytes"),
+                anonymous_bytes=stat.get("total_rss", stat.get("rss", 0)),
+                file_bytes=stat.get("total_cache", stat.get("cache", 0)),
+                mapped_bytes=stat.get("total_mapped_file", stat.get("mapped_file", 0)),
+                kernel_bytes=self._number("memory.kmem.usage_in_bytes"),
+                refault_bytes=_PAGE * _refaults(stat),
+                oom_kills=_fields(self._text("memory.oom_control")).get("oom_kill", 0),
+            )
+        return GroupCounters(
+            peak_bytes=self._number("memory.peak"),
+            anonymous_bytes=stat.get("anon", 0),
+            file_bytes=stat.get("file", 0),
+            mapped_bytes=stat.get("file_mapped", 0),
+            kernel_bytes=stat.get("kernel"),
+            refault_bytes=_PAGE * _refaults(stat),
+            oom_kills=_fields(self._text("memory.events")).get("oom_kill", 0),
+        )
+
+    def processes(self) -> list[int]:
+        """Return the ids of the processes in the group and in groups below it."""
+        return processes_of(self.folder)
+
+    def _text(self, name: str) -> str:
+        try:
+            return (self.folder / name).read_text()
+        except OSError as error:  # a group that exists has all of these files
+            raise GroupRemovedError(
+                f"the control group {self.folder} was removed while it was measured. Start again."
+            ) from error
+
+    def _number(self, name: str) -> int | None:
+        try:
+            return int((self.folder / name).read_text())
+        except (OSError, ValueError):  # an older kernel
+            return None
+
+
+class GroupRemoval:
+    """Context manager that removes the groups of this process, also if this process is killed.
+
+    Groups of memdiag processes that have ended are removed first.
+
+    Args:
+        parent: the group in which they are created.
+        folders: temporary folders to remove as well if this process is killed.
+    """
+
+    def __init__(self, parent: ParentGroup, *folders: Path) -> None:
+        self._folder = parent.folder
+        self._folders = folders
+
+    def __enter__(self) -> None:
+        for group in self._folder.iterdir():
+            owner = _OWNED.fullmatch(group.name)
+            if owner and not psutil.pid_exists(int(owner[1])):
+                remove_group(group)
+        self._process = start_removal_at_end(self._folder, *self._folders)
+
+    def __exit__(self, *error: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        remove_groups(self._folder, os.getpid())
+
+
+def parent_group(
+    *,
+    proc: Path = PROC,
+    control_groups: Path = CONTROL_GROUPS,
+    make_folder: Callable[[Path], None] = os.mkdir,
+    remove_folder: Callable[[str], None] = os.rmdir,
+) -> ParentGroup:
+    """Return the nearest group in which a group with a memory limit can be created.
+
+    A group is created in it and a process moved into that group, to be certain.
+
+    Args:
+        proc: the folder with the processes.
+        control_groups: the folder with the control groups.
+        make_folder: creates the folder of a group.
+        remove_folder: removes it.
+
+    Raises:
+        NoGroupError: there is none; the message states why, and what to do.
+    """
+    refusals = []
+    for folder in control_groups_of(
+        os.getpid(), "memory", proc=proc, control_groups=control_groups
+    ):
+        version = _version(folder)
+        if version is None:
+            continue
+        parent = ParentGroup(
+            folder=folder, version=version, make_folder=make_folder, remove_folder=remove_folder
+        )
+        try:
+            with LimitedGroup(parent, "test", None) as group:
+                done = subprocess.run(
+                    [*group.entering, "/bin/sh", "-c", ":"],
+                    check=False,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                )
+        except NoGroupError as error:
+            refusals.append(str(error))
+            continue
+        if done.returncode == 0:
+            return parent
+        refusals.append(f"{folder}: processes cannot be moved into a new control group.")
+    if not refusals:
+        raise NoGroupError(
+            "no control group here can limit memory: the memory controller is missing, or not"
+            " passed on to a group of this process."
+        )
+    raise NoGroupError(refusals[0])
+
+
+def _version(folder: Path) -> Literal[1, 2] | None:
+    """Return the version of the group if groups in it can limit memory; None otherwise."""
+    if (folder / "memory.limit_in_bytes").is_file():
+        return 1
+    with suppress(OSError):
+        if "memory" in (folder / "cgroup.subtree_control").read_text().split():
+            return 2
+    return None
+
+
+def _refusal(folder: Path, error: OSError) -> str:
+    if error.errno == errno.EROFS:
+        return (
+            f"{folder}: control groups are mounted read-only, as in most containers. Run memdiag"
+            " limit outside of the container."
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return (
+            f"{folder}: no permission to create a control group. Run memdiag limit as root, or"
+            " under systemd with: systemd-run --user --scope memdiag limit …"
+        )
+    return f"{folder}: no control group can be created ({error.strerror})."
+
+
+def _write(file: Path, text: str) -> None:
+    descriptor = os.open(file, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _fields(text: str) -> dict[str, int]:
+    """Return the numbers of a file with a name and a number in each line."""
+    pairs = (line.split() for line in text.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
+
+
+def _refaults(stat: Mapping[str, int]) -> int:
+    """Return the pages that were read again; kernels before 5.9 have one figure for all."""
+    for name in ("total_workingset_refault_file", "workingset_refault_file", "workingset_refault"):
+        if name in stat:
+            return stat[name]
+    return 0

@@ -1,0 +1,185 @@
+"""A trial of a program: run it in a control group until it ends, or for some time."""
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from memdiag.deploy.file_cache import drop_cached, mapped_file_bytes, mapped_files
+from memdiag.deploy.limited_group import GroupCounters, LimitedGroup, ParentGroup
+from memdiag.errors import MeasurementError
+from memdiag.programs.system.process_tree import descendants, process_info
+from memdiag.records.limit import CountedMemory, LimitPoint, TrialOutcome
+from memdiag.units import format_duration
+
+PERIOD_S = 0.02
+"""Seconds between two looks at the group."""
+
+MAX_FILES_PERIOD_S = 5.0
+"""Maximum seconds between two lists of the files that the processes map."""
+
+MAX_END_S = 5.0
+"""Seconds for a program to end by itself after SIGTERM."""
+
+MAX_MESSAGE = 300
+
+
+@dataclass(kw_only=True)
+class ProgramTrials:
+    """Trials of one program, each in a new control group. Attributes as in `ModelTrials`.
+
+    Attributes:
+        parent: the control group in which they run.
+        command: the program and its arguments.
+        duration_s: seconds after which the program has done enough and is ended; None to wait for
+            its end.
+        timeout_s: seconds after which a trial has failed.
+        swap: whether memory may be swapped out.
+        files: files that are dropped from the page cache before each trial.
+        counted: the memory at the moment of the last trial at which it was largest.
+        uncounted_bytes: mapped pages of files that its group did not count, because other processes
+            had them in memory.
+        escaped: a process of the program that moved to another control group; None if none did.
+        rss_bytes: the most memory that its group had in the last trial, at any look.
+        number: the number of trials until now.
+    """
+
+    parent: ParentGroup
+    command: Sequence[str]
+    duration_s: float | None = None
+    timeout_s: float
+    swap: bool = False
+    files: frozenset[Path] = frozenset()
+    counted: CountedMemory | None = None
+    uncounted_bytes: int = 0
+    escaped: int | None = None
+    rss_bytes: int = 0
+    number: int = 0
+    _entered: bool = field(default=False, init=False)
+
+    def measure(self, limit_bytes: int | None) -> LimitPoint:
+        """Make a trial under `limit_bytes`; None for no limit.
+
+        Raises:
+            NoGroupError, GroupRemovedError: the control group cannot be created, or was removed.
+            MeasurementError: the program cannot be started.
+        """
+        drop_cached(self.files)
+        self.number += 1
+        self.counted, self.rss_bytes, self._entered = None, 0, False
+        name = str(self.number)
+        with (
+            LimitedGroup(self.parent, name, limit_bytes, swap=self.swap) as group,
+            tempfile.TemporaryFile() as errors,
+        ):
+            started = time.perf_counter()
+            try:
+                process = subprocess.Popen(
+                    [*group.entering, *self.command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    # Ctrl-C in the terminal is for memdiag.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise MeasurementError(f"/bin/sh: cannot be started ({error.strerror}).") from error
+            try:
+                outcome, message = self._wait(process, group, started)
+                seconds = time.perf_counter() - started
+                end = group.counters()
+                if outcome == "completed" and process.returncode is None:
+                    _end(process)
+            finally:
+                # The group kills what is in it; this process may have left it, or be its last.
+                with suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            if outcome == "failed":
+                message = self._failure(process.returncode, errors)
+        is_completed = outcome == "completed"
+        return LimitPoint(
+            limit_bytes=limit_bytes,
+            outcome=outcome,
+            latency_s=round(seconds, 6) if is_completed and self.duration_s is None else None,
+            peak_bytes=end.peak_bytes,
+            refault_bytes=end.refault_bytes,
+            message=message,
+        )
+
+    def _wait(
+        self, process: "subprocess.Popen[bytes]", group: LimitedGroup, started: float
+    ) -> tuple[TrialOutcome, str]:
+        """Wait until the program has ended or has done enough, and return how it ended."""
+        listed_s = 0.0
+        while True:
+            code = process.poll()
+            counters = group.counters()
+            seconds = time.perf_counter() - started
+            if counters.oom_kills:
+                after = f"after {format_duration(seconds)}"
+                return "killed", f"killed at the limit {after} (SIGKILL by the kernel)"
+            if code is not None:
+                return ("failed", "") if code else ("completed", "")
+            self._count(counters, group)
+            if seconds >= listed_s:
+                # Programs may be short, and map their files at the start.
+                listed_s = seconds + min(seconds, MAX_FILES_PERIOD_S)
+                self._list_files(group)
+                self._find_escaped(process.pid, group)
+            if self.duration_s is not None and seconds >= self.duration_s:
+                return "completed", ""
+            if seconds >= self.timeout_s:
+                return "timeout", f"stopped after {format_duration(seconds)}"
+            time.sleep(PERIOD_S)
+
+    def _count(self, counters: GroupCounters, group: LimitedGroup) -> None:
+        """Keep the counters of the moment with the most memory."""
+        size = counters.anonymous_bytes + counters.file_bytes
+        self.rss_bytes = max(self.rss_bytes, size + (counters.kernel_bytes or 0))
+        last = self.counted
+        if last is not None and size < last.anonymous_bytes + last.file_bytes:
+            return
+        self.counted = CountedMemory(
+            anonymous_bytes=counters.anonymous_bytes,
+            file_bytes=counters.file_bytes,
+            kernel_bytes=counters.kernel_bytes,
+        )
+        mapped = max(map(mapped_file_bytes, group.processes()), default=0)
+        self.uncounted_bytes = max(0, mapped - counters.mapped_bytes)
+
+    def _list_files(self, group: LimitedGroup) -> None:
+        for pid in group.processes():
+            self.files |= mapped_files(pid)
+
+    def _find_escaped(self, pid: int, group: LimitedGroup) -> None:
+        """Find a process below process `pid`, once that has entered the group, that left it."""
+        self._entered = self._entered or pid in group.processes()
+        if not self._entered or self.escaped is not None:
+            return
+        outside = {*descendants(pid)} - {*group.processes()}
+        # A process that has just ended is in no group.
+        running = (each for each in outside if process_info(each) is not None)
+        self.escaped = next((each for each in running if each not in group.processes()), None)
+
+    def _failure(self, code: int, errors: IO[bytes]) -> str:
+        """Return why the program failed: how it ended, and the last line of its errors."""
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").split("\n")
+        words = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"ended with {how}{f': {words}' if words else ''}"[:MAX_MESSAGE]
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Ask the program to end, as a container runtime does, and wait for a moment."""
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(MAX_END_S)

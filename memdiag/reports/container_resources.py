@@ -1,0 +1,53 @@
+"""Memory of a container as YAML: the resources of Kubernetes, and a service of Compose."""
+
+from collections.abc import Sequence
+
+from memdiag.units import MIB
+
+
+def kubernetes_resources(request_bytes: int, limit_bytes: int, comments: Sequence[str]) -> str:
+    """Return the ``resources`` of a container in Kubernetes, after `comments`, a line each."""
+    return (
+        f"{_comment(comments)}"
+        "resources:\n"
+        "  requests:\n"
+        f"    memory: {_mebibytes(request_bytes)}Mi\n"
+        "  limits:\n"
+        f"    memory: {_mebibytes(limit_bytes)}Mi\n"
+    )
+
+
+def compose_service(
+    name: str, request_bytes: int, limit_bytes: int, comments: Sequence[str], *, swap: bool
+) -> str:
+    """Return the service `name` of Compose, whose unit M is MiB.
+
+    Without `swap` the limit of memory and swap together is that of memory.
+    """
+    limit = _mebibytes(limit_bytes)
+    return (
+        f"{_comment(comments)}"
+        "services:\n"
+        f"  {_service_name(name)}:\n"
+        "    deploy:\n"
+        "      resources:\n"
+        "        reservations:\n"
+        f"          memory: {_mebibytes(request_bytes)}M\n"
+        "        limits:\n"
+        f"          memory: {limit}M\n"
+    ) + ("" if swap else f"    memswap_limit: {limit}M\n")
+
+
+def _comment(lines: Sequence[str]) -> str:
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def _mebibytes(size: int) -> int:
+    return -(-size // MIB)
+
+
+def _service_name(name: str) -> str:
+    """Return `name` with the characters that Compose permits, and a letter first."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "-" for c in name.lower())
+    kept = kept.strip("-_") or "model"
+    return kept if kept[0].isalpha() else f"model-{kept}"

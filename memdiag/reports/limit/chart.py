@@ -1,0 +1,79 @@
+"""Data of the picture and the page: time against limit, and where a program is killed."""
+
+from dataclasses import dataclass
+
+from memdiag.deploy.limit_search import usual_times
+from memdiag.records.limit import MemoryLimit
+from memdiag.reports.limit.rows import latency_ratio, limit_rows
+from memdiag.units import format_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitMark:
+    """A limit that the chart names."""
+
+    bytes: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitChart:
+    """The data of the chart, as columns.
+
+    Attributes:
+        y_label: the name of the vertical axis.
+        x, ratio: limits that work, and the latency relative to the usual one.
+        load_ratio: the same for loading; None where it is not known.
+        is_slow: whether the limit makes it slow.
+        failed, results: limits under which it does not work, and how it ends there.
+        marks: the smallest limits, and the suggested ones.
+        max_slowdown: the largest ratio that is not slow.
+        texts, failed_texts: the words for hovering.
+    """
+
+    y_label: str
+    x: tuple[int, ...]
+    ratio: tuple[float | None, ...]
+    load_ratio: tuple[float | None, ...]
+    is_slow: tuple[bool, ...]
+    failed: tuple[int, ...]
+    results: tuple[str, ...]
+    marks: tuple[LimitMark, ...]
+    max_slowdown: float
+    texts: tuple[str, ...]
+    failed_texts: tuple[str, ...]
+
+
+def limit_chart(limit: MemoryLimit) -> LimitChart:
+    """Return the data of the chart of `limit`."""
+    rows = limit_rows(limit)
+    usual = usual_times(limit.points)
+    limited = [(row.limit_bytes, row) for row in rows if row.limit_bytes is not None]
+    works = [(size, row) for size, row in limited if row.works][::-1]
+    failed = [(size, row) for size, row in limited if not row.works][::-1]
+    marks: list[LimitMark] = []
+    for size, name in (
+        (limit.smallest_bytes, "smallest"),
+        (limit.comfortable_bytes, "no slowdown"),
+        (limit.request_bytes, "request"),
+        (limit.limit_bytes, "limit"),
+    ):
+        if size is None:
+            continue
+        if marks and marks[-1].bytes == size:
+            marks[-1] = LimitMark(bytes=size, name=f"{marks[-1].name}, {name}")
+        else:
+            marks.append(LimitMark(bytes=size, name=name))
+    return LimitChart(
+        y_label="latency" if limit.kind == "model" else "duration",
+        x=tuple(size for size, _ in works),
+        ratio=tuple(latency_ratio(row.latency_s, usual.latency_s) for _, row in works),
+        load_ratio=tuple(latency_ratio(row.load_s, usual.load_s) for _, row in works),
+        is_slow=tuple(row.is_slow for _, row in works),
+        failed=tuple(size for size, _ in failed),
+        results=tuple(row.result for _, row in failed),
+        marks=tuple(marks),
+        max_slowdown=limit.max_slowdown,
+        texts=tuple(f"{format_size(size)}: {row.result}" for size, row in works),
+        failed_texts=tuple(f"{format_size(size)}: {row.result}" for size, row in failed),
+    )

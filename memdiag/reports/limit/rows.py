@@ -1,0 +1,148 @@
+"""The trials of a search by limit, for tables and charts."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from memdiag.deploy.limit_search import usual_times
+from memdiag.records.limit import LimitPoint, MemoryLimit
+from memdiag.reports.table import Cell, Column, Row, Table
+from memdiag.reports.text import plain
+from memdiag.units import MIB, format_duration, format_size
+
+
+class LimitRow(NamedTuple):
+    """All trials under one limit.
+
+    Attributes:
+        limit_bytes: the limit; None for no limit.
+        trials: the number of trials.
+        completed: the number of those that completed.
+        is_slow: whether the limit made any of them slow.
+        phases: the phases in which trials ended early.
+        outcomes: how these ended.
+        load_s, latency_s: medians of those that completed; None without one.
+        refault_bytes: the median of the bytes that were read again.
+        peak_bytes: the largest counted peak; None if it is not known.
+    """
+
+    limit_bytes: int | None
+    trials: int
+    completed: int
+    is_slow: bool
+    phases: tuple[str, ...]
+    outcomes: tuple[str, ...]
+    load_s: float | None
+    latency_s: float | None
+    refault_bytes: int
+    peak_bytes: int | None
+
+    @property
+    def works(self) -> bool:
+        """Whether every trial completed."""
+        return self.completed == self.trials
+
+    @property
+    def result(self) -> str:
+        """The result in words: ``works``, ``slow``, ``killed in prepack``."""
+        if self.works:
+            return "slow" if self.is_slow else "works"
+        names = {"timeout": "too slow"}
+        ends = " or ".join(names.get(each, each) for each in self.outcomes)
+        within = f" in {', '.join(self.phases)}" if self.phases else ""
+        works = f"works {self.completed} of {self.trials}, else " if self.completed else ""
+        return f"{works}{ends}{within}"
+
+
+def limit_rows(limit: MemoryLimit) -> tuple[LimitRow, ...]:
+    """Return a row for each limit, the largest first, and first of all that without a limit."""
+    sizes = sorted({p.limit_bytes for p in limit.points if p.limit_bytes is not None}, reverse=True)
+    groups: list[Sequence[LimitPoint]] = [limit.unlimited] if limit.unlimited else []
+    groups += [[p for p in limit.points if p.limit_bytes == size] for size in sizes]
+    return tuple(map(_row, groups))
+
+
+def _row(points: Sequence[LimitPoint]) -> LimitRow:
+    completed = [point for point in points if point.is_completed]
+    failed = [point for point in points if not point.is_completed]
+    peaks = [point.peak_bytes for point in points if point.peak_bytes is not None]
+    refaults = [point.refault_bytes + point.load_refault_bytes for point in points]
+    return LimitRow(
+        limit_bytes=points[0].limit_bytes,
+        trials=len(points),
+        completed=len(completed),
+        is_slow=any(point.is_slow for point in completed),
+        phases=tuple(dict.fromkeys(point.phase for point in failed if point.phase)),
+        outcomes=tuple(dict.fromkeys(point.outcome for point in failed)),
+        load_s=_median(point.load_s for point in completed),
+        latency_s=_median(point.latency_s for point in completed),
+        refault_bytes=round(statistics.median(refaults)),
+        peak_bytes=max(peaks, default=None),
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def latency_ratio(seconds: float | None, usual: float | None) -> float | None:
+    """Return a time relative to the usual one; None if one is not known."""
+    return seconds / usual if seconds is not None and usual else None
+
+
+def trial_table(limit: MemoryLimit) -> Table:
+    """Return the table of all limits that were tried, the largest first."""
+    rows = limit_rows(limit)
+    usual = usual_times(limit.points).latency_s
+    is_model = limit.kind == "model"
+    table = Table(
+        columns=(
+            Column("limit", align="right"),
+            Column("result", wraps=True),
+            Column("trials", align="right", css="less", formats=("markdown", "html")),
+            Column("load", align="right"),
+            Column("latency" if is_model else "duration", align="right"),
+            Column("relative", align="right"),
+            Column("read again", align="right"),
+            Column("peak", align="right", css="less", formats=("markdown", "html")),
+            Column(),
+        ),
+        rows=tuple(
+            Row(
+                Cell(
+                    "none" if row.limit_bytes is None else format_size(row.limit_bytes),
+                    title="" if row.limit_bytes is None else f"{row.limit_bytes:,} bytes",
+                ),
+                plain(row.result),
+                str(row.trials),
+                "" if row.load_s is None else format_duration(row.load_s),
+                "" if row.latency_s is None else format_duration(row.latency_s),
+                _ratio_text(row, usual),
+                format_size(row.refault_bytes) if row.refault_bytes >= MIB else "",
+                "" if row.peak_bytes is None else format_size(row.peak_bytes),
+                _mark(limit, row),
+                is_strong=bool(_mark(limit, row)),
+            )
+            for row in rows
+        ),
+        is_dense=True,
+    )
+    return table.without_empty_columns()
+
+
+def _ratio_text(row: LimitRow, usual: float | None) -> str:
+    ratio = latency_ratio(row.latency_s, usual)
+    return "" if ratio is None else f"{ratio:.2f} ×"
+
+
+def _mark(limit: MemoryLimit, row: LimitRow) -> str:
+    if row.limit_bytes is None:
+        return ""
+    names = {limit.smallest_bytes: "smallest"}
+    if limit.comfortable_bytes is not None:
+        both = limit.smallest_bytes == limit.comfortable_bytes
+        names[limit.comfortable_bytes] = "smallest, no slowdown" if both else "no slowdown"
+    return names.get(row.limit_bytes, "")

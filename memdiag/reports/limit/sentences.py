@@ -1,0 +1,199 @@
+"""The sentences of a memory limit: the answer, the memory, the suggestion with its margin."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from memdiag.deploy.limit_search import usual_times
+from memdiag.records.limit import LimitPoint, MemoryLimit
+from memdiag.reports.limit.rows import latency_ratio, limit_rows
+from memdiag.reports.text import at_sizes, model_file, plain, shortened
+from memdiag.units import MIB, counted, format_duration, format_size
+
+MAX_COMMAND = 60
+
+MIN_UNCOUNTED_BYTES = MIB
+
+MIN_FAILED = 0.9
+"""Share of the smallest limit from which on a limit that fails shows that no less is enough."""
+
+
+class LimitHeadline(NamedTuple):
+    """The answer.
+
+    Attributes:
+        subject: the file of the model, or the command.
+        first: the sentence after the subject.
+        second: what was not counted, how it ends under smaller limits, and what the memory is.
+        facts: the release, the number of trials, and the time that the search took.
+        ended: why the search ended early, or was not possible; empty otherwise.
+        ended_label: the words before that.
+    """
+
+    subject: str
+    first: str
+    second: str
+    facts: str
+    ended: str
+    ended_label: str
+
+    @property
+    def line(self) -> str:
+        """The first sentence, preceded by the subject."""
+        return f"{self.subject} {self.first}"
+
+
+def limit_headline(limit: MemoryLimit) -> LimitHeadline:
+    """Return the answer of `limit`."""
+    is_model = limit.kind == "model"
+    subject = model_file(limit.subject) if is_model else plain(limit.subject)
+    return LimitHeadline(
+        subject=subject if is_model else shortened(subject, MAX_COMMAND),
+        first=_first(limit),
+        second=" ".join(filter(None, (_uncounted(limit), _below(limit), _memory(limit)))),
+        facts=_facts(limit),
+        ended=plain(limit.message),
+        ended_label="Ended early" if limit.group_version else "No limit was tried",
+    )
+
+
+def _first(limit: MemoryLimit) -> str:
+    smallest, comfortable = limit.smallest_bytes, limit.comfortable_bytes
+    sizes = at_sizes(limit.dimensions)
+    where = f", {sizes}" if sizes else ""
+    if smallest is None:
+        return f"{_without_limit(limit)}{where}."
+    works = f"works in {format_size(smallest)}"
+    if comfortable == smallest:
+        failed = limit.largest_failed
+        is_found = failed is not None and (failed.limit_bytes or 0) > MIN_FAILED * smallest
+        return f"{works} without slowdown{', and in no less' if is_found else ''}{where}."
+    reason = _slowness(limit)
+    if comfortable is None:
+        return f"{works}{reason}; no limit without slowdown was found{where}."
+    return f"{works}{reason}, and without slowdown in {format_size(comfortable)}{where}."
+
+
+def _without_limit(limit: MemoryLimit) -> str:
+    peak = max((point.peak_bytes or 0 for point in limit.unlimited), default=0)
+    parts = []
+    if peak:
+        parts.append(f"takes {format_size(peak)} at its peak without a limit")
+    elif limit.measured_peak_bytes:
+        parts.append(f"took {format_size(limit.measured_peak_bytes)} at its peak (resident set)")
+    if limit.estimated_bytes:
+        parts.append(f"needs at most {format_size(limit.estimated_bytes)} by its estimate")
+    return " and ".join(parts) or "was not measured under a limit"
+
+
+def _slowness(limit: MemoryLimit) -> str:
+    """Return what the smallest limit costs: `` (latency × 1.18, loading × 3.0: …)``."""
+    row = next(row for row in limit_rows(limit) if row.limit_bytes == limit.smallest_bytes)
+    usual = usual_times(limit.points)
+    parts = []
+    ratio = latency_ratio(row.latency_s, usual.latency_s)
+    name = "latency" if limit.kind == "model" else "duration"
+    if ratio is not None and ratio > limit.max_slowdown:
+        parts.append(f"{name} × {ratio:.2f}")
+    loading = latency_ratio(row.load_s, usual.load_s)
+    if loading is not None and loading > limit.max_slowdown:
+        parts.append(f"loading × {loading:.1f}")
+    if not parts:
+        return ""
+    return f" ({', '.join(parts)}: contents of files are dropped and read again)"
+
+
+def _uncounted(limit: MemoryLimit) -> str:
+    if limit.uncounted_bytes < MIN_UNCOUNTED_BYTES:
+        return ""
+    return (
+        f"Beside that, {format_size(limit.uncounted_bytes)} of libraries and files are in use by"
+        " other processes and were not counted; a container alone on a machine counts them."
+    )
+
+
+def _below(limit: MemoryLimit) -> str:
+    point = limit.largest_failed
+    if point is None or point.limit_bytes is None:
+        return ""
+    size = format_size(point.limit_bytes)
+    if point.outcome == "killed":
+        return f"In {size} it is killed{_within(point)}."
+    if point.outcome == "timeout":
+        killed = [each for each in limit.limited if each.outcome == "killed"]
+        end = "."
+        if killed:
+            size_killed = format_size(killed[-1].limit_bytes or 0)
+            end = f", and in {size_killed} it is killed{_within(killed[-1])}."
+        return (
+            f"In {size} it takes more than three times as long{_within(point)}, as contents of"
+            f" files are dropped and read again all the time{end}"
+        )
+    phase = f" in {point.phase}" if point.phase else ""
+    return f"In {size} it fails{phase}: {plain(point.message)}."
+
+
+def _within(point: LimitPoint) -> str:
+    if point.phase == "start":
+        return " before the model is loaded (Python and onnxruntime alone need more)"
+    return f" in {point.phase}" if point.phase else ""
+
+
+def _memory(limit: MemoryLimit) -> str:
+    memory = limit.counted
+    if memory is None:
+        return ""
+    kernel = f" + {format_size(memory.kernel_bytes)} of the kernel" if memory.kernel_bytes else ""
+    when = "after the runs" if limit.kind == "model" else "at most"
+    return (
+        f"Counted {when}, without a limit: {format_size(memory.anonymous_bytes)} anonymous +"
+        f" {format_size(memory.file_bytes)} of files, which can be dropped{kernel}."
+    )
+
+
+def suggestion_text(limit: MemoryLimit) -> str:
+    """Return the suggested request and limit, with the reason for the margin."""
+    request, most = format_size(limit.request_bytes), format_size(limit.limit_bytes)
+    basis = (
+        "the smallest limit without slowdown"
+        if limit.is_measured_under_limits
+        else "the peak without a limit"
+        if limit.estimated_bytes is None
+        else "the larger of measured peak and estimate"
+    )
+    if limit.uncounted_bytes >= MIN_UNCOUNTED_BYTES:
+        basis += f", with {format_size(limit.uncounted_bytes)} that were not counted here"
+    return (
+        f"request {request}, limit {most}. The request is {basis}; the limit is"
+        f" {limit.margin:.0%} more, for other inputs than these, other machines, and what else runs"
+        " in the container."
+    )
+
+
+def yaml_comments(limit: MemoryLimit) -> tuple[str, ...]:
+    """Return the lines before YAML: what was measured, and what the figures are."""
+    answer = limit_headline(limit)
+    version = f", onnxruntime {plain(limit.onnxruntime)}" if limit.onnxruntime else ""
+    how = "found with real limits" if limit.is_measured_under_limits else "not found with limits"
+    return (
+        f"{answer.subject}{version}: {how} by memdiag limit.",
+        answer.line,
+        f"Suggested: {suggestion_text(limit)}",
+    )
+
+
+def service_name(limit: MemoryLimit) -> str:
+    """Return the name of a service: that of the model's file, or of the program."""
+    words = limit.subject.split()
+    name = limit.subject if limit.kind == "model" or not words else words[0]
+    return model_file(name).removesuffix(".onnx")
+
+
+def _facts(limit: MemoryLimit) -> str:
+    parts = [f"onnxruntime {plain(limit.onnxruntime)}"] if limit.onnxruntime else []
+    parts.append(counted(len(limit.points), "trial"))
+    if limit.group_version is not None:
+        parts.append(f"control groups v{limit.group_version}")
+        parts.append("swap allowed" if limit.swap else "no swap")
+    parts.append(format_duration(limit.duration_s))
+    return " · ".join(parts)
