@@ -253,8 +253,8 @@ class SessionRelease(Record, frozen=True, kw_only=True):
         library_bytes: pages of libraries that were used.
         file_bytes: pages of other mapped files, such as the model's, and shared memory.
         other_bytes: stacks and other private mappings. If malloc is not glibc's, its memory too.
-        trim_returned_bytes: the resident bytes that ``malloc_trim`` returned after that; None if
-            the C library does not have it.
+        trim_returned_bytes: the resident bytes that malloc returned on request after that
+            (``malloc_trim`` of glibc, or the function of another allocator); None if it cannot.
         remedies: settings that were measured because much stays, the most effective first.
     """
 
@@ -314,8 +314,9 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         peak_rss_bytes: the largest peak of the phases, without `start` and `release`.
         peak_phase: the first phase whose peak is within 0.5 % of it, above the baseline.
         steady_rss_bytes: the resident set after the last run.
-        allocator_retained_bytes: the bytes that ``malloc_trim`` returned after that; None with a
-            `release`, which comes before it.
+        allocator_retained_bytes: the bytes that malloc returned on request after that
+            (``malloc_trim`` of glibc, or the function of another allocator); None with a `release`,
+            which comes before it.
         attribution: the owners of memory after the last run; None without an X-ray.
         phase_attributions: the owners at the ends of earlier phases, if that was requested.
         findings: the findings of the rules for this release, matched with `attribution`.

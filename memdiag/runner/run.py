@@ -72,7 +72,7 @@ class Measurement:
         providers: the execution providers of the session; None if no session was created.
         baseline: the memory with onnxruntime imported and the inputs loaded, before the session.
         released: the memory after the session was deleted; None if that was not asked for.
-        release_trimmed_bytes: the bytes that ``malloc_trim`` returned after that.
+        release_trimmed_bytes: the bytes that malloc returned on request after that.
         explicit_starts: whether onnxruntime logs where a graph transformer starts (since 1.29).
         interrupted: whether Ctrl-C ended the child.
     """
@@ -122,19 +122,20 @@ class AtPhaseEnd(NamedTuple):
 
 
 class AtSteady(NamedTuple):
-    """All runs are done and freed heap was returned to the system; the child waits.
-
-    A job with `release` returns freed heap only after the release, as programs do.
+    """All runs are done; the child waits.
 
     Attributes:
         pid: the process number of the child.
         arena: the regions of the arena according to the log.
         log: the evidence of the log.
+        heap_trimmed: whether freed heap was returned to the system. A job with `release` returns it
+            only after the release, as programs do.
     """
 
     pid: int
     arena: AddressRanges
     log: LogEvidence
+    heap_trimmed: bool
 
 
 class AtRelease(NamedTuple):
@@ -406,7 +407,8 @@ class MeasuredRun:
 
     def _read_memory_at_steady(self) -> None:
         log = self._child.log
-        self._read_memory_at(AtSteady(self._child.pid, log.arena, log.evidence()))
+        trimmed = self._trimmed is not None
+        self._read_memory_at(AtSteady(self._child.pid, log.arena, log.evidence(), trimmed))
 
     def _read_memory_at_end_of(self, phase: PhaseName) -> None:
         if self._phase_ends:

@@ -371,6 +371,8 @@ def test_the_release_follows_the_runs_and_has_no_time_of_the_xray(fake_job: Make
 
     measured = MeasuredRun(fake_job({"create": []}, release=True), on_moment).run()
     assert [type(moment) for moment in moments] == [AtBaseline, AtSteady, AtRelease]
+    assert isinstance(moments[1], AtSteady)
+    assert not moments[1].heap_trimmed
     runs, release = measured.spans[-2:]
     assert (runs.phase, release.phase) == ("steady", "release")
     assert release.start_s == runs.end_s
@@ -379,7 +381,10 @@ def test_the_release_follows_the_runs_and_has_no_time_of_the_xray(fake_job: Make
 
 
 def test_a_session_is_kept_to_the_end_unless_asked(fake_job: MakeJob) -> None:
-    measured = measure(fake_job({"create": [{"hold": 30}]}))
+    moments: list[ReadMoment] = []
+    measured = MeasuredRun(fake_job({"create": [{"hold": 30}]}), moments.append).run()
+    assert isinstance(moments[-1], AtSteady)
+    assert moments[-1].heap_trimmed == (sys.platform == "linux")
     assert measured.released is None
     assert "release" not in [found.name for found in measured.phases]
     assert measured.allocator_retained_bytes is not None
