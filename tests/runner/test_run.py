@@ -400,3 +400,23 @@ def test_an_interrupt_at_a_moment_keeps_what_was_measured(fake_job: MakeJob) -> 
     assert measured.outcome.status == "killed"
     assert "prepack" in [phase.name for phase in measured.phases]
     assert running_scripts() == []
+
+
+def test_a_measurement_until_now_does_not_disturb_the_rest(fake_job: MakeJob) -> None:
+    early: list[Measurement] = []
+
+    def save(now_s: float) -> None:
+        if not early and run_.measurement_until_now("why").phases[-1].name == "prepack":
+            early.append(run_.measurement_until_now("why"))
+
+    slow = [*SESSION, {"sleep": 0.3}]
+    run_ = MeasuredRun(fake_job({"create": slow}), on_sample=save)
+    measured = run_.run()
+    assert measured.outcome.status == "completed"
+    (until_then,) = early
+    assert (until_then.outcome.status, until_then.outcome.message) == ("killed", "why")
+    assert until_then.outcome.phase == "prepack"
+    count = len(until_then.spans)
+    assert until_then.spans[: count - 1] == measured.spans[: count - 1]
+    assert until_then.spans[-1].end_s <= measured.spans[count - 1].end_s
+    assert measured.phases[-1].name == "steady"
