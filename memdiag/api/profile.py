@@ -1,5 +1,6 @@
 """Profile one model: run it in a child process, and assemble the measurement in a record."""
 
+import os
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +41,9 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import channel_block
 from memdiag.ort.runtime import Runtime
+from memdiag.programs.system.group_memory import GroupWatch, memory_group_of, near_limit_text
 from memdiag.records.dimension import Dimension, in_words
+from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Input, Profile
 from memdiag.rules.match_measurement import match_profile
 from memdiag.runner.job import Job, XrayConfig
@@ -170,15 +173,21 @@ def profile_model(
     config: ProfileConfig,
     *,
     on_progress: Callable[[Progress], None] | None = None,
+    on_near_limit: Callable[[Profile], None] | None = None,
 ) -> Profile:
     """Return the profile of `model`, as `profile` does.
+
+    `on_near_limit` is called with the profile until then when the control group comes near its
+    memory limit: the kernel may kill this process together with the child.
 
     Raises:
         ModelError, UsageError, MeasurementError, Interrupted: as in `profile`.
     """
     with open_model(model) as file, temporary_folder() as scratch:
         original = FileStates(model, file.files)
-        job, inputs, run = _measure_at_sizes_that_run(file, config, scratch, on_progress)
+        job, inputs, run = _measure_at_sizes_that_run(
+            file, config, scratch, on_progress, on_near_limit
+        )
         result = assemble_profile(
             file,
             job,
@@ -189,6 +198,7 @@ def profile_model(
             dimensions=inputs.dimensions,
             notes=inputs.notes,
             command=config.command,
+            group=run.group,
         )
         if run.measurement.interrupted:
             raise Interrupted(result)
@@ -241,17 +251,28 @@ def profile_job(
     if run.measurement.interrupted:
         raise KeyboardInterrupt
     result = assemble_profile(
-        file, job, run.measurement, run.xray, None, inputs=inputs, dimensions=dimensions
+        file,
+        job,
+        run.measurement,
+        run.xray,
+        None,
+        inputs=inputs,
+        dimensions=dimensions,
+        group=run.group,
     )
     return _with_analysis(result, file, Selection(), {}) if xray else result
 
 
 class _ChildRun(NamedTuple):
-    """One child: its measurement, its X-rays, and what stayed of it, if these were wanted."""
+    """One child: its measurement, its X-rays, and what stayed of it, if these were wanted.
+
+    `group` is what its control group counted.
+    """
 
     measurement: Measurement
     xray: ChildXray | None
     release: ChildRelease | None
+    group: GroupMemory | None
 
 
 class _JobRun(NamedTuple):
@@ -267,6 +288,7 @@ def _measure_at_sizes_that_run(
     config: ProfileConfig,
     scratch: Path,
     on_progress: Callable[[Progress], None] | None,
+    on_near_limit: Callable[[Profile], None] | None,
 ) -> _JobRun:
     """Measure the model at realistic sizes, or at other sizes if it does not run at these."""
     dims = dims_by_name(file.graph, file.functions, config.inputs.dims)
@@ -274,7 +296,7 @@ def _measure_at_sizes_that_run(
     inputs = ChosenInputs((), ())
     if config.inputs.runs is not None:
         inputs = choose_inputs(file, dims=dims, given=given)
-    first = _measure(file, config, inputs, scratch, on_progress)
+    first = _measure(file, config, inputs, scratch, on_progress, on_near_limit)
     measurement = first.child.measurement
     if not _needs_other_inputs(measurement, inputs):
         return first
@@ -287,7 +309,7 @@ def _measure_at_sizes_that_run(
     if found is None:
         return first
     found = _with_reason(found, inputs, measurement.outcome.message)
-    return _measure(file, config, found, scratch, on_progress)
+    return _measure(file, config, found, scratch, on_progress, on_near_limit)
 
 
 def _measure(
@@ -296,6 +318,7 @@ def _measure(
     inputs: ChosenInputs,
     scratch: Path,
     on_progress: Callable[[Progress], None] | None,
+    on_near_limit: Callable[[Profile], None] | None,
 ) -> _JobRun:
     """Save `inputs`, and measure a child that runs the model with them."""
     feeds = save_inputs(
@@ -312,7 +335,25 @@ def _measure(
         runs=config.inputs.runs,
         release=config.release,
     )
-    return _JobRun(job, inputs, _run_child(file, job, scratch, config.xray, on_progress))
+
+    def save(measured: Measurement, group: GroupMemory) -> None:
+        assert on_near_limit is not None
+        early = assemble_profile(
+            file,
+            job,
+            measured,
+            None,
+            None,
+            inputs=describe_inputs(inputs.plans, same_inputs=config.inputs.same_inputs),
+            dimensions=inputs.dimensions,
+            notes=inputs.notes,
+            command=config.command,
+            group=group,
+        )
+        on_near_limit(early)
+
+    on_near = None if on_near_limit is None else save
+    return _JobRun(job, inputs, _run_child(file, job, scratch, config.xray, on_progress, on_near))
 
 
 def _run_child(
@@ -321,8 +362,13 @@ def _run_child(
     scratch: Path,
     config: XrayConfig,
     on_progress: Callable[[Progress], None] | None = None,
+    on_near_limit: Callable[[Measurement, GroupMemory], None] | None = None,
 ) -> _ChildRun:
-    """Measure a child that runs `job`, with X-rays at the moments that `config` names."""
+    """Measure a child that runs `job`, with X-rays at the moments that `config` names.
+
+    `on_near_limit` is called with the measurement until then and the control group, when that comes
+    near its limit.
+    """
     xray: ChildXray | None = None
     if config.when != "none":
         xray = ChildXray(file, job, scratch, sampled=config.verify == "sampled")
@@ -333,13 +379,19 @@ def _run_child(
         for reader in readers:
             reader.read_memory(moment)
 
+    def save(memory: GroupMemory) -> None:
+        if on_near_limit is not None:
+            on_near_limit(run.measurement_until_now(near_limit_text(memory)), memory)
+
+    group = GroupWatch(memory_group_of(os.getpid()), save)  # the child is in the same group
     run = MeasuredRun(
         job,
         read_memory if readers else None,
         phase_ends=config.when == "phases",
         on_progress=on_progress,
+        on_sample=group.update,
     )
-    return _ChildRun(run.run(), xray, release)
+    return _ChildRun(run.run(), xray, release, group.result())
 
 
 def _needs_other_inputs(measurement: Measurement, inputs: ChosenInputs) -> bool:

@@ -1,6 +1,9 @@
 """Assemble the record of a profile from the measurement and the X-rays of one child."""
 
+import os
 from collections.abc import Iterator, Sequence
+
+import msgspec
 
 import memdiag
 from memdiag.api.session_release import ChildRelease
@@ -9,12 +12,15 @@ from memdiag.model.model_file import ModelFile
 from memdiag.ort.releases import TELEMETRY_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_config_keys import unknown_key_notes
+from memdiag.programs.system.cpu_limit import cpu_quota
 from memdiag.records.codec import escaped
 from memdiag.records.dimension import Dimension
+from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import (
     PROFILE_SCHEMA,
     Input,
     Model,
+    Outcome,
     Phase,
     PhaseAttribution,
     Profile,
@@ -23,7 +29,7 @@ from memdiag.records.profile import (
 from memdiag.runner.job import Job
 from memdiag.runner.machine import describe_machine
 from memdiag.runner.phases import peak_phase
-from memdiag.runner.run import Measurement
+from memdiag.runner.run import KILLED_BY_SYSTEM, Measurement
 from memdiag.units import MIB, counted, format_limit, format_size
 
 MAX_WARNINGS = 5
@@ -56,6 +62,7 @@ def assemble_profile(
     dimensions: tuple[Dimension, ...],
     notes: Sequence[str] = (),
     command: tuple[str, ...] = (),
+    group: GroupMemory | None = None,
 ) -> Profile:
     """Return the profile of one run of `job`; findings and the result of a budget come later.
 
@@ -69,6 +76,7 @@ def assemble_profile(
         dimensions: the sizes of the free dimensions.
         notes: sentences on the choice of the inputs.
         command: the command line that asked for the profile.
+        group: what the control group of the child counted; None without one.
     """
     baseline = measured.baseline or measured.phases[0].end
     peak_rss_bytes, highest = _peak(measured, baseline.rss_bytes)
@@ -83,7 +91,13 @@ def assemble_profile(
     profile = Profile(
         schema=PROFILE_SCHEMA,
         model=_model_facts(file),
-        environment=describe_machine(memdiag.__version__, measured.onnxruntime, measured.python),
+        environment=describe_machine(
+            memdiag.__version__,
+            measured.onnxruntime,
+            measured.python,
+            memory_limit_bytes=group.limit_bytes if group else None,
+            cpu_quota=cpu_quota(os.getpid()),
+        ),
         session=Session(
             options=dict(session.options),
             environment=dict(session.environment),
@@ -108,7 +122,7 @@ def assemble_profile(
         first_run_s=measured.first_run_s,
         runs=measured.runs,
         notes=tuple(all_notes),
-        outcome=measured.outcome,
+        outcome=_outcome(measured.outcome, group),
         attribution=xray.attribution if xray else None,
         phase_attributions=tuple(
             PhaseAttribution(phase=phase, attribution=attribution)
@@ -116,9 +130,19 @@ def assemble_profile(
         ),
         command=command,
         release=release.record(measured) if release else None,
+        group=group,
     )
     # File names may contain bytes that are not text; a record cannot.
     return escaped(profile)
+
+
+def _outcome(outcome: Outcome, group: GroupMemory | None) -> Outcome:
+    """Return `outcome` with the limit as the reason, if the kernel killed the child for it."""
+    if outcome.message != KILLED_BY_SYSTEM or group is None or not group.oom_kills:
+        return outcome
+    limit = f" of {format_limit(group.limit_bytes)}" if group.limit_bytes else ""
+    message = f"killed by the kernel (SIGKILL): the control group reached its memory limit{limit}"
+    return msgspec.structs.replace(outcome, message=message)
 
 
 def _model_facts(file: ModelFile) -> Model:

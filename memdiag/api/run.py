@@ -14,13 +14,14 @@ from typing import Any, Final
 import memdiag
 import memdiag.programs.xrays.xray_task  # now: a process waits at its end for the first X-ray
 from memdiag.errors import UsageError
-from memdiag.programs.assemble import assemble_run
+from memdiag.programs.assemble import assemble_run, early_run
 from memdiag.programs.interrupt import Interrupt
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.system.open_files import max_open_files
 from memdiag.programs.wait_notice import OnWait, WaitNotice
 from memdiag.programs.xrays.xray_requests import control_file
+from memdiag.records.group_memory import GroupMemory
 from memdiag.records.run import ProgramRun
 
 STDOUT_FILE: Final = "stdout.txt"
@@ -81,12 +82,14 @@ def run_program(
     run_pause: RunPause | None = None,
     is_complete: Callable[[Recorder], bool] = lambda recorder: False,
     until_saved: ExitStack | None = None,
+    on_near_limit: Callable[[ProgramRun], None] | None = None,
 ) -> ProgramRun:
     """Run the program `command` as `run` does; `run_pause` reads its memory between runs.
 
     Once `is_complete` returns True, the program is ended as Ctrl-C ends it; `on_wait` receives a
     sentence if it goes on. Signals do not end this process before `until_saved` is closed, so that
-    the recording can be saved.
+    the recording can be saved. `on_near_limit` is called with the recording until then when the
+    control group of the program comes near its memory limit.
 
     Raises:
         UsageError: as in `run`.
@@ -94,7 +97,12 @@ def run_program(
     words = [os.fspath(word) for word in command]
     if not words or not words[0]:
         raise UsageError("no command was given. Name the program to run, such as python app.py.")
-    recorder = Recorder(xray=xray, run_pause=run_pause)
+
+    def save_early(memory: GroupMemory) -> None:
+        if on_near_limit is not None:
+            on_near_limit(early_run(recorder, words, memory, memdiag_version=memdiag.__version__))
+
+    recorder = Recorder(xray=xray, run_pause=run_pause, on_near_limit=save_early)
     with ExitStack() as stack:
         stack.callback(recorder.close)
         if request_folder is not None:

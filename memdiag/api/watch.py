@@ -15,11 +15,12 @@ import memdiag.programs.xrays.xray_task  # now: the first X-ray is not to wait f
 from memdiag.attribution.address_space import access_denied, no_such_process
 from memdiag.errors import UsageError, XrayError
 from memdiag.model.model_file import open_model
-from memdiag.programs.assemble import assemble_run
+from memdiag.programs.assemble import assemble_run, early_run
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.system.open_files import max_open_files
 from memdiag.programs.wait_notice import NOTICE_S, OnWait
 from memdiag.programs.xrays.xray_requests import control_file
+from memdiag.records.group_memory import GroupMemory
 from memdiag.records.run import ProgramRun
 from memdiag.units import counted
 
@@ -37,6 +38,7 @@ def watch(
     request_folder: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Recorder], None] | None = None,
     on_wait: OnWait = lambda text: None,
+    on_near_limit: Callable[[ProgramRun], None] | None = None,
 ) -> ProgramRun:
     """Record the memory of process `pid` and its descendants, in any language, and return it.
 
@@ -55,6 +57,8 @@ def watch(
             None for no requests. No report is written there.
         on_progress: called several times a second with the recorder.
         on_wait: called with a sentence if X-rays take longer than a second at the end.
+        on_near_limit: called with the recording until then when the control group of the process
+            comes near its memory limit: the kernel may kill this process with it.
 
     Raises:
         UsageError: `pid` is this process or process 1, a time is out of bounds, or the folder
@@ -67,7 +71,15 @@ def watch(
     paths = None if models is None else [Path(model) for model in models]
     for path in paths or ():
         open_model(path).close()
-    recorder = Recorder(xray=xray, period_s=period_s, models=paths)
+
+    def save_early(memory: GroupMemory) -> None:
+        if on_near_limit is not None:
+            version = memdiag.__version__
+            on_near_limit(
+                early_run(recorder, command, memory, memdiag_version=version, is_watched=True)
+            )
+
+    recorder = Recorder(xray=xray, period_s=period_s, models=paths, on_near_limit=save_early)
     with ExitStack() as stack:
         stack.callback(recorder.close)
         stack.enter_context(max_open_files())

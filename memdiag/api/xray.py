@@ -21,7 +21,7 @@ from memdiag.programs.system.process_files import guess_models, with_guess_note
 from memdiag.records.attribution import Attribution
 from memdiag.records.profile import PhaseName
 from memdiag.runner.job import Job
-from memdiag.runner.log import AddressRanges, LogEvidence
+from memdiag.runner.log import AddressRanges
 from memdiag.runner.run import AtBaseline, AtPhaseEnd, AtSteady, ReadMoment
 
 
@@ -110,19 +110,20 @@ class ChildXray:
                     # Removed first, so that the phases are in the order in which they ended.
                     self.by_phase.pop(phase, None)
                     self.by_phase[phase] = self._take_xray(pid, [self._target], arena)
-                case AtSteady(pid, arena, log):
-                    self._take_steady_xray(pid, arena, log)
+                case AtSteady():
+                    self._take_steady_xray(moment)
         except MemdiagError as error:
             self.failure = str(error)
 
-    def _take_steady_xray(self, pid: int, arena: AddressRanges, log: LogEvidence) -> None:
-        found = self._take_xray(pid, [self._target], arena)
+    def _take_steady_xray(self, steady: AtSteady) -> None:
+        pid, arena, log, trimmed = steady
+        found = self._take_xray(pid, [self._target], arena, heap_trimmed=trimmed)
         self.attribution = with_provenance(found, [self._target], log)
         with ExitStack() as stack:
             fused = fused_search_targets(self._target, found, [self._job], self._scratch, stack)
             if fused:
                 targets = [self._target, *fused]
-                found = self._take_xray(pid, targets, arena)
+                found = self._take_xray(pid, targets, arena, heap_trimmed=trimmed)
                 self.attribution = with_provenance(found, targets, log)
 
     @cached_property
@@ -130,7 +131,12 @@ class ChildXray:
         return search_target(self._model)
 
     def _take_xray(
-        self, pid: int, targets: list[SearchTarget], arena: AddressRanges
+        self,
+        pid: int,
+        targets: list[SearchTarget],
+        arena: AddressRanges,
+        *,
+        heap_trimmed: bool = False,
     ) -> Attribution:
         return take_xray(
             pid,
@@ -138,4 +144,5 @@ class ChildXray:
             baseline=self._baseline,
             logged_arena=normal(arena) if arena else None,
             sampled=self._sampled,
+            heap_trimmed=heap_trimmed,
         )

@@ -18,6 +18,7 @@ from memdiag.records.attribution import (
     ARENA_IN_USE,
     ARENA_SLACK,
     ARENA_UNKNOWN,
+    HEAP_IN_USE,
     PYTHON_MODULES,
     CopyKind,
     Owner,
@@ -85,6 +86,7 @@ def assign_owners(
     baseline: BaselinePages | None = None,
     logged_arena: Ranges | None = None,
     model_files: Iterable[Path] = (),
+    other_heap: str = "",
 ) -> Ownership:
     """Assign all resident bytes of `space` to owners.
 
@@ -101,6 +103,8 @@ def assign_owners(
             no arena was found in memory, because the log contains neither which chunks are in use
             nor which regions were released.
         model_files: files of the models.
+        other_heap: the name of the heap of an allocator other than glibc's. It is all private
+            memory without another owner. Empty to leave that unnamed.
     """
     claims = _Claims(space.resident)
     heap, arenas = layout.heap, layout.arenas
@@ -134,7 +138,9 @@ def assign_owners(
     if baseline is not None:
         claims.add("python", "heap before the model was loaded", baseline.anonymous)
     claims.add("python", "objects", layout.python_pools)
-    claims.add("other_heap", "blocks in use", heap.in_use)
+    claims.add("other_heap", HEAP_IN_USE, heap.in_use)
+    if other_heap:
+        claims.add("other_heap", other_heap, _region_ranges(space, _is_private_memory))
     return claims.result(baseline)
 
 
@@ -185,6 +191,10 @@ def _ranges_by_kind(copies: Sequence[CopyExtent]) -> dict[CopyKind, Ranges]:
     for copy in copies:
         ranges.setdefault(copy.kind, []).append((copy.address, copy.address + copy.nbytes))
     return {kind: intervals.normal(pairs) for kind, pairs in ranges.items()}
+
+
+def _is_private_memory(region: Region) -> bool:
+    return region.permissions == "rw-p" and (region.nameless or region.path == "[heap]")
 
 
 def _region_ranges(space: AddressSpace, selected: Callable[[Region], bool]) -> Ranges:

@@ -25,6 +25,8 @@ from memdiag.attribution.session_arenas import session_arenas
 from memdiag.paths import distinct_names, path_text
 from memdiag.records.attribution import (
     ARENA_IN_USE,
+    HEAP_IN_USE,
+    HEAP_UNKNOWN,
     ArenaUsage,
     Attribution,
     Backing,
@@ -35,6 +37,12 @@ from memdiag.records.attribution import (
 )
 from memdiag.records.weights import qualified_name
 
+OTHER_ALLOCATORS = ("jemalloc", "mimalloc", "tcmalloc")
+"""Allocators whose heap is recognised, by excluding all other owners."""
+
+TRIMMED_ALLOCATORS = ("jemalloc", "tcmalloc")
+"""Allocators that return all freed pages on request. mimalloc 2.0 returns only few of them."""
+
 
 def take_xray(
     pid: int,
@@ -44,6 +52,7 @@ def take_xray(
     logged_arena: Ranges | None = None,
     sampled: bool = False,
     sessions: Mapping[int, int] | None = None,
+    heap_trimmed: bool = False,
 ) -> Attribution:
     """Return the owners of the resident memory of process `pid`.
 
@@ -58,6 +67,7 @@ def take_xray(
             memory.
         sampled: compare evenly spread blocks instead of every byte of large copies.
         sessions: addresses of the C++ objects of sessions, by the number of the session.
+        heap_trimmed: whether the process has just returned freed heap to the system.
 
     Raises:
         XrayError: the process cannot be read.
@@ -95,6 +105,7 @@ def take_xray(
         baseline=baseline,
         logged_arena=logged_arena,
         model_files=[path for target in targets for path in target.model.files],
+        other_heap=_other_heap(process_layout.heap, heap_trimmed),
     )
     copies.sort(key=lambda copy: -copy.bytes)
     partial = space.partial or ended
@@ -116,7 +127,7 @@ def take_xray(
         indistinct=tuple(group for target in targets for group in target.unidentifiable),
         verification="sampled" if sampled else "full",
         partial=partial,
-        notes=tuple(_notes(space, process_layout.heap, partial)),
+        notes=tuple(_notes(space, process_layout.heap, heap_trimmed, partial)),
         timing=ScanTiming(
             total_s=round(time.perf_counter() - started, 6),
             scan_s=round(searched.scan_s, 6),
@@ -132,6 +143,7 @@ def take_xray(
             )
             for name, target in zip(names, models, strict=True)
         ),
+        allocator=process_layout.heap.allocator,
     )
 
 
@@ -256,11 +268,22 @@ def _mapped_copies(space: AddressSpace, models: Sequence[SearchTarget]) -> list[
     return list(copies.values())
 
 
-def _notes(space: AddressSpace, heap: Heap, partial: bool) -> list[str]:
+def _other_heap(heap: Heap, trimmed: bool) -> str:
+    """Return the name of the heap of an allocator other than glibc's; empty if it is not known."""
+    if heap.allocator not in OTHER_ALLOCATORS:
+        return ""
+    return HEAP_IN_USE if trimmed and heap.allocator in TRIMMED_ALLOCATORS else HEAP_UNKNOWN
+
+
+def _notes(space: AddressSpace, heap: Heap, trimmed: bool, partial: bool) -> list[str]:
     notes = []
     if partial:
         notes.append("the process ended while it was read: the results are partial")
-    if heap.allocator != "glibc":
+    if heap.allocator == "musl":
+        notes.append(
+            "the C library is musl, whose heap memdiag does not support: it is in the row unnamed"
+        )
+    elif heap.allocator != "glibc" and _other_heap(heap, trimmed) != HEAP_IN_USE:
         name = f"{heap.allocator}, not glibc's" if heap.allocator else "not glibc's"
         notes.append(
             f"the allocator is {name}: freed blocks cannot be distinguished from blocks in use"

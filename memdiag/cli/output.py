@@ -44,6 +44,7 @@ class Destination:
     def __init__(self, folder: Path | None, *, plotly: Plotly = "inline") -> None:
         self._folder = folder
         self._plotly = plotly
+        self._early: tuple[Path, ...] = ()
         if folder is None:
             if plotly != "inline":
                 raise UsageError("--plotly has no effect without --out. Add --out DIR.")
@@ -93,6 +94,19 @@ class Destination:
             if record_paths:
                 error.add_note(where.strip())
             raise
+
+    def save_early(self, record: Reported) -> None:
+        """Write `record` alone, while the measurement goes on; an error must not end that."""
+        if self._folder is not None:
+            with suppress(ReportError):
+                self._early = report_of(record).write(record, self._folder, ("json",))
+
+    def remove_early(self) -> None:
+        """Remove the record of `save_early`, which no later one has replaced, and its folder."""
+        for path in self._early:
+            with suppress(OSError):
+                path.unlink()
+                path.parent.rmdir()
 
     def write_and_print(
         self, record: Reported, print_answer: Callable[[Sequence[Path]], int]

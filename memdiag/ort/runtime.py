@@ -1,6 +1,7 @@
 """The version of onnxruntime: the installed one, or one that a prediction is for."""
 
 import re
+import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -64,8 +65,15 @@ def require_runtime(otherwise: str) -> None:
     Raises:
         UsageError: onnxruntime is not installed.
     """
-    if find_spec("onnxruntime") is None:
+    if find_spec("onnxruntime") is not None:
+        return
+    if "musl" in str(sysconfig.get_config_var("HOST_GNU_TYPE")):
         raise UsageError(
-            "onnxruntime is not installed in memdiag's environment. Install it with"
-            f" pip install 'memdiag[cpu]' (or the build for your device), or {otherwise}."
+            "onnxruntime is not installed, and PyPI has no build of it for musl, the C library of"
+            " this system (Alpine Linux). Use a system with glibc, such as Debian, or"
+            f" {otherwise}."
         )
+    raise UsageError(
+        "onnxruntime is not installed in memdiag's environment. Install it with"
+        f" pip install 'memdiag[cpu]' (or the build for your device), or {otherwise}."
+    )

@@ -18,7 +18,9 @@ from memdiag.programs.recorded_session import RecordedSession
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.rules import program_findings
 from memdiag.programs.same_models import files_of_bytes
+from memdiag.programs.system.group_memory import near_limit_text
 from memdiag.records.codec import escaped
+from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Samples
 from memdiag.records.run import (
     RUN_SCHEMA,
@@ -87,13 +89,20 @@ def assemble_run(
     duration_s = recorder.now_s()
     if recorder.watched_s is not None:
         duration_s = recorder.watched_s + recorder.end_xrays_s
+    group = recorder.group.result()
     same_files = files_of_bytes(each.description.model for each in recorder.sessions)
     run = ProgramRun(
         schema=RUN_SCHEMA,
         command=tuple(command),
         duration_s=round(duration_s, 6),
         exit_code=exit_code,
-        environment=describe_machine(memdiag_version, min(runtimes, default=None), python),
+        environment=describe_machine(
+            memdiag_version,
+            min(runtimes, default=None),
+            python,
+            memory_limit_bytes=group.limit_bytes if group else None,
+            cpu_quota=recorder.cpu_quota,
+        ),
         peak_rss_bytes=max(recorder.peak_rss_bytes, *marks),
         peak_s=round(_peak_s(samples, recorder), 6),
         peak_pss_bytes=max(pss, default=None),
@@ -122,9 +131,28 @@ def assemble_run(
         end_waits=tuple((round(start, 6), round(end, 6)) for start, end in recorder.end_waits),
         notes=tuple(dict.fromkeys((*recorder.notes, *_earlier_note(root, earlier_sessions)))),
         earlier_sessions=earlier_sessions,
+        group=group,
     )
     findings, notes = program_findings(run)
     return escaped(msgspec.structs.replace(run, findings=findings, notes=(*run.notes, *notes)))
+
+
+def early_run(
+    recorder: Recorder,
+    command: Sequence[str],
+    memory: GroupMemory,
+    *,
+    memdiag_version: str,
+    is_watched: bool = False,
+) -> ProgramRun:
+    """Return the record until now of a program whose control group is near its memory limit.
+
+    The other arguments are those of `assemble_run`; `memory` is what the group counts.
+    """
+    run = assemble_run(
+        recorder, command, None, memdiag_version=memdiag_version, is_watched=is_watched
+    )
+    return msgspec.structs.replace(run, notes=(*run.notes, near_limit_text(memory)))
 
 
 def _earlier_note(pid: int, count: int) -> Iterator[str]:

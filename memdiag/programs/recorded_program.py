@@ -6,6 +6,7 @@ from pathlib import Path
 
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorded_session import RecordedSession
+from memdiag.programs.system.group_memory import GroupWatch
 from memdiag.records.run import HighWaterRun, ProcessXray
 from memdiag.runner.timeline import SampleTimeline
 
@@ -40,6 +41,8 @@ class RecordedProgram:
             X-rays, or in which X-rays were taken after a process was watched.
         watched_s: seconds for which a process was watched; None before the end, and for programs.
         notes: what the reader of the recording must know.
+        group: the control group of the first process.
+        cpu_quota: the CPUs that its control groups allow; None without a limit.
     """
 
     def __init__(self, *, models: Sequence[Path] | None = None, earlier_sessions: int = 0) -> None:
@@ -61,6 +64,8 @@ class RecordedProgram:
         self.end_waits: list[tuple[float, float]] = []
         self.watched_s: float | None = None
         self.notes: list[str] = []
+        self.group = GroupWatch(None)
+        self.cpu_quota: float | None = None
 
     def now_s(self) -> float:
         """Return the seconds since the start of the recording."""

@@ -23,6 +23,8 @@ from memdiag.programs.proportional_sets import ProportionalSets
 from memdiag.programs.recorded_program import RecordedProgram
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.stderr_pipes import StderrPipes
+from memdiag.programs.system.cpu_limit import cpu_quota
+from memdiag.programs.system.group_memory import GroupWatch, memory_group_of
 from memdiag.programs.unhooked_process import (
     find_models,
     find_runtime_if_grown,
@@ -31,6 +33,7 @@ from memdiag.programs.unhooked_process import (
 from memdiag.programs.xrays.end_xrays import EndWait, EndXrays
 from memdiag.programs.xrays.peak_xrays import PeakXrays
 from memdiag.programs.xrays.process_xrays import ProcessXrays
+from memdiag.records.group_memory import GroupMemory
 from memdiag.records.run import XrayReason
 from memdiag.runner.child import RECORDING_ADDRESS
 from memdiag.runner.temporary import remove_stale
@@ -58,6 +61,8 @@ class Recorder(RecordedProgram):
         run_pause: reads the memory of a process while it waits between two runs.
         earlier_sessions: the number of sessions that the first process had at the start.
         ignored: the ids of processes of memdiag itself below the program, which are not recorded.
+        on_near_limit: called when the control group of the program comes near its memory limit: the
+            kernel may kill this process together with the program.
     """
 
     def __init__(
@@ -69,12 +74,14 @@ class Recorder(RecordedProgram):
         run_pause: RunPause | None = None,
         earlier_sessions: int = 0,
         ignored: Collection[int] = (),
+        on_near_limit: Callable[[GroupMemory], None] = lambda memory: None,
     ) -> None:
         remove_stale(Path(tempfile.gettempdir()))
         super().__init__(models=models, earlier_sessions=earlier_sessions)
         self._xray = xray
         self._period_s = period_s
         self._run_pause = run_pause
+        self._on_near_limit = on_near_limit
         self._tree_s = 0.0
         self._selector = selectors.DefaultSelector()
         self._pipes = StderrPipes(self, self._selector)
@@ -130,6 +137,7 @@ class Recorder(RecordedProgram):
         `on_progress` is called after each step; the program may wait for it to return.
         """
         self._sampling.watch(root)
+        self._watch_group(root)
         while not has_ended():
             self.step(root)
             if on_progress is not None:
@@ -167,6 +175,7 @@ class Recorder(RecordedProgram):
         """
         self.is_watched_only = True
         self._sampling.watch_tree(root)
+        self._watch_group(root)
         self._sampling.sample(self.now_s())
         while root in self.live and not has_ended():
             self.step(root)
@@ -222,7 +231,13 @@ class Recorder(RecordedProgram):
         # Nearly due is due: the next wait would be short.
         if now_s >= self._sampling.sampled_s + period_s - min(period_s, SAMPLE_S) / 2:
             self._sampling.sample(now_s)
+            self.group.update(now_s)
         self._proportional_sets.step(now_s)
+
+    def _watch_group(self, root: int) -> None:
+        """Follow the control group of process `root`."""
+        self.group = GroupWatch(memory_group_of(root), self._on_near_limit)
+        self.cpu_quota = cpu_quota(root)
 
     def _handle_input(self, timeout_s: float) -> bool:
         """Handle what has arrived, and return whether there was anything."""

@@ -25,6 +25,7 @@ def record(
     """
     from memdiag.budgets.figures import FIGURES
     from memdiag.reports.budget import measured_sizes, verdict
+    from memdiag.reports.control_group import container_limits
 
     for name, value in judgement.figures.items():
         item.user_properties.append((f"memdiag.{judgement.model}.{name}", value))
@@ -34,7 +35,14 @@ def record(
     }
     result = ", ".join(part for part in (verdict(judgement), measured_sizes(judgement)) if part)
     settings = [*_settings(profile)] if profile is not None else []
-    row = {"model": judgement.model, **figures, "result": result, "settings": settings}
+    limits = container_limits(profile.environment) if profile is not None else ""
+    row = {
+        "model": judgement.model,
+        **figures,
+        "result": result,
+        "settings": settings,
+        "container": limits,
+    }
     add_remark(row, remark)
     item.stash.setdefault(_ROWS, []).append(row)
     return row
@@ -86,6 +94,8 @@ def write_summary(terminal: pytest.TerminalReporter) -> None:
     terminal.section("memory above the baseline (memdiag)")
     for line in _table([*_titled(sorted(rows, key=lambda row: row["model"]))]):
         terminal.write_line(line)
+    for limits in sorted({row["container"] for row in rows if row["container"]}):
+        terminal.write_line(f"measured in a container: {limits}")
 
 
 def _titled(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:

@@ -31,6 +31,11 @@ ARENA_UNKNOWN: Final = "in use or slack"
 """Names of the owners of kind ``arena``. The last one has the arenas whose chunks are not known, or
 are not consistent."""
 
+HEAP_IN_USE: Final = "blocks in use"
+HEAP_UNKNOWN: Final = "blocks in use or retained"
+"""Names of the owners of kind ``other_heap``. The second one has the heap of an allocator whose
+freed blocks are not known, together with memory that the program itself maps."""
+
 PYTHON_MODULES: Final = "interpreter and extension modules"
 """Name of the owner of kind ``python`` that has the pages of libraries. The others have objects."""
 
@@ -203,6 +208,8 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
         ranges: the addresses of the owners' bytes, in order; empty in records of older versions.
         models: the models whose weights were searched.
         arenas: the arenas whose chunks are consistent.
+        allocator: the malloc of the process, such as ``glibc`` or ``jemalloc``, by its libraries;
+            None if none was recognised, and in records of older versions.
 
     Raises:
         ValueError: the owners or the ranges do not sum up, or a figure is out of bounds.
@@ -223,6 +230,7 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
     ranges: tuple[AddressRange, ...] = ()
     models: tuple[SearchedModel, ...] = ()
     arenas: tuple[ArenaUsage, ...] = ()
+    allocator: str | None = None
 
     def __post_init__(self) -> None:
         owned = sum(owner.bytes for owner in self.owners)

@@ -11,6 +11,7 @@ from memdiag.records.dimension import Dimension
 from memdiag.records.estimate import EstimatedPoint
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Fix
+from memdiag.records.group_memory import GroupMemory
 from memdiag.records.phases import PHASES as PHASES
 from memdiag.records.phases import PhaseName as PhaseName
 from memdiag.records.tuning import Tuning
@@ -68,6 +69,10 @@ class Environment(Record, frozen=True, kw_only=True):
     Attributes:
         machine: the class of machines on which the same model takes the same memory: system,
             architecture, widest vector instructions, C library.
+        memory_limit_bytes: the lowest memory limit of the control groups, such as a container's;
+            None without one.
+        cpu_quota: the CPUs that the control groups allow, which may be a fraction; None without a
+            limit.
     """
 
     memdiag: str
@@ -78,6 +83,8 @@ class Environment(Record, frozen=True, kw_only=True):
     cpu_count: int
     memory_bytes: int
     machine: str = ""
+    memory_limit_bytes: int | None = None
+    cpu_quota: float | None = None
 
 
 class Session(Record, frozen=True, kw_only=True):
@@ -253,8 +260,8 @@ class SessionRelease(Record, frozen=True, kw_only=True):
         library_bytes: pages of libraries that were used.
         file_bytes: pages of other mapped files, such as the model's, and shared memory.
         other_bytes: stacks and other private mappings. If malloc is not glibc's, its memory too.
-        trim_returned_bytes: the resident bytes that ``malloc_trim`` returned after that; None if
-            the C library does not have it.
+        trim_returned_bytes: the resident bytes that malloc returned on request after that
+            (``malloc_trim`` of glibc, or the function of another allocator); None if it cannot.
         remedies: settings that were measured because much stays, the most effective first.
     """
 
@@ -314,8 +321,9 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         peak_rss_bytes: the largest peak of the phases, without `start` and `release`.
         peak_phase: the first phase whose peak is within 0.5 % of it, above the baseline.
         steady_rss_bytes: the resident set after the last run.
-        allocator_retained_bytes: the bytes that ``malloc_trim`` returned after that; None with a
-            `release`, which comes before it.
+        allocator_retained_bytes: the bytes that malloc returned on request after that
+            (``malloc_trim`` of glibc, or the function of another allocator); None with a `release`,
+            which comes before it.
         attribution: the owners of memory after the last run; None without an X-ray.
         phase_attributions: the owners at the ends of earlier phases, if that was requested.
         findings: the findings of the rules for this release, matched with `attribution`.
@@ -328,6 +336,8 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
             before it; None for other providers than the CPU's, and if the estimate failed.
         run_peak: the runtime's own figures of the peak of a run, if they were requested and are
             available. The values in memory then are in `estimate`.
+        group: what the control group counted, memdiag and all other processes in it included; None
+            if no group counts memory.
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -361,6 +371,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     release: SessionRelease | None = None
     estimate: EstimatedPoint | None = None
     run_peak: PeakNode | None = None
+    group: GroupMemory | None = None
 
     @property
     def end(self) -> Memory:

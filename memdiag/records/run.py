@@ -4,6 +4,7 @@ from typing import Final, Literal
 
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import PlottableRecord, Record
+from memdiag.records.group_memory import GroupMemory
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Environment, Phase, Samples
 
@@ -358,6 +359,8 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
             it began; they are not listed.
         peak_rss_bytes: the largest sum of the resident sets that was sampled, or the high-water
             mark of a process if that is higher; it was nearly reached at `peak_s`.
+        group: what the control group of the first process counted, all other processes in it
+            included; None if no group counts memory.
         peak_pss_bytes: the largest sum of the proportional sets that was read.
     """
 
@@ -380,3 +383,4 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
     end_xrays_s: float = 0.0
     end_waits: tuple[tuple[float, float], ...] = ()
     earlier_sessions: int = 0
+    group: GroupMemory | None = None

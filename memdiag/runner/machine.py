@@ -13,8 +13,18 @@ _VECTORS = ("avx512_vnni", "avx512f", "avx2", "avx", "sse4_1", "i8mm", "asimddp"
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
-def describe_machine(memdiag: str, onnxruntime: str | None, python: str | None) -> Environment:
-    """Return the environment of a child that ran `onnxruntime` under `python` (None if unknown)."""
+def describe_machine(
+    memdiag: str,
+    onnxruntime: str | None,
+    python: str | None,
+    *,
+    memory_limit_bytes: int | None = None,
+    cpu_quota: float | None = None,
+) -> Environment:
+    """Return the environment of a child that ran `onnxruntime` under `python` (None if unknown).
+
+    `memory_limit_bytes` and `cpu_quota` are the limits of its control groups.
+    """
     return Environment(
         memdiag=memdiag,
         onnxruntime=onnxruntime,
@@ -24,6 +34,8 @@ def describe_machine(memdiag: str, onnxruntime: str | None, python: str | None) 
         cpu_count=_cpu_count(),
         memory_bytes=psutil.virtual_memory().total,
         machine=machine_class(),
+        memory_limit_bytes=memory_limit_bytes,
+        cpu_quota=cpu_quota,
     )
 
 

@@ -1,6 +1,7 @@
 """Run a model in a child process and measure the child: phases, spans, samples, runs, outcome."""
 
 import array
+import copy
 import re
 import signal
 import statistics
@@ -37,6 +38,9 @@ from memdiag.runner.phases import PhaseTracker
 from memdiag.runner.timeline import SampleTimeline
 from memdiag.units import format_duration, format_limit, format_size
 
+KILLED_BY_SYSTEM = "killed by the system (SIGKILL; memory may be short)"
+"""The reason of an outcome, if only the signal is known."""
+
 _PROGRESS_S = 0.2
 _LAST_OUTPUT_S = 1.0
 # The start of messages of onnxruntime's Python binding: "[ONNXRuntimeError] : 1 : FAIL : ".
@@ -72,7 +76,7 @@ class Measurement:
         providers: the execution providers of the session; None if no session was created.
         baseline: the memory with onnxruntime imported and the inputs loaded, before the session.
         released: the memory after the session was deleted; None if that was not asked for.
-        release_trimmed_bytes: the bytes that ``malloc_trim`` returned after that.
+        release_trimmed_bytes: the bytes that malloc returned on request after that.
         explicit_starts: whether onnxruntime logs where a graph transformer starts (since 1.29).
         interrupted: whether Ctrl-C ended the child.
     """
@@ -122,19 +126,20 @@ class AtPhaseEnd(NamedTuple):
 
 
 class AtSteady(NamedTuple):
-    """All runs are done and freed heap was returned to the system; the child waits.
-
-    A job with `release` returns freed heap only after the release, as programs do.
+    """All runs are done; the child waits.
 
     Attributes:
         pid: the process number of the child.
         arena: the regions of the arena according to the log.
         log: the evidence of the log.
+        heap_trimmed: whether freed heap was returned to the system. A job with `release` returns it
+            only after the release, as programs do.
     """
 
     pid: int
     arena: AddressRanges
     log: LogEvidence
+    heap_trimmed: bool
 
 
 class AtRelease(NamedTuple):
@@ -179,6 +184,7 @@ class MeasuredRun:
         phase_ends: also stop the child at the end of each phase.
         observer: creates the reader of the child's memory.
         on_progress: called with the progress of the child.
+        on_sample: called after each sample, with the seconds since the start.
     """
 
     def __init__(
@@ -189,12 +195,14 @@ class MeasuredRun:
         phase_ends: bool = False,
         observer: ObserverFactory = observe,
         on_progress: Callable[[Progress], None] | None = None,
+        on_sample: Callable[[float], None] | None = None,
     ) -> None:
         self._job = job
         self._on_moment = on_moment
         self._phase_ends = phase_ends
         self._make_observer = observer
         self._on_progress = on_progress
+        self._on_sample = on_sample
         # Reported by the child.
         self._versions: dict[str, str] = {}
         self._providers: tuple[str, ...] | None = None
@@ -266,26 +274,48 @@ class MeasuredRun:
             while not self._child.silent and self._now() < deadline:
                 self._child.read(0.05)
 
+    def measurement_until_now(self, message: str) -> Measurement:
+        """Return the measurement up to this moment, as if the child were killed now.
+
+        Args:
+            message: the reason for its outcome.
+        """
+        phases = self._phases
+        if self._is_timed:
+            phases = copy.deepcopy(phases)
+            phases.finish(self._now(), self._last_known())
+        outcome = Outcome(status="killed", phase=self._phases.phase, message=message)
+        return self._assembled(phases, outcome)
+
     def _measurement(self) -> Measurement:
         """Return the measurement until the child was done or ended."""
         self._child.log.finish()
         phase = self._phases.phase
         if self._is_timed:
             self._is_timed = False
-            # The child ended on its own: its memory and its last high-water mark are gone.
-            last = self._timeline.last
-            memory = self._last.memory if last is None else last.memory
-            self._phases.finish(self._now(), Boundary(memory, None))
+            self._phases.finish(self._now(), self._last_known())
             if not self._interrupted:
                 self._status, self._message = self._reason_of_end()
-        lag_s = self._phases.lag_s
+        outcome = Outcome(status=self._status, phase=phase, message=self._message)
+        return self._assembled(self._phases, outcome)
+
+    def _last_known(self) -> Boundary:
+        """Return the last reading of the memory, without a high-water mark.
+
+        The memory and the mark of a child that has ended on its own are gone.
+        """
+        last = self._timeline.last
+        return Boundary(self._last.memory if last is None else last.memory, None)
+
+    def _assembled(self, tracker: PhaseTracker, outcome: Outcome) -> Measurement:
+        lag_s = tracker.lag_s
         return Measurement(
             onnxruntime=self._versions.get("onnxruntime"),
             python=self._versions.get("python"),
             providers=self._providers,
             baseline=self._baseline,
-            phases=self._phases.phases(),
-            spans=self._phases.spans(),
+            phases=tracker.phases(),
+            spans=tracker.spans(),
             samples=self._timeline.samples(),
             sampling=Sampling(
                 method=self._observer.method if self._observer else "psutil",
@@ -301,8 +331,8 @@ class MeasuredRun:
             released=self._released,
             release_trimmed_bytes=self._trimmed if self._job.release else None,
             warnings=tuple(self._child.log.warnings),
-            explicit_starts=self._phases.explicit_starts,
-            outcome=Outcome(status=self._status, phase=phase, message=self._message),
+            explicit_starts=tracker.explicit_starts,
+            outcome=outcome,
             interrupted=self._interrupted,
         )
 
@@ -406,7 +436,8 @@ class MeasuredRun:
 
     def _read_memory_at_steady(self) -> None:
         log = self._child.log
-        self._read_memory_at(AtSteady(self._child.pid, log.arena, log.evidence()))
+        trimmed = self._trimmed is not None
+        self._read_memory_at(AtSteady(self._child.pid, log.arena, log.evidence(), trimmed))
 
     def _read_memory_at_end_of(self, phase: PhaseName) -> None:
         if self._phase_ends:
@@ -462,6 +493,8 @@ class MeasuredRun:
             return
         reading = self._observer.sample()
         self._add_reading(now_s, reading)
+        if self._on_sample is not None:
+            self._on_sample(now_s)
         if self._is_timed:
             self._phases.add_sample(now_s, reading)
         self._check_memory(reading.rss_bytes)
@@ -531,7 +564,7 @@ class MeasuredRun:
             return "failed", f"the process ended by itself (exit code {code}){because}"
         name = signal.Signals(-code).name
         if name == "SIGKILL":
-            return "killed", "killed by the system (SIGKILL; memory may be short)"
+            return "killed", KILLED_BY_SYSTEM
         if name == "SIGXCPU":
             return "killed", "the limit of CPU time was reached (SIGXCPU; raise it with ulimit -t)"
         return "killed", f"the process died of {name}{because}"

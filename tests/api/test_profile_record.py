@@ -1,13 +1,18 @@
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
+import onnx
 import pytest
+from onnx import helper
 
-from memdiag.api.profile_record import measurement_notes
+from memdiag.api.profile_record import assemble_profile, measurement_notes
+from memdiag.model.model_file import open_model
 from memdiag.runner.job import Job
 from memdiag.runner.run import measure
 from memdiag.units import MIB
+from tests.reports.control_groups import group
 from tests.runner.conftest import fake_job
 
 __all__ = ["fake_job"]
@@ -75,3 +80,34 @@ def test_a_run_that_fits_its_memory_limit_says_so(fake_job: Callable[..., Job]) 
     ended = [*measurement_notes(replace(measured, outcome=outcome), job)]
     assert not any("memory limit" in note for note in ended)
     assert not any("memory limit" in note for note in measurement_notes(measured, fake_job({})))
+
+
+@pytest.mark.parametrize(
+    ("signal", "oom_kills", "reason"),
+    [
+        ("SIGKILL", 1, "the control group reached its memory limit of 512 MiB"),
+        ("SIGKILL", 0, "killed by the system (SIGKILL; memory may be short)"),
+        ("SIGABRT", 1, "the process died of SIGABRT"),
+    ],
+)
+def test_a_kill_at_the_limit_of_the_control_group_is_called_so(
+    signal: str, oom_kills: int, reason: str, fake_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = fake_job({"create": [{"signal": signal}]})
+    model = helper.make_model(helper.make_graph([], "g", [], []))
+    onnx.save(model, tmp_path / "m.onnx")
+    measured = measure(job)
+    assert measured.outcome.status == "killed"
+    with open_model(tmp_path / "m.onnx") as file:
+        profile = assemble_profile(
+            file,
+            job,
+            measured,
+            None,
+            None,
+            inputs=(),
+            dimensions=(),
+            group=group(oom_kills=oom_kills),
+        )
+    assert reason in profile.outcome.message
+    assert profile.environment.memory_limit_bytes == 512 * MIB

@@ -207,6 +207,20 @@ def test_a_stale_copy_is_the_allocators() -> None:
     assert bytes_of(found, "other_heap") == 500 + 200
 
 
+def test_private_memory_is_the_heap_of_another_allocator_only_if_it_is_named() -> None:
+    copies = [CopyExtent(0, 1000, "original")]
+    named = assign_owners(space_of(ALL), copies, layout_of(), other_heap="blocks in use")
+    private = PAGES // 4 * PAGE  # the first region; the others are files, and the vdso
+    assert bytes_of(named, "other_heap", "blocks in use") == private - 1000
+    unnamed = assign_owners(space_of(ALL), copies, layout_of())
+    assert bytes_of(unnamed, "other_heap") == 0
+    assert bytes_of(unnamed, "unnamed") == private - 1000 + bytes_of(named, "unnamed")
+    heap = heap_of((0, 2000, 0))
+    both = assign_owners(space_of(ALL), [], layout_of(heap), other_heap="of another allocator")
+    assert bytes_of(both, "other_heap", "blocks in use") == 2000
+    assert bytes_of(both, "other_heap", "of another allocator") == private - 2000
+
+
 ARENA = arenas_of((0, 2048, True), (2048, 3 * PAGE, False), (3 * PAGE, 4 * PAGE, True))
 
 

@@ -14,6 +14,7 @@ from memdiag.cli.output import Destination, picture_kind, save_record
 from memdiag.errors import ReportError, UsageError
 from memdiag.records.codec import load
 from memdiag.records.fix import Fix
+from memdiag.records.profile import Profile
 from tests.reports import comparisons, fix_records, profiles, tuning_records
 
 
@@ -40,6 +41,23 @@ def test_every_kind_of_record_is_written_as_four_files(
         f"{stem}.{end}" for end in ("html", "png", "md", "json")
     ]
     assert all(path.parent == tmp_path / "new" / "folder" for path in written)
+
+
+def test_an_early_record_is_replaced_or_removed(tmp_path: Path) -> None:
+    early, late = profiles.killed(), profiles.tied_if()
+    folder = tmp_path / "out"
+    destination = Destination(folder)
+    destination.save_early(early)
+    assert [path.name for path in folder.iterdir()] == ["profile.json"]
+    assert load(folder / "profile.json", Profile) == early
+    destination.write(late, ["json"])
+    assert load(folder / "profile.json", Profile) == late
+    other = Destination(tmp_path / "other")
+    other.remove_early()  # nothing was saved
+    other.save_early(early)
+    other.remove_early()
+    assert not (tmp_path / "other").exists()
+    Destination(None).save_early(early)
 
 
 KILLED_IN_WRITING = """

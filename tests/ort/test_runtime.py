@@ -1,4 +1,5 @@
 import sys
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 
@@ -52,4 +53,12 @@ def test_without_onnxruntime_a_sentence_says_what_to_do(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert installed_version() is None
     with pytest.raises(UsageError, match=r"pip install 'memdiag\[cpu\]'.*--for-onnxruntime\.$"):
+        Runtime.installed()
+
+
+def test_under_musl_the_sentence_does_not_advise_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    config = {"HOST_GNU_TYPE": "x86_64-pc-linux-musl"}
+    monkeypatch.setattr(sysconfig, "get_config_var", config.get)
+    with pytest.raises(UsageError, match=r"no build of it for musl.*glibc.*--for-onnxruntime\.$"):
         Runtime.installed()

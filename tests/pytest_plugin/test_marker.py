@@ -22,7 +22,10 @@ def marked(pytester: pytest.Pytester, arguments: str) -> None:
 
 
 @pytest.mark.usefixtures("model")
-def test_within_its_budget_the_test_runs(pytester: pytest.Pytester, run_pytest: RunPytest) -> None:
+def test_within_its_budget_the_test_runs(
+    pytester: pytest.Pytester, run_pytest: RunPytest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memdiag.api.profile_record.cpu_quota", lambda pid: 1.5)
     marked(pytester, 'peak="100 MB", steady="100 MB", copies=3')
     result = run_pytest("-s", "--strict-markers")
     result.assert_outcomes(passed=1)
@@ -31,6 +34,7 @@ def test_within_its_budget_the_test_runs(pytester: pytest.Pytester, run_pytest: 
             "*its own code ran*",
             "*memory above the baseline (memdiag)*",
             "model.onnx *within its budget, at *",
+            "measured in a container: *1.5 CPUs",
         ]
     )
 

@@ -138,6 +138,26 @@ def test_the_result_names_the_other_avoidable_memory_and_what_ends_the_largest()
         " slack."
     )
     assert "MALLOC_MMAP_THRESHOLD_=131072" in shown.steps[0].text
+
+
+@pytest.mark.parametrize(
+    ("allocator", "setting"),
+    [
+        ("glibc", "MALLOC_MMAP_THRESHOLD_=131072"),
+        ("jemalloc", "MALLOC_CONF=dirty_decay_ms:0,muzzy_decay_ms:0"),
+        ("mimalloc", "MIMALLOC_DECOMMIT_DELAY=0"),
+        ("tcmalloc", "TCMALLOC_AGGRESSIVE_DECOMMIT=t"),
+    ],
+)
+def test_the_setting_that_ends_retained_memory_is_the_allocators(
+    allocator: str, setting: str
+) -> None:
+    profile = peaking(50, 0, 40)
+    assert profile.attribution is not None
+    attribution = msgspec.structs.replace(profile.attribution, allocator=allocator)
+    shown = profile_advice(msgspec.structs.replace(profile, attribution=attribution))
+    assert setting in shown.steps[0].text
+    assert shown.reason.startswith("malloc" if allocator == "glibc" else allocator)
     slack = profile_advice(peaking(50, 20))
     assert "Also avoidable" not in slack.result
     assert "memory.enable_memory_arena_shrinkage=cpu:0" in slack.steps[0].text

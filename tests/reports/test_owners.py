@@ -90,6 +90,38 @@ def test_memory_that_malloc_trim_returned_counts_as_retained(trimmed: int, size:
     assert sum(row.size_bytes for row in rows) == 1579 * MIB + trimmed
 
 
+@pytest.mark.parametrize(
+    ("allocator", "name", "sentence", "returned_by"),
+    [
+        ("glibc", "blocks in use", "blocks in use: graph, kernels, program", "malloc_trim"),
+        (None, "blocks in use", "blocks in use: graph, kernels, program", "malloc_trim"),
+        (
+            "jemalloc",
+            "blocks in use",
+            "jemalloc's blocks in use: graph, kernels, program",
+            "jemalloc",
+        ),
+        (
+            "mimalloc",
+            "blocks in use or retained",
+            "mimalloc's heap, in use or kept, and private mappings",
+            "mimalloc",
+        ),
+    ],
+)
+def test_the_allocator_of_the_other_heap_is_named_unless_it_is_glibcs(
+    allocator: str | None, name: str, sentence: str, returned_by: str
+) -> None:
+    record = owned(Owner(kind="other_heap", name=name, bytes=MIB))
+    record = msgspec.structs.replace(record, allocator=allocator)
+    rows = owners.owner_rows(record, trimmed_bytes=2 * MIB)
+    assert [(row.label, row.sentence) for row in rows] == [
+        ("retained by malloc", "freed, not returned to the system"),
+        ("other heap", sentence),
+    ]
+    assert rows[0].parts == f"returned by {returned_by}"
+
+
 def test_retained_memory_is_a_row_also_where_the_xray_saw_none() -> None:
     record = owned(Owner(kind="python", name="objects", bytes=MIB))
     labels = [row.label for row in owners.owner_rows(record, trimmed_bytes=2 * MIB)]

@@ -371,6 +371,8 @@ def test_the_release_follows_the_runs_and_has_no_time_of_the_xray(fake_job: Make
 
     measured = MeasuredRun(fake_job({"create": []}, release=True), on_moment).run()
     assert [type(moment) for moment in moments] == [AtBaseline, AtSteady, AtRelease]
+    assert isinstance(moments[1], AtSteady)
+    assert not moments[1].heap_trimmed
     runs, release = measured.spans[-2:]
     assert (runs.phase, release.phase) == ("steady", "release")
     assert release.start_s == runs.end_s
@@ -379,7 +381,10 @@ def test_the_release_follows_the_runs_and_has_no_time_of_the_xray(fake_job: Make
 
 
 def test_a_session_is_kept_to_the_end_unless_asked(fake_job: MakeJob) -> None:
-    measured = measure(fake_job({"create": [{"hold": 30}]}))
+    moments: list[ReadMoment] = []
+    measured = MeasuredRun(fake_job({"create": [{"hold": 30}]}), moments.append).run()
+    assert isinstance(moments[-1], AtSteady)
+    assert moments[-1].heap_trimmed == (sys.platform == "linux")
     assert measured.released is None
     assert "release" not in [found.name for found in measured.phases]
     assert measured.allocator_retained_bytes is not None
@@ -395,3 +400,23 @@ def test_an_interrupt_at_a_moment_keeps_what_was_measured(fake_job: MakeJob) -> 
     assert measured.outcome.status == "killed"
     assert "prepack" in [phase.name for phase in measured.phases]
     assert running_scripts() == []
+
+
+def test_a_measurement_until_now_does_not_disturb_the_rest(fake_job: MakeJob) -> None:
+    early: list[Measurement] = []
+
+    def save(now_s: float) -> None:
+        if not early and run_.measurement_until_now("why").phases[-1].name == "prepack":
+            early.append(run_.measurement_until_now("why"))
+
+    slow = [*SESSION, {"sleep": 0.3}]
+    run_ = MeasuredRun(fake_job({"create": slow}), on_sample=save)
+    measured = run_.run()
+    assert measured.outcome.status == "completed"
+    (until_then,) = early
+    assert (until_then.outcome.status, until_then.outcome.message) == ("killed", "why")
+    assert until_then.outcome.phase == "prepack"
+    count = len(until_then.spans)
+    assert until_then.spans[: count - 1] == measured.spans[: count - 1]
+    assert until_then.spans[-1].end_s <= measured.spans[count - 1].end_s
+    assert measured.phases[-1].name == "steady"

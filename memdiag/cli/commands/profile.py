@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -147,10 +147,16 @@ def run(options: Namespace) -> int:
     if budget is None and baseline is not None:
         budget = Budget()
     config = _config(options, pinned=budget is not None and options.pin)
-    result, interrupted = _measure(options, config, budget)
+    has_earlier_profile = _has_completed_profile(folder)
+    early = Destination(
+        folder.with_name(f"{folder.name}.killed") if has_earlier_profile else folder
+    )
+    result, interrupted = _measure(options, config, budget, early.save_early)
     profile = result.profile
     completed = profile.outcome.status == "completed"
-    if not completed and _has_completed_profile(folder):
+    if has_earlier_profile and profile.outcome.status != "killed":
+        early.remove_early()
+    if not completed and has_earlier_profile:
         # The reports of the earlier run are worth more than those of a run that ended early.
         destination = Destination(
             folder.with_name(f"{folder.name}.{profile.outcome.status}"), plotly=options.plotly
@@ -171,11 +177,15 @@ def run(options: Namespace) -> int:
 
 
 def _measure(
-    options: Namespace, config: ProfileConfig, budget: Budget | None
+    options: Namespace,
+    config: ProfileConfig,
+    budget: Budget | None,
+    on_near_limit: Callable[[Profile], None],
 ) -> tuple[BudgetResult, bool]:
     """Profile the model, and compare it with `budget` and the baseline if `budget` is not None.
 
-    Return the result, and whether the user interrupted it.
+    `on_near_limit` is called as by `profile_model`. Return the result, and whether the user
+    interrupted it.
     """
     from memdiag.api.budget import BudgetResult, check_budget
     from memdiag.api.profile import Interrupted, profile_model
@@ -185,11 +195,16 @@ def _measure(
     with MeasurementLine(model.name, options.runs) as line:
         try:
             if budget is None:
-                profile = profile_model(model, config, on_progress=line.show)
+                profile = profile_model(
+                    model, config, on_progress=line.show, on_near_limit=on_near_limit
+                )
                 return BudgetResult(profile=profile), False
             result = check_budget(
                 lambda xray: profile_model(
-                    model, config if xray else config.figures_only(), on_progress=line.show
+                    model,
+                    config if xray else config.figures_only(),
+                    on_progress=line.show,
+                    on_near_limit=on_near_limit,
                 ),
                 budget,
                 model=str(model),

@@ -84,7 +84,12 @@ def run(options: Namespace) -> int:
         elif not options.quiet:
             settings = {"on_wait": print_wait}
         result = run_program(
-            words, xray=options.xray, request_folder=folder, until_saved=until_saved, **settings
+            words,
+            xray=options.xray,
+            request_folder=folder,
+            until_saved=until_saved,
+            on_near_limit=destination.save_early,
+            **settings,
         )
         stack.close()
         try:

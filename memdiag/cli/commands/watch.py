@@ -92,6 +92,7 @@ def run(options: Namespace) -> int:
             xray=options.xray,
             models=options.model or None,
             request_folder=folder,
+            on_near_limit=destination.save_early,
             **settings,
         )
 

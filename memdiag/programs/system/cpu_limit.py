@@ -21,6 +21,13 @@ def cpus_allowed(
     return min(limits, default=None)
 
 
+def cpu_quota(
+    pid: int, *, proc: Path = PROC, control_groups: Path = CONTROL_GROUPS
+) -> float | None:
+    """Return the CPUs that the control groups of process `pid` allow; None without a limit."""
+    return min(_group_limits(pid, proc, control_groups), default=None)
+
+
 def _group_limits(pid: int, proc: Path, control_groups: Path) -> Iterator[float]:
     """Yield the limits of the control groups of process `pid`, and of the groups above them."""
     for group in control_groups_of(pid, "cpu", proc=proc, control_groups=control_groups):

@@ -37,6 +37,14 @@ _NO_XRAY = "No X-ray was taken: copies are unknown."
 _TIMES = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}
 
 
+_RETURNING_AT_ONCE = {
+    "jemalloc": "MALLOC_CONF=dirty_decay_ms:0,muzzy_decay_ms:0",
+    "mimalloc": "MIMALLOC_DECOMMIT_DELAY=0 (from version 2.1 on MIMALLOC_PURGE_DELAY=0)",
+    "tcmalloc": "TCMALLOC_AGGRESSIVE_DECOMMIT=t",
+}
+"""The setting with which an allocator returns freed pages at once, by the allocator's name."""
+
+
 class MemoryPart(NamedTuple):
     """A part of the memory above the baseline.
 
@@ -135,6 +143,7 @@ def unused_parts(profile: Profile) -> tuple[MemoryPart, ...]:
     """Return the parts of the peak that neither weights nor running kernels need, largest first."""
     steady = profile.steady_rss_bytes
     transient = 0 if steady is None else profile.peak_rss_bytes - steady
+    cause, remedy = _retained_advice(profile)
     return _largest_first(
         MemoryPart(
             ARENA_SLACK,
@@ -148,9 +157,8 @@ def unused_parts(profile: Profile) -> tuple[MemoryPart, ...]:
             RETAINED,
             _retained_bytes(profile),
             "freed, but not returned to the system",
-            "malloc keeps freed blocks of less than 32 MiB in its heap.",
-            "Start the process with MALLOC_MMAP_THRESHOLD_=131072, so that malloc returns freed"
-            " blocks from 128 KiB on at once.",
+            cause,
+            remedy,
         ),
         MemoryPart(
             f"needed only in {profile.peak_phase}",
@@ -197,6 +205,22 @@ def _retained_bytes(profile: Profile) -> int:
     """Return the bytes that malloc retained, before and after ``malloc_trim``."""
     after = profile.attribution.bytes_of("allocator_retained") if profile.attribution else 0
     return after + max(0, profile.allocator_retained_bytes or 0)
+
+
+def _retained_advice(profile: Profile) -> tuple[str, str]:
+    """Return why malloc retains memory, and the setting that ends it."""
+    allocator = profile.attribution.allocator if profile.attribution else None
+    if allocator in _RETURNING_AT_ONCE:
+        return (
+            f"{allocator} keeps freed pages for later blocks.",
+            f"Start the process with {_RETURNING_AT_ONCE[allocator]}, so that {allocator} returns"
+            " freed pages at once.",
+        )
+    return (
+        "malloc keeps freed blocks of less than 32 MiB in its heap.",
+        "Start the process with MALLOC_MMAP_THRESHOLD_=131072, so that malloc returns freed"
+        " blocks from 128 KiB on at once.",
+    )
 
 
 def _largest_unused(profile: Profile) -> MemoryPart | None:

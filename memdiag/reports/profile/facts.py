@@ -1,6 +1,7 @@
 """Facts of a run for the lower half of a report: model, session, inputs and machine."""
 
 from memdiag.records.profile import Profile
+from memdiag.reports.control_group import group_facts
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain
 from memdiag.units import format_duration, format_size
@@ -78,6 +79,7 @@ def environment_facts(profile: Profile) -> Facts:
         ("platform", plain(machine.platform)),
         ("processor", f"{plain(machine.cpu)}, {machine.cpu_count} logical"),
         ("memory", format_size(machine.memory_bytes)),
+        *group_facts(machine, profile.group),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from memdiag.records.profile import Memory, Profile, Status
+from memdiag.reports.control_group import container_sentence
 from memdiag.reports.text import (
     at_sizes,
     model_file,
@@ -60,13 +61,15 @@ def profile_headline(profile: Profile) -> ProfileHeadline:
     else:
         first = _ending(profile)
         second = f"The peak until then was {peak}{where}."
+    container = container_sentence(profile.environment, profile.group)
+    second = " ".join(filter(None, (second, f"{baseline}." if baseline else "", container)))
     weights = profile.model.weight_bytes
     facts = [f"{format_size(weights)} of weights"] if weights is not None else []
     return ProfileHeadline(
         model=model_file(profile.model.path),
         completed=completed,
         first=first,
-        second=f"{second} {baseline}." if baseline else second,
+        second=second,
         facts=" · ".join([*facts, _runtime(profile)]),
     )
 

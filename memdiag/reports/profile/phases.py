@@ -200,7 +200,7 @@ class RunSummary:
 
     Attributes:
         growth: which runs grew the resident set.
-        retained: what ``malloc_trim`` returned after the last run; empty with an X-ray, whose
+        retained: what malloc returned on request after the last run; empty with an X-ray, whose
             owners contain it.
     """
 
@@ -270,7 +270,7 @@ def _retained(profile: Profile) -> str:
     size = profile.allocator_retained_bytes
     if size is None or profile.attribution is not None:
         return ""  # with an X-ray it is a row of the owners
-    return f"malloc_trim returned {format_size(size) if size > 0 else 'nothing'} afterwards"
+    return f"malloc returned {format_size(size) if size > 0 else 'nothing'} on request afterwards"
 
 
 def copies_by_phase(profile: Profile) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from memdiag.records.profile import Profile, SessionRelease
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain
+from memdiag.reports.xray.owners import trim_name
 from memdiag.units import MIB, format_size
 
 RELOAD_HINT = "Whether each reload adds to it:"
@@ -34,7 +35,7 @@ def release_sentence(profile: Profile) -> str:
         return "After release nothing stays above the baseline."
     kept = f"After release {format_size(release.kept_bytes)} stay above the baseline"
     parts = kept_parts(release)
-    trimmed = _trimmed(release)
+    trimmed = _trimmed(profile)
     if not parts:
         return f"{kept}{f'; {trimmed}' if trimmed else ''}."
     texts = [f"{format_size(part.size_bytes)} {part.label}" for part in parts]
@@ -91,7 +92,9 @@ def remedy_table(profile: Profile) -> Table:
         rows.append(_row("(as it is)", release.kept_bytes, ""))
         if release.trim_returned_bytes is not None:
             left = release.kept_bytes - release.trim_returned_bytes
-            rows.append(_row("malloc_trim", left, "malloc_trim(0) after the release"))
+            name = _trim_name(profile)
+            setting = f"{name}(0)" if name == "malloc_trim" else f"freed memory returned by {name}"
+            rows.append(_row(name, left, f"{setting} after the release"))
         rows += [
             _row(plain(remedy.name), remedy.kept_bytes, plain(remedy.setting))
             for remedy in release.remedies
@@ -116,8 +119,12 @@ def _row(name: str, kept_bytes: int, setting: str) -> Row:
     return Row(name, format_size(kept_bytes), setting)
 
 
-def _trimmed(release: SessionRelease) -> str:
-    size = release.trim_returned_bytes
+def _trim_name(profile: Profile) -> str:
+    return trim_name(profile.attribution.allocator if profile.attribution else None)
+
+
+def _trimmed(profile: Profile) -> str:
+    size = profile.release.trim_returned_bytes if profile.release else None
     if size is None:
         return ""
-    return f"malloc_trim returns {format_size(size) if size else 'nothing'}"
+    return f"{_trim_name(profile)} returns {format_size(size) if size else 'nothing'}"

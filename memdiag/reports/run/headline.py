@@ -15,6 +15,7 @@ from memdiag.records.run import (
     ProgramRun,
     ProgramSession,
 )
+from memdiag.reports.control_group import container_sentence
 from memdiag.reports.run.names import (
     command_text,
     model_names,
@@ -86,7 +87,9 @@ def run_headline(run: ProgramRun) -> RunHeadline:
     return RunHeadline(
         program=shortened(command_text(run.command), 120) or "program",
         first=" ".join((_answer(run, pss), _counts(run))).strip(),
-        second=" ".join(filter(None, (_ending(run), shared))),
+        second=" ".join(
+            filter(None, (_ending(run), shared, container_sentence(run.environment, run.group)))
+        ),
         facts=f"{f'onnxruntime {plain(version)}' if version else 'onnxruntime not used'} · {cpus}",
         is_success=not run.exit_code,
     )
@@ -244,6 +247,11 @@ def _ending(run: ProgramRun) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
+    if name == "SIGKILL" and run.group is not None and run.group.oom_kills:
+        return (
+            "The program was ended by SIGKILL: its control group reached the memory limit, and the"
+            " kernel killed it."
+        )
     return f"The program was ended by {name}."
 
 

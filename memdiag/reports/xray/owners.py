@@ -9,6 +9,7 @@ import msgspec
 from memdiag.records.attribution import (
     ARENA_IN_USE,
     ARENA_SLACK,
+    HEAP_UNKNOWN,
     MODEL_FILE,
     Attribution,
     CopyKind,
@@ -78,7 +79,7 @@ class OwnerRow:
 def owner_rows(attribution: Attribution, *, trimmed_bytes: int = 0) -> tuple[OwnerRow, ...]:
     """Return a row for each kind of owner, the largest first, unidentified memory last.
 
-    `trimmed_bytes` were returned by ``malloc_trim`` before the X-ray was taken. They count as
+    `trimmed_bytes` were returned by malloc on request before the X-ray was taken. They count as
     retained by malloc, and as resident.
     """
     owners: dict[tuple[OwnerKind, str, str], list[Owner]] = {}
@@ -90,14 +91,15 @@ def owner_rows(attribution: Attribution, *, trimmed_bytes: int = 0) -> tuple[Own
         owners.setdefault((owner.kind, id, label), []).append(owner)
     if trimmed_bytes > 0:
         kind: OwnerKind = "allocator_retained"
-        trimmed = Owner(kind=kind, name="returned by malloc_trim", bytes=trimmed_bytes)
+        name = f"returned by {trim_name(attribution.allocator)}"
+        trimmed = Owner(kind=kind, name=name, bytes=trimmed_bytes)
         owners.setdefault((kind, kind, LABELS[kind]), []).append(trimmed)
     resident = attribution.resident_bytes + max(0, trimmed_bytes)
     weights = owners.get(("weights", "weights", LABELS["weights"]))
     if weights is not None:
         weights[:] = _with_file_apart(weights, attribution)
     rows = [_row(key, parts, resident) for key, parts in owners.items()]
-    rows = [_with_constants(row, attribution) for row in rows]
+    rows = [_with_constants(_with_allocator(row, attribution), attribution) for row in rows]
     return tuple(sorted(rows, key=lambda row: (row.kind == "unnamed", -row.size_bytes, row.id)))
 
 
@@ -202,6 +204,21 @@ def _with_file_apart(parts: list[Owner], attribution: Attribution) -> list[Owner
             divided.append(msgspec.structs.replace(part, bytes=part.bytes - size))
         divided.append(msgspec.structs.replace(part, name="the model file's bytes", bytes=size))
     return divided
+
+
+def trim_name(allocator: str | None) -> str:
+    """Return the name of what returned freed heap to the system."""
+    return "malloc_trim" if allocator is None or allocator == "glibc" else allocator
+
+
+def _with_allocator(row: OwnerRow, attribution: Attribution) -> OwnerRow:
+    """Name the allocator in the row of the other heap, if it is not glibc's."""
+    name = attribution.allocator
+    if row.kind != "other_heap" or name in (None, "glibc"):
+        return row
+    if attribution.bytes_of("other_heap", HEAP_UNKNOWN):
+        return replace(row, sentence=f"{name}'s heap, in use or kept, and private mappings")
+    return replace(row, sentence=f"{name}'s {row.sentence}")
 
 
 def _with_constants(row: OwnerRow, attribution: Attribution) -> OwnerRow:

@@ -42,6 +42,15 @@ EVENT_MARK = b"\x1ememdiag "
 MAX_EVENT_BYTES = 4096  # PIPE_BUF of Linux: a write up to this size is atomic
 MAX_ERROR_MESSAGE = 2000
 NOT_IN_NUMPY = re.compile(r"tensor\((bfloat16|float[468]\w+|u?int[24])\)")
+RETURNS_OF_FREED_HEAP: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("malloc_trim", (0,)),  # glibc
+    ("mallctl", (b"thread.tcache.flush", None, None, None, 0)),  # jemalloc
+    ("mallctl", (b"arena.4096.purge", None, None, None, 0)),  # 4096: all arenas, since jemalloc 5
+    ("mi_collect", (1,)),  # mimalloc
+    ("MallocExtension_ReleaseFreeMemory", ()),  # tcmalloc
+)
+"""Functions that return freed heap to the system, with their arguments."""
+
 SHARED: list[Any] = []  # keeps values alive that sessions use without a reference
 
 
@@ -259,12 +268,17 @@ def create_others(onnxruntime: Any, options: Any, job: dict[str, Any]) -> list[A
 
 
 def trim() -> bool:
-    """Give freed heap back to the system; return whether this C library can."""
-    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if malloc_trim is None:
+    """Return freed heap to the system; return whether the allocators of this process can."""
+    if os.name != "posix":
         return False
-    malloc_trim(0)
-    return True
+    symbols = ctypes.CDLL(None)
+    possible = False
+    for name, arguments in RETURNS_OF_FREED_HEAP:
+        function = getattr(symbols, name, None)
+        if function is not None:
+            function(*arguments)
+            possible = True
+    return possible
 
 
 def main() -> None:

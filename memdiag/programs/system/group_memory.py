@@ -1,0 +1,218 @@
+"""The control group whose memory limit a process reaches first, and what it counts.
+
+Version 2 is described in Documentation/admin-guide/cgroup-v2.rst of the kernel's sources, version 1
+in Documentation/admin-guide/cgroup-v1/memory.rst.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from memdiag.programs.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
+from memdiag.records.group_memory import GroupMemory
+from memdiag.units import format_limit
+
+NEAR_LIMIT: Final = 0.95
+"""Share of the limit from which on the kernel may kill a process at any moment."""
+
+READ_S: Final = 0.1
+"""Seconds between two readings of all figures."""
+
+SAVE_AGAIN_S: Final = 10.0
+"""Seconds after which a record is saved again while the group stays near its limit."""
+
+_MAX_LIMIT_BYTES = 1 << 60  # version 1 has a number near the largest for no limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryGroup:
+    """A control group that counts memory.
+
+    Attributes:
+        folder: its folder.
+        version: the version of control groups.
+        limit_bytes: its memory limit; None without one.
+    """
+
+    folder: Path
+    version: Literal[1, 2]
+    limit_bytes: int | None
+
+    @property
+    def current_bytes(self) -> int:
+        """What counts towards the limit now; 0 if the group is gone."""
+        name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
+        return _number(self.folder / name) or 0
+
+    def read(self) -> GroupMemory | None:
+        """Return what the group counts now; None if it is gone."""
+        memory = _read_2(self) if self.version == 2 else _read_1(self)
+        return None if memory.current_bytes is None else memory
+
+
+def memory_group_of(
+    pid: int, *, proc: Path = PROC, control_groups: Path = CONTROL_GROUPS
+) -> MemoryGroup | None:
+    """Return the group with the lowest memory limit that applies to process `pid`.
+
+    Without a limit it is the process's own group; None if no group counts its memory.
+    """
+    found: list[MemoryGroup] = []
+    for folder in control_groups_of(pid, "memory", proc=proc, control_groups=control_groups):
+        if (folder / "memory.current").exists():
+            limit = _number(folder / "memory.max")
+            found.append(MemoryGroup(folder=folder, version=2, limit_bytes=limit))
+        elif (folder / "memory.usage_in_bytes").exists():
+            limit = _number(folder / "memory.limit_in_bytes")
+            if limit is not None and limit >= _MAX_LIMIT_BYTES:
+                limit = None
+            found.append(MemoryGroup(folder=folder, version=1, limit_bytes=limit))
+    limited = [group for group in found if group.limit_bytes is not None]
+    return min(limited, key=lambda group: group.limit_bytes or 0, default=next(iter(found), None))
+
+
+def near_limit_text(memory: GroupMemory) -> str:
+    """Return why a record was saved early, for the reader who finds no later one."""
+    limit = format_limit(memory.limit_bytes or 0)
+    return (
+        f"saved when the control group came within 5 % of its memory limit of {limit}. A later"
+        " record would have replaced this one, so memdiag was probably killed then"
+    )
+
+
+class GroupWatch:
+    """Follows the control group of a process, and notices when it comes near its limit.
+
+    Args:
+        group: the group; None if there is none.
+        on_near_limit: called when memory other than unmapped contents of files reaches `NEAR_LIMIT`
+            of the limit, and again every `SAVE_AGAIN_S` while it stays there.
+
+    Attributes:
+        group: the group.
+    """
+
+    def __init__(
+        self,
+        group: MemoryGroup | None,
+        on_near_limit: Callable[[GroupMemory], None] = lambda memory: None,
+    ) -> None:
+        self.group = group
+        self._on_near_limit = on_near_limit
+        self._first = self._largest = group.read() if group else None
+        self._next_reading_s = self._next_saving_s = 0.0
+
+    def update(self, now_s: float) -> None:
+        """Read the group, if that is due or if it may be near its limit."""
+        if self.group is None:
+            return
+        limit = self.group.limit_bytes
+        may_be_near = (
+            limit is not None
+            and now_s >= self._next_saving_s
+            and self.group.current_bytes >= NEAR_LIMIT * limit
+        )
+        if not may_be_near and now_s < self._next_reading_s:
+            return
+        self._next_reading_s = now_s + READ_S
+        memory = self._read()
+        if memory is None or limit is None or not may_be_near:
+            return
+        if memory.unreclaimable_bytes >= NEAR_LIMIT * limit:
+            self._next_saving_s = now_s + SAVE_AGAIN_S
+            self._on_near_limit(memory)
+
+    def result(self) -> GroupMemory | None:
+        """Return the largest reading, with the counters until now; None without a group."""
+        last = self._read()
+        largest, first = self._largest, self._first
+        if last is None or largest is None or first is None:
+            return largest
+        return msgspec.structs.replace(
+            largest,
+            peak_bytes=last.peak_bytes,
+            limit_hits=_difference(last.limit_hits, first.limit_hits),
+            oom_kills=_difference(last.oom_kills, first.oom_kills),
+        )
+
+    def _read(self) -> GroupMemory | None:
+        memory = self.group.read() if self.group else None
+        if memory is not None:
+            before = self._largest.current_bytes if self._largest else None
+            if (memory.current_bytes or 0) >= (before or 0):
+                self._largest = memory
+        return memory
+
+
+def _difference(last: int | None, first: int | None) -> int | None:
+    return None if last is None or first is None else last - first
+
+
+def _read_2(group: MemoryGroup) -> GroupMemory:
+    folder = group.folder
+    stat, events = _fields(folder / "memory.stat"), _fields(folder / "memory.events")
+    return GroupMemory(
+        version=2,
+        limit_bytes=group.limit_bytes,
+        current_bytes=_number(folder / "memory.current"),
+        peak_bytes=_number(folder / "memory.peak"),
+        anonymous_bytes=stat.get("anon"),
+        file_bytes=stat.get("file"),
+        reclaimable_bytes=_unmapped_bytes(stat, "active_file", "inactive_file", "file_mapped"),
+        kernel_bytes=stat.get("kernel"),
+        swap_bytes=_number(folder / "memory.swap.current"),
+        limit_hits=events.get("max"),
+        oom_kills=events.get("oom_kill"),
+    )
+
+
+def _read_1(group: MemoryGroup) -> GroupMemory:
+    folder = group.folder
+    # The names with ``total_`` include the groups below, as the limit does.
+    stat = _fields(folder / "memory.stat")
+    return GroupMemory(
+        version=1,
+        limit_bytes=group.limit_bytes,
+        current_bytes=_number(folder / "memory.usage_in_bytes"),
+        peak_bytes=_number(folder / "memory.max_usage_in_bytes"),
+        anonymous_bytes=stat.get("total_rss"),
+        file_bytes=stat.get("total_cache"),
+        reclaimable_bytes=_unmapped_bytes(
+            stat, "total_active_file", "total_inactive_file", "total_mapped_file"
+        ),
+        kernel_bytes=_number(folder / "memory.kmem.usage_in_bytes"),
+        swap_bytes=stat.get("total_swap"),
+        limit_hits=_number(folder / "memory.failcnt"),
+        oom_kills=_fields(folder / "memory.oom_control").get("oom_kill"),
+    )
+
+
+def _unmapped_bytes(stat: dict[str, int], *names: str) -> int | None:
+    """Return the cached bytes of files that are not mapped; None if they are not known.
+
+    Pages that are mapped can be dropped as well, but programs read them again at once: the kernel
+    has killed programs whose libraries were 8 % of the limit.
+    """
+    if not all(name in stat for name in names):
+        return None
+    active, inactive, mapped = (stat[name] for name in names)
+    return max(0, active + inactive - mapped)
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a file; None if there is none, such as ``max``, or no file."""
+    with suppress(OSError, ValueError):
+        return int(path.read_text())
+    return None
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """Return the lines ``name number`` of a file; none if it cannot be read."""
+    with suppress(OSError, ValueError):
+        lines = path.read_text().splitlines()
+        return {name: int(number) for name, number in (line.split() for line in lines)}
+    return {}
