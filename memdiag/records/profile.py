@@ -2,7 +2,7 @@
 
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import PlottableRecord, Record
@@ -87,6 +87,8 @@ class Session(Record, frozen=True, kw_only=True):
         options: attributes of SessionOptions and session config entries, by name.
         environment: the variables that were set for the child, without inherited ones.
         runs: the number of runs after the first; None if the model was only loaded.
+        provider_options: options of providers by name, by the name of the provider.
+        run_options: config entries of each run, by name.
     """
 
     options: dict[str, str]
@@ -95,6 +97,8 @@ class Session(Record, frozen=True, kw_only=True):
     disabled_optimizers: tuple[str, ...]
     load_from: Literal["path", "bytes"]
     runs: int | None
+    provider_options: dict[str, dict[str, str]] = field(default_factory=dict)
+    run_options: dict[str, str] = field(default_factory=dict)
 
 
 class Input(Record, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from memdiag.defaults import CPU_PROVIDER
 from memdiag.records.profile import PHASES, Memory, PeakKind, Phase, PhaseName, Span
 from memdiag.runner.log import LogMarker
 from memdiag.runner.observer import MAX_COUNTER_ERROR_BYTES, Boundary, Reading
@@ -13,7 +14,6 @@ K = TypeVar("K", bound=Hashable)
 
 BETWEEN = "between transformers"
 PARTITION = "partition the graph"
-_CPU = "CPUExecutionProvider"
 _AFTER_PARTITION = "Level2_RuleBasedTransformer"
 _MAX_PLAUSIBLE_LAG_S = 5.0
 _Segment = tuple[int, float]  # the index of a span, and the seconds of it in a window
@@ -126,7 +126,9 @@ class PhaseTracker:
     """
 
     def __init__(self, start: Memory, providers: Sequence[str] = ()) -> None:
-        others = [name.removesuffix("ExecutionProvider") for name in providers if name != _CPU]
+        others = [
+            name.removesuffix("ExecutionProvider") for name in providers if name != CPU_PROVIDER
+        ]
         self._partition = f"partition and compile ({', '.join(others)})" if others else PARTITION
         self._may_compile = bool(others)
         self._partitioned = False

@@ -366,6 +366,19 @@ def test_ctrl_c_after_the_measurement_keeps_it(
             "providers must be a list of names, not 'CPUExecutionProvider'. Pass"
             " providers=['CPUExecutionProvider'].",
         ),
+        (
+            {"provider_options": {"P": {"k": "v"}}},
+            "P has options but is not among the execution providers CPUExecutionProvider.",
+        ),
+        (
+            {"provider_options": {"CPUExecutionProvider": {"k": "v"}}},
+            "CPUExecutionProvider reads no provider options.",
+        ),
+        (
+            {"providers": ["P"], "provider_options": {"P": {"k": 1}}},
+            "provider_options['P'] must be strings, not 'k': 1.",
+        ),
+        ({"run_options": {"a": True}}, "run_options must be strings, not 'a': True."),
         ({"disabled_optimizers": "ConstantFolding"}, "disabled_optimizers must be a list"),
         ({"dims": "batch=3"}, "dims must be sizes by name, not 'batch=3'. Pass a dictionary:"),
     ],
@@ -376,6 +389,19 @@ def test_an_argument_of_the_wrong_kind_is_refused(
     with pytest.raises(UsageError) as error:
         memdiag.profile(saved(tmp_path, PLAIN), **arguments)
     assert message in str(error.value)
+
+
+def test_each_run_has_the_options_of_runs(tmp_path: Path) -> None:
+    # onnxruntime checks the devices of this entry in each run.
+    shrink = "memory.enable_memory_arena_shrinkage"
+    path = saved(tmp_path, PLAIN)
+    profile = memdiag.profile(path, runs=1, xray="none", run_options={shrink: "cpu:0"})
+    assert profile.outcome.status == "completed"
+    assert profile.session.run_options == {shrink: "cpu:0"}
+    wrong = memdiag.profile(path, runs=1, xray="none", run_options={shrink: "cpu:9"})
+    assert wrong.outcome.status == "failed"
+    assert "cpu:9" in wrong.outcome.message
+    assert not any("does not run at" in note for note in wrong.notes)
 
 
 @pytest.mark.parametrize("level", ["basic", "ORT_ENABLE_BASIC", "enable_basic", "ORT_DISABLE_ALL"])

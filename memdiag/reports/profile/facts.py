@@ -64,6 +64,12 @@ def session_facts(profile: Profile) -> Facts:
         ("runs asked for", "none" if session.runs is None else str(session.runs)),
         ("disabled optimizers", ", ".join(map(plain, session.disabled_optimizers)) or None),
         *((plain(key), plain(value)) for key, value in session.options.items()),
+        *(
+            (f"{plain(provider)}: {plain(key)}", plain(value))
+            for provider, options in session.provider_options.items()
+            for key, value in options.items()
+        ),
+        *((f"run option {plain(key)}", plain(value)) for key, value in session.run_options.items()),
         *((f"${plain(key)}", plain(value)) for key, value in session.environment.items()),
     )
 
