@@ -54,6 +54,10 @@ MAX_READ_BYTES = 1 << 30
 """Maximum bytes of weights that rules read if the run did not complete. Reading many gigabytes
 would delay the result of a run that a limit ended."""
 
+_NO_RULES = (
+    "no rule was applied: the rules of memdiag check describe the memory of the CPU provider"
+)
+
 
 class Interrupted(KeyboardInterrupt):
     """Raised if Ctrl-C ended the measurement or the search for findings.
@@ -388,7 +392,7 @@ def _with_analysis(
         max_read_bytes=None if completed else MAX_READ_BYTES,
         block=channel_block(profile.environment.machine),
     )
-    found, notes = find_waste(ctx, selection)
+    found, notes = find_waste(ctx, selection) if _is_on_cpu(profile) else ((), (_NO_RULES,))
     profile = with_estimate(profile, ctx)
     if add_run_peak is not None:
         profile = add_run_peak(profile, ctx)
@@ -401,6 +405,11 @@ def _with_analysis(
 
         found = with_rewrites(found, file)
     return msgspec.structs.replace(profile, findings=found, notes=(*profile.notes, *notes))
+
+
+def _is_on_cpu(profile: Profile) -> bool:
+    """Return whether the session prefers the CPU provider, whose memory the rules describe."""
+    return profile.session.providers[:1] == DEFAULT_PROVIDERS
 
 
 def _run_sizes(file: ModelFile, inputs: Sequence[Input]) -> dict[str, int]:

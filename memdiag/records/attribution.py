@@ -12,6 +12,7 @@ OwnerKind = Literal[
     "arena",
     "allocator_retained",
     "runtime_libraries",
+    "provider_libraries",
     "python",
     "other_libraries",
     "mapped_files",
@@ -21,9 +22,10 @@ OwnerKind = Literal[
 ]
 """``weights``: copies, by kind; ``external_data``: mapped files of the model, except for copies;
 ``arena``: the runtime's arena, except for weights in it; ``allocator_retained``: freed blocks that
-malloc retains; ``python``: the interpreter, extension modules and Python's heap; ``mapped_files``:
-files other than libraries, and shared memory; ``other_heap``: other blocks of malloc in use;
-``unnamed``: the rest."""
+malloc retains; ``provider_libraries``: execution providers, and libraries that only they use;
+``python``: the interpreter, extension modules and Python's heap; ``mapped_files``: files other than
+libraries, and shared memory; ``other_heap``: other blocks of malloc in use; ``unnamed``: the
+rest."""
 
 ARENA_IN_USE: Final = "in use"
 ARENA_SLACK: Final = "slack"

@@ -123,6 +123,7 @@ class PhaseTracker:
 
     Between the graph transformers of level 1 and 2 onnxruntime partitions the graph: it assigns
     nodes to the execution `providers`, and providers other than CPU may compile their nodes.
+    OpenVINO's logs the parts of this; each part of the graph that it compiles has spans of its own.
     """
 
     def __init__(self, start: Memory, providers: Sequence[str] = ()) -> None:
@@ -130,6 +131,7 @@ class PhaseTracker:
             name.removesuffix("ExecutionProvider") for name in providers if name != CPU_PROVIDER
         ]
         self._partition = f"partition and compile ({', '.join(others)})" if others else PARTITION
+        self._others = ", ".join(others)
         self._may_compile = bool(others)
         self._partitioned = False
         self._done: list[_SpanBuilder] = []
@@ -225,6 +227,12 @@ class PhaseTracker:
             case "transformer_end":
                 self._end_transformer(marker)
                 self._start_at(BETWEEN, "optimize", None, at_s, memory)
+            case "provider_assigned":
+                self._end_provider_step("partition the graph", at_s, memory)
+            case "provider_compiles":
+                self._end_provider_step("copy a subgraph", at_s, memory)
+            case "provider_compiled":
+                self._end_provider_step("compile", at_s, memory)
             case "partitioned":
                 if self._open.name == BETWEEN:
                     self._open.name = self._partition
@@ -238,6 +246,14 @@ class PhaseTracker:
                 self._start_at("kernels and prepacking", "prepack", None, at_s, memory)
             case "initialized":
                 self._start_at("hand over the session", "prepack", None, at_s, memory)
+
+    def _end_provider_step(self, name: str, at_s: float, memory: Memory) -> None:
+        """End a step of the provider at its log line: the steps' starts are not logged."""
+        if self._open.name == BETWEEN:
+            self._open.name = f"{name} ({self._others})"
+            # What is left is onnxruntime's.
+            self._partition = PARTITION
+        self._start_at(BETWEEN, "optimize", None, at_s, memory)
 
     def _end_transformer(self, marker: LogMarker) -> None:
         builder = self._open

@@ -4,9 +4,11 @@ import ctypes
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import psutil
@@ -16,8 +18,11 @@ from rich.console import Console
 
 import memdiag
 from memdiag.api import profile as profile_module
-from memdiag.api.profile import Interrupted
+from memdiag.api.check import Selection
+from memdiag.api.profile import Interrupted, _with_analysis
+from memdiag.defaults import CPU_PROVIDER
 from memdiag.errors import ModelError, UsageError
+from memdiag.model.model_file import open_model
 from memdiag.records.codec import encode
 from memdiag.records.profile import Profile
 from memdiag.reports.profile import REPORT
@@ -78,6 +83,21 @@ def test_a_model_that_does_not_run_at_the_realistic_size_gets_another(tmp_path: 
     message = " ".join(profile.notes)
     assert "64: the model does not run at batch 1 × sequence 128; this is the first size" in message
     assert "the model does not run at batch 1 × sequence 128: " in message
+
+
+def test_rules_are_applied_to_sessions_of_the_cpu_provider_only(
+    sample_model: Callable[..., Path],
+) -> None:
+    path = sample_model("tied_if")
+    on_cpu = memdiag.profile(path, run=False, xray="none")
+    assert on_cpu.findings
+    assert not any("no rule was applied" in note for note in on_cpu.notes)
+    session = msgspec.structs.replace(on_cpu.session, providers=("MyProvider", CPU_PROVIDER))
+    other = msgspec.structs.replace(on_cpu, session=session, findings=())
+    with open_model(path) as file:
+        elsewhere = _with_analysis(other, file, Selection(), {})
+    assert elsewhere.findings == ()
+    assert elsewhere.notes[-1].startswith("no rule was applied: ")
 
 
 def test_a_size_that_the_user_gave_is_not_overridden(tmp_path: Path) -> None:
