@@ -159,6 +159,19 @@ class ArenaUsage(Record, frozen=True, kw_only=True):
     resident_used_bytes: int | None = None
 
 
+class DeviceArena(Record, frozen=True, kw_only=True):
+    """An arena of onnxruntime in the memory of another device, which no resident byte belongs to.
+
+    Attributes:
+        device: onnxruntime's name of the memory, such as ``Cuda``.
+        used_bytes, slack_bytes: the bytes of its chunks in use, and of free ones.
+    """
+
+    device: str
+    used_bytes: int
+    slack_bytes: int
+
+
 class Unidentifiable(Record, frozen=True, kw_only=True):
     """Weights whose content cannot be distinguished from other data; they are not searched.
 
@@ -204,7 +217,8 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
         notes: sentences on what could not be read.
         ranges: the addresses of the owners' bytes, in order; empty in records of older versions.
         models: the models whose weights were searched.
-        arenas: the arenas whose chunks are consistent.
+        arenas: the arenas in host memory whose chunks are consistent.
+        device_arenas: the arenas of other devices.
 
     Raises:
         ValueError: the owners or the ranges do not sum up, or a figure is out of bounds.
@@ -225,6 +239,7 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
     ranges: tuple[AddressRange, ...] = ()
     models: tuple[SearchedModel, ...] = ()
     arenas: tuple[ArenaUsage, ...] = ()
+    device_arenas: tuple[DeviceArena, ...] = ()
 
     def __post_init__(self) -> None:
         owned = sum(owner.bytes for owner in self.owners)
