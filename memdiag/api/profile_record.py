@@ -119,6 +119,7 @@ def assemble_profile(
         ),
         command=command,
         release=release.record(measured) if release else None,
+        device=measured.device,
     )
     # File names may contain bytes that are not text; a record cannot.
     return escaped(profile)

@@ -126,6 +126,7 @@ class Phase(Record, frozen=True, kw_only=True):
             phases may lie between: constant folding runs once a step, with other transformers
             between the steps.
         duration_s, net_rss_bytes: sums over its spans.
+        peak_device_bytes: the largest sample of the memory on devices; None without a device.
     """
 
     name: PhaseName
@@ -135,6 +136,7 @@ class Phase(Record, frozen=True, kw_only=True):
     net_rss_bytes: int
     peak_rss_bytes: int
     peak_kind: PeakKind
+    peak_device_bytes: int | None = None
 
 
 class Span(Record, frozen=True, kw_only=True):
@@ -204,6 +206,22 @@ class Sampling(Record, frozen=True, kw_only=True):
     period_s: float
     largest_gap_s: float
     boundary_lag_s: float | None
+
+
+class DeviceMemory(Record, frozen=True, kw_only=True):
+    """Memory of the process on devices, which is not a part of the resident set.
+
+    Attributes:
+        source: where the figures are from.
+        name: the names of the devices.
+        peak_bytes: the largest sample.
+        steady_bytes: the memory after the last run; None if it was not reached.
+    """
+
+    source: Literal["nvml"]
+    name: str
+    peak_bytes: int
+    steady_bytes: int | None
 
 
 class Run(Record, frozen=True, kw_only=True):
@@ -332,6 +350,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
             before it; None for other providers than the CPU's, and if the estimate failed.
         run_peak: the runtime's own figures of the peak of a run, if they were requested and are
             available. The values in memory then are in `estimate`.
+        device: the memory on devices; None without a device, or without its figures.
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -365,6 +384,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     release: SessionRelease | None = None
     estimate: EstimatedPoint | None = None
     run_peak: PeakNode | None = None
+    device: DeviceMemory | None = None
 
     @property
     def end(self) -> Memory:

@@ -10,8 +10,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
+
 from memdiag.garbage import collection_disabled
 from memdiag.records.profile import (
+    DeviceMemory,
     Memory,
     Outcome,
     Phase,
@@ -23,6 +26,7 @@ from memdiag.records.profile import (
     Status,
 )
 from memdiag.runner.child import Child
+from memdiag.runner.device_memory import DeviceReaderFactory, DeviceSamples, observe_device
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges, LogEvidence, LogMarker, ScriptEvent
 from memdiag.runner.observer import (
@@ -95,6 +99,7 @@ class Measurement:
     explicit_starts: bool
     outcome: Outcome
     interrupted: bool
+    device: DeviceMemory | None
 
 
 class AtBaseline(NamedTuple):
@@ -178,6 +183,7 @@ class MeasuredRun:
             belongs to no phase.
         phase_ends: also stop the child at the end of each phase.
         observer: creates the reader of the child's memory.
+        device: creates the reader of the child's memory on devices.
         on_progress: called with the progress of the child.
     """
 
@@ -188,12 +194,16 @@ class MeasuredRun:
         *,
         phase_ends: bool = False,
         observer: ObserverFactory = observe,
+        device: DeviceReaderFactory = observe_device,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self._job = job
         self._on_moment = on_moment
         self._phase_ends = phase_ends
         self._make_observer = observer
+        self._make_device_reader = device
+        self._device = DeviceSamples(None)
+        self._steady_device_bytes: int | None = None
         self._on_progress = on_progress
         # Reported by the child.
         self._versions: dict[str, str] = {}
@@ -242,6 +252,7 @@ class MeasuredRun:
             finally:
                 if self._observer is not None:
                     self._observer.close()
+                self._device.close()
 
     def _start_observing(self) -> None:
         self._origin = time.perf_counter()
@@ -253,6 +264,9 @@ class MeasuredRun:
             # The child has ended already; its output has the reason.
             self._observer = None
         self._phases = PhaseTracker(self._last.memory, self._job.session.providers)
+        self._device = DeviceSamples(
+            self._make_device_reader(self._child.pid, self._job.session.providers)
+        )
 
     def _observe_to_end(self) -> None:
         """Let the child run until it is done, has ended, or has reached a limit."""
@@ -284,7 +298,10 @@ class MeasuredRun:
             python=self._versions.get("python"),
             providers=self._providers,
             baseline=self._baseline,
-            phases=self._phases.phases(),
+            phases=tuple(
+                msgspec.structs.replace(each, peak_device_bytes=self._device.peaks.get(each.name))
+                for each in self._phases.phases()
+            ),
             spans=self._phases.spans(),
             samples=self._timeline.samples(),
             sampling=Sampling(
@@ -304,6 +321,19 @@ class MeasuredRun:
             explicit_starts=self._phases.explicit_starts,
             outcome=Outcome(status=self._status, phase=phase, message=self._message),
             interrupted=self._interrupted,
+            device=self._device_memory(),
+        )
+
+    def _device_memory(self) -> DeviceMemory | None:
+        """Return the memory on devices; None without a reader, or if it had no figures."""
+        reader, peaks = self._device.reader, self._device.peaks
+        if reader is None or not peaks:
+            return None
+        return DeviceMemory(
+            source="nvml",
+            name=reader.name,
+            peak_bytes=max(peaks.values()),
+            steady_bytes=self._steady_device_bytes,
         )
 
     def _now(self) -> float:
@@ -362,6 +392,7 @@ class MeasuredRun:
                 self._add_run(fields["latency_s"])
             case "steady":
                 self._steady = self._end_last_phase()
+                self._steady_device_bytes = self._device.last_bytes
             case "release":
                 self._read_memory_at_steady()
                 self._restart("delete the session", "release")
@@ -464,6 +495,7 @@ class MeasuredRun:
         self._add_reading(now_s, reading)
         if self._is_timed:
             self._phases.add_sample(now_s, reading)
+            self._device.sample(now_s, self._phases.phase, at_boundary=False)
         self._check_memory(reading.rss_bytes)
         if now_s > self._job.limits.timeout_s or self._job.limits.deadline.remaining_s <= 0:
             seconds = min(now_s, self._job.limits.timeout_s)
@@ -483,6 +515,8 @@ class MeasuredRun:
             file_bytes += memory.shared_bytes or 0
         sizes = memory.rss_bytes, memory.anonymous_bytes, file_bytes, memory.shared_bytes
         self._add_reading(now_s, Reading(*sizes))
+        if self._is_timed:
+            self._device.sample(now_s, self._phases.phase, at_boundary=True)
         return now_s, boundary
 
     def _add_reading(self, now_s: float, reading: Reading) -> None:
