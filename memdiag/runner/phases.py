@@ -231,8 +231,9 @@ class PhaseTracker:
                 self._end_provider_step("partition the graph", at_s, memory)
             case "provider_compiles":
                 self._end_provider_step("copy a subgraph", at_s, memory)
+                self._open.name = f"compile ({self._others})"
             case "provider_compiled":
-                self._end_provider_step("compile", at_s, memory)
+                self._start_at(BETWEEN, "optimize", None, at_s, memory)
             case "partitioned":
                 if self._open.name == BETWEEN:
                     self._open.name = self._partition
@@ -248,7 +249,7 @@ class PhaseTracker:
                 self._start_at("hand over the session", "prepack", None, at_s, memory)
 
     def _end_provider_step(self, name: str, at_s: float, memory: Memory) -> None:
-        """End a step of the provider at its log line: the steps' starts are not logged."""
+        """End a step of the provider at its log line: the start of the step is not logged."""
         if self._open.name == BETWEEN:
             self._open.name = f"{name} ({self._others})"
             # What is left is onnxruntime's.

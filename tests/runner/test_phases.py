@@ -252,6 +252,17 @@ def test_each_step_of_openvinos_provider_is_a_span() -> None:
     assert {span.phase for span in spans[2:]} == {"optimize"}
 
 
+def test_a_provider_that_fails_while_it_compiles_does_so_in_that_step() -> None:
+    script = Script((OPENVINO, CPU))
+    script.cut(0.1, "create the session", "parse", at(40, 40))
+    script.lines((0.5, "initialize_session", ""), boundary=at(40, 40))
+    script.lines((0.1, "transformer_end", LAST), boundary=at(40, 40))
+    script.lines((0.2, "provider_assigned", ""), boundary=at(40, 40))
+    script.lines((0.1, "provider_compiles", ""), boundary=at(40, 40))
+    script.stop(0.1, at(240, 240))
+    assert script.tracker.spans()[-1].name == "compile (OpenVINO)"
+
+
 def test_a_clock_in_another_time_zone_falls_back_on_arrival() -> None:
     script = Script()
     script.cut(0.1, "create the session", "parse", at(40, 40))
