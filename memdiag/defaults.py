@@ -1,6 +1,7 @@
 """Defaults of options that the Python API and the command line share."""
 
-DEFAULT_PROVIDERS = ("CPUExecutionProvider",)
+CPU_PROVIDER = "CPUExecutionProvider"
+DEFAULT_PROVIDERS = (CPU_PROVIDER,)
 DEFAULT_RUNS = 10
 """Number of runs after the first one."""
 

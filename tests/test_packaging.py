@@ -97,14 +97,14 @@ def test_dependencies_are_what_is_imported() -> None:
                 imported.add(node.module.partition(".")[0])
     extras = PROJECT["optional-dependencies"]
     lines = [*PROJECT["dependencies"], *extras["cpu"], *extras["compare"], *extras["uv"]]
-    lines += [*extras["sweep"], *extras["dask"]]
+    lines += [*extras["sweep"], *extras["dask"], *extras["nvidia"]]
     declared = {re.split(r"[<>=!~; \[]", line)[0] for line in lines}
     # The scripts run by path, where their files import each other by their bare names.
     # pytest is there where its plugin is loaded.
     ours = {"memdiag", "pytest"} | {
         path.stem for path in (ROOT / "memdiag" / "runner" / "scripts").glob("*.py")
     }
-    distributions = {"google": "protobuf", "onnx_ir": "onnx-ir"}
+    distributions = {"google": "protobuf", "onnx_ir": "onnx-ir", "pynvml": "nvidia-ml-py"}
     imported = {distributions.get(name, name) for name in imported}
     assert imported - sys.stdlib_module_names - ours == declared
 

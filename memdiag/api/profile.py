@@ -57,6 +57,10 @@ MAX_READ_BYTES = 1 << 30
 """Maximum bytes of weights that rules read if the run did not complete. Reading many gigabytes
 would delay the result of a run that a limit ended."""
 
+_NO_RULES = (
+    "no rule was applied: the rules of memdiag check describe the memory of the CPU provider"
+)
+
 
 class Interrupted(KeyboardInterrupt):
     """Raised if Ctrl-C ended the measurement or the search for findings.
@@ -83,6 +87,8 @@ def profile(
     disabled_optimizers: Sequence[str] = (),
     threads: int | None = None,
     providers: Sequence[str] = DEFAULT_PROVIDERS,
+    provider_options: Mapping[str, Mapping[str, str]] | None = None,
+    run_options: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     load_from: Literal["path", "bytes"] = "path",
     python: str | Path | None = None,
@@ -117,6 +123,8 @@ def profile(
         disabled_optimizers: names of graph transformers to leave out.
         threads: number of intra-op threads; chosen by onnxruntime if None.
         providers: execution providers, the preferred one first.
+        provider_options: options of providers by name, by the name of the provider.
+        run_options: config entries of RunOptions by name, for each run.
         environment: environment variables of the child.
         load_from: create the session from the path, or from the bytes of the file.
         python: another interpreter that has onnxruntime; it does not need memdiag.
@@ -153,6 +161,8 @@ def profile(
         disabled_optimizers=disabled_optimizers,
         threads=threads,
         providers=providers,
+        provider_options=provider_options,
+        run_options=run_options,
         environment=environment,
         load_from=load_from,
         telemetry=telemetry,
@@ -434,7 +444,7 @@ def _with_analysis(
         max_read_bytes=None if completed else MAX_READ_BYTES,
         block=channel_block(profile.environment.machine),
     )
-    found, notes = find_waste(ctx, selection)
+    found, notes = find_waste(ctx, selection) if _is_on_cpu(profile) else ((), (_NO_RULES,))
     profile = with_estimate(profile, ctx)
     if add_run_peak is not None:
         profile = add_run_peak(profile, ctx)
@@ -447,6 +457,11 @@ def _with_analysis(
 
         found = with_rewrites(found, file)
     return msgspec.structs.replace(profile, findings=found, notes=(*profile.notes, *notes))
+
+
+def _is_on_cpu(profile: Profile) -> bool:
+    """Return whether the session prefers the CPU provider, whose memory the rules describe."""
+    return profile.session.providers[:1] == DEFAULT_PROVIDERS
 
 
 def _run_sizes(file: ModelFile, inputs: Sequence[Input]) -> dict[str, int]:

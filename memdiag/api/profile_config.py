@@ -11,7 +11,7 @@ from typing import Any, Literal
 from memdiag.api.arguments import check_choice, check_names, input_config, limits
 from memdiag.api.check import Selection
 from memdiag.api.inputs import ArrayOrFile
-from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import CPU_PROVIDER, DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import UsageError
 from memdiag.ort.runtime import require_runtime
 from memdiag.runner.job import InputConfig, Limits, SessionConfig, XrayConfig
@@ -62,6 +62,8 @@ def profile_config(
     disabled_optimizers: Sequence[str] = (),
     threads: int | None = None,
     providers: Sequence[str] = DEFAULT_PROVIDERS,
+    provider_options: Mapping[str, Mapping[str, str]] | None = None,
+    run_options: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     load_from: Literal["path", "bytes"] = "path",
     telemetry: bool = False,
@@ -91,6 +93,8 @@ def profile_config(
     check_choice("xray", xray, ("steady", "phases", "none"))
     check_choice("verify", verify, ("full", "sampled"))
     _check_environment(environment or {})
+    _check_provider_options(provider_options or {}, providers)
+    _check_texts("run_options", run_options or {})
     options = check_session_options(session_options or {}, optimization_level, threads)
     if python is None:
         require_runtime("name an interpreter that has it (--python; in pytest --memdiag-python)")
@@ -99,6 +103,10 @@ def profile_config(
             options=options,
             disabled_optimizers=tuple(disabled_optimizers),
             providers=tuple(providers),
+            provider_options={
+                name: dict(options) for name, options in (provider_options or {}).items()
+            },
+            run_options=dict(run_options or {}),
             environment=dict(environment or {}),
             load_from=load_from,
             telemetry=telemetry,
@@ -149,18 +157,40 @@ def check_session_options(
         options["graph_optimization_level"] = optimization_level
     if "graph_optimization_level" in options:
         _check_optimization_level(options["graph_optimization_level"])
-    entries: Mapping[Any, Any] = options
-    for name, value in entries.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise UsageError(
-                f"session_options must be strings, not {name!r}: {value!r}. Pass"
-                f" session_options={{{str(name)!r}: {str(value)!r}}}."
-            )
+    _check_texts("session_options", options)
     if threads is not None:
         if isinstance(threads, bool) or not isinstance(threads, Integral) or threads < 0:
             raise UsageError(f"threads must be a number of 0 or more, not {threads!r}.")
         options["intra_op_num_threads"] = str(threads)
     return options
+
+
+def _check_provider_options(
+    provider_options: Mapping[str, Mapping[str, str]], providers: Sequence[str]
+) -> None:
+    """Check that options are texts, for providers of the session that have options."""
+    for provider, options in provider_options.items():
+        if provider not in providers:
+            raise UsageError(
+                f"{provider} has options but is not among the execution providers"
+                f" {', '.join(providers)}. Name it as a provider as well."
+            )
+        if provider == CPU_PROVIDER:
+            raise UsageError(
+                f"{provider} reads no provider options. Set options of the session instead, such"
+                " as enable_cpu_mem_arena."
+            )
+        _check_texts(f"provider_options[{provider!r}]", options)
+
+
+def _check_texts(argument: str, options: Mapping[Any, Any]) -> None:
+    """Check that the names and values of `options` are texts."""
+    for name, value in options.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise UsageError(
+                f"{argument} must be strings, not {name!r}: {value!r}. Pass"
+                f" {argument}={{{str(name)!r}: {str(value)!r}}}."
+            )
 
 
 def _check_optimization_level(level: str) -> None:

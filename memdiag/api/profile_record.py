@@ -10,6 +10,7 @@ from memdiag.api.session_release import ChildRelease
 from memdiag.api.xray import ChildXray
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.releases import TELEMETRY_SINCE
+from memdiag.ort.run_config_keys import unknown_run_key_notes
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_config_keys import unknown_key_notes
 from memdiag.programs.system.cpu_limit import cpu_quota
@@ -105,6 +106,8 @@ def assemble_profile(
             disabled_optimizers=session.disabled_optimizers,
             load_from=session.load_from,
             runs=job.runs,
+            provider_options={name: dict(each) for name, each in session.provider_options.items()},
+            run_options=dict(session.run_options),
         ),
         inputs=inputs,
         dimensions=dimensions,
@@ -131,6 +134,7 @@ def assemble_profile(
         command=command,
         release=release.record(measured) if release else None,
         group=group,
+        device=measured.device,
     )
     # File names may contain bytes that are not text; a record cannot.
     return escaped(profile)
@@ -172,7 +176,15 @@ def _peak(measured: Measurement, baseline_rss_bytes: int) -> tuple[int, Phase]:
 
 def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
     """Yield notes on the configuration, the accuracy of the measurement, and warnings."""
-    yield from unknown_key_notes(job.session.options)
+    session = job.session
+    yield from unknown_key_notes(session.options)
+    yield from unknown_run_key_notes(session.run_options, session.providers)
+    missing = [name for name in session.providers if name not in (measured.providers or (name,))]
+    if missing:
+        yield (
+            f"onnxruntime created the session without {', '.join(missing)}: the figures are those"
+            f" of {', '.join(measured.providers or ())}"
+        )
     limit = job.limits.memory_limit_bytes
     if limit is not None and measured.outcome.status == "completed":
         yield f"{BELOW_LIMIT} {format_limit(limit)}"

@@ -19,8 +19,13 @@ of an arena with many values may also be blocks that malloc mapped alone between
 such as those of Python's heap: the walk of the heap leaves such blocks out. Each region must end
 according to its size, and its chunks must form a doubly linked chain from its start to its end. If
 the heap cannot be walked, no arena is found.
+
+An arena of another device has the same bookkeeping in the heap, but its regions are memory of the
+device, or of its driver, and in no block of malloc. It is accepted if the object names its device:
+its third word points to the name (the first member of OrtMemoryInfo), ``Cpu`` for host memory.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -49,6 +54,9 @@ _NONE = (1 << 64) - 1
 _MAX_VECTOR = 64 << 20  # bytes
 _IS_MMAPPED = 2  # malloc's flag in the size of a chunk
 _MAX_ALLOCATIONS = 1 << 48
+_NAME_WORD = 2  # in the block of the object: size, table of functions, name
+_HOST_NAME = "Cpu"
+_MEMORY_NAME = re.compile(rb"([A-Z]\w{1,30})\0")
 _MAX_ATTEMPTS = 3  # a running process changes its chunks meanwhile
 
 Words = NDArray[np.uint64]
@@ -63,6 +71,7 @@ class ArenaObject(NamedTuple):
         slack_bytes: bytes of free chunks.
         slack: byte ranges of the free chunks, resident or not.
         in_use: byte ranges of the chunks in use, resident or not.
+        memory: onnxruntime's name for the memory, such as ``Cpu`` or ``Cuda``; empty if unknown.
     """
 
     address: int
@@ -70,11 +79,12 @@ class ArenaObject(NamedTuple):
     slack_bytes: int
     slack: Ranges
     in_use: Ranges
+    memory: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Arenas:
-    """The chunks of all arenas of a process.
+    """The chunks of all arenas of a process in host memory, and the arenas of other devices.
 
     Attributes:
         chunks: byte ranges of the chunks in the order of addresses, ``[n, 2]``. Adjacent chunks
@@ -83,16 +93,18 @@ class Arenas:
         inconsistent: regions of arenas whose chunks contradict each other. They contain none of
             `chunks`.
         objects: the arenas whose chunks are consistent.
+        device_objects: the arenas of other devices whose chunks are consistent.
     """
 
     chunks: Ranges = field(default_factory=intervals.empty)
     used: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     inconsistent: Ranges = field(default_factory=intervals.empty)
     objects: tuple[ArenaObject, ...] = ()
+    device_objects: tuple[ArenaObject, ...] = ()
 
     @property
     def found(self) -> bool:
-        """Whether an arena with a region was found."""
+        """Whether an arena with a region in host memory was found."""
         return bool(len(self.chunks) or len(self.inconsistent))
 
     @property
@@ -130,20 +142,25 @@ def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Arena
         if arena is not None:
             found.append(arena)
             objects[arena] = address
+    consistent = [
+        (arena.on_device, _object(address, arena.chunks, arena.memory))
+        for arena, address in objects.items()
+        if arena.chunks
+    ]
     return replace(
-        _merged(found),
-        objects=tuple(
-            _object(address, arena.chunks) for arena, address in objects.items() if arena.chunks
-        ),
+        _merged([arena for arena in found if not arena.on_device]),
+        objects=tuple(arena for on_device, arena in consistent if not on_device),
+        device_objects=tuple(arena for on_device, arena in consistent if on_device),
     )
 
 
-def _object(address: int, chunks: Sequence["_ArenaChunk"]) -> ArenaObject:
+def _object(address: int, chunks: Sequence["_ArenaChunk"], memory: str) -> ArenaObject:
     slack, in_use = (
         intervals.normal([(chunk.start, chunk.end) for chunk in chunks if chunk.used is used])
         for used in (False, True)
     )
-    return ArenaObject(address, intervals.total(in_use), intervals.total(slack), slack, in_use)
+    used_bytes, slack_bytes = intervals.total(in_use), intervals.total(slack)
+    return ArenaObject(address, used_bytes, slack_bytes, slack, in_use, memory)
 
 
 class _ArenaChunk(NamedTuple):
@@ -178,10 +195,14 @@ class _ArenaContent(NamedTuple):
     Attributes:
         regions: the addresses of its regions.
         chunks: the chunks of the regions, in the same order; None if they are inconsistent.
+        memory: onnxruntime's name for the memory; empty if unknown.
+        on_device: whether the regions are memory of another device.
     """
 
     regions: tuple[tuple[int, int], ...]
     chunks: tuple[_ArenaChunk, ...] | None
+    memory: str
+    on_device: bool
 
 
 def _possible_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Iterator[int]:
@@ -230,18 +251,39 @@ def _read_arena(address: int, memory: ProcessMemory, heap: Heap) -> _ArenaConten
         head = _read(memory, address, _HEAD_WORDS * _WORD)
         if head is None or not len(_heads(head)):
             continue
+        name = _memory_name(address, memory, heap)
         regions = _read_regions(head, memory, heap)
+        on_device = regions is None and name not in ("", _HOST_NAME)
+        if on_device:
+            regions = _read_regions(head, memory, heap, on_device=True)
         if regions is None:
             continue
-        found = _ArenaContent(tuple(region[:2] for region in regions), None)
+        found = _ArenaContent(tuple(region[:2] for region in regions), None, name, on_device)
         chunks = _read_chunks(head, regions, memory, heap)
         if chunks is not None:
             return found._replace(chunks=chunks)
     return found
 
 
-def _read_regions(head: Words, memory: ProcessMemory, heap: Heap) -> list[_ArenaRegion] | None:
-    """Return the regions of the arena with `head`; None if one of them is invalid."""
+def _memory_name(address: int, memory: ProcessMemory, heap: Heap) -> str:
+    """Return the name of the memory of the arena with the vectors at `address`; empty if none."""
+    block = heap.chunk_at(address)
+    words = None if block is None else _read(memory, block.start, (_NAME_WORD + 1) * _WORD)
+    if words is None:
+        return ""
+    text = np.zeros(32, np.uint8)
+    memory.read_into(int(words[_NAME_WORD]), text)
+    name = _MEMORY_NAME.match(text.tobytes())
+    return "" if name is None else name[1].decode()
+
+
+def _read_regions(
+    head: Words, memory: ProcessMemory, heap: Heap, *, on_device: bool = False
+) -> list[_ArenaRegion] | None:
+    """Return the regions of the arena with `head`; None if one of them is invalid.
+
+    They are in blocks of malloc, or with `on_device` in none.
+    """
     first, last = head[:2].tolist()
     words = _read_block(memory, heap, first, last - first)
     if words is None:
@@ -251,7 +293,10 @@ def _read_regions(head: Words, memory: ProcessMemory, heap: Heap) -> list[_Arena
         whole = start + size == end and size > 0 and size % _UNIT == 0 and start >= previous_end
         if not whole:
             return None
-        if not _is_in_use(memory, heap, start, size):
+        if on_device:
+            if any(heap.chunk_at(each) is not None for each in (start, end - 1)):
+                return None
+        elif not _is_in_use(memory, heap, start, size):
             return None
         if not _is_in_use(memory, heap, handles, size // _UNIT * _WORD):
             return None

@@ -84,17 +84,20 @@ class LayoutHints:
 
 
 class Layout(Protocol):
-    """One way in which onnxruntime stores a weight in memory.
+    """One way in which onnxruntime or an execution provider stores a weight in memory.
 
     Attributes:
         packed_inputs: the inputs for which kernels make the layout before the first run; empty if
             kernels do not make it.
         reserves_buffer: whether every kernel that makes the layout reserves a buffer of the copy's
             size, which is logged.
+        libraries: the starts of the file names of the libraries whose kernels make the layout. It
+            is searched for only if one of them is loaded. Empty if onnxruntime itself makes it.
     """
 
     packed_inputs: ClassVar[InputIndices] = {}
     reserves_buffer: ClassVar[bool] = False
+    libraries: ClassVar[tuple[str, ...]] = ()
 
     @property
     def name(self) -> str:

@@ -80,7 +80,7 @@ def _kind_of(owner: Owner) -> MemoryKind:
             return "in_use"
         case "allocator_retained":
             return "retained"
-        case "runtime_libraries" | "other_libraries":
+        case "runtime_libraries" | "provider_libraries" | "other_libraries":
             return "library"
         case "external_data" | "mapped_files":
             return "file"

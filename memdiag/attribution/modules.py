@@ -18,7 +18,7 @@ from memdiag.attribution.address_space import PAGE, AddressSpace, Region
 from memdiag.attribution.intervals import Ranges
 from memdiag.attribution.process_memory import ProcessMemory
 
-ModuleKind = Literal["runtime", "python", "other"]
+ModuleKind = Literal["runtime", "provider", "python", "other"]
 
 _MAGIC = b"\x7fELF\x02\x01"
 _PT_LOAD = 1
@@ -31,6 +31,12 @@ _PYTHON = re.compile(
     r"|.*/(lib)?python[\d.]*\w*(\.so[\d.]*)?"
     r"|.*\.(cpython-\w+(-[\w-]+)?|abi3)\.so"
 )
+_PROVIDER = re.compile(
+    r"libonnxruntime_providers_(?!shared\b)\w+\.\w+"
+    r"|lib(openvino|tbb|dnnl)[\w.-]*"
+    r"|lib(cuda|cudart|cublas|cublasLt|cudnn|cufft|curand|nvinfer|nvonnxparser|nvrtc|nvJitLink)"
+    r"(_\w+)?[.-][\w.-]*"
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,7 +45,8 @@ class Module:
 
     Attributes:
         path: the file.
-        kind: ``runtime`` (onnxruntime), ``python`` or ``other``.
+        kind: ``runtime`` (onnxruntime), ``provider`` (an execution provider of onnxruntime, and the
+            libraries that it uses), ``python`` or ``other``.
         ranges: byte ranges of its pages, including zero-initialised variables.
     """
 
@@ -48,8 +55,14 @@ class Module:
     ranges: Ranges
 
 
-def kind_of(path: str) -> ModuleKind:
-    """Return the kind of the module at `path`, by its name and folder."""
+def kind_of(path: str, *, with_runtime: bool = True) -> ModuleKind:
+    """Return the kind of the module at `path`, by its name and folder.
+
+    `with_runtime` states whether the process has onnxruntime: other programs use some of the same
+    libraries as its execution providers.
+    """
+    if with_runtime and _PROVIDER.fullmatch(path.rpartition("/")[2]):
+        return "provider"
     if "onnxruntime" in path.rpartition("/")[2] or "/onnxruntime/" in path:
         return "runtime"
     return "python" if _PYTHON.fullmatch(path) else "other"
@@ -57,10 +70,16 @@ def kind_of(path: str) -> ModuleKind:
 
 def read_modules(space: AddressSpace, memory: ProcessMemory) -> tuple[Module, ...]:
     """Return the modules in `space` in the order of addresses, each loaded copy separately."""
-    return tuple(_modules(space, memory))
+    loaded = tuple(_loaded_modules(space, memory))
+    with_runtime = any(kind_of(path) == "runtime" for path, _ in loaded)
+    return tuple(
+        Module(path=path, kind=kind_of(path, with_runtime=with_runtime), ranges=ranges)
+        for path, ranges in loaded
+    )
 
 
-def _modules(space: AddressSpace, memory: ProcessMemory) -> Iterator[Module]:
+def _loaded_modules(space: AddressSpace, memory: ProcessMemory) -> Iterator[tuple[str, Ranges]]:
+    """Yield the path and the pages of each module."""
     buffer = np.zeros(_HEADER_BYTES, np.uint8)
     # A library that is only read as a file has a header, but no executable mapping.
     loaded = {(r.device, r.inode) for r in space.regions if "x" in r.permissions}
@@ -73,7 +92,7 @@ def _modules(space: AddressSpace, memory: ProcessMemory) -> Iterator[Module]:
         ranges = _loaded_ranges(region, buffer[:got].tobytes())
         if len(ranges):
             reach = int(ranges[-1, 1])
-            yield Module(path=region.path, kind=kind_of(region.path), ranges=ranges)
+            yield region.path, ranges
 
 
 def _loaded_ranges(region: Region, head: bytes) -> Ranges:

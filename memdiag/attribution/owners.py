@@ -146,6 +146,7 @@ def assign_owners(
 
 _MODULE_OWNERS: dict[ModuleKind, tuple[OwnerKind, str]] = {
     "runtime": ("runtime_libraries", "onnxruntime"),
+    "provider": ("provider_libraries", "libraries of execution providers"),
     "python": ("python", PYTHON_MODULES),
     "other": ("other_libraries", "libraries"),
 }

@@ -32,6 +32,7 @@ from memdiag.records.attribution import (
     Backing,
     Copy,
     CopyKind,
+    DeviceArena,
     ScanTiming,
     SearchedModel,
 )
@@ -136,6 +137,12 @@ def take_xray(
             verified_bytes=searched.verified_bytes,
         ),
         arenas=_arenas(owned_arenas, space, process_layout, ownership),
+        device_arenas=tuple(
+            DeviceArena(
+                device=arena.memory, used_bytes=arena.used_bytes, slack_bytes=arena.slack_bytes
+            )
+            for arena in process_layout.arenas.device_objects
+        ),
         ranges=address_ranges(ownership.ranges, _extents(copies)),
         models=tuple(
             SearchedModel(

@@ -26,7 +26,7 @@ from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import Reader
 from memdiag.records.attribution import MODEL_FILE, Attribution, Copy
 from memdiag.records.weights import qualified_name
-from memdiag.runner.log import LogEvidence
+from memdiag.runner.log import OPENVINO, LogEvidence
 
 _CONSTANT_FOLDING = "ConstantFolding"
 _NCHWC_TRANSFORMER = "NchwcTransformer"
@@ -75,6 +75,7 @@ class _Provenance:
     def __init__(self, targets: Sequence[SearchTarget], log: LogEvidence) -> None:
         self._changed = log.changed
         self._reserved = log.reserved
+        self._has_compiled = OPENVINO in log.removed.values()
         self._contents = {
             (content.names, target.fused): content
             for target in targets
@@ -100,6 +101,8 @@ class _Provenance:
         layout = _layouts_by_name().get(copy.layout)
         if layout is not None and layout.packed_inputs:
             return self._prepack_maker(copy, content, layout)
+        if layout is not None and layout.libraries:
+            return _label(OPENVINO, content.readers) if self._has_compiled else None
         if copy.layout == "reordered_nchwc":
             return (
                 _label(_NCHWC_TRANSFORMER, _readers_of(content, FILTERS))
@@ -110,7 +113,14 @@ class _Provenance:
             return self._fused_maker(content, unchanged=copy.layout == "original")
         if copy.layout in _FOLDED:
             return self._folding_maker(content, _FOLDED[copy.layout])
+        if self._is_compiled(content):
+            # onnxruntime removed its own when the provider had copied it.
+            return _label(OPENVINO, content.readers)
         return "loading from bytes" if MODEL_FILE in content.names else "parse"
+
+    def _is_compiled(self, content: WeightContent) -> bool:
+        """Return whether onnxruntime removed these weights when OpenVINO had compiled the graph."""
+        return all(self._removed_by.get(name) == OPENVINO for name in content.names)
 
     def _prepack_maker(self, copy: Copy, content: WeightContent, layout: Layout) -> str | None:
         readers = _readers_of(content, layout.packed_inputs)

@@ -73,14 +73,20 @@ def search(
     Args:
         space: the process's address space.
         memory: the process's memory.
-        contents: the contents to search for, each in every layout.
+        contents: the contents to search for, each in every layout that the process may make.
         release: called now and then, to release the mapped pages of the model.
         sampled: compare evenly spread blocks instead of every byte of large copies.
     """
+    loaded = {region.name for region in space.regions if region.file_backed}
+    searched_layouts = [
+        layout
+        for layout in layouts()
+        if not layout.libraries or any(name.startswith(layout.libraries) for name in loaded)
+    ]
     copies: list[VirtualCopy] = []
     content_of_copy: list[WeightContent] = []
     for content in contents:
-        for layout in layouts():
+        for layout in searched_layouts:
             for copy in layout.candidates(content.values, content.hints):
                 copies.append(copy)
                 content_of_copy.append(content)

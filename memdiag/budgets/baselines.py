@@ -20,7 +20,7 @@ from memdiag.errors import ReportError
 from memdiag.records.baseline import BASELINE_SCHEMA, Baseline, BaselineEntry
 from memdiag.records.codec import encode_readable, load
 from memdiag.records.files import save_bytes
-from memdiag.records.profile import Profile
+from memdiag.records.profile import Profile, Session
 from memdiag.runner.job import InputConfig, Limits, SessionConfig
 from memdiag.runner.temporary import remove_stale
 from memdiag.units import KIB, MIB
@@ -151,10 +151,17 @@ def _setup(profile: Profile) -> Iterator[tuple[str, str]]:
         ("environment", _pairs(session.environment)),
         ("disabled optimizers", ", ".join(sorted(session.disabled_optimizers))),
         ("providers", ", ".join(session.providers)),
+        ("provider options", "; ".join(_provider_options(session))),
+        ("run options", _pairs(session.run_options)),
         ("loaded from", session.load_from),
     )
     defaults = {"CPUExecutionProvider", "path"}
     yield from ((name, text) for name, text in values if text and text not in defaults)
+
+
+def _provider_options(session: Session) -> Iterator[str]:
+    for name, options in sorted(session.provider_options.items()):
+        yield f"{name}: {_pairs(options)}"
 
 
 def _inputs(profile: Profile) -> list[tuple[str, str, tuple[int, ...] | None]]:
@@ -208,6 +215,8 @@ def _plain(value: Any) -> str:
         return "x".join(map(str, value.shape))
     if isinstance(value, Path):
         return value.name
+    if isinstance(value, Mapping):
+        return "+".join(f"{name}={_plain(item)}" for name, item in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "+".join(map(_plain, value))
     return str(value)

@@ -121,6 +121,18 @@ def add_session(group: Group) -> None:
     )
     add_list(
         group,
+        "--provider-option",
+        metavar="PROVIDER:KEY=VALUE",
+        help="An option of an execution provider; can be repeated.",
+    )
+    add_list(
+        group,
+        "--run-option",
+        metavar="KEY=VALUE",
+        help="A RunOptions config entry of each run; can be repeated.",
+    )
+    add_list(
+        group,
         "--env",
         metavar="KEY=VALUE",
         help="An environment variable of the child process; can be repeated.",
@@ -341,6 +353,25 @@ def pairs(option: str, values: Sequence[str]) -> dict[str, str]:
         if name in found:
             raise UsageError(f"{option}: {name} is given twice. Give it once.")
         found[name] = value
+    return found
+
+
+def read_provider_options(values: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the options given to ``--provider-option`` by name, by the name of the provider.
+
+    Raises:
+        UsageError: a text is not PROVIDER:KEY=VALUE, or an option of a provider is given twice.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for text in values:
+        provider, colon, option = text.partition(":")
+        name, equals, value = option.partition("=")
+        if not (provider and colon and name and equals):
+            raise UsageError(f"--provider-option: {text!r} is not PROVIDER:KEY=VALUE.")
+        options = found.setdefault(provider, {})
+        if name in options:
+            raise UsageError(f"--provider-option: {provider}:{name} is given twice. Give it once.")
+        options[name] = value
     return found
 
 

@@ -36,6 +36,7 @@ _OWNERS: dict[OwnerKind, str] = {
     "arena": "the runtime's arena, apart from weights",
     "allocator_retained": "freed memory that malloc retains",
     "runtime_libraries": "the runtime's own libraries",
+    "provider_libraries": "the libraries of execution providers",
     "other_libraries": "other libraries",
     "mapped_files": "other mapped files",
     "other_heap": "heap that belongs to no weight",

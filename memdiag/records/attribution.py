@@ -12,6 +12,7 @@ OwnerKind = Literal[
     "arena",
     "allocator_retained",
     "runtime_libraries",
+    "provider_libraries",
     "python",
     "other_libraries",
     "mapped_files",
@@ -21,9 +22,10 @@ OwnerKind = Literal[
 ]
 """``weights``: copies, by kind; ``external_data``: mapped files of the model, except for copies;
 ``arena``: the runtime's arena, except for weights in it; ``allocator_retained``: freed blocks that
-malloc retains; ``python``: the interpreter, extension modules and Python's heap; ``mapped_files``:
-files other than libraries, and shared memory; ``other_heap``: other blocks of malloc in use;
-``unnamed``: the rest."""
+malloc retains; ``provider_libraries``: execution providers, and libraries that only they use;
+``python``: the interpreter, extension modules and Python's heap; ``mapped_files``: files other than
+libraries, and shared memory; ``other_heap``: other blocks of malloc in use; ``unnamed``: the
+rest."""
 
 ARENA_IN_USE: Final = "in use"
 ARENA_SLACK: Final = "slack"
@@ -162,6 +164,19 @@ class ArenaUsage(Record, frozen=True, kw_only=True):
     resident_used_bytes: int | None = None
 
 
+class DeviceArena(Record, frozen=True, kw_only=True):
+    """An arena of onnxruntime in the memory of another device, which no resident byte belongs to.
+
+    Attributes:
+        device: onnxruntime's name of the memory, such as ``Cuda``.
+        used_bytes, slack_bytes: the bytes of its chunks in use, and of free ones.
+    """
+
+    device: str
+    used_bytes: int
+    slack_bytes: int
+
+
 class Unidentifiable(Record, frozen=True, kw_only=True):
     """Weights whose content cannot be distinguished from other data; they are not searched.
 
@@ -207,7 +222,8 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
         notes: sentences on what could not be read.
         ranges: the addresses of the owners' bytes, in order; empty in records of older versions.
         models: the models whose weights were searched.
-        arenas: the arenas whose chunks are consistent.
+        arenas: the arenas in host memory whose chunks are consistent.
+        device_arenas: the arenas of other devices.
         allocator: the malloc of the process, such as ``glibc`` or ``jemalloc``, by its libraries;
             None if none was recognised, and in records of older versions.
 
@@ -231,6 +247,7 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
     models: tuple[SearchedModel, ...] = ()
     arenas: tuple[ArenaUsage, ...] = ()
     allocator: str | None = None
+    device_arenas: tuple[DeviceArena, ...] = ()
 
     def __post_init__(self) -> None:
         owned = sum(owner.bytes for owner in self.owners)

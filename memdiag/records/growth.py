@@ -29,6 +29,7 @@ GROWING_OWNERS: Final[Mapping[OwnerKind, GrowingOwner]] = {
     "arena": "arena",
     "allocator_retained": "allocator_retained",
     "runtime_libraries": "files",
+    "provider_libraries": "files",
     "python": "python",
     "other_libraries": "files",
     "mapped_files": "files",

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from memdiag.records.attribution import Attribution
 from memdiag.records.base import PlottableRecord, Record
@@ -94,6 +94,8 @@ class Session(Record, frozen=True, kw_only=True):
         options: attributes of SessionOptions and session config entries, by name.
         environment: the variables that were set for the child, without inherited ones.
         runs: the number of runs after the first; None if the model was only loaded.
+        provider_options: options of providers by name, by the name of the provider.
+        run_options: config entries of each run, by name.
     """
 
     options: dict[str, str]
@@ -102,6 +104,8 @@ class Session(Record, frozen=True, kw_only=True):
     disabled_optimizers: tuple[str, ...]
     load_from: Literal["path", "bytes"]
     runs: int | None
+    provider_options: dict[str, dict[str, str]] = field(default_factory=dict)
+    run_options: dict[str, str] = field(default_factory=dict)
 
 
 class Input(Record, frozen=True, kw_only=True):
@@ -129,6 +133,7 @@ class Phase(Record, frozen=True, kw_only=True):
             phases may lie between: constant folding runs once a step, with other transformers
             between the steps.
         duration_s, net_rss_bytes: sums over its spans.
+        peak_device_bytes: the largest sample of the memory on devices; None without a device.
     """
 
     name: PhaseName
@@ -138,6 +143,7 @@ class Phase(Record, frozen=True, kw_only=True):
     net_rss_bytes: int
     peak_rss_bytes: int
     peak_kind: PeakKind
+    peak_device_bytes: int | None = None
 
 
 class Span(Record, frozen=True, kw_only=True):
@@ -207,6 +213,22 @@ class Sampling(Record, frozen=True, kw_only=True):
     period_s: float
     largest_gap_s: float
     boundary_lag_s: float | None
+
+
+class DeviceMemory(Record, frozen=True, kw_only=True):
+    """Memory of the process on devices, which is not a part of the resident set.
+
+    Attributes:
+        source: where the figures are from.
+        name: the names of the devices.
+        peak_bytes: the largest sample.
+        steady_bytes: the memory after the last run; None if it was not reached.
+    """
+
+    source: Literal["nvml"]
+    name: str
+    peak_bytes: int
+    steady_bytes: int | None
 
 
 class Run(Record, frozen=True, kw_only=True):
@@ -338,6 +360,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
             available. The values in memory then are in `estimate`.
         group: what the control group counted, memdiag and all other processes in it included; None
             if no group counts memory.
+        device: the memory on devices; None without a device, or without its figures.
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -372,6 +395,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     estimate: EstimatedPoint | None = None
     run_peak: PeakNode | None = None
     group: GroupMemory | None = None
+    device: DeviceMemory | None = None
 
     @property
     def end(self) -> Memory:

@@ -21,6 +21,9 @@ OTHER_STEPS = "other steps"
 ESTIMATED = "estimated"
 """Heading of the peaks that were predicted."""
 
+ON_DEVICE = "on device"
+"""Heading of the memory on devices."""
+
 OPTIONAL_COLUMNS = ("at start",)
 """Columns that a narrow terminal does without where there are estimates: a phase starts where the
 one before it ends."""
@@ -66,6 +69,7 @@ class PhaseRow:
         is_peak: whether the overall peak is in this phase.
         ending: how the run ended in this phase, if it did not complete.
         estimated_bytes: the peak that was predicted; None without an estimate.
+        device_bytes: the largest sample of the memory on devices; None without a device.
     """
 
     phase: PhaseName
@@ -82,6 +86,7 @@ class PhaseRow:
     ending: str = ""
     whole: PhaseName | None = None
     estimated_bytes: int | None = None
+    device_bytes: int | None = None
 
     @property
     def level(self) -> int:
@@ -100,6 +105,7 @@ def phase_row(phase: Phase) -> PhaseRow:
         peak_kind=phase.peak_kind,
         end_bytes=phase.end.rss_bytes,
         net_bytes=phase.net_rss_bytes,
+        device_bytes=phase.peak_device_bytes,
     )
 
 
@@ -153,6 +159,9 @@ def _parts(group: Sequence[PhaseRow], times: Sequence[PhaseInterval]) -> Iterato
         estimated_bytes=max(
             (row.estimated_bytes for row in group if row.estimated_bytes is not None), default=None
         ),
+        device_bytes=max(
+            (row.device_bytes for row in group if row.device_bytes is not None), default=None
+        ),
     )
     whole = group[0].phase
     every = sorted(times, key=lambda time: (time.start_s, time.end_s))
@@ -193,6 +202,9 @@ def table_of(
     peak_heading = f"peak ({kinds.pop()})" if len(kinds) == 1 else "peak"
     # On a terminal the phase where a run ended is marked in the last column.
     has_last = any(row.responsible for row in rows)
+    has_device = any(row.device_bytes is not None for row in rows)
+    if has_device:
+        caption += f"; {ON_DEVICE}: the largest sample of the process's memory there, not included"
     has_estimate = any(row.estimated_bytes is not None for row in rows)
 
     def size(size_bytes: int | None) -> str:
@@ -211,6 +223,7 @@ def table_of(
         ),
         (Column(ESTIMATED, "right"), lambda row: size(row.estimated_bytes)),
         (Column("at end", "right"), lambda row: size(row.end_bytes)),
+        (Column(ON_DEVICE, "right"), lambda row: size(row.device_bytes)),
         (Column("kept", "right"), lambda row: _kept_text(row, decimals)),
         (
             Column(
@@ -234,8 +247,10 @@ def table_of(
             lambda row: row.ending or row.responsible,
         ),
     ]
-    if not has_estimate:
-        columns = [(column, cell) for column, cell in columns if column.heading != ESTIMATED]
+    absent = {
+        heading for heading, has in ((ESTIMATED, has_estimate), (ON_DEVICE, has_device)) if not has
+    }
+    columns = [(column, cell) for column, cell in columns if column.heading not in absent]
     return Table(
         columns=tuple(column for column, _ in columns),
         rows=tuple(

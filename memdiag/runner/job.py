@@ -91,6 +91,7 @@ class SessionConfig:
         options: SessionOptions attributes and config entries by name.
         disabled_optimizers: names of graph transformers to leave out.
         providers: execution providers, the preferred one first.
+        provider_options: options of providers by name, by the name of the provider.
         environment: variables to add to the environment of the child.
         load_from: whether the session receives the path or the bytes of the file.
         telemetry: leave onnxruntime's telemetry on, as it is by default.
@@ -106,6 +107,7 @@ class SessionConfig:
     options: Mapping[str, str] = field(default_factory=dict)
     disabled_optimizers: tuple[str, ...] = ()
     providers: tuple[str, ...] = DEFAULT_PROVIDERS
+    provider_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     load_from: Literal["path", "bytes"] = "path"
     telemetry: bool = False

@@ -28,6 +28,9 @@ MarkerKind = Literal[
     "save_initializers",
     "initializers_saved",
     "initialized",
+    "provider_assigned",
+    "provider_compiles",
+    "provider_compiled",
 ]
 
 _LINE = re.compile(
@@ -52,6 +55,16 @@ _FIXED: dict[bytes, MarkerKind] = {
     b"Saving initialized tensors.": "save_initializers",
     b"Done saving initialized tensors": "initializers_saved",
     b"Session successfully initialized.": "initialized",
+}
+OPENVINO = "OpenVINO"
+"""The maker of copies of weights that OpenVINO's execution provider compiled."""
+
+_OPENVINO_LINE = b"[OpenVINO-EP] "
+_OPENVINO: dict[bytes, MarkerKind] = {
+    b"Model is fully supported by OpenVINO": "provider_assigned",
+    b"Supported subgraphs on OpenVINO: ": "provider_assigned",
+    b"Starting backend initialization.": "provider_compiles",
+    b"Backend created for graph ": "provider_compiled",
 }
 _EVENT_MARK = b"\x1ememdiag "
 _MAX_LINES = 20
@@ -105,7 +118,8 @@ class LogEvidence:
     Attributes:
         changed: names of the graph transformers that changed the graph.
         removed: names of the initializers that were removed, each with the transformer after whose
-            change the initializer had no user. The transformer is empty where several graphs have
+            change the initializer had no user, or `OPENVINO` after it had compiled a graph. The
+            transformer is empty where several graphs have
             an initializer of that name and different transformers removed them.
         removed_all: whether every initializer that was removed is in `removed` or was removed
             without a transformer's change.
@@ -146,6 +160,7 @@ class LogParser:
         self._reserved: Counter[int] | None = None
         self._changed_by = ""
         self._changed_in = b""
+        self._session_logger = b""
         self._packing = False
         self._rest = b""
         self._markers = 0
@@ -223,6 +238,8 @@ class LogParser:
             if first < last:
                 self.arena.append((first, last))
             return None
+        if message.startswith(_OPENVINO_LINE):
+            return self._openvino_marker(message.removeprefix(_OPENVINO_LINE), line)
         if message.startswith(_ARENA_MADE) and self._reserved is None:
             self._reserved = Counter()
         if reserved := _RESERVED.match(message):
@@ -233,6 +250,18 @@ class LogParser:
             if message.startswith(text):
                 # Small initializers are reserved too, before; and runs may reserve, after.
                 self._packing = kind == "initializers_saved"
+                if kind == "initialize_session":
+                    self._session_logger = line["logger"]
+                return LogMarker(kind, self._epoch(line))
+        return None
+
+    def _openvino_marker(self, message: bytes, line: re.Match[bytes]) -> LogMarker | None:
+        for text, kind in _OPENVINO.items():
+            if message.startswith(text):
+                if kind == "provider_compiled":
+                    # The process's logger wrote this line; the session's logger writes what is
+                    # removed from the graph, after the last of its parts was compiled.
+                    self._changed_by, self._changed_in = OPENVINO, self._session_logger
                 return LogMarker(kind, self._epoch(line))
         return None
 

@@ -3,15 +3,21 @@
 from dataclasses import replace
 from pathlib import Path
 
+from memdiag.defaults import DEFAULT_PROVIDERS
 from memdiag.runner.job import Job
 from memdiag.runner.try_inputs import try_inputs
 
 EXTERNAL_DATA_OPTION = "session.optimized_model_external_initializers_file_name"
 """Config entry with the name of the file for the weights, in the folder of the saved model."""
 
+_LEVEL = "graph_optimization_level"
+
 
 def save_optimized_model(job: Job, path: Path) -> bool:
     """Save the model of `job` to `path` as onnxruntime optimizes it with the session's options.
+
+    Other providers than the CPU's receive the graph after the basic optimizations, and a graph that
+    they have compiled cannot be saved: the graph that they receive is saved.
 
     Return whether it was saved; the weights are in a file beside it.
 
@@ -24,6 +30,12 @@ def save_optimized_model(job: Job, path: Path) -> bool:
         "optimized_model_filepath": str(path),
         EXTERNAL_DATA_OPTION: f"{path.name}.data",
     }
+    session = replace(job.session, options=options)
+    if session.providers != DEFAULT_PROVIDERS:
+        level = options.get(_LEVEL, "basic").lower()
+        if not level.endswith("disable_all"):
+            options[_LEVEL] = "basic"
+        session = replace(session, providers=DEFAULT_PROVIDERS, provider_options={})
     # The creation of the session saves the model; no input is tried.
-    try_inputs(replace(job, session=replace(job.session, options=options), runs=None), ())
+    try_inputs(replace(job, session=session, runs=None), ())
     return path.exists()

@@ -5,6 +5,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from memdiag.defaults import CPU_PROVIDER
 from memdiag.records.profile import PHASES, Memory, PeakKind, Phase, PhaseName, Span
 from memdiag.runner.log import LogMarker
 from memdiag.runner.observer import MAX_COUNTER_ERROR_BYTES, Boundary, Reading
@@ -13,7 +14,6 @@ K = TypeVar("K", bound=Hashable)
 
 BETWEEN = "between transformers"
 PARTITION = "partition the graph"
-_CPU = "CPUExecutionProvider"
 _AFTER_PARTITION = "Level2_RuleBasedTransformer"
 _MAX_PLAUSIBLE_LAG_S = 5.0
 _Segment = tuple[int, float]  # the index of a span, and the seconds of it in a window
@@ -123,11 +123,15 @@ class PhaseTracker:
 
     Between the graph transformers of level 1 and 2 onnxruntime partitions the graph: it assigns
     nodes to the execution `providers`, and providers other than CPU may compile their nodes.
+    OpenVINO's logs the parts of this; each part of the graph that it compiles has spans of its own.
     """
 
     def __init__(self, start: Memory, providers: Sequence[str] = ()) -> None:
-        others = [name.removesuffix("ExecutionProvider") for name in providers if name != _CPU]
+        others = [
+            name.removesuffix("ExecutionProvider") for name in providers if name != CPU_PROVIDER
+        ]
         self._partition = f"partition and compile ({', '.join(others)})" if others else PARTITION
+        self._others = ", ".join(others)
         self._may_compile = bool(others)
         self._partitioned = False
         self._done: list[_SpanBuilder] = []
@@ -223,6 +227,13 @@ class PhaseTracker:
             case "transformer_end":
                 self._end_transformer(marker)
                 self._start_at(BETWEEN, "optimize", None, at_s, memory)
+            case "provider_assigned":
+                self._end_provider_step("partition the graph", at_s, memory)
+            case "provider_compiles":
+                self._end_provider_step("copy a subgraph", at_s, memory)
+                self._open.name = f"compile ({self._others})"
+            case "provider_compiled":
+                self._start_at(BETWEEN, "optimize", None, at_s, memory)
             case "partitioned":
                 if self._open.name == BETWEEN:
                     self._open.name = self._partition
@@ -236,6 +247,14 @@ class PhaseTracker:
                 self._start_at("kernels and prepacking", "prepack", None, at_s, memory)
             case "initialized":
                 self._start_at("hand over the session", "prepack", None, at_s, memory)
+
+    def _end_provider_step(self, name: str, at_s: float, memory: Memory) -> None:
+        """End a step of the provider at its log line: the start of the step is not logged."""
+        if self._open.name == BETWEEN:
+            self._open.name = f"{name} ({self._others})"
+            # What is left is onnxruntime's.
+            self._partition = PARTITION
+        self._start_at(BETWEEN, "optimize", None, at_s, memory)
 
     def _end_transformer(self, marker: LogMarker) -> None:
         builder = self._open

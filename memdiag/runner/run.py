@@ -11,8 +11,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
+
 from memdiag.garbage import collection_disabled
 from memdiag.records.profile import (
+    DeviceMemory,
     Memory,
     Outcome,
     Phase,
@@ -24,6 +27,7 @@ from memdiag.records.profile import (
     Status,
 )
 from memdiag.runner.child import Child
+from memdiag.runner.device_memory import DeviceReaderFactory, DeviceSamples, observe_device
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges, LogEvidence, LogMarker, ScriptEvent
 from memdiag.runner.observer import (
@@ -99,6 +103,7 @@ class Measurement:
     explicit_starts: bool
     outcome: Outcome
     interrupted: bool
+    device: DeviceMemory | None
 
 
 class AtBaseline(NamedTuple):
@@ -183,6 +188,7 @@ class MeasuredRun:
             belongs to no phase.
         phase_ends: also stop the child at the end of each phase.
         observer: creates the reader of the child's memory.
+        device: creates the reader of the child's memory on devices.
         on_progress: called with the progress of the child.
         on_sample: called after each sample, with the seconds since the start.
     """
@@ -194,6 +200,7 @@ class MeasuredRun:
         *,
         phase_ends: bool = False,
         observer: ObserverFactory = observe,
+        device: DeviceReaderFactory = observe_device,
         on_progress: Callable[[Progress], None] | None = None,
         on_sample: Callable[[float], None] | None = None,
     ) -> None:
@@ -201,6 +208,9 @@ class MeasuredRun:
         self._on_moment = on_moment
         self._phase_ends = phase_ends
         self._make_observer = observer
+        self._make_device_reader = device
+        self._device = DeviceSamples(None)
+        self._steady_device_bytes: int | None = None
         self._on_progress = on_progress
         self._on_sample = on_sample
         # Reported by the child.
@@ -250,6 +260,7 @@ class MeasuredRun:
             finally:
                 if self._observer is not None:
                     self._observer.close()
+                self._device.close()
 
     def _start_observing(self) -> None:
         self._origin = time.perf_counter()
@@ -261,6 +272,9 @@ class MeasuredRun:
             # The child has ended already; its output has the reason.
             self._observer = None
         self._phases = PhaseTracker(self._last.memory, self._job.session.providers)
+        self._device = DeviceSamples(
+            self._make_device_reader(self._child.pid, self._job.session.providers)
+        )
 
     def _observe_to_end(self) -> None:
         """Let the child run until it is done, has ended, or has reached a limit."""
@@ -314,7 +328,10 @@ class MeasuredRun:
             python=self._versions.get("python"),
             providers=self._providers,
             baseline=self._baseline,
-            phases=tracker.phases(),
+            phases=tuple(
+                msgspec.structs.replace(each, peak_device_bytes=self._device.peaks.get(each.name))
+                for each in tracker.phases()
+            ),
             spans=tracker.spans(),
             samples=self._timeline.samples(),
             sampling=Sampling(
@@ -334,6 +351,19 @@ class MeasuredRun:
             explicit_starts=tracker.explicit_starts,
             outcome=outcome,
             interrupted=self._interrupted,
+            device=self._device_memory(),
+        )
+
+    def _device_memory(self) -> DeviceMemory | None:
+        """Return the memory on devices; None without a reader, or if it had no figures."""
+        reader, peaks = self._device.reader, self._device.peaks
+        if reader is None or not peaks:
+            return None
+        return DeviceMemory(
+            source="nvml",
+            name=reader.name,
+            peak_bytes=max(peaks.values()),
+            steady_bytes=self._steady_device_bytes,
         )
 
     def _now(self) -> float:
@@ -392,6 +422,7 @@ class MeasuredRun:
                 self._add_run(fields["latency_s"])
             case "steady":
                 self._steady = self._end_last_phase()
+                self._steady_device_bytes = self._device.last_bytes
             case "release":
                 self._read_memory_at_steady()
                 self._restart("delete the session", "release")
@@ -497,6 +528,7 @@ class MeasuredRun:
             self._on_sample(now_s)
         if self._is_timed:
             self._phases.add_sample(now_s, reading)
+            self._device.sample(now_s, self._phases.phase, at_boundary=False)
         self._check_memory(reading.rss_bytes)
         if now_s > self._job.limits.timeout_s or self._job.limits.deadline.remaining_s <= 0:
             seconds = min(now_s, self._job.limits.timeout_s)
@@ -516,6 +548,8 @@ class MeasuredRun:
             file_bytes += memory.shared_bytes or 0
         sizes = memory.rss_bytes, memory.anonymous_bytes, file_bytes, memory.shared_bytes
         self._add_reading(now_s, Reading(*sizes))
+        if self._is_timed:
+            self._device.sample(now_s, self._phases.phase, at_boundary=True)
         return now_s, boundary
 
     def _add_reading(self, now_s: float, reading: Reading) -> None:

@@ -4,9 +4,11 @@ import ctypes
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import psutil
@@ -16,8 +18,11 @@ from rich.console import Console
 
 import memdiag
 from memdiag.api import profile as profile_module
-from memdiag.api.profile import Interrupted
+from memdiag.api.check import Selection
+from memdiag.api.profile import Interrupted, _with_analysis
+from memdiag.defaults import CPU_PROVIDER
 from memdiag.errors import ModelError, UsageError
+from memdiag.model.model_file import open_model
 from memdiag.records.codec import encode
 from memdiag.records.profile import Profile
 from memdiag.reports.profile import REPORT
@@ -78,6 +83,21 @@ def test_a_model_that_does_not_run_at_the_realistic_size_gets_another(tmp_path: 
     message = " ".join(profile.notes)
     assert "64: the model does not run at batch 1 × sequence 128; this is the first size" in message
     assert "the model does not run at batch 1 × sequence 128: " in message
+
+
+def test_rules_are_applied_to_sessions_of_the_cpu_provider_only(
+    sample_model: Callable[..., Path],
+) -> None:
+    path = sample_model("tied_if")
+    on_cpu = memdiag.profile(path, run=False, xray="none")
+    assert on_cpu.findings
+    assert not any("no rule was applied" in note for note in on_cpu.notes)
+    session = msgspec.structs.replace(on_cpu.session, providers=("MyProvider", CPU_PROVIDER))
+    other = msgspec.structs.replace(on_cpu, session=session, findings=())
+    with open_model(path) as file:
+        elsewhere = _with_analysis(other, file, Selection(), {})
+    assert elsewhere.findings == ()
+    assert elsewhere.notes[-1].startswith("no rule was applied: ")
 
 
 def test_a_size_that_the_user_gave_is_not_overridden(tmp_path: Path) -> None:
@@ -366,6 +386,19 @@ def test_ctrl_c_after_the_measurement_keeps_it(
             "providers must be a list of names, not 'CPUExecutionProvider'. Pass"
             " providers=['CPUExecutionProvider'].",
         ),
+        (
+            {"provider_options": {"P": {"k": "v"}}},
+            "P has options but is not among the execution providers CPUExecutionProvider.",
+        ),
+        (
+            {"provider_options": {"CPUExecutionProvider": {"k": "v"}}},
+            "CPUExecutionProvider reads no provider options.",
+        ),
+        (
+            {"providers": ["P"], "provider_options": {"P": {"k": 1}}},
+            "provider_options['P'] must be strings, not 'k': 1.",
+        ),
+        ({"run_options": {"a": True}}, "run_options must be strings, not 'a': True."),
         ({"disabled_optimizers": "ConstantFolding"}, "disabled_optimizers must be a list"),
         ({"dims": "batch=3"}, "dims must be sizes by name, not 'batch=3'. Pass a dictionary:"),
     ],
@@ -376,6 +409,19 @@ def test_an_argument_of_the_wrong_kind_is_refused(
     with pytest.raises(UsageError) as error:
         memdiag.profile(saved(tmp_path, PLAIN), **arguments)
     assert message in str(error.value)
+
+
+def test_each_run_has_the_options_of_runs(tmp_path: Path) -> None:
+    # onnxruntime checks the devices of this entry in each run.
+    shrink = "memory.enable_memory_arena_shrinkage"
+    path = saved(tmp_path, PLAIN)
+    profile = memdiag.profile(path, runs=1, xray="none", run_options={shrink: "cpu:0"})
+    assert profile.outcome.status == "completed"
+    assert profile.session.run_options == {shrink: "cpu:0"}
+    wrong = memdiag.profile(path, runs=1, xray="none", run_options={shrink: "cpu:9"})
+    assert wrong.outcome.status == "failed"
+    assert "cpu:9" in wrong.outcome.message
+    assert not any("does not run at" in note for note in wrong.notes)
 
 
 @pytest.mark.parametrize("level", ["basic", "ORT_ENABLE_BASIC", "enable_basic", "ORT_DISABLE_ALL"])

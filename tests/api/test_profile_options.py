@@ -30,6 +30,11 @@ OPTIONS: dict[str, tuple[Any, list[str]]] = {
     "disabled_optimizers": (("Folding",), ["--disable-optimizer", "Folding"]),
     "threads": (2, ["--threads", "2"]),
     "providers": (("MyProvider",), ["--provider", "MyProvider"]),
+    "provider_options": (
+        {"MyProvider": {"key": "a=b:c"}},
+        ["--provider-option", "MyProvider:key=a=b:c"],
+    ),
+    "run_options": ({"a.b": "cpu:0"}, ["--run-option", "a.b=cpu:0"]),
     "environment": ({"NAME": "value"}, ["--env", "NAME=value"]),
     "load_from": ("bytes", ["--load-from", "bytes"]),
     "telemetry": (True, ["--telemetry"]),
@@ -37,7 +42,12 @@ OPTIONS: dict[str, tuple[Any, list[str]]] = {
     "timeout_s": (7.0, ["--timeout", "7"]),
     "memory_limit_bytes": (1_000_000_000, ["--memory-limit", "1GB"]),
 }
-TUNED_ONLY = {"run_options", "shared_arena", "sessions", "shared_weights"}
+BESIDE: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "provider_options": ({"providers": ("MyProvider",)}, ["--provider", "MyProvider"]),
+}
+"""What an option needs beside it."""
+
+TUNED_ONLY = {"shared_arena", "sessions", "shared_weights"}
 NOTED = {"telemetry", "python"}
 """In a note of the profile and in its environment."""
 
@@ -48,6 +58,8 @@ CHANGED_SESSION: dict[str, Any] = {
     "disabled_optimizers": ("Folding",),
     "load_from": "bytes",
     "runs": 3,
+    "provider_options": {"MyProvider": {"key": "value"}},
+    "run_options": {"a.b": "1"},
 }
 
 
@@ -91,11 +103,12 @@ def test_function_and_command_make_the_same_configuration(
     monkeypatch.chdir(tmp_path)
     np.save("x.npy", np.ones(1))
     value, words = OPTIONS[name]
-    changed = of_function(monkeypatch, **{name: value})
-    assert groups(changed) != groups(of_function(monkeypatch)), (
+    others, other_words = BESIDE.get(name, ({}, []))
+    changed = of_function(monkeypatch, **others, **{name: value})
+    assert groups(changed) != groups(of_function(monkeypatch, **others)), (
         f"api/profile.py does not pass {name} on"
     )
-    assert groups(changed) == groups(of_command(*words)), (
+    assert groups(changed) == groups(of_command(*other_words, *words)), (
         f"cli/commands/profile.py does not pass {words[0]} on"
     )
 

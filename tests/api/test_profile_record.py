@@ -40,6 +40,20 @@ def test_what_malloc_retains_is_said_where_it_is_notable(
         assert found[0].startswith(f"{retained}")
 
 
+def test_a_provider_that_the_session_lacks_is_noted(fake_job: Callable[..., Job]) -> None:
+    measured = measure(fake_job({}))
+    asked = fake_job({}, providers=("MyProvider", "CPUExecutionProvider"))
+    found = [note for note in measurement_notes(measured, asked) if "without MyProvider" in note]
+    assert found == [
+        "onnxruntime created the session without MyProvider: the figures are those of"
+        " CPUExecutionProvider"
+    ]
+    got = replace(measured, providers=asked.session.providers)
+    assert not any("without" in note for note in measurement_notes(got, asked))
+    ended = replace(measured, providers=None)  # before there was a session
+    assert not any("without" in note for note in measurement_notes(ended, asked))
+
+
 @pytest.mark.parametrize("has_begun", [True, False])
 def test_peaks_are_called_sampled_only_where_the_child_reached_its_baseline(
     has_begun: bool, fake_job: Callable[..., Job]

@@ -28,6 +28,7 @@ KINDS: dict[str, CopyKind] = {
     "packed_int8": "packed",
     "packed_nbits": "packed",
     "reordered_nchwc": "reordered",
+    "reordered_onednn": "reordered",
     "reordered_qconv": "reordered",
 }
 

@@ -63,6 +63,7 @@ def seen(arenas: Arenas) -> list[tuple[int, int, bool]]:
     return [(start, end, used) for (start, end), used in pairs]
 
 
+THIRD = 0x30_0000_0000
 CUTS: dict[int, Cut] = {
     FIRST: [(1, USED), (3, FREE), (2, USED), (2, USED), (4088, FREE)],
     SECOND: [(512, FREE)],
@@ -84,6 +85,51 @@ def test_chunks_are_read_whatever_the_size_of_their_records(record: int) -> None
     assert arenas.is_in_use(FIRST - 8, 16) is False
     assert arenas.found
     assert not len(arenas.inconsistent)
+
+
+def named(made: Made, name: bytes) -> NDArray[np.uint8]:
+    """Have the object name its memory; the name must be kept alive."""
+    text = np.frombuffer(name.ljust(32, b"\0"), np.uint8).copy()
+    made.object[2] = text.ctypes.data
+    return text
+
+
+def moved_to_a_device(made: Made) -> None:
+    made.blocks = [block for block in made.blocks if block[0] not in CUTS]
+
+
+def test_an_arena_of_another_device_is_apart_with_its_name() -> None:
+    on_device, in_memory = Made(CUTS), Made({THIRD: [(2, USED), (1, FREE)]})
+    kept = named(on_device, b"Cuda")
+    moved_to_a_device(on_device)
+    arenas = read(on_device, in_memory)
+    (arena,) = arenas.device_objects
+    assert (arena.memory, arena.used_bytes, arena.slack_bytes) == ("Cuda", 5 * 256, 4603 * 256)
+    (host,) = arenas.objects
+    assert (host.memory, host.used_bytes) == ("", 2 * 256)
+    assert seen(arenas) == expected({THIRD: [(2, USED), (1, FREE)]})
+    assert len(kept)
+
+
+@pytest.mark.parametrize("name", [b"Cpu", b"cuda", b"", b"Cu da", b"C" * 32])
+def test_regions_outside_of_the_heap_are_no_devices_without_its_name(name: bytes) -> None:
+    made = Made(CUTS)
+    kept = named(made, name)
+    moved_to_a_device(made)
+    arenas = read(made)
+    assert not arenas.device_objects
+    assert not arenas.found
+    assert len(kept)
+
+
+@pytest.mark.parametrize("state", [0, 1])
+def test_a_device_has_no_region_in_a_block_of_malloc(state: int) -> None:
+    made = Made(CUTS)
+    kept = named(made, b"Cuda")
+    moved_to_a_device(made)
+    made.holds(FIRST, 256, state)
+    assert not read(made).device_objects
+    assert len(kept)
 
 
 @pytest.mark.parametrize("record", [48, 88, 96])
@@ -408,6 +454,8 @@ def test_a_real_session_counts_the_same(start: Start, tmp_path: Path, thread: bo
     assert free >= 3 * 1000 * 1000 * 4 - used
     for first, end in arenas.chunks.tolist():
         assert heap.is_in_use(first, end - first) is True
+    assert [arena.memory for arena in arenas.objects] == ["Cpu"]
+    assert not arenas.device_objects
     if out["mem_arena_held"] < 0:
         pytest.skip("this runtime's profile does not tell what the arena holds: before 1.28")
     assert used == out["mem_bytes_in_use"]

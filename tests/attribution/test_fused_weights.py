@@ -11,8 +11,10 @@ import pytest
 from memdiag.attribution import fused_weights
 from memdiag.attribution.fused_weights import fused_search_targets
 from memdiag.attribution.search_target import missing_bytes
+from memdiag.defaults import DEFAULT_PROVIDERS
 from memdiag.records.attribution import Attribution, Copy, Owner, ScanTiming, SearchedModel
-from memdiag.runner.job import Job
+from memdiag.runner.job import Job, SessionConfig
+from memdiag.runner.optimized_model import save_optimized_model
 from tests.attribution.provenance_models import Models, copy, node, noise
 
 SMALL, LARGE = 512, 49 * 512  # bytes, of which the small one is 2 %
@@ -100,3 +102,22 @@ def test_copies_of_another_model_with_the_same_names_are_not_found(
     found = xray(*copies, models=2)
     assert missing_bytes(target, found, index=0) == 0
     assert missing_bytes(target, found, index=1) == SMALL + LARGE
+
+
+def test_the_graph_that_another_provider_receives_is_saved(tmp_path: Path) -> None:
+    # A Sigmoid and the Mul of its input become one node only in optimizations beyond the basic
+    # ones, and the Transpose is folded by these.
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[4, 8] x) => (float[4, 4] y) <float[4, 8] w = {%s}>
+    { t = Transpose(w) p = MatMul(x, t) s = Sigmoid(p) y = Mul(p, s) }"""
+    numbers = ", ".join(map(str, range(32)))
+    source = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text % numbers), source)
+    operators = []
+    for number, providers in enumerate((("MyProvider", "CPUExecutionProvider"), DEFAULT_PROVIDERS)):
+        options = {"MyProvider": {"key": "value"}} if number == 0 else {}
+        session = SessionConfig(providers=providers, provider_options=options)
+        saved = tmp_path / f"{number}.onnx"
+        assert save_optimized_model(Job(model=source, session=session), saved)
+        operators.append([node.op_type for node in onnx.load(saved).graph.node])
+    assert operators == [["MatMul", "Sigmoid", "Mul"], ["MatMul", "QuickGelu"]]

@@ -26,6 +26,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /
         ("/var/tmp/onnxruntime-java123/libonnxruntime.so", "runtime"),
         ("/var/tmp/onnxruntime-java123/libonnxruntime4j_jni.so", "runtime"),
         ("/srv/node_modules/onnxruntime-node/bin/linux/x64/onnxruntime_binding.node", "runtime"),
+        ("/site-packages/onnxruntime/capi/libonnxruntime_providers_openvino.so", "provider"),
+        ("/site-packages/onnxruntime/capi/libonnxruntime_providers_shared.so", "runtime"),
+        ("/site-packages/onnxruntime/capi/libopenvino_intel_cpu_plugin.so", "provider"),
+        ("/site-packages/onnxruntime/capi/libopenvino.so.2541", "provider"),
+        ("/site-packages/onnxruntime/capi/libtbb.so.12", "provider"),
+        ("/site-packages/nvidia/cudnn/lib/libcudnn_ops.so.9", "provider"),
+        ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "provider"),
+        ("/usr/lib/libcudare.so", "other"),
         ("/usr/lib/jvm/java-17-openjdk-amd64/lib/server/libjvm.so", "other"),
         ("/usr/bin/node", "other"),
         ("/usr/bin/python3.12", "python"),
@@ -41,6 +49,17 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /
 )
 def test_modules_are_sorted_by_name_and_folder(path: str, kind: str) -> None:
     assert kind_of(path) == kind
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/site-packages/tbb/lib/libtbb.so.12", "python"),
+        ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "other"),
+    ],
+)
+def test_without_onnxruntime_no_library_is_a_providers(path: str, kind: str) -> None:
+    assert kind_of(path, with_runtime=False) == kind
 
 
 def modules_of(pid: int) -> tuple[AddressSpace, tuple[Module, ...]]:

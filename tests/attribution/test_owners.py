@@ -31,7 +31,9 @@ byte_ranges = st.lists(byte_pairs, max_size=4).map(
 )
 kinds: st.SearchStrategy[CopyKind] = st.sampled_from(["original", "transposed", "packed"])
 extents = st.builds(lambda pair, kind: CopyExtent(pair[0], pair[1], kind), byte_pairs, kinds)
-module_kinds: st.SearchStrategy[ModuleKind] = st.sampled_from(["runtime", "python", "other"])
+module_kinds: st.SearchStrategy[ModuleKind] = st.sampled_from(
+    ["runtime", "provider", "python", "other"]
+)
 modules = st.builds(
     lambda kind, ranges: Module(path="/m", kind=kind, ranges=ranges), module_kinds, page_ranges
 )

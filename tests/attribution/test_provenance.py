@@ -45,6 +45,18 @@ def test_nobody_made_what_is_mapped_or_not_known(models: Models) -> None:
     assert made_by(target, log(), copy("original", "another")) is None
 
 
+def test_openvino_made_what_onnxruntime_removed_after_it_had_compiled(models: Models) -> None:
+    target = models.target(*product(noise(400, 32)))
+    compiled = log(removed={"w": "OpenVINO"})
+    maker = made_by(target, compiled, copy("original"))
+    assert maker is not None
+    assert maker.startswith("OpenVINO · ")
+    assert made_by(target, compiled, copy("reordered_onednn")) == maker
+    assert made_by(target, log(removed={"w": "ConstantFolding"}), copy("original")) == "parse"
+    # Its library is loaded, but the log does not prove that it compiled anything.
+    assert made_by(target, log(), copy("reordered_onednn")) is None
+
+
 # Packed ahead of time, or by a kernel that ran.
 
 

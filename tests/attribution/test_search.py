@@ -9,6 +9,7 @@ import pytest
 from memdiag.attribution import search as search_module
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.layout import LayoutHints
+from memdiag.attribution.layouts.reordered_onednn import ReorderedOnednn
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.search import SearchResult, Verifier, search
 from memdiag.attribution.search_target import WeightContent
@@ -60,6 +61,21 @@ def test_each_copy_is_found_once_and_in_order(start: Start, tmp_path: Path) -> N
         zip(at, ["original", "original", "transposed"], strict=True)
     )
     assert all(copy.verified_bytes == weight.nbytes for copy in result.found)
+
+
+def test_layouts_of_a_library_are_searched_for_where_it_is_loaded(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = RANDOM.standard_normal((300, 64), np.float32)
+    blocked = np.ascontiguousarray(weight.reshape(300, 4, 16).transpose(1, 0, 2))
+    absent, _ = searched(start, tmp_path, [(blocked, 1)], [content(weight)])
+    assert absent.found == ()
+    # Every process has loaded the C library.
+    monkeypatch.setattr(ReorderedOnednn, "libraries", ("libmissing", "libc."))
+    loaded, at = searched(start, tmp_path, [(blocked, 1)], [content(weight)])
+    assert [(found.address, found.copy.layout) for found in loaded.found] == [
+        (at[0], "reordered_onednn")
+    ]
 
 
 def test_content_inside_a_larger_copy_is_a_part_of_it(start: Start, tmp_path: Path) -> None:

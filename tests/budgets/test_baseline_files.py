@@ -34,6 +34,10 @@ def test_a_baseline_lies_as_its_model_does(tmp_path: Path) -> None:
         ({"dims": {"b": 2, "a": 1}, "threads": 1}, "a.onnx.a=1,b=2,threads=1.json"),
         ({"pinned": False, "run": False}, "a.onnx.pinned=False,run=False.json"),
         ({"inputs": {"x": np.zeros((2, 3)), "y": Path("in/y.npy")}}, "a.onnx.x=2x3,y=y.npy.json"),
+        (
+            {"providers": ["P"], "provider_options": {"P": {"k": "v", "l": "w"}}},
+            "a.onnx.P=k=v+l=w,providers=P.json",
+        ),
         ({"disabled_optimizers": ["A", "B"]}, "a.onnx.disabled_optimizers=A+B.json"),
     ],
 )

@@ -8,6 +8,7 @@ from memdiag.cli.options import (
     pairs,
     read_dim_sizes,
     read_dims,
+    read_provider_options,
     read_sizes,
     sizes_by_name,
 )
@@ -29,6 +30,26 @@ def test_pairs_split_at_the_first_equals_sign() -> None:
 def test_what_is_no_pair_is_refused(values: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         pairs("--env", values)
+
+
+def test_options_of_providers_are_read_by_provider() -> None:
+    words = ["P:k=v:w=x", "Q:k=", "P:l=1"]
+    assert read_provider_options(words) == {"P": {"k": "v:w=x", "l": "1"}, "Q": {"k": ""}}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (["P=1"], "'P=1' is not PROVIDER:KEY=VALUE"),
+        (["P:k"], "'P:k' is not PROVIDER:KEY=VALUE"),
+        ([":k=1"], "':k=1' is not PROVIDER:KEY=VALUE"),
+        (["P:=1"], "'P:=1' is not PROVIDER:KEY=VALUE"),
+        (["P:k=1", "P:k=2"], "P:k is given twice"),
+    ],
+)
+def test_what_is_no_option_of_a_provider_is_refused(values: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        read_provider_options(values)
 
 
 @pytest.mark.parametrize("value", ["-1", "1.5", "x", "", "²"])

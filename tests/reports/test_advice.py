@@ -51,6 +51,23 @@ def test_only_what_would_be_done_is_advised(
     assert ("Conv needs it" in text) == ("refusal" in changes)
 
 
+def test_nothing_for_the_cpu_provider_is_advised_for_another() -> None:
+    providers = ("OpenVINOExecutionProvider", "CPUExecutionProvider")
+
+    def on_openvino(profile: Profile) -> Profile:
+        session = msgspec.structs.replace(profile.session, providers=providers)
+        return msgspec.structs.replace(profile, session=session)
+
+    retained = profile_advice(on_openvino(peaking(150, 0, 100)))
+    (step,) = retained.steps
+    assert step.text.startswith("Start the process with MALLOC_MMAP_THRESHOLD_=131072")
+    assert not step.command
+    plain = profile_advice(on_openvino(peaking(60, 0)))
+    assert "The rules for waste are for the CPU provider only." in plain.result
+    assert commands(plain) == []
+    assert profile_advice(peaking(60, 0)).result.startswith("No waste was found")
+
+
 def peaking(peak: float, slack: float, retained: float = 0) -> Profile:
     """Return a profile without findings: sizes in MiB above the baseline, 50 of them at the end."""
     steps = (

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from memdiag.records.attribution import Backing
-from memdiag.records.profile import Outcome, Profile, Run, Status
-from memdiag.reports.profile.facts import model_facts, session_facts
+from memdiag.records.profile import DeviceMemory, Outcome, Profile, Run, Status
+from memdiag.reports.profile.facts import model_facts, sampling_facts, session_facts
 from memdiag.reports.profile.headline import profile_headline, weight_factor
 from memdiag.reports.profile.phases import (
     notable_spans,
@@ -356,3 +356,34 @@ def test_estimated_peaks_are_beside_the_measured_ones() -> None:
     session = msgspec.structs.replace(profile.session, environment=pinned)
     caption = phase_table(msgspec.structs.replace(profile, session=session)).caption
     assert "memdiag estimate predicts." in caption
+
+
+def test_memory_on_devices_is_a_column_only_where_there_is_some() -> None:
+    plain_profile = profiles.tied_if()
+    assert "on device" not in {column.heading for column in phase_table(plain_profile).columns}
+    assert "device memory" not in dict(sampling_facts(plain_profile))
+    sizes = dict.fromkeys((phase.name for phase in plain_profile.phases), 64 * MIB)
+    sizes |= {"optimize": 128 * MIB, "constant_fold": 256 * MIB}
+    profile = msgspec.structs.replace(
+        plain_profile,
+        phases=tuple(
+            msgspec.structs.replace(phase, peak_device_bytes=sizes[phase.name])
+            for phase in plain_profile.phases
+        ),
+        device=DeviceMemory(
+            source="nvml", name="Scripted", peak_bytes=256 * MIB, steady_bytes=64 * MIB
+        ),
+    )
+    table = phase_table(profile)
+    index = [column.heading for column in table.columns].index("on device")
+    shown = {row.cells[0].text: row.cells[index].text for row in table.rows}
+    assert shown["start"] == "64"
+    # The row of both phases that take turns, then each of them.
+    assert (shown["optimize"], shown["constant_fold"], shown["other steps"]) == (
+        "256",
+        "256",
+        "128",
+    )
+    assert "on device: the largest sample" in table.caption
+    facts = dict(sampling_facts(profile))
+    assert facts["device memory"] == "Scripted: peak 256 MiB, sampled by NVML"

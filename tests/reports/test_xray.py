@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from memdiag.records.attribution import Attribution, Copy, SearchedModel
+from memdiag.records.attribution import Attribution, Copy, DeviceArena, SearchedModel
 from memdiag.reports import profile as profile_report
 from memdiag.reports import xray
 from memdiag.units import MIB
@@ -65,6 +65,18 @@ def test_eight_weights_with_copies_are_listed_and_the_rest_is_summed(
     assert sum(line.startswith("w0") for line in lines) == 8
     assert [line for line in lines if "more: 2" in line] == ([rest] if rest else [])
     assert not any("single copy" in line for line in lines)
+
+
+def test_arenas_of_devices_are_beside_the_resident_memory() -> None:
+    arena = DeviceArena(device="Cuda", used_bytes=300 * MIB, slack_bytes=212 * MIB)
+    plain, with_arena = (
+        " ".join(" ".join(printed(attributions.attribution(device_arenas=arenas))).split())
+        for arenas in ((), (arena,))
+    )
+    assert "in the memory of Cuda" not in plain
+    assert "in the memory of Cuda, which is not part of the resident memory: 300 MiB in use" in (
+        with_arena
+    )
 
 
 def test_models_have_a_row_each_and_weights_name_theirs() -> None:

@@ -82,7 +82,7 @@ class RunOptions:
     pass
 
 class InferenceSession:
-    def __init__(self, source, options, providers, disabled_optimizers):
+    def __init__(self, source, options, providers, **arguments):
         self.held = act("create")
 
     def get_providers(self):

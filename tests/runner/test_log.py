@@ -150,6 +150,42 @@ def test_a_thread_that_starts_meanwhile_has_no_part_in_it() -> None:
     }
 
 
+def openvino(message: str) -> bytes:
+    return line(f"[OpenVINO-EP] {message}", "I", "backend_manager.cc:9 f", "Default")
+
+
+def test_the_steps_of_openvinos_provider_are_markers() -> None:
+    messages = [
+        "Choosing Device: CPU",
+        "Model is fully supported by OpenVINO",
+        "OVEP QDQ optimization pass is disabled",
+        "Starting backend initialization. Creating backend Dynamic Shapes",
+        "Loaded model to the plugin",
+        "Backend created for graph OpenVINOExecutionProvider_OpenVINO-EP-subgraph_1_0",
+    ]
+    items = LogParser(SECRET).feed(b"".join(map(openvino, messages)))
+    assert [item.kind for item in items if isinstance(item, LogMarker)] == [
+        "provider_assigned",
+        "provider_compiles",
+        "provider_compiled",
+    ]
+    assert only(openvino("Supported subgraphs on OpenVINO: ")).kind == "provider_assigned"
+    assert LogParser(SECRET).feed(line("Model is fully supported by OpenVINO")) == []
+
+
+def test_what_goes_after_a_graph_was_compiled_went_to_openvino() -> None:
+    compiled = openvino("Backend created for graph g")
+    start = line("Initializing session.")
+    assert read(start, compiled, removing("w"), removing("v")).evidence().removed == {
+        "w": "OpenVINO",
+        "v": "OpenVINO",
+    }
+    compiling = openvino("Starting backend initialization. Creating backend")
+    assert read(start, compiling, removing("w")).evidence().removed == {}
+    loop = line("Running graph optimizations in loop 1 time/s")
+    assert read(start, compiled, loop, removing("w")).evidence().removed == {}
+
+
 def test_a_name_that_goes_by_two_transformers_is_nobodys() -> None:
     both = (ended("ConstantFolding"), removing("w"), ended("NchwcTransformer"), removing("w"))
     assert read(*both).evidence().removed == {"w": ""}

@@ -223,6 +223,46 @@ def test_no_transformer_is_blamed_for_what_a_provider_compiles(
     assert FIRST in names
 
 
+def test_each_step_of_openvinos_provider_is_a_span() -> None:
+    script = Script((OPENVINO, CPU))
+    script.cut(0.1, "create the session", "parse", at(40, 40))
+    script.lines((0.5, "initialize_session", ""), boundary=at(40, 40))
+    script.lines((0.1, "transformer_end", LAST), boundary=at(40, 40))
+    script.lines((0.2, "provider_assigned", ""), boundary=at(140, 140))
+    for growth in (0, 500):  # two parts of the graph
+        script.lines((0.1, "provider_compiles", ""), boundary=at(240 + growth, 240 + growth))
+        script.lines((0.3, "provider_compiled", ""), boundary=at(540 + growth, 640 + growth))
+    script.lines((0.01, "partitioned", ""), boundary=at(1040, 1040))
+    script.lines((0.01, "transformer_end", SECOND), boundary=at(1040, 1040))
+    script.stop(0.1, at(1040, 1040))
+    spans = script.tracker.spans()
+    names = [span.name for span in spans]
+    assert names[names.index("prepare the graph") + 1 : names.index(SECOND)] == [
+        "partition the graph (OpenVINO)",
+        "copy a subgraph (OpenVINO)",
+        "compile (OpenVINO)",
+        "copy a subgraph (OpenVINO)",
+        "compile (OpenVINO)",
+        "partition the graph",
+    ]
+    grown = {(span.name, span.net_rss_bytes // MB) for span in spans if span.net_rss_bytes}
+    assert {(name, size) for name, size in grown if "compile" in name} == {
+        ("compile (OpenVINO)", 300)
+    }
+    assert {span.phase for span in spans[2:]} == {"optimize"}
+
+
+def test_a_provider_that_fails_while_it_compiles_does_so_in_that_step() -> None:
+    script = Script((OPENVINO, CPU))
+    script.cut(0.1, "create the session", "parse", at(40, 40))
+    script.lines((0.5, "initialize_session", ""), boundary=at(40, 40))
+    script.lines((0.1, "transformer_end", LAST), boundary=at(40, 40))
+    script.lines((0.2, "provider_assigned", ""), boundary=at(40, 40))
+    script.lines((0.1, "provider_compiles", ""), boundary=at(40, 40))
+    script.stop(0.1, at(240, 240))
+    assert script.tracker.spans()[-1].name == "compile (OpenVINO)"
+
+
 def test_a_clock_in_another_time_zone_falls_back_on_arrival() -> None:
     script = Script()
     script.cut(0.1, "create the session", "parse", at(40, 40))

@@ -88,6 +88,21 @@ def test_what_cannot_be_set_is_refused_by_name(given: dict[str, str], words: str
         options(**given)
 
 
+def test_each_provider_gets_its_own_options() -> None:
+    given: dict[str, Any] = {}
+
+    class Sessions(Runtime):
+        @staticmethod
+        def InferenceSession(source: str, options: Options, **arguments: Any) -> None:
+            given.update(arguments)
+
+    names = ["MyProvider", "CPUExecutionProvider"]
+    job = {"model": "m.onnx", "load_from": "path", "providers": names, "disabled_optimizers": []}
+    child.create_session(Sessions, Options(), {**job, "provider_options": {names[0]: {"k": "v"}}})
+    assert given["providers"] == [(names[0], {"k": "v"}), (names[1], {})]
+    assert not given["enable_fallback"]
+
+
 def test_a_provider_that_is_not_there_is_refused() -> None:
     child.check_providers(Runtime, ["CPUExecutionProvider"])
     with pytest.raises(ValueError, match=r"no provider called Nope; it has CPU"):

@@ -6,6 +6,7 @@ import msgspec
 
 from memdiag.api.estimating.options import estimate_options, not_considered
 from memdiag.budgets.figures import late_bytes
+from memdiag.defaults import DEFAULT_PROVIDERS
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.session_estimate import SessionEstimate
 from memdiag.records.estimate import PINNING
@@ -18,8 +19,6 @@ MAX_DIFFERENCE = 0.1
 
 MAX_REASON = 200
 
-_CPU = "CPUExecutionProvider"
-
 
 def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:
     """Return `profile` with the estimate of its session, and a note on phases that differ from it.
@@ -31,7 +30,7 @@ def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:
         profile: the measurement.
         ctx: its model under its release, at its sizes.
     """
-    if profile.session.providers[:1] != (_CPU,):
+    if profile.session.providers[:1] != DEFAULT_PROVIDERS:
         return profile
     try:
         point = session_estimate(profile, ctx).at(ctx.sizes)

@@ -21,6 +21,7 @@ from memdiag.cli.options import (
     pairs,
     read_dim_ranges,
     read_inputs,
+    read_provider_options,
     whole_number,
 )
 from memdiag.defaults import (
@@ -39,8 +40,16 @@ ARGUMENTS = "{MODEL | PID | -- COMMAND [ARGUMENTS...]}"
 
 _MODEL_ONLY = (
     *("vary", "callers", "reload", "dim", "input", "inputs", "session_option", "threads"),
-    *("optimization_level", "disable_optimizer", "provider", "env", "load_from", "telemetry"),
-    *("python", "timeout"),
+    *(
+        "optimization_level",
+        "disable_optimizer",
+        "provider",
+        "provider_option",
+        "env",
+        "load_from",
+        "telemetry",
+    ),
+    *("run_option", "python", "timeout"),
 )
 """The options that have no effect on a process that memdiag does not run."""
 
@@ -201,6 +210,8 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
         disabled_optimizers=options.disable_optimizer,
         threads=options.threads,
         providers=options.provider or DEFAULT_PROVIDERS,
+        provider_options=read_provider_options(options.provider_option),
+        run_options=pairs("--run-option", options.run_option),
         environment=pairs("--env", options.env),
         load_from=options.load_from,
         telemetry=options.telemetry,

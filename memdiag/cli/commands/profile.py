@@ -27,6 +27,7 @@ from memdiag.cli.options import (
     read_dims,
     read_inputs,
     read_memory_limit,
+    read_provider_options,
     whole_number,
 )
 from memdiag.defaults import BUDGET_PROCESSES, DEFAULT_PROVIDERS
@@ -261,6 +262,8 @@ def _config(options: Namespace, *, pinned: bool) -> ProfileConfig:
         disabled_optimizers=options.disable_optimizer,
         threads=options.threads,
         providers=options.provider or DEFAULT_PROVIDERS,
+        provider_options=read_provider_options(options.provider_option),
+        run_options=pairs("--run-option", options.run_option),
         environment=with_pinned_malloc(environment) if pinned else environment,
         load_from=options.load_from,
         telemetry=options.telemetry,

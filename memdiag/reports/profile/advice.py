@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from memdiag.defaults import DEFAULT_PROVIDERS
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
@@ -347,7 +348,14 @@ def _no_waste(profile: Profile) -> str:
     factor = weight_factor(profile, steady)
     size = format_size(steady) + (f", {factor} its weights" if factor else "")
     xray = "" if profile.attribution else f" {_NO_XRAY}"
+    if not _is_on_cpu(profile):
+        return f"The model keeps {size}. The rules for waste are for the CPU provider only.{xray}"
     return f"No waste was found: the model keeps {size}.{xray}"
+
+
+def _is_on_cpu(profile: Profile) -> bool:
+    """Return whether the session prefers the CPU provider, which has rules and remedies."""
+    return profile.session.providers[:1] in ((), DEFAULT_PROVIDERS)
 
 
 def _reason(profile: Profile, worst: Finding | None, largest: MemoryPart | None) -> str:
@@ -407,6 +415,8 @@ def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ..
             " rule:"
         )
         return (AdviceStep(text, f"memdiag explain {worst.name}"),)
+    if not _is_on_cpu(profile):
+        return (AdviceStep("See which copies of weights the X-ray found, and in which step."),)
     return (AdviceStep("Nothing: no rewrite and no session option is expected to save much."),)
 
 
@@ -429,6 +439,9 @@ def _tune_steps(
     profile: Profile, costly: Sequence[Finding], model: str, largest: MemoryPart | None
 ) -> list[AdviceStep]:
     """Return the step that searches session options, if they can be expected to save memory."""
+    if not _is_on_cpu(profile):
+        # memdiag tune measures sessions of the CPU provider.
+        return [AdviceStep(largest.remedy)] if largest is not None and largest.remedy else []
     # Without an applicable rewrite, the other remedies of a finding are session options.
     not_rewritable = [finding for finding in costly if finding.rewrites == ()]
     options = [name for finding in not_rewritable for name in finding.remedies]

@@ -65,6 +65,12 @@ def session_facts(profile: Profile) -> Facts:
         ("runs asked for", "none" if session.runs is None else str(session.runs)),
         ("disabled optimizers", ", ".join(map(plain, session.disabled_optimizers)) or None),
         *((plain(key), plain(value)) for key, value in session.options.items()),
+        *(
+            (f"{plain(provider)}: {plain(key)}", plain(value))
+            for provider, options in session.provider_options.items()
+            for key, value in options.items()
+        ),
+        *((f"run option {plain(key)}", plain(value)) for key, value in session.run_options.items()),
         *((f"${plain(key)}", plain(value)) for key, value in session.environment.items()),
     )
 
@@ -86,11 +92,17 @@ def environment_facts(profile: Profile) -> Facts:
 def sampling_facts(profile: Profile) -> Facts:
     """Return the facts about the samples: source, number, largest gap."""
     sampling = profile.sampling
-    lag = sampling.boundary_lag_s
+    lag, device = sampling.boundary_lag_s, profile.device
     return _known(
         ("samples", f"{sampling.count:,} from {plain(sampling.method)}"),
         ("period", f"{format_duration(sampling.period_s)} (median)"),
         ("largest gap", format_duration(sampling.largest_gap_s)),
+        (
+            "device memory",
+            None
+            if device is None
+            else f"{plain(device.name)}: peak {format_size(device.peak_bytes)}, sampled by NVML",
+        ),
         ("lag at phase boundaries", None if lag is None else f"at most {format_duration(lag)}"),
     )
 

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator, Sequence
 
+from memdiag.defaults import DEFAULT_PROVIDERS
 from memdiag.records.run import ProgramFinding, ProgramRun, ProgramSession
 from memdiag.reports.run.names import model_names, session_name
 from memdiag.reports.text import plain
@@ -54,10 +55,12 @@ def _copies(run: ProgramRun) -> Iterator[str]:
     ):
         # What onnxruntime computes from the weights of one model may equal those of another.
         others = " (part of them may belong to sessions that compute equal weights)"
+    explained = ""
+    if session.providers[:1] == DEFAULT_PROVIDERS:
+        explained = f": memdiag check {shlex.quote(plain(path))} explains them"
     yield (
         f"S{session_name(session, model_names(run))[1:]} has {format_size(copied)} of copies of"
-        f" {format_size(weights)} of weights{others}: memdiag check {shlex.quote(plain(path))}"
-        " explains them."
+        f" {format_size(weights)} of weights{others}{explained}."
     )
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,6 +176,7 @@ def xray_text(attribution: Attribution, *, trimmed_bytes: int = 0) -> XrayText:
     nothing = "no weight was found" if was_searched else "no weight was searched for"
     remarks = (
         *_notes(attribution),
+        *_device_arenas(attribution),
         _absent_models(attribution),
         freed_summary(attribution.copies),
         *not_located(attribution),
@@ -236,6 +237,15 @@ def _absent_models(attribution: Attribution) -> str:
         if index not in found
     )
     return f"No weight was found of: {', '.join(absent)}." if absent else ""
+
+
+def _device_arenas(attribution: Attribution) -> Iterator[str]:
+    for arena in attribution.device_arenas:
+        yield (
+            f"An arena in the memory of {plain(arena.device)}, which is not part of the resident"
+            f" memory: {format_size(arena.used_bytes)} in use, {format_size(arena.slack_bytes)}"
+            " slack."
+        )
 
 
 def _notes(attribution: Attribution) -> tuple[str, ...]:

@@ -230,8 +230,11 @@ def create_session(onnxruntime: Any, options: Any, job: dict[str, Any]) -> Any:
     return onnxruntime.InferenceSession(
         model_source(job, options),
         options,
-        providers=job["providers"],
+        providers=[(name, job["provider_options"].get(name, {})) for name in job["providers"]],
         disabled_optimizers=job["disabled_optimizers"],
+        # Otherwise a provider that fails is replaced by the CPU's, in a second attempt that would
+        # be measured with the first. Before 1.23 the argument has no effect.
+        enable_fallback=False,
     )
 
 

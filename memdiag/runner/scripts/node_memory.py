@@ -27,7 +27,8 @@ def main() -> None:
 
         session = unlogged_session.create_session(onnxruntime, numpy, job)
         run = child.runner(onnxruntime, session)
-        run(None, child.load_inputs(onnxruntime, numpy, job["feeds"]))
+        feeds = child.load_inputs(onnxruntime, numpy, job["feeds"])
+        run(None, feeds, child.run_options(onnxruntime, job))
         channel.step("profiled", file=session.end_profiling())
     except Exception as error:
         channel.step("error", message=str(error)[: child.MAX_ERROR_MESSAGE])

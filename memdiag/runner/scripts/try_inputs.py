@@ -27,9 +27,10 @@ def main() -> None:
 
         session = unlogged_session.create_session(onnxruntime, numpy, job)
         run = child.runner(onnxruntime, session)
+        each_run = child.run_options(onnxruntime, job)
         for index, entries in enumerate(job["candidates"]):
             try:
-                run(None, child.load_inputs(onnxruntime, numpy, entries))
+                run(None, child.load_inputs(onnxruntime, numpy, entries), each_run)
             except Exception as error:
                 channel.step("tried", index=index, message=str(error)[: child.MAX_ERROR_MESSAGE])
             else:
