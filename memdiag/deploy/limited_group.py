@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +27,12 @@ from memdiag.deploy.group_removal import (
 )
 from memdiag.errors import MeasurementError
 from memdiag.programs.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
+from memdiag.programs.system.group_memory import MemoryGroup
 
 MAX_UNLIMITED_BYTES = 1 << 60
 """Version 1 states a larger limit for groups without one."""
 
 _OWNED = re.compile(r"memdiag-(\d+)-.+")
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 # The shell moves itself, and becomes the program: no memory of the program is counted elsewhere.
 _ENTER = 'echo 0 > "$0" && exec "$@"'
 
@@ -161,44 +161,25 @@ class LimitedGroup:
         Raises:
             GroupRemovedError: the group does not exist any more.
         """
-        stat = _fields(self._text("memory.stat"))
-        if self._parent.version == 1:
-            return GroupCounters(
-                peak_bytes=self._number("memory.max_usage_in_bytes"),
-                anonymous_bytes=stat.get("total_rss", stat.get("rss", 0)),
-                file_bytes=stat.get("total_cache", stat.get("cache", 0)),
-                mapped_bytes=stat.get("total_mapped_file", stat.get("mapped_file", 0)),
-                kernel_bytes=self._number("memory.kmem.usage_in_bytes"),
-                refault_bytes=_PAGE * _refaults(stat),
-                oom_kills=_fields(self._text("memory.oom_control")).get("oom_kill", 0),
+        version = self._parent.version
+        memory = MemoryGroup(folder=self.folder, version=version, limit_bytes=None).read()
+        if memory is None:
+            raise GroupRemovedError(
+                f"the control group {self.folder} was removed while it was measured. Start again."
             )
         return GroupCounters(
-            peak_bytes=self._number("memory.peak"),
-            anonymous_bytes=stat.get("anon", 0),
-            file_bytes=stat.get("file", 0),
-            mapped_bytes=stat.get("file_mapped", 0),
-            kernel_bytes=stat.get("kernel"),
-            refault_bytes=_PAGE * _refaults(stat),
-            oom_kills=_fields(self._text("memory.events")).get("oom_kill", 0),
+            peak_bytes=memory.peak_bytes,
+            anonymous_bytes=memory.anonymous_bytes or 0,
+            file_bytes=memory.file_bytes or 0,
+            mapped_bytes=memory.mapped_bytes or 0,
+            kernel_bytes=memory.kernel_bytes,
+            refault_bytes=memory.refault_bytes or 0,
+            oom_kills=memory.oom_kills or 0,
         )
 
     def processes(self) -> list[int]:
         """Return the ids of the processes in the group and in groups below it."""
         return processes_of(self.folder)
-
-    def _text(self, name: str) -> str:
-        try:
-            return (self.folder / name).read_text()
-        except OSError as error:  # a group that exists has all of these files
-            raise GroupRemovedError(
-                f"the control group {self.folder} was removed while it was measured. Start again."
-            ) from error
-
-    def _number(self, name: str) -> int | None:
-        try:
-            return int((self.folder / name).read_text())
-        except (OSError, ValueError):  # an older kernel
-            return None
 
 
 class GroupRemoval:
@@ -311,17 +292,3 @@ def _write(file: Path, text: str) -> None:
         os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
-
-
-def _fields(text: str) -> dict[str, int]:
-    """Return the numbers of a file with a name and a number in each line."""
-    pairs = (line.split() for line in text.splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
-
-
-def _refaults(stat: Mapping[str, int]) -> int:
-    """Return the pages that were read again; kernels before 5.9 have one figure for all."""
-    for name in ("total_workingset_refault_file", "workingset_refault_file", "workingset_refault"):
-        if name in stat:
-            return stat[name]
-    return 0

@@ -18,6 +18,9 @@ class GroupMemory(Record, frozen=True, kw_only=True):
         peak_bytes: the kernel's high-water mark of that, since the group was created.
         anonymous_bytes: heaps, arenas, stacks.
         file_bytes: cached pages of files, mapped or not, and shared memory.
+        mapped_bytes: the part of `file_bytes` that processes map.
+        refault_bytes: contents of files that were dropped for lack of memory and read again, since
+            the group was created.
         reclaimable_bytes: the part of `file_bytes` that no process maps, which the kernel drops
             first.
         kernel_bytes: memory of the kernel for the group, such as page tables.
@@ -33,6 +36,8 @@ class GroupMemory(Record, frozen=True, kw_only=True):
     peak_bytes: int | None = None
     anonymous_bytes: int | None = None
     file_bytes: int | None = None
+    mapped_bytes: int | None = None
+    refault_bytes: int | None = None
     reclaimable_bytes: int | None = None
     kernel_bytes: int | None = None
     swap_bytes: int | None = None

@@ -4,6 +4,7 @@ Version 2 is described in Documentation/admin-guide/cgroup-v2.rst of the kernel'
 in Documentation/admin-guide/cgroup-v1/memory.rst.
 """
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ READ_S: Final = 0.1
 
 SAVE_AGAIN_S: Final = 10.0
 """Seconds after which a record is saved again while the group stays near its limit."""
+
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 _MAX_LIMIT_BYTES = 1 << 60  # version 1 has a number near the largest for no limit
 
@@ -162,6 +165,8 @@ def _read_2(group: MemoryGroup) -> GroupMemory:
         peak_bytes=_number(folder / "memory.peak"),
         anonymous_bytes=stat.get("anon"),
         file_bytes=stat.get("file"),
+        mapped_bytes=stat.get("file_mapped"),
+        refault_bytes=_refault_bytes(stat),
         reclaimable_bytes=_unmapped_bytes(stat, "active_file", "inactive_file", "file_mapped"),
         kernel_bytes=stat.get("kernel"),
         swap_bytes=_number(folder / "memory.swap.current"),
@@ -181,6 +186,8 @@ def _read_1(group: MemoryGroup) -> GroupMemory:
         peak_bytes=_number(folder / "memory.max_usage_in_bytes"),
         anonymous_bytes=stat.get("total_rss"),
         file_bytes=stat.get("total_cache"),
+        mapped_bytes=stat.get("total_mapped_file"),
+        refault_bytes=_refault_bytes(stat),
         reclaimable_bytes=_unmapped_bytes(
             stat, "total_active_file", "total_inactive_file", "total_mapped_file"
         ),
@@ -201,6 +208,14 @@ def _unmapped_bytes(stat: dict[str, int], *names: str) -> int | None:
         return None
     active, inactive, mapped = (stat[name] for name in names)
     return max(0, active + inactive - mapped)
+
+
+def _refault_bytes(stat: dict[str, int]) -> int | None:
+    """Return the bytes that were read again; kernels before 5.9 have one figure for all."""
+    for name in ("total_workingset_refault_file", "workingset_refault_file", "workingset_refault"):
+        if name in stat:
+            return stat[name] * _PAGE
+    return None
 
 
 def _number(path: Path) -> int | None:

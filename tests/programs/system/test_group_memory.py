@@ -32,6 +32,7 @@ VERSION_2 = {
     "memory.events": "low 0\nhigh 0\nmax 7\noom 1\noom_kill 2\noom_group_kill 0",
     "memory.stat": (
         f"anon {60 * MIB}\nfile {35 * MIB}\nkernel {5 * MIB}\nfile_mapped {10 * MIB}\n"
+        "workingset_refault_file 3\n"
         f"inactive_file {20 * MIB}\nactive_file {15 * MIB}"
     ),
 }
@@ -44,6 +45,7 @@ VERSION_1 = {
     "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2",
     "memory.stat": (
         f"rss {1 * MIB}\ntotal_rss {60 * MIB}\ntotal_cache {35 * MIB}\ntotal_swap {3 * MIB}\n"
+        f"total_workingset_refault_file 3\n"
         f"total_mapped_file {10 * MIB}\ntotal_inactive_file {20 * MIB}\n"
         f"total_active_file {15 * MIB}"
     ),
@@ -81,6 +83,8 @@ def test_both_versions_have_the_same_figures(
         peak_bytes=130 * MIB,
         anonymous_bytes=60 * MIB,
         file_bytes=35 * MIB,
+        mapped_bytes=10 * MIB,
+        refault_bytes=3 * os.sysconf("SC_PAGE_SIZE"),
         reclaimable_bytes=25 * MIB,
         kernel_bytes=5 * MIB,
         swap_bytes=3 * MIB,
