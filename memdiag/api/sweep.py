@@ -25,7 +25,7 @@ from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.programs.system.cpu_limit import cpus_allowed
 from memdiag.programs.system.memory_limit import available_bytes
 from memdiag.records.codec import encode
-from memdiag.records.sweep import Placement, Sweep
+from memdiag.records.sweep import ExceededBudget, Placement, Sweep
 from memdiag.records.sweep_job import ACTIONS, Action, JobResult, SweepJob
 from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, SCHEME, DaskExecution
 from memdiag.sweeps.job_process import unfinished_result
@@ -74,19 +74,6 @@ class SweepProgress:
 
 
 OnSweepProgress = Callable[[SweepProgress], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExceededBudget:
-    """A job whose figures exceed the budget.
-
-    Attributes:
-        job: the job.
-        sentences: the limits that are exceeded.
-    """
-
-    job: SweepJob
-    sentences: tuple[str, ...]
 
 
 @dataclass(kw_only=True)
@@ -246,7 +233,7 @@ def sweep_answers(
         place=place if machines else None,
     )
     notes = tuple(dict.fromkeys((*outcome.notes, *found.notes)))
-    return msgspec.structs.replace(found, notes=notes)
+    return msgspec.structs.replace(found, notes=notes, exceeded=tuple(outcome.exceeded))
 
 
 def add_profiles(
@@ -471,7 +458,7 @@ def _count(
         return
     if breaches:
         sentences = tuple(map(breach_sentence, breaches))
-        outcome.exceeded.append(ExceededBudget(job=result.job, sentences=sentences))
+        outcome.exceeded.append(ExceededBudget(key=key, sentences=sentences))
 
 
 def _unreadable_jobs(

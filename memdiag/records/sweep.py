@@ -175,6 +175,18 @@ class FindingGroup(Record, frozen=True, kw_only=True):
     models: tuple[WastingModel, ...]
 
 
+class ExceededBudget(Record, frozen=True, kw_only=True):
+    """A job whose figures exceed the budget.
+
+    Attributes:
+        key: the job.
+        sentences: the limits that are exceeded.
+    """
+
+    key: str
+    sentences: tuple[str, ...]
+
+
 class PlacedModel(Record, frozen=True, kw_only=True):
     """A model on a machine of a placement.
 
@@ -230,6 +242,7 @@ class Sweep(SavableRecord, frozen=True, kw_only=True):
         noise_share: the noise of a figure as a share of the figure, from repeated jobs; None if the
             store has too few.
         placement: which models fit together; None if it was not asked for.
+        exceeded: the jobs of the sweep that exceed the budget; empty without a budget.
         notes: sentences on limits of the answers.
     """
 
@@ -241,12 +254,24 @@ class Sweep(SavableRecord, frozen=True, kw_only=True):
     findings: tuple[FindingGroup, ...] = ()
     noise_share: float | None = None
     placement: Placement | None = None
+    exceeded: tuple[ExceededBudget, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def points(self) -> Iterator[SweepPoint]:
         """All points, series by series."""
         return (point for series in self.series for point in series.points)
+
+    @property
+    def over_budget(self) -> tuple[tuple[SweepSeries, SweepPoint, tuple[str, ...]], ...]:
+        """The jobs that exceed the budget, each with the limits that it exceeds."""
+        sentences = {each.key: each.sentences for each in self.exceeded}
+        return tuple(
+            (series, point, sentences[point.key])
+            for series in self.series
+            for point in series.points
+            if point.key in sentences
+        )
 
     @property
     def regressions(self) -> tuple[tuple[SweepSeries, SweepStep], ...]:

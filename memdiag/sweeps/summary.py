@@ -93,7 +93,7 @@ def summarize(
     series = _series(rows.values(), new, _peak_phases(stores, rows))
     share = _noise(series)
     series = _with_steps(series, share, stores)
-    wastes = _wastes(store, {each.newest.key for each in series})
+    wastes = _wastes(store, {each.newest.key for each in series if not each.newest.is_failed})
     series = [_with_waste(each, wastes) for each in series]
     sweep = Sweep(
         store=str(store),

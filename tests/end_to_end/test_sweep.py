@@ -81,6 +81,7 @@ def test_a_folder_is_measured_once_and_then_only_what_is_new(
     records = {path: path.stat().st_mtime_ns for path in stored}
     second = run("--budget", "steady=1KB", "--against", "sweep")
     assert second.returncode == 1, second.stderr
+    assert second.stdout.startswith("4 models exceed the budget in 4 jobs: ")
     assert "a.onnx" in second.stdout
     assert "steady" in second.stdout
     found = jobs(tmp_path / "sweep")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -168,7 +167,6 @@ def run(options: Namespace) -> int:
     """
     from memdiag.api.sweep import add_profiles, sweep_answers
     from memdiag.cli.output import Destination, print_sweep, write_sweep
-    from memdiag.reports.text import plain
     from memdiag.sweeps.placement import parse_machines
     from memdiag.sweeps.store import check_version
     from memdiag.units import counted
@@ -193,13 +191,9 @@ def run(options: Namespace) -> int:
 
     def print_answer(written: Sequence[Path]) -> int:
         print_sweep(answers, written, options.format, quiet=options.quiet)
-        for exceeded in outcome.exceeded:
-            job = exceeded.job
-            text = f"{job.model} · onnxruntime {job.onnxruntime}: {'; '.join(exceeded.sentences)}"
-            print(plain(text), file=sys.stdout if options.format == "console" else sys.stderr)
         if not outcome.completed:
             return ERROR
-        return FINDINGS if outcome.exceeded or answers.regressions else CLEAN
+        return FINDINGS if answers.exceeded or answers.regressions else CLEAN
 
     try:
         written = write_sweep(answers, folder)
