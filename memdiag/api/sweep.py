@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import Protocol
 
@@ -36,12 +37,13 @@ from memdiag.sweeps.placement import parse_machines, place_models
 from memdiag.sweeps.plan import (
     JobSettings,
     PlannedJob,
+    models_without,
     plan_jobs,
-    unused_dims,
     with_needed_memory,
 )
 from memdiag.sweeps.store import Store, check_version, job_column
 from memdiag.sweeps.summary import summarize
+from memdiag.units import some_of
 
 LOCAL = "local"
 
@@ -149,7 +151,8 @@ def sweep(
         onnxruntime: versions such as ``1.24.4``, or ``latest``; the installed one if empty.
         environments: interpreters, or folders of environments, that have onnxruntime.
         dims: by name of a free dimension its size, a list of sizes, or a range (low, high) that is
-            divided into powers of two. Models without the dimension are run without it.
+            divided into powers of two. Names may be roles, such as ``batch``. Models without the
+            dimension are run without it; at least one has to have it.
         session_options: the value, or a list of values, of SessionOptions attributes and config
             entries by name.
         action: ``profile``, ``check``, ``estimate`` or ``leak``.
@@ -349,6 +352,7 @@ def run_sweep(
         [str(path) for path in paths],
         on_progress=lambda name: on_progress(SweepProgress(step=f"reading {name}")),
     )
+    _check_dim_names(models, sizes)
     outcome.notes += _model_notes(models, sizes)
     settings = JobSettings(action=action, runs=runs, pinned=pin, label=label, timeout_s=timeout_s)
     jobs = plan_jobs(models, releases, dims=sizes, options=options, settings=settings)
@@ -611,5 +615,28 @@ def _model_notes(models: Sequence[ModelSource], sizes: Mapping[str, Sequence[int
         for model in models
         if model.other_names
     ]
-    notes += [f"no model has a dimension {name!r}" for name in unused_dims(models, sizes)]
+    for name in sizes:
+        without = models_without(models, name)
+        if without:
+            notes.append(
+                f"{some_of(without)}: no free dimension {name!r}, by name or by role; measured"
+                " without it"
+            )
     return notes
+
+
+def _check_dim_names(models: Sequence[ModelSource], names: Iterable[str]) -> None:
+    """Check that at least one model has each dimension.
+
+    Raises:
+        UsageError: no model has one; the message names a similar one, or those that exist.
+    """
+    readable = [model for model in models if not model.problem]
+    known = sorted({each for m in readable for each in (*(m.dim_names or ()), *m.dim_roles)})
+    for name in names:
+        if readable and len(models_without(readable, name)) == len(readable):
+            similar = get_close_matches(name, known, n=1)
+            hint = f"Did you mean {similar[0]!r}?" if similar else f"Name one of {some_of(known)}."
+            if not known:
+                hint = "All dimensions are fixed: leave it out."
+            raise UsageError(f"--dim: no model has a free dimension {name!r}. {hint}")
