@@ -127,6 +127,13 @@ class SweepSeries(Record, frozen=True, kw_only=True):
         """Whether a new point and one that is not new were measured."""
         return len({each.is_new for each in self.points if each.peak_bytes is not None}) == 2
 
+    @property
+    def fails_now(self) -> bool:
+        """Whether a point completed before the new points, and all of these failed."""
+        new = [point for point in self.points if point.is_new]
+        earlier = any(not point.is_failed for point in self.points if not point.is_new)
+        return bool(new) and all(point.is_failed for point in new) and earlier
+
     def point(self, key: str) -> SweepPoint:
         """Return the point whose key is `key`.
 
@@ -261,6 +268,13 @@ class Sweep(SavableRecord, frozen=True, kw_only=True):
     def points(self) -> Iterator[SweepPoint]:
         """All points, series by series."""
         return (point for series in self.series for point in series.points)
+
+    @property
+    def compares_nothing(self) -> bool:
+        """Whether it is compared with a store, but no model has points both there and now."""
+        return bool(self.against) and not any(
+            series.is_compared or series.fails_now for series in self.series
+        )
 
     @property
     def over_budget(self) -> tuple[tuple[SweepSeries, SweepPoint, tuple[str, ...]], ...]:

@@ -58,15 +58,20 @@ def test_without_a_regression_the_models_that_were_compared_are_counted() -> Non
     assert compared(False, False) == (
         "Of 2 models, none needs more memory than in nightly, beyond the noise."
     )
-    assert compared(False, is_new=False) == "Nothing is compared with nightly: no job is new."
+    assert compared(False, is_new=False) == (
+        "Nothing is compared with nightly: no job is new. Give the jobs a --label of their own to"
+        " measure them again."
+    )
     only_new = sweeps.series("a.onnx", 9)
     points = (msgspec.structs.replace(only_new.points[0], is_new=True),)
     record = sweeps.sweep(
         against="nightly", series=(msgspec.structs.replace(only_new, points=points),)
     )
-    assert headline(record).first == (
+    assert headline(record).first.startswith(
         "Nothing is compared with nightly: no model was measured both there and now."
     )
+    assert record.compares_nothing
+    assert not msgspec.structs.replace(record, against="").compares_nothing
 
 
 def test_a_model_that_fails_only_now_is_named() -> None:

@@ -163,7 +163,7 @@ def run(options: Namespace) -> int:
     --dim batch=1,4,16. Writes index.html, with a page for each
     model, report.md and sweep.json. Exit codes: 0; 1 if a
     budget is exceeded, or a model needs lastingly more than --against shows; 2 if nothing could be
-    measured.
+    measured, or nothing is compared with --against.
     """
     from memdiag.api.sweep import add_profiles, sweep_answers
     from memdiag.cli.output import Destination, print_sweep, write_sweep
@@ -193,7 +193,9 @@ def run(options: Namespace) -> int:
         print_sweep(answers, written, options.format, quiet=options.quiet)
         if not outcome.completed:
             return ERROR
-        return FINDINGS if answers.exceeded or answers.regressions else CLEAN
+        if answers.exceeded or answers.regressions:
+            return FINDINGS
+        return ERROR if answers.compares_nothing else CLEAN
 
     try:
         written = write_sweep(answers, folder)

@@ -177,23 +177,23 @@ def _regressions(sweep: Sweep) -> str:
         models = counted(compared, "model")
         text = f"Of {models}, none needs more memory than in {store}, beyond the noise."
     elif any(point.is_new for point in sweep.points):
-        text = f"Nothing is compared with {store}: no model was measured both there and now."
+        text = (
+            f"Nothing is compared with {store}: no model was measured both there and now. Models"
+            " are the same by name, relative to the folder that is given, with the same sizes,"
+            " options and class of machine."
+        )
     else:
-        text = f"Nothing is compared with {store}: no job is new."
-    broken = [each for each in sweep.series if _fails_now(each)]
+        text = (
+            f"Nothing is compared with {store}: no job is new. Give the jobs a --label of their own"
+            " to measure them again."
+        )
+    broken = [each for each in sweep.series if each.fails_now]
     if broken:
         names = some_of(list(dict.fromkeys(plain(each.model) for each in broken)))
         count = model_count(broken)
         verb = plural(count, "fails", "fail")
         text += f" {counted(count, 'model')} that completed there {verb} now: {names}."
     return text
-
-
-def _fails_now(series: SweepSeries) -> bool:
-    """Return whether a model completed before the new points, and all of these failed."""
-    new = [point for point in series.points if point.is_new]
-    earlier = any(not point.is_failed for point in series.points if not point.is_new)
-    return bool(new) and all(point.is_failed for point in new) and earlier
 
 
 def noise_line(sweep: Sweep) -> str:
