@@ -125,6 +125,19 @@ def test_the_models_that_take_most_are_summed_once_each() -> None:
     assert "avoidable" in printed(sweeps.sweep(series=(small, again, large)))
 
 
+def test_notes_precede_the_tables() -> None:
+    record = sweeps.sweep(notes=("onnxruntime 1.0 is left out: unknown",))
+    assert printed(record).split("\n\n")[1] == "note: onnxruntime 1.0 is left out: unknown"
+    text = markdown(record)
+    assert text.index("is left out") < text.index("<details>")
+
+
+def test_changes_say_where_the_noise_is_assumed() -> None:
+    for text in (printed(sweeps.sweep(noise_share=None)), markdown(sweeps.sweep(noise_share=None))):
+        assert "too few repeated jobs" in text
+    assert "too few repeated jobs" not in printed(sweeps.sweep())
+
+
 def test_a_sweep_whose_jobs_failed_says_that_none_completed() -> None:
     record = sweeps.sweep(series=(sweeps.series("a.onnx", None),), findings=())
     assert headline(record).first.startswith("None of 1 job of 1 model on 3 releases")

@@ -121,7 +121,8 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument(
         "--budget",
         metavar="FIGURE=SIZE,…",
-        help="Limits for each model, e.g. peak=1.2GB, or steady=2x for twice its weights.",
+        help="Limits for each model, e.g. peak=1.2GB, or steady=2x for twice its weights (of at"
+        " least 1 MiB).",
     )
     group.add_argument(
         "--against",

@@ -46,6 +46,7 @@ def show(
         line(console, text)
     if quiet:
         return
+    block(console, [f"note: {plain(note)}" for note in sweep.notes])
     for title, table in _tables(sweep):
         if table.rows:
             console.print()
@@ -56,7 +57,6 @@ def show(
             line(console, f"and {counted(more, 'more row')}" if more > 0 else "", "dim")
             if title == _CHANGES:
                 line(console, noise_line(sweep), "dim")
-    block(console, [f"note: {plain(note)}" for note in sweep.notes])
     files(console, written)
 
 
@@ -88,6 +88,7 @@ def markdown(sweep: Sweep) -> str:
             f"## Memory of {counted(len({each.model for each in sweep.series}), 'model')}",
             f"**{md.escape(answer.first)}**",
             md.bullets(answer.lines),
+            md.bullets(map(plain, sweep.notes)),
             *(
                 md.folded(f"{title} ({len(table.rows):,})", text)
                 for title, table, text in tables
@@ -95,7 +96,6 @@ def markdown(sweep: Sweep) -> str:
             ),
             md.escape(noise_line(sweep)) if any(s.steps for s in sweep.series) else "",
             md.escape(placement_sentence(sweep.placement)),
-            md.bullets(map(plain, sweep.notes)),
         )
     )
 
