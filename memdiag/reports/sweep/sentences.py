@@ -180,7 +180,8 @@ def _regressions(sweep: Sweep) -> str:
         text = (
             f"Nothing is compared with {store}: no model was measured both there and now. Models"
             " are the same by name, relative to the folder that is given, with the same sizes,"
-            " options and class of machine."
+            " options and class of machine. Jobs that were done before are measured again with"
+            " another --label."
         )
     else:
         text = (
