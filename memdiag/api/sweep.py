@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import Protocol
 
@@ -27,7 +28,7 @@ from memdiag.paths import path_text
 from memdiag.programs.system.cpu_limit import cpus_allowed
 from memdiag.programs.system.memory_limit import available_bytes
 from memdiag.records.codec import encode
-from memdiag.records.sweep import Placement, Sweep
+from memdiag.records.sweep import ExceededBudget, Placement, Sweep
 from memdiag.records.sweep_job import ACTIONS, Action, JobResult, SweepJob
 from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, SCHEME, DaskExecution
 from memdiag.sweeps.job_process import unfinished_result
@@ -38,12 +39,13 @@ from memdiag.sweeps.placement import parse_machines, place_models
 from memdiag.sweeps.plan import (
     JobSettings,
     PlannedJob,
+    models_without,
     plan_jobs,
-    unused_dims,
     with_needed_memory,
 )
 from memdiag.sweeps.store import Store, check_version, job_column
 from memdiag.sweeps.summary import summarize
+from memdiag.units import some_of
 
 LOCAL = "local"
 
@@ -76,19 +78,6 @@ class SweepProgress:
 
 
 OnSweepProgress = Callable[[SweepProgress], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExceededBudget:
-    """A job whose figures exceed the budget.
-
-    Attributes:
-        job: the job.
-        sentences: the limits that are exceeded.
-    """
-
-    job: SweepJob
-    sentences: tuple[str, ...]
 
 
 @dataclass(kw_only=True)
@@ -164,7 +153,8 @@ def sweep(
         onnxruntime: versions such as ``1.24.4``, or ``latest``; the installed one if empty.
         environments: interpreters, or folders of environments, that have onnxruntime.
         dims: by name of a free dimension its size, a list of sizes, or a range (low, high) that is
-            divided into powers of two. Models without the dimension are run without it.
+            divided into powers of two. Names may be roles, such as ``batch``. Models without the
+            dimension are run without it; at least one has to have it.
         session_options: the value, or a list of values, of SessionOptions attributes and config
             entries by name.
         action: ``profile``, ``check``, ``estimate`` or ``leak``.
@@ -248,7 +238,7 @@ def sweep_answers(
         place=place if machines else None,
     )
     notes = tuple(dict.fromkeys((*outcome.notes, *found.notes)))
-    return msgspec.structs.replace(found, notes=notes)
+    return msgspec.structs.replace(found, notes=notes, exceeded=tuple(outcome.exceeded))
 
 
 def add_profiles(
@@ -371,6 +361,7 @@ def run_sweep(
         [str(path) for path in paths],
         on_progress=lambda name: on_progress(SweepProgress(step=f"reading {name}")),
     )
+    _check_dim_names(models, sizes)
     outcome.notes += _model_notes(models, sizes)
     settings = JobSettings(action=action, runs=runs, pinned=pin, label=label, timeout_s=timeout_s)
     jobs = plan_jobs(models, releases, dims=sizes, options=options, settings=settings)
@@ -483,7 +474,7 @@ def _count(
         return
     if breaches:
         sentences = tuple(map(breach_sentence, breaches))
-        outcome.exceeded.append(ExceededBudget(job=result.job, sentences=sentences))
+        outcome.exceeded.append(ExceededBudget(key=key, sentences=sentences))
 
 
 def _unreadable_jobs(
@@ -628,5 +619,28 @@ def _model_notes(models: Sequence[ModelSource], sizes: Mapping[str, Sequence[int
         for model in models
         if model.other_names
     ]
-    notes += [f"no model has a dimension {name!r}" for name in unused_dims(models, sizes)]
+    for name in sizes:
+        without = models_without(models, name)
+        if without:
+            notes.append(
+                f"{some_of(without)}: no free dimension {name!r}, by name or by role; measured"
+                " without it"
+            )
     return notes
+
+
+def _check_dim_names(models: Sequence[ModelSource], names: Iterable[str]) -> None:
+    """Check that at least one model has each dimension.
+
+    Raises:
+        UsageError: no model has one; the message names a similar one, or those that exist.
+    """
+    readable = [model for model in models if not model.problem]
+    known = sorted({each for m in readable for each in (*(m.dim_names or ()), *m.dim_roles)})
+    for name in names:
+        if readable and len(models_without(readable, name)) == len(readable):
+            similar = get_close_matches(name, known, n=1)
+            hint = f"Did you mean {similar[0]!r}?" if similar else f"Name one of {some_of(known)}."
+            if not known:
+                hint = "All dimensions are fixed: leave it out."
+            raise UsageError(f"--dim: no model has a free dimension {name!r}. {hint}")

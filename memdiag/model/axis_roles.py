@@ -122,17 +122,24 @@ def dims_by_name(
     keys = {axis.key for value in values for axis in axes_of(value) or () if axis.size is None}
     if dims.keys() <= keys:
         return dict(dims)
-    by_role: dict[str, list[str]] = {}
-    for key, role in axis_roles(graph, functions).items():
-        by_role.setdefault(role.name, []).append(key)
+    by_role = dims_by_role(graph, functions)
     found: dict[str, Size] = {}
     for name, size in dims.items():
-        same_role = by_role.get(name, []) if name not in keys and name != "size" else []
-        key = same_role[0] if len(same_role) == 1 else name
+        key = name if name in keys else by_role.get(name, name)
         if key != name and key in dims:
             raise UsageError(f"dimension {key!r} is also given as {name!r}. Leave one of them out.")
         found[key] = size
     return found
+
+
+def dims_by_role(graph: Graph, functions: Sequence[Graph]) -> dict[str, str]:
+    """Return the free dimension of each role that exactly one has, by the name of the role."""
+    found: dict[str, list[str]] = {}
+    for key, role in axis_roles(graph, functions).items():
+        found.setdefault(role.name, []).append(key)
+    return {
+        name: keys[0] for name, keys in found.items() if len(keys) == 1 and name != _UNKNOWN.name
+    }
 
 
 def _free_sides(

@@ -127,6 +127,13 @@ class SweepSeries(Record, frozen=True, kw_only=True):
         """Whether a new point and one that is not new were measured."""
         return len({each.is_new for each in self.points if each.peak_bytes is not None}) == 2
 
+    @property
+    def fails_now(self) -> bool:
+        """Whether a point completed before the new points, and all of these failed."""
+        new = [point for point in self.points if point.is_new]
+        earlier = any(not point.is_failed for point in self.points if not point.is_new)
+        return bool(new) and all(point.is_failed for point in new) and earlier
+
     def point(self, key: str) -> SweepPoint:
         """Return the point whose key is `key`.
 
@@ -173,6 +180,18 @@ class FindingGroup(Record, frozen=True, kw_only=True):
     message: str
     remedy: str
     models: tuple[WastingModel, ...]
+
+
+class ExceededBudget(Record, frozen=True, kw_only=True):
+    """A job whose figures exceed the budget.
+
+    Attributes:
+        key: the job.
+        sentences: the limits that are exceeded.
+    """
+
+    key: str
+    sentences: tuple[str, ...]
 
 
 class PlacedModel(Record, frozen=True, kw_only=True):
@@ -230,6 +249,7 @@ class Sweep(SavableRecord, frozen=True, kw_only=True):
         noise_share: the noise of a figure as a share of the figure, from repeated jobs; None if the
             store has too few.
         placement: which models fit together; None if it was not asked for.
+        exceeded: the jobs of the sweep that exceed the budget; empty without a budget.
         notes: sentences on limits of the answers.
     """
 
@@ -241,12 +261,31 @@ class Sweep(SavableRecord, frozen=True, kw_only=True):
     findings: tuple[FindingGroup, ...] = ()
     noise_share: float | None = None
     placement: Placement | None = None
+    exceeded: tuple[ExceededBudget, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def points(self) -> Iterator[SweepPoint]:
         """All points, series by series."""
         return (point for series in self.series for point in series.points)
+
+    @property
+    def compares_nothing(self) -> bool:
+        """Whether it is compared with a store, but no model has points both there and now."""
+        return bool(self.against) and not any(
+            series.is_compared or series.fails_now for series in self.series
+        )
+
+    @property
+    def over_budget(self) -> tuple[tuple[SweepSeries, SweepPoint, tuple[str, ...]], ...]:
+        """The jobs that exceed the budget, each with the limits that it exceeds."""
+        sentences = {each.key: each.sentences for each in self.exceeded}
+        return tuple(
+            (series, point, sentences[point.key])
+            for series in self.series
+            for point in series.points
+            if point.key in sentences
+        )
 
     @property
     def regressions(self) -> tuple[tuple[SweepSeries, SweepStep], ...]:

@@ -45,8 +45,15 @@ def growth_annotations(record: Growth) -> str:
 
 
 def sweep_annotations(record: Sweep) -> str:
-    """Return workflow commands: errors for regressions, warnings for failures, and the answer."""
+    """Return workflow commands: errors, warnings for failures, and the answer.
+
+    Errors are exceeded budgets and regressions.
+    """
     lines = []
+    for series, point, exceeded in record.over_budget[:MAX_ANNOTATIONS]:
+        name = " · ".join(filter(None, (series.model, series.dims, series.options)))
+        message = f"{name} · onnxruntime {point.onnxruntime}: {'; '.join(exceeded)}"
+        lines.append(_command("error", series.address, "budget exceeded", message))
     regressions = sorted(record.regressions, key=lambda each: -each[1].bytes)
     for series, step in regressions[:MAX_ANNOTATIONS]:
         sizes = f"{format_size(step.before_bytes)} → {format_size(step.after_bytes)}"

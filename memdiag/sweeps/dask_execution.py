@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -75,7 +76,12 @@ class DaskExecution:
 
             try:
                 # Measured processes would inherit how malloc is told to free sooner.
-                with dask.config.set({"distributed.nanny.pre-spawn-environ": {}}):
+                with (
+                    dask.config.set({"distributed.nanny.pre-spawn-environ": {}}),
+                    warnings.catch_warnings(),
+                ):
+                    # The scheduler has an HTTP server also without its dashboard.
+                    warnings.filterwarnings("ignore", message="Port 8787 is already in use")
                     self._cluster = distributed.LocalCluster(
                         n_workers=processes,
                         threads_per_worker=1,

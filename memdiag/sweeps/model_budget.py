@@ -10,6 +10,11 @@ from memdiag.budgets.parsing import parse_budget
 from memdiag.errors import UsageError
 from memdiag.records.budget import Breach, Budget
 from memdiag.records.profile import Profile
+from memdiag.units import MIB
+
+MIN_WEIGHT_BYTES = MIB
+"""Multiples limit models with at least as many bytes of weights: a session itself takes more than
+a multiple of less."""
 
 _FACTOR = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)x")
 
@@ -20,7 +25,8 @@ class ModelBudget:
 
     Attributes:
         budget: limits that are the same for all models.
-        factors: limits as multiples of the bytes of the model's weights, by figure.
+        factors: limits as multiples of the bytes of the model's weights, by figure. They count for
+            models with at least `MIN_WEIGHT_BYTES` of weights.
     """
 
     budget: Budget
@@ -33,7 +39,8 @@ class ModelBudget:
             UsageError: the profile lacks the figure of a limit.
         """
         weight_bytes = profile.model.weight_bytes or 0
-        multiples = {name: round(factor * weight_bytes) for name, factor in self.factors.items()}
+        factors = self.factors if weight_bytes >= MIN_WEIGHT_BYTES else {}
+        multiples = {name: round(factor * weight_bytes) for name, factor in factors.items()}
         budget = Budget(limits={**self.budget.limits, **multiples}, tolerance=self.budget.tolerance)
         return judge([profile], budget).breaches
 
@@ -56,9 +63,11 @@ def parse_model_budget(values: Mapping[str, str]) -> ModelBudget:
     matches = {name: _FACTOR.fullmatch(text) for name, text in values.items()}
     factors = {name: float(match[1]) for name, match in matches.items() if match is not None}
     for name in factors:
-        if name not in FIGURES or FIGURES[name].unit != "bytes":
+        if name in FIGURES and FIGURES[name].unit != "bytes":
             raise UsageError(f"--budget: {name} cannot be a multiple of the weights.")
-    others = {name: text for name, text in values.items() if name not in factors}
+    others = {
+        name: text for name, text in values.items() if name not in factors or name not in FIGURES
+    }
     budget = parse_budget(others, where="--budget")
     if not factors and not budget.limits:
         raise UsageError(

@@ -15,6 +15,7 @@ from typing import Any
 
 from memdiag.comparison.environments import cache_folder
 from memdiag.errors import MemdiagError, MissingDataError, ModelError, UsageError
+from memdiag.model.axis_roles import dims_by_role
 from memdiag.model.dimensions import axes_of
 from memdiag.model.model_file import open_model
 from memdiag.paths import distinct_names, path_text
@@ -43,6 +44,7 @@ class ModelSource:
         file_bytes: the size of all files.
         problem: why the files cannot be read; empty otherwise.
         dim_names: the names of its free dimensions; None if the model is damaged.
+        dim_roles: the free dimension of each role that exactly one has, such as ``batch``.
         dims: sizes of free dimensions that a list gave for this model.
         other_names: the names of other models with the same content.
     """
@@ -53,6 +55,7 @@ class ModelSource:
     file_bytes: int = 0
     problem: str = ""
     dim_names: frozenset[str] | None = None
+    dim_roles: dict[str, str] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
     other_names: tuple[str, ...] = ()
 
@@ -195,11 +198,12 @@ def _read(source: ModelSource) -> ModelSource:
     """Return `source` with the digest of its files, or with the reason why they cannot be read."""
     try:
         path = local_path(source.address)
-        files, names = [path], None
+        files, names, roles = [path], None, dict[str, str]()
         with suppress(ModelError), open_model(path) as model:  # damaged: its job reports how
             files = list(model.files)
             axes = (axes_of(value) or () for value in model.graph.required_inputs)
             names = frozenset(axis.key for each in axes for axis in each if axis.size is None)
+            roles = dims_by_role(model.graph, model.functions)
         # Of a pipe or device, or a file that the kernel makes up, the end may never come.
         unusual = next((file for file in files if not file.is_file() or not _size(file)), None)
         if unusual is not None and unusual.exists():
@@ -210,7 +214,7 @@ def _read(source: ModelSource) -> ModelSource:
         return replace(source, problem=f"{source.address}: cannot be read ({_reason(error)}).")
     except ModelError as error:
         return replace(source, problem=str(error))
-    return replace(source, digest=digest, file_bytes=size, dim_names=names)
+    return replace(source, digest=digest, file_bytes=size, dim_names=names, dim_roles=roles)
 
 
 def _size(file: Path) -> int:

@@ -1,10 +1,11 @@
 """The plan of a sweep: models × releases × sizes × options as jobs, without those that are done."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TypeVar
 
+from memdiag.errors import UsageError
 from memdiag.records.sweep_job import Action, SweepJob
 from memdiag.sweeps.model_sources import ModelSource
 from memdiag.units import MIB
@@ -63,8 +64,8 @@ def plan_jobs(
 ) -> list[SweepJob]:
     """Return a job for each model, release, combination of sizes and combination of options.
 
-    Sizes of dimensions that a model does not have are left out. Models that could not be read have
-    no jobs.
+    Dimensions are named by name or by role. Sizes of those that a model does not have are left
+    out. Models that could not be read have no jobs.
 
     Args:
         models: the models.
@@ -73,15 +74,16 @@ def plan_jobs(
         dims: the sizes of free dimensions, by name.
         options: the values of session options, by name.
         settings: the settings of all jobs.
+
+    Raises:
+        UsageError: a dimension is named both by its name and by its role.
     """
     jobs = []
     for model in models:
         if model.problem:
             continue
-        known = model.dim_names
-        sizes = {
-            **{name: each for name, each in dims.items() if known is None or name in known},
-            **{name: [size] for name, size in model.dims.items()},
+        sizes = _own_sizes(model, dims) | {
+            own_dim(model, name) or name: [size] for name, size in model.dims.items()
         }
         for release, chosen_sizes, chosen_options in product(
             releases, _combinations(sizes), _combinations(options)
@@ -105,10 +107,37 @@ def plan_jobs(
     return jobs
 
 
-def unused_dims(models: Sequence[ModelSource], names: Collection[str]) -> list[str]:
-    """Return those of `names` that no model has as a free dimension."""
-    known = [model.dim_names for model in models if model.dim_names is not None]
-    return [name for name in names if known and not any(name in each for each in known)]
+def own_dim(model: ModelSource, name: str) -> str:
+    """Return the free dimension of `model` that `name` means: by name, or by role.
+
+    Empty if there is none. In a damaged model every name is its own, so that its job reports why.
+    """
+    if model.dim_names is None or name in model.dim_names:
+        return name
+    return model.dim_roles.get(name, "")
+
+
+def models_without(models: Sequence[ModelSource], name: str) -> list[str]:
+    """Return the names of the models that have no free dimension with this name or role."""
+    return [each.name for each in models if not each.problem and not own_dim(each, name)]
+
+
+def _own_sizes(model: ModelSource, dims: Mapping[str, _Value]) -> dict[str, _Value]:
+    """Return those of `dims` that `model` has, by the names of its dimensions.
+
+    Raises:
+        UsageError: a dimension is named both by its name and by its role.
+    """
+    found: dict[str, _Value] = {}
+    for name, size in dims.items():
+        key = own_dim(model, name)
+        if key in found or (key != name and key in dims):
+            raise UsageError(
+                f"{model.name}: dimension {key!r} is also given as {name!r}. Leave one of them out."
+            )
+        if key:
+            found[key] = size
+    return found
 
 
 def with_needed_memory(

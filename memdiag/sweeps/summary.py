@@ -86,6 +86,8 @@ def summarize(
     if against is not None:
         known = {row["key"]: row for row in _rows(against)} if against != store else rows
         new_keys = rows.keys() - known.keys() if new_keys is None else new_keys
+        if against != store:
+            known = _with_own_names(known, list(rows.values()))
         rows = {**known, **rows}
     new = frozenset(new_keys or ()) if against is not None else frozenset()
     only_estimates = _use_estimates(rows.values())
@@ -93,7 +95,7 @@ def summarize(
     series = _series(rows.values(), new, _peak_phases(stores, rows))
     share = _noise(series)
     series = _with_steps(series, share, stores)
-    wastes = _wastes(store, {each.newest.key for each in series})
+    wastes = _wastes(store, {each.newest.key for each in series if not each.newest.is_failed})
     series = [_with_waste(each, wastes) for each in series]
     sweep = Sweep(
         store=str(store),
@@ -177,6 +179,38 @@ def _phase_rows(
         for key, phase, peak, kept, baseline in zip(*columns, strict=True):
             if key in keys:
                 yield key, phase, None if peak is None else peak - (baseline or 0), kept
+
+
+def _with_own_names(
+    known: Mapping[str, dict[str, Any]], rows: Collection[Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return the rows `known` of another store with the names and addresses that models have here.
+
+    A model is that with the same address, else that with the same name, if one on either side has
+    it, else that with the same content.
+    """
+    by_name, known_by_name = _addresses(rows), _addresses(known.values())
+    here = {row["address"] for row in rows}
+    by_digest = {row["digest"]: row for row in rows if row["digest"]}
+    found = {}
+    for key, row in known.items():
+        own: Mapping[str, Any] = row
+        name = row["model"]
+        if row["address"] not in here:
+            if len(by_name[name]) == len(known_by_name[name]) == 1:
+                own = {"model": name, "address": next(iter(by_name[name]))}
+            elif not by_name[name]:
+                own = by_digest.get(row["digest"], row)
+        found[key] = {**row, "model": own["model"], "address": own["address"]}
+    return found
+
+
+def _addresses(rows: Iterable[Mapping[str, Any]]) -> defaultdict[str, set[str]]:
+    """Return the addresses of the models by name."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        found[row["model"]].add(row["address"])
+    return found
 
 
 def _series(

@@ -81,6 +81,7 @@ def test_a_folder_is_measured_once_and_then_only_what_is_new(
     records = {path: path.stat().st_mtime_ns for path in stored}
     second = run("--budget", "steady=1KB", "--against", "sweep")
     assert second.returncode == 1, second.stderr
+    assert second.stdout.startswith("4 models exceed the budget in 4 jobs: ")
     assert "a.onnx" in second.stdout
     assert "steady" in second.stdout
     found = jobs(tmp_path / "sweep")
@@ -108,7 +109,7 @@ def test_a_folder_is_measured_once_and_then_only_what_is_new(
 def test_sizes_and_options_are_combined(memdiag: RunMemdiag, zoo: Path, tmp_path: Path) -> None:
     option = "session.disable_prepacking"
     done = memdiag(
-        *("sweep", zoo / "a.onnx", "--do", "check", "--dim", "batch=1,3,other=2"),
+        *("sweep", zoo / "a.onnx", "--do", "check", "--dim", "batch=1,3"),
         *("--session-option", f"{option}=0", "--session-option", f"{option}=1"),
     )
     assert done.returncode == 0, done.stderr
@@ -116,7 +117,9 @@ def test_sizes_and_options_are_combined(memdiag: RunMemdiag, zoo: Path, tmp_path
     assert {(row["dims"], row["options"]) for row in rows} == {
         (f"batch={size}", f"{option}={value},do=check") for size in (1, 3) for value in (0, 1)
     }
-    assert "no model has a dimension 'other'" in done.stdout
+    done = memdiag("sweep", zoo / "a.onnx", "--do", "check", "--dim", "bacth=2")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no model has a free dimension 'bacth'. Did you mean 'batch'?" in done.stderr
 
 
 def test_a_job_that_ran_alone_has_its_latency(

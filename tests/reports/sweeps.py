@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import msgspec
+
 from memdiag.records.sweep import (
+    ExceededBudget,
     FindingGroup,
     PlacedModel,
     Placement,
@@ -68,6 +71,18 @@ def with_step(model: str, *peaks: int | None, at: int, is_new: bool = False) -> 
     return SweepSeries(
         **{n: getattr(made, n) for n in ("model", "address", "machine", "weight_bytes", "points")},
         steps=(step(made, at, is_new=is_new),),
+    )
+
+
+def over_budget(record: Sweep) -> Sweep:
+    """Return `record` with a job that exceeds the budget: the last one."""
+    sentence = "peak 899 MiB exceeds 500 MiB by 399 MiB"
+    *others, last = record.series
+    points = (*last.points[:-1], msgspec.structs.replace(last.points[-1], key="over"))
+    return msgspec.structs.replace(
+        record,
+        series=(*others, msgspec.structs.replace(last, points=points)),
+        exceeded=(ExceededBudget(key="over", sentences=(sentence,)),),
     )
 
 

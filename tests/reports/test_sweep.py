@@ -20,13 +20,17 @@ def printed(sweep: Sweep, *, quiet: bool = False) -> str:
 
 def test_the_answer_counts_jobs_waste_and_changes() -> None:
     answer = headline(sweeps.sweep())
-    assert answer.first == "12 jobs of 4 models on 3 releases of onnxruntime, 3 failed."
+    assert answer.first == (
+        "1 of 4 models takes more memory than necessary: 90 MiB after the runs (minilm.onnx)."
+    )
     assert answer.lines == (
-        "1 model takes more memory than necessary (90 MiB in all): shared-weight-transposed 1.",
-        "1.22.1 → 1.24.4: 1 model shrank (most: vits.onnx, -50 MiB at the peak, from prepack).",
-        "1.24.4 → 1.32.0: 1 model grew (most: albert.onnx, +212 MiB at the peak, from prepack).",
-        "Estimated peaks differ from the measured ones by 2.0 % (median); 95 % of 12 by at most"
-        " 2.0 %.",
+        "1 model: shared-weight-transposed.",
+        "12 jobs of 4 models on 3 releases of onnxruntime, 3 failed.",
+        "1.22.1 → 1.24.4: 1 model shrank (most: vits.onnx, -50 MiB at the peak, first in prepack).",
+        "1.24.4 → 1.32.0: 1 model grew (most: albert.onnx, +212 MiB at the peak, first in"
+        " prepack).",
+        "Estimated peaks differ from the measured ones by 2.0 % (median), and 19 of 20 differ"
+        " by at most 2.0 %.",
     )
 
 
@@ -34,7 +38,7 @@ def test_a_comparison_with_a_store_answers_that_first() -> None:
     answer = headline(sweeps.sweep(against="nightly"))
     assert answer.first == (
         "Regression: 1 model needs more memory than in nightly (most: albert.onnx, +212 MiB at the"
-        " peak, from prepack)."
+        " peak, first in prepack)."
     )
 
 
@@ -54,15 +58,20 @@ def test_without_a_regression_the_models_that_were_compared_are_counted() -> Non
     assert compared(False, False) == (
         "Of 2 models, none needs more memory than in nightly, beyond the noise."
     )
-    assert compared(False, is_new=False) == "Nothing is compared with nightly: no job is new."
+    assert compared(False, is_new=False) == (
+        "Nothing is compared with nightly: no job is new. Give the jobs a --label of their own to"
+        " measure them again."
+    )
     only_new = sweeps.series("a.onnx", 9)
     points = (msgspec.structs.replace(only_new.points[0], is_new=True),)
     record = sweeps.sweep(
         against="nightly", series=(msgspec.structs.replace(only_new, points=points),)
     )
-    assert headline(record).first == (
+    assert headline(record).first.startswith(
         "Nothing is compared with nightly: no model was measured both there and now."
     )
+    assert record.compares_nothing
+    assert not msgspec.structs.replace(record, against="").compares_nothing
 
 
 def test_a_model_that_fails_only_now_is_named() -> None:
@@ -87,6 +96,59 @@ def test_the_summary_fits_eighty_columns_and_quiet_is_the_answer() -> None:
     quiet = printed(sweeps.sweep(), quiet=True)
     assert text.startswith(quiet)
     assert "the file ends" not in quiet
+
+
+def test_an_exceeded_budget_is_the_answer_and_precedes_the_tables() -> None:
+    record = sweeps.over_budget(sweeps.sweep(against="nightly"))
+    assert headline(record).first == "1 model exceeds the budget in 1 job: vits.onnx."
+    assert headline(record).lines[0].startswith("Regression: ")
+    text = printed(record)
+    tables = text.split("\n\n")
+    assert "tokens=512" in tables[1]
+    assert "peak 899 MiB exceeds 500 MiB by 399 MiB" in tables[1]
+    assert "peak 899 MiB exceeds 500 MiB by 399 MiB" in markdown(record)
+    assert b"peak 899 MiB exceeds 500 MiB by 399 MiB" in REPORT.render(record, "html")
+    assert "budget" not in printed(sweeps.sweep())
+
+
+def test_the_models_that_take_most_are_summed_once_each() -> None:
+    small, large = (
+        sweeps.series(f"{name}.onnx", 9, avoidable_bytes=size * sweeps.MIB)
+        for name, size in (("small", 32), ("large", 233))
+    )
+    again = msgspec.structs.replace(small, dims="batch=4", avoidable_bytes=sweeps.MIB)
+    answer = headline(sweeps.sweep(series=(small, again, large), findings=()))
+    assert answer.first == (
+        "2 models take more memory than necessary: 265 MiB after the runs, most large.onnx"
+        " (233 MiB)."
+    )
+    assert "avoidable" in printed(sweeps.sweep(series=(small, again, large)))
+
+
+def test_notes_precede_the_tables() -> None:
+    record = sweeps.sweep(notes=("onnxruntime 1.0 is left out: unknown",))
+    assert printed(record).split("\n\n")[1] == "note: onnxruntime 1.0 is left out: unknown"
+    text = markdown(record)
+    assert text.index("is left out") < text.index("<details>")
+
+
+def test_changes_say_where_the_noise_is_assumed() -> None:
+    for text in (printed(sweeps.sweep(noise_share=None)), markdown(sweeps.sweep(noise_share=None))):
+        assert "too few repeated jobs" in text
+    assert "too few repeated jobs" not in printed(sweeps.sweep())
+
+
+def test_a_sweep_whose_jobs_failed_says_that_none_completed() -> None:
+    record = sweeps.sweep(series=(sweeps.series("a.onnx", None),), findings=())
+    assert headline(record).first.startswith("None of 1 job of 1 model on 3 releases")
+
+
+def test_changes_of_the_same_model_have_their_sizes() -> None:
+    record = sweeps.sweep(series=(sweeps.with_step("a.onnx", 1, 9, at=1),))
+    assert "sizes" not in printed(record)
+    sized = tuple(msgspec.structs.replace(each, dims="batch=4") for each in record.series)
+    record = msgspec.structs.replace(record, series=sized)
+    assert printed(record).count("batch=4") == 2  # of the change and of the model
 
 
 def test_an_empty_sweep_prints_one_line() -> None:

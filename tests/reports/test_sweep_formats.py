@@ -61,7 +61,7 @@ def test_junit_of_a_comparison_has_the_new_jobs_only() -> None:
     )
     (failure,) = suite.iter("failure")
     assert failure.get("message") == (
-        "albert.onnx, +212 MiB at the peak, from prepack, 1.24.4 → 1.32.0"
+        "albert.onnx, +212 MiB at the peak, first in prepack, 1.24.4 → 1.32.0"
     )
 
 
@@ -108,11 +108,25 @@ def test_github_gets_an_error_for_a_regression_and_a_warning_for_failures() -> N
     lines = machine_format(sweeps.sweep(against="nightly"), "github").splitlines()
     assert lines[0] == (
         "::error file=zoo/albert.onnx,title=memory regression::albert.onnx, +212 MiB at the peak,"
-        " from prepack (500 MiB → 712 MiB), 1.24.4 → 1.32.0"
+        " first in prepack (500 MiB → 712 MiB), 1.24.4 → 1.32.0"
     )
     assert lines[1].startswith("::warning title=not completed::broken.onnx: the file ends")
     assert lines[2].startswith("::notice title=memory sweep::Regression: 1 model needs")
     assert "::error" not in machine_format(sweeps.sweep(), "github")
+
+
+def test_an_exceeded_budget_is_a_failure_and_an_error() -> None:
+    record = sweeps.over_budget(sweeps.sweep(against="nightly"))
+    root = ET.fromstring(machine_format(record, "junit"))
+    (failure,) = root.iter("failure")
+    assert failure.get("message") == "peak 899 MiB exceeds 500 MiB by 399 MiB"
+    assert [suite.get("failures") for suite in root] == ["1"]
+    assert [case.get("name") for case in root.iter("testcase")] == ["vits.onnx · tokens=512"]
+    first = machine_format(record, "github").splitlines()[0]
+    assert first == (
+        "::error file=zoo/vits.onnx,title=budget exceeded::vits.onnx · tokens=512 · onnxruntime"
+        " 1.32.0: peak 899 MiB exceeds 500 MiB by 399 MiB"
+    )
 
 
 @pytest.mark.parametrize("name", MACHINE_FORMATS)

@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 
+import pytest
+
+from memdiag.errors import UsageError
 from memdiag.records.sweep_job import SweepJob
 from memdiag.sweeps.model_sources import ModelSource
 from memdiag.sweeps.plan import (
     PROCESS_BYTES,
     WEIGHT_COPIES,
     JobSettings,
+    models_without,
     plan_jobs,
-    unused_dims,
     with_needed_memory,
 )
 from tests.sweeps.results import job
@@ -56,9 +59,37 @@ def test_sizes_of_a_list_override_those_of_the_sweep() -> None:
     assert [each.dims for each in jobs] == [{"batch": 7}]
 
 
-def test_dimensions_that_no_model_has_are_named() -> None:
-    models = [source("a", "batch"), source("b", "seq")]
-    assert unused_dims(models, ["batch", "sequence"]) == ["sequence"]
+def test_a_role_is_the_dimension_of_each_model_that_has_it() -> None:
+    by_role = ModelSource(
+        name="r", address="r", digest="r", dim_names=frozenset("NT"), dim_roles={"batch": "N"}
+    )
+    models = [by_role, source("a", "batch"), source("c", "other")]
+    jobs = plan_jobs(models, {"1.32.0": ""}, dims={"batch": [1, 4]}, options={}, settings=SETTINGS)
+    assert [(each.model, each.dims) for each in jobs] == [
+        ("r", {"N": 1}),
+        ("r", {"N": 4}),
+        ("a", {"batch": 1}),
+        ("a", {"batch": 4}),
+        ("c", {}),
+    ]
+    assert models_without(models, "batch") == ["c"]
+    with pytest.raises(UsageError, match="'N' is also given as 'batch'"):
+        plan_jobs(
+            models, {"1.32.0": ""}, dims={"N": [2], "batch": [1]}, options={}, settings=SETTINGS
+        )
+
+
+def test_a_list_may_name_a_size_by_role() -> None:
+    listed = ModelSource(
+        name="r",
+        address="r",
+        digest="r",
+        dim_names=frozenset("N"),
+        dim_roles={"batch": "N"},
+        dims={"batch": 7},
+    )
+    jobs = plan_jobs([listed], {"1.32.0": ""}, dims={"N": [1]}, options={}, settings=SETTINGS)
+    assert [each.dims for each in jobs] == [{"N": 7}]
 
 
 def test_memory_is_estimated_once_for_all_releases_and_the_largest_comes_first() -> None:

@@ -223,3 +223,33 @@ def test_a_series_refuses_a_step_at_a_point_that_it_lacks(tmp_path: Path) -> Non
             **{name: getattr(series, name) for name in ("model", "address", "machine", "steps")},
             points=series.points[:1],
         )
+
+
+def test_the_same_models_in_another_folder_are_compared(tmp_path: Path) -> None:
+    def here(name: str, digest: str) -> list[dict[str, object]]:
+        return job(name, NEW, 10, address=f"other/{name}", digest=digest)
+
+    reference = write(
+        tmp_path / "old",
+        [
+            job("changed.onnx", OLD, 10, digest="1"),
+            job("renamed.onnx", OLD, 10, digest="2"),
+            job("gone.onnx", OLD, 10, digest="3"),
+            job("twice.onnx", OLD, 10, digest="4"),
+            job("twice.onnx", OLD, 10, digest="5", address="zoo/b/twice.onnx", day=1),
+        ],
+    )
+    store = write(
+        tmp_path / "new",
+        [
+            here("changed.onnx", digest="11"),
+            here("name.onnx", digest="2"),
+            here("twice.onnx", digest="44"),
+        ],
+    )
+    sweep = summarize(store, against=reference)
+    compared = {each.model: each.address for each in sweep.series if each.is_compared}
+    assert compared == {"changed.onnx": "other/changed.onnx", "name.onnx": "other/name.onnx"}
+    assert not sweep.compares_nothing
+    only_other = write(tmp_path / "else", [job("x.onnx", OLD, 10)])
+    assert summarize(store, against=only_other).compares_nothing

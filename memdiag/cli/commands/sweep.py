@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -123,7 +122,8 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument(
         "--budget",
         metavar="FIGURE=SIZE,…",
-        help="Limits for each model, e.g. peak=1.2GB, or steady=2x for twice its weights.",
+        help="Limits for each model, e.g. peak=1.2GB, or steady=2x for twice its weights (of at"
+        " least 1 MiB).",
     )
     group.add_argument(
         "--against",
@@ -165,11 +165,10 @@ def run(options: Namespace) -> int:
     --dim batch=1,4,16. Writes index.html, with a page for each
     model, report.md and sweep.json. Exit codes: 0; 1 if a
     budget is exceeded, or a model needs lastingly more than --against shows; 2 if nothing could be
-    measured.
+    measured, or nothing is compared with --against.
     """
     from memdiag.api.sweep import add_profiles, sweep_answers
     from memdiag.cli.output import Destination, print_sweep, write_sweep
-    from memdiag.reports.text import plain
     from memdiag.sweeps.placement import parse_machines
     from memdiag.sweeps.store import check_version
     from memdiag.units import counted
@@ -193,13 +192,11 @@ def run(options: Namespace) -> int:
 
     def print_answer(written: Sequence[Path]) -> int:
         print_sweep(answers, written, options.format, quiet=options.quiet)
-        for exceeded in outcome.exceeded:
-            job = exceeded.job
-            text = f"{job.model} · onnxruntime {job.onnxruntime}: {'; '.join(exceeded.sentences)}"
-            print(plain(text), file=sys.stdout if options.format == "console" else sys.stderr)
         if not outcome.completed:
             return ERROR
-        return FINDINGS if outcome.exceeded or answers.regressions else CLEAN
+        if answers.exceeded or answers.regressions:
+            return FINDINGS
+        return ERROR if answers.compares_nothing else CLEAN
 
     try:
         written = write_sweep(answers, options.out)

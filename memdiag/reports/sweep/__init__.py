@@ -11,11 +11,13 @@ from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, line
 from memdiag.reports.page import Plotly
 from memdiag.reports.report import Report
-from memdiag.reports.sweep.sentences import headline
+from memdiag.reports.sweep.sentences import headline, noise_line
 from memdiag.reports.sweep.tables import (
     OPTIONAL_STEP_COLUMNS,
+    budget_table,
     failure_table,
     group_table,
+    model_table,
     placement_sentence,
     placement_table,
     step_table,
@@ -27,6 +29,8 @@ from memdiag.units import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_CHANGES = "Lasting changes, beyond the noise:"
 
 MAX_CONSOLE_ROWS = 8
 MAX_MARKDOWN_ROWS = 50
@@ -42,6 +46,7 @@ def show(
         line(console, text)
     if quiet:
         return
+    block(console, [f"note: {plain(note)}" for note in sweep.notes])
     for title, table in _tables(sweep):
         if table.rows:
             console.print()
@@ -50,15 +55,18 @@ def show(
             print_table(console, first.fitted(console.width, OPTIONAL_STEP_COLUMNS))
             more = len(table.rows) - MAX_CONSOLE_ROWS
             line(console, f"and {counted(more, 'more row')}" if more > 0 else "", "dim")
-    block(console, [f"note: {plain(note)}" for note in sweep.notes])
+            if title == _CHANGES:
+                line(console, noise_line(sweep), "dim")
     files(console, written)
 
 
 def _tables(sweep: Sweep) -> list[tuple[str, Table]]:
     """Return the tables of the summary with their titles."""
     return [
+        ("Jobs that exceed the budget:", budget_table(sweep)),
         ("Waste that several models share:", group_table(sweep.findings)),
-        ("Lasting changes, beyond the noise:", step_table(steps_by_size(sweep))),
+        (_CHANGES, step_table(steps_by_size(sweep))),
+        ("Models, on the newest release, the largest peak first:", model_table(sweep)),
         ("Jobs that did not complete:", failure_table(sweep)),
         ("Models that fit together:", placement_table(sweep.placement)),
     ]
@@ -68,7 +76,11 @@ def markdown(sweep: Sweep) -> str:
     """Return the report for a pull request."""
     answer = headline(sweep)
     tables = (
-        (title.removesuffix(":"), table, markdown_table(table.first_rows(MAX_MARKDOWN_ROWS)))
+        (
+            title.removesuffix(":"),
+            table,
+            markdown_table(table.first_rows(MAX_MARKDOWN_ROWS).without_empty_columns()),
+        )
         for title, table in _tables(sweep)
     )
     return md.document(
@@ -76,13 +88,14 @@ def markdown(sweep: Sweep) -> str:
             f"## Memory of {counted(len({each.model for each in sweep.series}), 'model')}",
             f"**{md.escape(answer.first)}**",
             md.bullets(answer.lines),
+            md.bullets(map(plain, sweep.notes)),
             *(
                 md.folded(f"{title} ({len(table.rows):,})", text)
                 for title, table, text in tables
                 if text
             ),
+            md.escape(noise_line(sweep)) if any(s.steps for s in sweep.series) else "",
             md.escape(placement_sentence(sweep.placement)),
-            md.bullets(map(plain, sweep.notes)),
         )
     )
 

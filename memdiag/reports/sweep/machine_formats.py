@@ -1,7 +1,7 @@
 """A sweep for other programs: JUnit XML, benchmark trackers, and monitoring.
 
-- JUnit XML: CI servers show a test for each job; `<failure>` is a regression, `<error>` a job that
-  did not complete.
+- JUnit XML: CI servers show a test for each job; `<failure>` is an exceeded budget or a
+  regression, `<error>` a job that did not complete.
 - ``customSmallerIsBetter``: the JSON of github-action-benchmark.
 - Bencher Metric Format (BMF): the JSON of Bencher.
 - OpenMetrics text: of the OpenMetrics specification 1.0, for Prometheus' textfile collector.
@@ -33,12 +33,16 @@ _METRICS = (
 
 
 def junit(sweep: Sweep) -> str:
-    """Return JUnit XML with a test case for each job; of a comparison, for each new job."""
+    """Return JUnit XML with a test case for each job.
+
+    Of a comparison it has each new job, and each job that exceeds the budget.
+    """
     suites = ET.Element("testsuites", name="memdiag sweep")
+    exceeded = {each.key: each.sentences for each in sweep.exceeded}
     by_release: dict[str, list[tuple[SweepSeries, SweepPoint]]] = {}
     for series in sweep.series:
         for point in series.points:
-            if point.is_new or not sweep.against:
+            if point.is_new or point.key in exceeded or not sweep.against:
                 by_release.setdefault(point.onnxruntime, []).append((series, point))
     steps: dict[str, list[tuple[SweepSeries, SweepStep]]] = {}
     for series, step in sweep.regressions:
@@ -52,13 +56,13 @@ def junit(sweep: Sweep) -> str:
             "testsuite",
             name=_xml(f"onnxruntime {release}"),
             tests=str(len(jobs)),
-            failures=str(sum(point.key in steps for _, point in jobs)),
+            failures=str(sum(point.key in steps or point.key in exceeded for _, point in jobs)),
             errors=str(sum(point.is_failed for _, point in jobs)),
             skipped="0",
             time=f"{sum(point.duration_s or 0 for _, point in jobs):.3f}",
         )
         for series, point in jobs:
-            _add_case(suite, series, point, steps.get(point.key, ()))
+            _add_case(suite, series, point, exceeded.get(point.key, ()), steps.get(point.key, ()))
     ET.indent(suites)
     return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -67,6 +71,7 @@ def _add_case(
     suite: ET.Element,
     series: SweepSeries,
     point: SweepPoint,
+    exceeded: tuple[str, ...],
     steps: tuple[()] | list[tuple[SweepSeries, SweepStep]],
 ) -> None:
     case = ET.SubElement(
@@ -79,9 +84,10 @@ def _add_case(
     if point.is_failed:
         message = _xml(point.sentence or point.status)
         ET.SubElement(case, "error", message=message, type=_xml(point.status)).text = message
-    elif steps:
-        texts = [f"{step_words(*each)}, {step_place(*each)}" for each in steps]
-        failure = ET.SubElement(case, "failure", message=_xml(texts[0]), type="memory regression")
+    elif exceeded or steps:
+        texts = [*exceeded, *(f"{step_words(*each)}, {step_place(*each)}" for each in steps)]
+        kind = "memory budget" if exceeded else "memory regression"
+        failure = ET.SubElement(case, "failure", message=_xml(texts[0]), type=kind)
         failure.text = _xml("\n".join(texts))
     if point.peak_bytes is not None:
         ET.SubElement(case, "system-out").text = f"peak {format_size(point.peak_bytes)}"

@@ -17,6 +17,7 @@ from memdiag.reports.sweep.sentences import (
     noise_line,
 )
 from memdiag.reports.sweep.tables import (
+    budget_table,
     failure_table,
     group_table,
     placement_table,
@@ -82,6 +83,7 @@ def render(sweep: Sweep, *, pages: Collection[str] = (), plotly: Plotly = "inlin
     answer = headline(sweep)
     steps = steps_by_size(sweep)
     failed = failure_table(sweep)
+    exceeded = budget_table(sweep)
     series = _series_table(sweep, pages)
     machines = {each.machine for each in sweep.series}
     is_measured = any(point.peak_bytes is not None for point in sweep.points)
@@ -94,7 +96,9 @@ def render(sweep: Sweep, *, pages: Collection[str] = (), plotly: Plotly = "inlin
                 filter(None, (_releases(sweep), *sorted(map(plain, machines))[:3]))
             ),
             "answer": answer,
-            "is_regression": bool(sweep.regressions),
+            "is_regression": bool(sweep.regressions or sweep.exceeded),
+            "exceeded": exceeded.first_rows(MAX_ANSWER_ROWS),
+            "unlisted_exceeded": max(0, len(exceeded.rows) - MAX_ANSWER_ROWS),
             "groups": group_table(sweep.findings[:MAX_ANSWER_ROWS]),
             "listed": tuple(_listed(each, pages) for each in sweep.findings[:MAX_ANSWER_ROWS]),
             "series": series,

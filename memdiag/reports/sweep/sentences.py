@@ -20,7 +20,8 @@ class SweepHeadline(NamedTuple):
     """The answer.
 
     Attributes:
-        first: regressions, if the sweep is compared with a store; otherwise what was measured.
+        first: the jobs that exceed the budget; else the regressions, if the sweep is compared with
+            a store; else the waste; else what was measured.
         lines: the other sentences of the answer.
     """
 
@@ -43,11 +44,16 @@ class ReleaseChange(NamedTuple):
 
 def headline(sweep: Sweep) -> SweepHeadline:
     """Return the answer of `sweep`."""
-    measured = _measured(sweep)
-    lines = (_waste(sweep), *map(_change_line, release_changes(sweep)), estimate_line(sweep))
-    if not sweep.against:
-        return SweepHeadline(measured, tuple(filter(None, lines)))
-    return SweepHeadline(_regressions(sweep), tuple(filter(None, (measured, *lines))))
+    sentences = (
+        _exceeded(sweep),
+        _regressions(sweep) if sweep.against else "",
+        *_waste(sweep),
+        _measured(sweep),
+        *map(_change_line, release_changes(sweep)),
+        estimate_line(sweep),
+    )
+    first, *lines = filter(None, sentences)
+    return SweepHeadline(first, tuple(lines))
 
 
 def model_count(series: Iterable[SweepSeries]) -> int:
@@ -64,22 +70,46 @@ def _measured(sweep: Sweep) -> str:
         f"{counted(done, 'job')} of {counted(model_count(sweep.series), 'model')}"
         f"{releases if sweep.releases else ''}"
     )
+    if failed and not done:
+        of = f"{counted(failed, 'job')} of {counted(model_count(sweep.series), 'model')}"
+        return f"None of {of}{releases} completed."
     return f"{text}, {failed:,} failed." if failed else f"{text}."
 
 
-def _waste(sweep: Sweep) -> str:
-    wasting = [series for series in sweep.series if series.avoidable_bytes]
-    if not wasting:
+def _exceeded(sweep: Sweep) -> str:
+    """Return how many models exceed the budget; empty if none does."""
+    found = sweep.over_budget
+    if not found:
         return ""
-    costly = [group for group in sweep.findings if group.steady_bytes]
-    total = sum(group.steady_bytes for group in costly)
-    rules = some_of(
-        [f"{plain(group.rule)} {group.model_count:,}" for group in costly], limit=MAX_RULES
-    )
-    count = model_count(wasting)
+    count = model_count(series for series, _, _ in found)
+    names = some_of(list(dict.fromkeys(plain(series.model) for series, _, _ in found)))
+    verb = plural(count, "exceeds", "exceed")
+    return f"{counted(count, 'model')} {verb} the budget in {counted(len(found), 'job')}: {names}."
+
+
+def _waste(sweep: Sweep) -> tuple[str, ...]:
+    """Return what models take more than necessary, and by which rules; empty without any."""
+    found: dict[tuple[str, str], int] = {}
+    for series in sweep.series:
+        if series.avoidable_bytes:
+            name = series.model, series.address
+            found[name] = max(found.get(name, 0), series.avoidable_bytes)
+    if not found:
+        return ()
+    worst = max(found, key=lambda name: found[name])
+    most = format_size(found[worst])
+    count, models = len(found), model_count(sweep.series)
+    of = f" of {models:,}" if models > count else ""
+    names = f", most {plain(worst[0])} ({most})" if count > 1 else f" ({plain(worst[0])})"
+    rules = [
+        f"{counted(group.model_count, 'model')}: {plain(group.rule)}"
+        for group in sweep.findings
+        if group.steady_bytes
+    ]
     return (
-        f"{counted(count, 'model')} {plural(count, 'takes', 'take')} more memory than necessary"
-        f" ({format_size(total)} in all): {rules}."
+        f"{count:,}{of} {plural(models, 'model')} {plural(count, 'takes', 'take')} more memory than"
+        f" necessary: {format_size(sum(found.values()))} after the runs{names}.",
+        f"{some_of(rules, MAX_RULES, '; ')}." if rules else "",
     )
 
 
@@ -115,9 +145,9 @@ def _change_line(change: ReleaseChange) -> str:
 
 
 def step_words(series: SweepSeries, step: SweepStep) -> str:
-    """Return ``albert, +212 MiB at the peak in prepack``."""
+    """Return ``albert, +212 MiB at the peak, first in prepack``."""
     figure = "at the peak" if step.figure == "peak" else "after the runs"
-    where = f", from {step.phase}" if step.phase else ""
+    where = f", first in {step.phase}" if step.phase else ""
     return f"{plain(series.model)}, {format_size(step.bytes, signed=True)} {figure}{where}"
 
 
@@ -127,9 +157,9 @@ def step_place(series: SweepSeries, step: SweepStep) -> str:
     if before.onnxruntime != after.onnxruntime:
         text = f"{before.onnxruntime} → {after.onnxruntime}"
     else:
-        names = [point.label or "earlier" for point in (before, after)]
-        text = f"{names[0]} → {names[1] if after.label else 'later'}"
-    return plain(f"{text}, model changed" if step.is_model_changed else text)
+        names = [point.label or "an earlier job" for point in (before, after)]
+        text = f"{names[0]} → {names[1] if after.label else 'a later job'}"
+    return plain(f"{text} (other content of the model)" if step.is_model_changed else text)
 
 
 def _regressions(sweep: Sweep) -> str:
@@ -147,23 +177,24 @@ def _regressions(sweep: Sweep) -> str:
         models = counted(compared, "model")
         text = f"Of {models}, none needs more memory than in {store}, beyond the noise."
     elif any(point.is_new for point in sweep.points):
-        text = f"Nothing is compared with {store}: no model was measured both there and now."
+        text = (
+            f"Nothing is compared with {store}: no model was measured both there and now. Models"
+            " are the same by name, relative to the folder that is given, with the same sizes,"
+            " options and class of machine. Jobs that were done before are measured again with"
+            " another --label."
+        )
     else:
-        text = f"Nothing is compared with {store}: no job is new."
-    broken = [each for each in sweep.series if _fails_now(each)]
+        text = (
+            f"Nothing is compared with {store}: no job is new. Give the jobs a --label of their own"
+            " to measure them again."
+        )
+    broken = [each for each in sweep.series if each.fails_now]
     if broken:
         names = some_of(list(dict.fromkeys(plain(each.model) for each in broken)))
         count = model_count(broken)
         verb = plural(count, "fails", "fail")
         text += f" {counted(count, 'model')} that completed there {verb} now: {names}."
     return text
-
-
-def _fails_now(series: SweepSeries) -> bool:
-    """Return whether a model completed before the new points, and all of these failed."""
-    new = [point for point in series.points if point.is_new]
-    earlier = any(not point.is_failed for point in series.points if not point.is_new)
-    return bool(new) and all(point.is_failed for point in new) and earlier
 
 
 def noise_line(sweep: Sweep) -> str:
@@ -194,8 +225,8 @@ def estimate_line(sweep: Sweep) -> str:
         return ""
     most = quantiles(errors, n=20, method="inclusive")[-1]
     return (
-        f"Estimated peaks differ from the measured ones by {100 * median(errors):.1f} % (median);"
-        f" 95 % of {len(errors):,} by at most {100 * most:.1f} %."
+        f"Estimated peaks differ from the measured ones by {100 * median(errors):.1f} % (median),"
+        f" and 19 of 20 differ by at most {100 * most:.1f} %."
     )
 
 

@@ -15,9 +15,9 @@ from memdiag.records.sweep import (
 from memdiag.reports.sweep.sentences import failures, model_count, releases_of, step_place
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain
-from memdiag.units import counted, format_size, some_of
+from memdiag.units import counted, format_size, plural, some_of
 
-OPTIONAL_STEP_COLUMNS = ("before", "after", "from")
+OPTIONAL_STEP_COLUMNS = ("before", "after", "first changed phase")
 """Headings of the columns that a narrow terminal lacks, in this order."""
 
 MAX_NAME = 24
@@ -50,19 +50,21 @@ def step_table(steps: Sequence[tuple[SweepSeries, SweepStep]]) -> Table:
     """Return a row for each step."""
     columns = (
         Column("model", max_width=MAX_NAME, css="name"),
+        Column("sizes", max_width=MAX_NAME, formats=("console", "markdown")),
         Column("where", max_width=MAX_NAME, css="name"),
-        Column("figure", css="less"),
+        Column("figure"),
         Column("before", "right", css="less"),
         Column("after", "right"),
         Column("change", "right", css="strong"),
-        Column("from", css="less"),
+        Column("first changed phase", css="less"),
     )
-    return Table(columns=columns, rows=tuple(_step_row(*each) for each in steps))
+    return Table(columns=columns, rows=tuple(_step_row(*each) for each in steps), is_dense=True)
 
 
 def _step_row(series: SweepSeries, step: SweepStep) -> Row:
     return Row(
         Cell(plain(series.model), title=plain(series.address), note=variant(series)),
+        variant(series),
         Cell(step_place(series, step), tags=("new",) if step.is_new else ()),
         step.figure,
         _size(step.before_bytes),
@@ -70,6 +72,26 @@ def _step_row(series: SweepSeries, step: SweepStep) -> Row:
         Cell(format_size(step.bytes, signed=True), sort_key=step.bytes),
         step.phase,
     )
+
+
+def budget_table(sweep: Sweep) -> Table:
+    """Return a row for each job that exceeds the budget."""
+    columns = (
+        Column("model", max_width=MAX_NAME, css="name"),
+        Column("sizes", max_width=MAX_NAME, formats=("console", "markdown")),
+        Column("onnxruntime"),
+        Column("exceeded", wraps=True, css="prose"),
+    )
+    rows = tuple(
+        Row(
+            Cell(plain(series.model), title=plain(series.address), note=variant(series)),
+            variant(series),
+            plain(point.onnxruntime),
+            plain("; ".join(sentences)),
+        )
+        for series, point, sentences in sweep.over_budget
+    )
+    return Table(columns=columns, rows=rows)
 
 
 def steps_by_size(sweep: Sweep) -> list[tuple[SweepSeries, SweepStep]]:
@@ -84,6 +106,33 @@ def steps_by_size(sweep: Sweep) -> list[tuple[SweepSeries, SweepStep]]:
             if known is None or abs(step.bytes) > abs(known[1].bytes):
                 found[number, step.key] = series, step
     return sorted(found.values(), key=lambda each: (not each[1].is_new, -each[1].bytes))
+
+
+def model_table(sweep: Sweep) -> Table:
+    """Return a row for each series that was measured, the largest peak first."""
+    columns = (
+        Column("model", max_width=MAX_NAME),
+        Column("sizes", max_width=MAX_NAME),
+        Column("weights", "right"),
+        Column("peak", "right"),
+        Column("after the runs", "right"),
+        Column("avoidable", "right"),
+    )
+    measured = [series for series in sweep.series if series.newest.peak_bytes is not None]
+    measured.sort(key=lambda series: -(series.newest.peak_bytes or 0))
+    rows = []
+    for series in measured:
+        newest = series.newest
+        sizes = (series.weight_bytes, newest.peak_bytes, newest.steady_bytes)
+        rows.append(
+            Row(
+                plain(series.model),
+                variant(series),
+                *("" if size is None else _size(size) for size in sizes),
+                _size(series.avoidable_bytes) if series.avoidable_bytes else "",
+            )
+        )
+    return Table(columns=columns, rows=tuple(rows))
 
 
 def variant(series: SweepSeries) -> str:
@@ -149,7 +198,11 @@ def placement_sentence(placement: Placement | None) -> str:
     names = some_of(
         [f"{plain(each.model)} ({format_size(each.peak_bytes)})" for each in placement.unplaced]
     )
-    return f"{counted(len(placement.unplaced), 'model')} fit on no machine: {names}. {text}"
+    count = len(placement.unplaced)
+    return (
+        f"{counted(count, 'model')} {plural(count, 'fits', 'fit')} on no machine beside the others:"
+        f" {names}. {text}"
+    )
 
 
 def _size(size: int) -> Cell:
