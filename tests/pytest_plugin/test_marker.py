@@ -25,7 +25,8 @@ def marked(pytester: pytest.Pytester, arguments: str) -> None:
 def test_within_its_budget_the_test_runs(
     pytester: pytest.Pytester, run_pytest: RunPytest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memdiag.api.profile_record.cpu_quota", lambda pid: 1.5)
+    limits = "memdiag.reports.control_group.container_limits"
+    monkeypatch.setattr(limits, lambda environment: "1.5 CPUs")
     marked(pytester, 'peak="100 MB", steady="100 MB", copies=3')
     result = run_pytest("-s", "--strict-markers")
     result.assert_outcomes(passed=1)
