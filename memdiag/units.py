@@ -107,8 +107,14 @@ def format_limit(limit: int) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return `seconds` as text: ``1.9 s``, ``28 ms``, ``410 µs``, ``2 min 05 s``."""
+    """Return `seconds` as text: ``1.9 s``, ``28 ms``, ``410 µs``, ``2 min 05 s``, ``3 h 10 min``,
+    ``3 days``."""
     # Each bound is where rounding would reach the next unit.
+    if seconds >= 47.99 * 3600:
+        return f"{seconds / 86400:.0f} days"
+    if seconds >= 119.5 * 60:
+        hours, minutes = divmod(round(seconds / 60), 60)
+        return f"{hours} h {minutes:02d} min"
     if seconds >= 119.5:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest:02d} s"

@@ -108,6 +108,11 @@ def test_a_signed_size_shows_its_plus() -> None:
         (0.99999, "1.0 s"),
         (9.9999, "10 s"),
         (119.9, "2 min 00 s"),
+        (7169, "119 min 29 s"),
+        (7171, "2 h 00 min"),
+        (11_400, "3 h 10 min"),
+        (172_790, "2 days"),
+        (291_933, "3 days"),
     ],
 )
 def test_durations_print_as_people_say_them(seconds: float, text: str) -> None:

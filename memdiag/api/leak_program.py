@@ -70,6 +70,10 @@ MIN_UNREAD_SHARE = 0.2
 """Share of readings that failed from which on a pause is advised."""
 
 SHORT = "too short for a verdict. Observe it longer, or read it more often with --every."
+SHORT_UNPAUSED = (
+    "too few readings for a verdict. Observe it with --pause, which stops it while it is read, or"
+    " longer."
+)
 
 
 class ProgramGrowth(NamedTuple):
@@ -335,12 +339,14 @@ def visible_growth(growth: Growth) -> str:
 def with_pause_advice(growth: Growth) -> Growth:
     """Return the growth of a process that was not paused, with advice to do so if that matters."""
     unread = sum(moment.heap_bytes is None for moment in growth.moments)
+    if growth.message == SHORT:
+        growth = msgspec.structs.replace(growth, message=SHORT_UNPAUSED)
     if "--pause" in growth.advice:
         return growth
     if unread >= MIN_UNREAD_SHARE * len(growth.moments):
         why = f"at {unread} of {len(growth.moments)} readings its memory changed while it was read"
-    elif growth.is_leak_or_kept and growth.owner == "other":
-        why = "blocks of malloc in its threads may have been missed while it ran"
+    elif growth.verdict == "leak":
+        why = "blocks of malloc in its threads, and values that it keeps, may have been missed"
     else:
         return growth
     advice = f"observe it again with --pause: {why}"

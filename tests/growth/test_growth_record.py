@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from memdiag.api.leak_program import has_failed, visible_growth, with_pause_advice
+from memdiag.api.leak_program import SHORT, has_failed, visible_growth, with_pause_advice
 from memdiag.growth.growth_record import MAX_RUN_SAMPLES, growth_record
 from memdiag.growth.observation import Observation
 from memdiag.growth.verdict import kept_values
-from memdiag.records.growth import GrowingBlocks, Growth, Moment, OwnerBytes, RunSample
+from memdiag.records.growth import GrowingBlocks, Growth, Moment, OwnerBytes, RunSample, Verdict
 from memdiag.units import MIB
 from tests.reports import growths
 
@@ -140,3 +140,16 @@ def test_growth_at_each_of_a_few_readings_is_stated(heap: list[int | None], text
 )
 def test_a_pause_is_advised_where_readings_failed(heap: list[int | None], advice: str) -> None:
     assert with_pause_advice(readings(heap)).advice == advice
+
+
+@pytest.mark.parametrize(("verdict", "is_advised"), [("leak", True), ("kept", False)])
+def test_a_pause_is_advised_where_values_that_are_kept_may_have_been_missed(
+    verdict: Verdict, is_advised: bool
+) -> None:
+    growth = msgspec.structs.replace(readings([1, 1]), verdict=verdict, owner="heap")
+    assert with_pause_advice(growth).advice.startswith("observe it again") == is_advised
+
+
+def test_a_pause_is_advised_where_there_were_too_few_readings() -> None:
+    growth = msgspec.structs.replace(readings([1, 1]), message=SHORT)
+    assert "Observe it with --pause" in with_pause_advice(growth).message
