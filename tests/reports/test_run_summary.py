@@ -1,6 +1,7 @@
 """The summary, the tables and the Markdown of recorded programs."""
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -539,6 +540,9 @@ def test_the_memory_of_one_more_process_is_its_private_memory() -> None:
         " no other process in its last X-ray."
     ]
     assert sentences(33)[0].startswith("One more process like 101, 102 takes about 115 MiB: ")
+    rises = (runs.process(100, 20), *(runs.process(pid, 900, parent=100) for pid in (101, 102)))
+    [at_peak] = sentences(33, processes=rises)
+    assert re.search(r"takes about 115 MiB, and up to \d+ MiB at its peak: the memory", at_peak)
     assert sentences(is_watched=True) == sentences()
     assert sentences(None) == []
     assert sentences(xrays=(_private(101, 40, 2, 40, 33),)) == []

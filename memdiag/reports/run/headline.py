@@ -286,7 +286,7 @@ def _one_more_process(run: ProgramRun) -> Iterator[str]:
     """Yield what one more of the processes of a pool takes: the memory that it does not share.
 
     Memory that a process shared with others is its own once they have ended, so that the figures at
-    the ends of the processes differ.
+    the ends of the processes differ. The rise from its last X-ray to its peak counts as its own.
     """
     models = {session.number: session.model_key for session in run.sessions}
     processes = {process.pid: process for process in run.processes}
@@ -305,9 +305,17 @@ def _one_more_process(run: ProgramRun) -> Iterator[str]:
             least, most = format_size(min(sizes)), format_size(max(sizes))
             takes = f"about {least}" if least == most else f"{least} to {most}"
             pids = some_of(sorted(str(xray.pid) for xray in xrays))
+            peak = max(
+                size
+                + processes[xray.pid].peak_rss_bytes
+                - sum(owner.bytes for owner in xray.attribution.owners)
+                for xray, size in zip(xrays, private, strict=True)
+                if size is not None
+            )
+            at_peak = f", and up to {format_size(peak)} at its peak" if peak > max(sizes) else ""
             yield (
-                f"One more process like {pids} takes {takes}: the memory that each shares with no"
-                " other process in its last X-ray."
+                f"One more process like {pids} takes {takes}{at_peak}: the memory that each shares"
+                " with no other process in its last X-ray."
             )
 
 
