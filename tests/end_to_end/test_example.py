@@ -1,5 +1,6 @@
 """The example project under ``docs``: its tests pass, and catch what they are there to catch."""
 
+import re
 import runpy
 import shutil
 import sys
@@ -63,6 +64,7 @@ def test_another_runtime_is_caught(pytester: pytest.Pytester) -> None:
     caught = pytester.runpytest_inprocess(*words)
     caught.assert_outcomes(failed=1, deselected=1)
     printed = caught.stdout.str()
-    assert "memory baseline: models/branches.onnx: steady 3" in printed
+    # The peak may be over its baseline as well, by a few MiB.
+    assert re.search(r"memory baseline: models/branches\.onnx: (steady )?3\d MiB over", printed)
     assert "; the baseline is of 1.24.4" in printed
     assert "new since the baseline: transposed copy of weight, 32 MiB" in printed
