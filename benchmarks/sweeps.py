@@ -64,7 +64,7 @@ class Timed(NamedTuple):
 def run(models: Sequence[Path], store: Path, releases: Sequence[str], **arguments: object) -> Timed:
     """Return a sweep of `models`."""
     started = time.monotonic()
-    answers = memdiag.sweep(*models, store=store, onnxruntime=releases, **arguments)  # type: ignore[arg-type]
+    answers = memdiag.sweep(*models, store=store, onnxruntime=releases, **arguments)  # type: ignore[arg-type] # of several types
     return Timed(answers, time.monotonic() - started)
 
 

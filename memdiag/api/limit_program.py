@@ -31,7 +31,7 @@ def limit_program(
 ) -> MemoryLimit:
     """Return the smallest memory limit under which `command` works, and suggest one.
 
-    The program is started anew in each trial, without input; its output is discarded. It works if
+    The program is started again for each trial, without input; its output is discarded. It works if
     it ends with exit code 0 and none of its processes was killed at the limit.
 
     Args:

@@ -159,7 +159,7 @@ class _Search:
         self._precision = precision
 
     def find(self, *, first: int, peak: int, comfortable: bool) -> None:
-        """Bisect, and confirm the result; a result that is not confirmed is searched for anew."""
+        """Bisect, and confirm the result; a result that is not confirmed is searched for again."""
         limit = self._next(first, comfortable)
         while limit is not None and self._trials < MAX_TRIALS and limit <= MAX_RISE * peak:
             self._points.append(self._measure(limit))
