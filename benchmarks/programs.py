@@ -33,6 +33,8 @@ RUNS = 10_000
 CREATIONS = 21
 SIZE = 512
 ROWS = 64
+SMALL = """<ir_version: 8, opset_import: ["": 17]>
+small (float[n] x) => (float[n] y) { y = Relu(x) }"""
 
 PROGRAM = f"""
 import json, statistics, sys, time
@@ -60,9 +62,21 @@ runs_s = time.process_time() - started
 with open("/proc/self/status") as file:
     rss = next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
 creation_s = statistics.median(create()[1] for _ in range({CREATIONS}))
-json.dump(
-    {{"runs_s": runs_s, "creation_s": creation_s, "rss_bytes": rss << 10}}, open(sys.argv[2], "w")
-)
+small = onnxruntime.InferenceSession(sys.argv[2], providers=["CPUExecutionProvider"])
+feeds = {{"x": np.ones(8, np.float32)}}
+small_runs = []
+for _ in range(20):
+    started = time.process_time()
+    for _ in range(1000):
+        small.run(None, feeds)
+    small_runs.append((time.process_time() - started) / 1000)
+found = {{
+    "runs_s": runs_s,
+    "creation_s": creation_s,
+    "rss_bytes": rss << 10,
+    "small_run_s": statistics.median(small_runs),
+}}
+json.dump(found, open(sys.argv[3], "w"))
 """
 
 
@@ -73,18 +87,22 @@ class Cost(NamedTuple):
         runs_s: CPU seconds of the runs.
         creation_s: seconds of a creation, the median of several.
         rss_bytes: the resident set at the end.
+        small_run_s: CPU seconds of a run of a model with one node of eight elements, the median of
+            several.
         other_s: CPU seconds of everything else that the command started, memdiag included.
     """
 
     runs_s: float
     creation_s: float
     rss_bytes: int
+    small_run_s: float
     other_s: float
 
 
-def measure(program: Path, model: Path, folder: Path, *, recorded: bool) -> Cost:
+def measure(program: Path, folder: Path, *, recorded: bool) -> Cost:
     result = folder / "result.json"
-    command = [sys.executable, str(program), str(model), str(result)]
+    models = [str(folder / "short.onnx"), str(folder / "small.onnx")]
+    command = [sys.executable, str(program), *models, str(result)]
     if recorded:
         out = ["--no-xray", "--quiet", "--out", str(folder / "out")]
         command = [sys.executable, "-m", "memdiag", "run", *out, "--", *command]
@@ -136,12 +154,13 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        program, model = folder / "program.py", folder / "short.onnx"
+        program = folder / "program.py"
         program.write_text(PROGRAM)
-        build(model)
+        build(folder / "short.onnx")
+        onnx.save(onnx.parser.parse_model(SMALL), folder / "small.onnx")
         subjects: dict[str, Callable[[], Cost]] = {
-            "plain": partial(measure, program, model, folder, recorded=False),
-            "recorded": partial(measure, program, model, folder, recorded=True),
+            "plain": partial(measure, program, folder, recorded=False),
+            "recorded": partial(measure, program, folder, recorded=True),
         }
         costs = interleave(subjects, rounds)
         starts = interleave(
@@ -152,6 +171,10 @@ def main() -> None:
     ratios = [recorded.runs_s / plain.runs_s for plain, recorded in pairs]
     rows = [
         [f"CPU time of {RUNS:,} runs", *_spreads(costs, lambda cost: cost.runs_s, " s")],
+        [
+            "CPU time of a run of one small node",
+            *_spreads(costs, lambda cost: 1e6 * cost.small_run_s, " µs"),
+        ],
         ["a creation", *_spreads(costs, lambda cost: 1e3 * cost.creation_s, " ms")],
         ["resident set of the program", *_spreads(costs, lambda cost: cost.rss_bytes / 1e6, " MB")],
         ["CPU time beside the runs", *_spreads(costs, lambda cost: cost.other_s, " s")],
