@@ -172,15 +172,22 @@ class AnalysisContext:
         """Return what a run takes at `sizes` of the free dimensions."""
         key = frozenset(sizes.items())
         if key not in self._runs:
-            self._runs[key] = simulate_run(
-                self.graphs,
-                self.shapes_at(sizes),
-                self.folds,
-                declared=self.shapes.as_declared,
-                runtime=self.runtime,
-                block=self.block,
-            )
+            self._runs[key] = self._simulate_run(sizes, self.folds)
         return self._runs[key]
+
+    def unfolded_run(self, sizes: Mapping[str, int]) -> SimulatedRun:
+        """Return what a run takes if no node is folded, as without the optimizer."""
+        return self._simulate_run(sizes, Folds(()))
+
+    def _simulate_run(self, sizes: Mapping[str, int], folds: Folds) -> SimulatedRun:
+        return simulate_run(
+            self.graphs,
+            self.shapes_at(sizes),
+            folds,
+            declared=self.shapes.as_declared,
+            runtime=self.runtime,
+            block=self.block,
+        )
 
     def activations(self, sizes: Mapping[str, int]) -> ActivationPeak:
         """Return the most memory that activations take at `sizes` of the free dimensions."""

@@ -13,7 +13,7 @@ them: `planned_block`. The sizes of regions are those that the runtime's log sta
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from memdiag.units import GIB, MIB
@@ -142,6 +142,16 @@ class Arena:
                 self.take(request.key, request.nbytes)
             else:
                 self.free(request.key)
+
+    def serve_again(self, requests: Sequence[Request]) -> None:
+        """Serve a later run with the `requests` of the first, in order.
+
+        One block has places for the values whose sizes were known.
+        """
+        block = planned_block(requests)
+        if block:
+            self.take(-1, block)
+        self.serve(request for request in requests if not request.is_planned)
 
     def lifetimes(self, requests: Iterable[Request]) -> list[Lifetime]:
         """Serve `requests`, and return the chunks that they had, in the order of their ends."""

@@ -48,6 +48,14 @@ CAST_FROM_FLOAT16 = frozenset(
 GATHERING = frozenset({"Gather", "GatherElements", "GatherND"})
 """Read a float16 weight as it is."""
 
+BROADCASTING = frozenset(
+    {
+        *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "Sum", "Mean", "Where"),
+        *("And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
+    }
+)
+"""Repeat an operand along the axes in which it has one element."""
+
 PASS_THROUGH = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """The output is the input's buffer: no bytes of its own."""
 

@@ -19,7 +19,7 @@ from memdiag.model.graph_index import Scope
 from memdiag.model.shapes import Shapes
 from memdiag.ort.activations import ActivationPeak, LiveValue
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.arena import Arena, Request, planned_block
+from memdiag.ort.arena import Arena, Request
 from memdiag.ort.loading import Loading, Timeline
 from memdiag.ort.operators import GATHERING
 from memdiag.ort.overheads import overhead
@@ -179,11 +179,8 @@ class SessionEstimate:
         """Let the second run take the block that was planned in the first one."""
         if not self._options.has_pattern:
             return
-        block = planned_block(requests)
         before = arena.resident_bytes
-        if block:
-            arena.take(-1, block)
-        arena.serve(request for request in requests if not request.is_planned)
+        arena.serve_again(requests)
         timeline.now["planned block"] += arena.resident_bytes - before
 
     def _mapped_reads(

@@ -17,7 +17,12 @@ NEWEST = str(Runtime.installed())
 
 
 def profile(
-    model: Path, version: str = NEWEST, *, run: bool = True, xray: Literal["steady", "none"]
+    model: Path,
+    version: str = NEWEST,
+    *,
+    run: bool = True,
+    disabled_optimizers: tuple[str, ...] = (),
+    xray: Literal["steady", "none"],
 ) -> Profile:
     """Return the profile of two runs of `model`, or of loading it alone."""
     python = None
@@ -34,13 +39,20 @@ def profile(
         threads=1,
         runs=1,
         run=run,
+        disabled_optimizers=disabled_optimizers,
         xray=xray,
     )
 
 
-def xray(model: Path, version: str = NEWEST, *, run: bool = True) -> Attribution:
+def xray(
+    model: Path,
+    version: str = NEWEST,
+    *,
+    run: bool = True,
+    disabled_optimizers: tuple[str, ...] = (),
+) -> Attribution:
     """Return what is resident after two runs of `model`, or after loading it alone."""
-    found = profile(model, version, run=run, xray="steady")
+    found = profile(model, version, run=run, disabled_optimizers=disabled_optimizers, xray="steady")
     assert found.attribution is not None, found.outcome.message
     return found.attribution
 

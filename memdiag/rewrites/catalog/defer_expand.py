@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.model.tensor_types import TensorType
+from memdiag.ort.operators import BROADCASTING, GATHERING
 from memdiag.records.finding import Finding
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
@@ -27,13 +28,6 @@ REWRITE = Rewrite(
 )
 
 _EXPANDING = ("Cast", "Expand", "Tile", "ConstantOfShape")
-_GATHERS = frozenset({"Gather", "GatherElements", "GatherND"})
-_BROADCASTS = frozenset(
-    {
-        *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "Sum", "Mean", "Where"),
-        *("And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
-    }
-)
 _INDICES = {"int64": np.int64, "int32": np.int32}
 
 KnownSizes = tuple[int, ...]
@@ -60,7 +54,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
                 _cast_after(editor, node, reader)
             else:
                 reader.replace_input_with(input_index, operand)
-                if reader.op_type in _GATHERS:
+                if reader.op_type in GATHERING:
                     _gather_first(editor, reader)
         graph.remove(node, safe=True)
         changed = True
@@ -101,7 +95,7 @@ def _problem(editor: ModelEditor, node: ir.Node | None) -> str:
 
 
 def _cast_problem(cast: ir.Node, reader: ir.Node, input_index: int) -> str:
-    if reader.domain not in ONNX_DOMAINS or reader.op_type not in _GATHERS or input_index:
+    if reader.domain not in ONNX_DOMAINS or reader.op_type not in GATHERING or input_index:
         return f"{reader.op_type} is not a Gather that reads the Cast as its first input"
     to = cast.attributes.get("to")
     return "the type of the Cast is an attribute of its function" if not to or to.is_ref() else ""
@@ -149,7 +143,7 @@ def _reader_problem(
             if known is None or len(known) != len(whole):
                 return "the operand has fewer axes than what Gather reads"
         return ""
-    if reader.domain not in ONNX_DOMAINS or operator not in _BROADCASTS:
+    if reader.domain not in ONNX_DOMAINS or operator not in BROADCASTING:
         return (
             f"{operator} reads the result in its full shape, so the node cannot be moved behind it"
         )

@@ -26,8 +26,9 @@ folded, on all releases.
 - `folding-size-limit`: set the option above to a smaller number of bytes (since 1.27).
 - `disable-constant-folding`: leave the optimizer `ConstantFolding` out, on all releases.
 
-With either option the node runs each time instead: its result is then in the arena while it is
-used, and the next node takes its place.
+With one of the last three the nodes run each time instead. The arena then keeps room for their
+results, unless other values of a run need as much at another moment: where no other remedy
+applies, the bytes are without that room.
 
 ## Not reported
 
@@ -35,9 +36,8 @@ used, and the next node takes its place.
 - Transposed copies: see `shared-weight-transposed`.
 - Growth of less than 1 MiB in all nodes of one operator together.
 
-The last three remedies are not named where the largest node, with its operands that are folded
-too, needs at least a quarter more in each run than folding adds: without folding such a model takes
-more memory.
+The last three remedies are not named where that room leaves less than 1 MiB of what folding adds:
+without folding such a model takes no less memory.
 """
 
 from collections import defaultdict
@@ -45,9 +45,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from memdiag.ort.activations import choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.arena import Arena
 from memdiag.ort.constant_folding import Fold
 from memdiag.ort.fusions import batch_normalization_after
+from memdiag.ort.operators import BROADCASTING, GATHERING
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE
 from memdiag.ort.session_constants import FoldedResult, LoadedWeight, PackedUse, SessionConstant
 from memdiag.records.finding import ExpectedCopies, Finding
@@ -71,10 +74,9 @@ RULE = Rule(
 
 _MIN_BYTES = MIB
 _MIN_NODE_BYTES = 64 * KIB
-_CLEARLY_MORE = 1.25
 _UNFOLDING = ("keep-unfolded", "folding-size-limit", "disable-constant-folding")
 """The remedies that have the nodes evaluated in every run."""
-_GROWN_LATER = frozenset({"Expand", "Tile", "ConstantOfShape", "Cast"})
+_BROADCAST_LATER = frozenset({"Expand", "Tile", "ConstantOfShape"})
 _MIN_GROWTH = 1.5
 """Ratio of the bytes after and before folding from which a node is reported."""
 
@@ -137,15 +139,23 @@ def _findings(
     growth = steady_bytes - replaced_bytes
     if growth < _MIN_BYTES:
         return
-    run_bytes = _run_bytes(ctx, folds)
-    unfolding_saves = run_bytes < _CLEARLY_MORE * growth
+    run_bytes = _run_bytes(ctx)
+    unfolding_saves = growth - run_bytes >= _MIN_BYTES
+    remedies = _remedies(ctx, operator, folds, unfolding_saves=unfolding_saves)
     names = sorted(qualified_name(weight) for weight in beside)
     detail = _detail(ctx, steady_bytes, replaced_bytes, names)
     if not unfolding_saves:
         detail += (
-            f" Evaluating these nodes in every run instead saves no memory: the largest needs"
-            f" {format_size(run_bytes)} in each run, more than the {format_size(growth)} that"
-            " folding adds."
+            " Evaluating these nodes in every run instead saves no memory: the arena would keep"
+            f" {format_size(run_bytes)} more, and folding adds {format_size(growth)}."
+        )
+    saved_bytes = growth
+    peak_bytes = max(growth, _peak_reduction(ctx, grown_results))
+    if remedies and {*remedies} <= {*_UNFOLDING} and run_bytes:
+        saved_bytes, peak_bytes = growth - run_bytes, peak_bytes - run_bytes
+        detail += (
+            " If these nodes are evaluated in every run instead, the arena keeps"
+            f" {format_size(run_bytes)} more."
         )
     nodes = node_names(ctx, folds)
     yield RULE.finding(
@@ -155,11 +165,11 @@ def _findings(
         weights=(qualified_name(weight) for fold in folds for weight in fold.weights),
         nodes=nodes,
         graph=common_graph(ctx, folds),
-        nbytes=growth,
-        peak_bytes=max(growth, _peak_reduction(ctx, grown_results)),
+        nbytes=saved_bytes,
+        peak_bytes=peak_bytes,
         phase="constant_fold",
         expected=_expected(grown_results),
-        remedies=_remedies(ctx, operator, folds, unfolding_saves=unfolding_saves),
+        remedies=remedies,
     )
 
 
@@ -167,17 +177,14 @@ def _total(weights: Iterable[Weight]) -> int:
     return sum(weight.nbytes for weight in weights)
 
 
-def _run_bytes(ctx: AnalysisContext, folds: Sequence[Fold]) -> int:
-    """Return the bytes that the largest of these nodes needs in a run if nothing is folded.
-
-    Its result and its folded operands are in the arena at once.
-    """
-    largest = 0
-    for fold in folds:
-        names = {*fold.node.input} - {""}
-        operands = [ctx.folds.of_value(fold.scope, name) for name in names]
-        largest = max(largest, fold.nbytes + sum(operand.nbytes for operand in operands if operand))
-    return largest
+def _run_bytes(ctx: AnalysisContext) -> int:
+    """Return by how many bytes the arena is larger after two runs if nothing is folded."""
+    sizes = choose_dimensions(ctx.model, ctx.sizes).of
+    folded, unfolded = Arena(), Arena()
+    for arena, run in ((folded, ctx.run(sizes)), (unfolded, ctx.unfolded_run(sizes))):
+        arena.serve(run.requests)
+        arena.serve_again(run.requests)
+    return max(0, unfolded.resident_bytes - folded.resident_bytes)
 
 
 def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
@@ -283,7 +290,7 @@ def _remedies(
 ) -> tuple[str, ...]:
     """Return the remedies that apply to the operator and the release, and are predicted to save."""
     unfit = set() if unfolding_saves else {*_UNFOLDING}
-    if operator not in _GROWN_LATER:
+    if not all(_may_be_deferred(fold) for fold in folds):
         unfit.add("defer-expand")
     dtypes = {weight.dtype for fold in folds for weight in fold.weights}
     if operator != "Cast" or "float16" not in dtypes:
@@ -291,3 +298,11 @@ def _remedies(
     if ctx.runtime < FOLDING_LIMITED_SINCE:
         unfit.add("folding-size-limit")
     return tuple(name for name in RULE.remedies if name not in unfit)
+
+
+def _may_be_deferred(fold: Fold) -> bool:
+    """Return whether all readers of the result may read the small operand instead."""
+    readers = {use.node.op_type for use in fold.scope.uses(fold.output)}
+    if fold.node.op_type == "Cast":
+        return readers <= GATHERING
+    return fold.node.op_type in _BROADCAST_LATER and readers <= GATHERING | BROADCASTING
