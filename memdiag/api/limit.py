@@ -41,6 +41,8 @@ def limit(
     disabled_optimizers: Sequence[str] = (),
     threads: int | None = None,
     providers: Sequence[str] = DEFAULT_PROVIDERS,
+    provider_options: Mapping[str, Mapping[str, str]] | None = None,
+    run_options: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     load_from: Literal["path", "bytes"] = "path",
     python: str | Path | None = None,
@@ -69,6 +71,8 @@ def limit(
         disabled_optimizers: names of graph transformers to leave out.
         threads: number of intra-op threads; chosen by onnxruntime if None.
         providers: execution providers, the preferred one first.
+        provider_options: options of providers by name, by the name of the provider.
+        run_options: config entries of RunOptions by name, for each run.
         environment: environment variables of the child.
         load_from: create the session from the path, or from the bytes of the file.
         python: another interpreter that has onnxruntime; it does not need memdiag.
@@ -98,6 +102,8 @@ def limit(
         disabled_optimizers=disabled_optimizers,
         threads=threads,
         providers=providers,
+        provider_options=provider_options,
+        run_options=run_options,
         environment=environment,
         load_from=load_from,
         telemetry=telemetry,

@@ -6,13 +6,14 @@ import argparse
 import re
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from memdiag.defaults import (
     DEFAULT_MAX_SLOWDOWN,
+    DEFAULT_PROVIDERS,
     DEFAULT_RUNS,
     DEFAULT_SIZES,
     DEFAULT_TIMEOUT_S,
@@ -149,6 +150,71 @@ def add_session(group: Group) -> None:
         type=Path,
         help="Another Python interpreter that has onnxruntime.",
     )
+
+
+SESSION_OPTIONS = (
+    *("session_option", "threads", "optimization_level", "disable_optimizer", "provider"),
+    *("provider_option", "run_option", "env", "load_from", "telemetry", "python"),
+)
+"""The names of the options that `add_session` adds."""
+
+
+class SessionArguments(TypedDict):
+    """The arguments of `memdiag.profile` and others that `add_session` adds."""
+
+    session_options: dict[str, str]
+    optimization_level: str | None
+    disabled_optimizers: Sequence[str]
+    threads: int | None
+    providers: Sequence[str]
+    provider_options: dict[str, dict[str, str]]
+    run_options: dict[str, str]
+    environment: dict[str, str]
+    load_from: Literal["path", "bytes"]
+    telemetry: bool
+    python: Path | None
+
+
+def read_session(options: Namespace) -> SessionArguments:
+    """Return the options of `add_session`.
+
+    Raises:
+        UsageError: as in `pairs` and `read_provider_options`.
+    """
+    return {
+        "session_options": pairs("--session-option", options.session_option),
+        "optimization_level": options.optimization_level,
+        "disabled_optimizers": options.disable_optimizer,
+        "threads": options.threads,
+        "providers": options.provider or DEFAULT_PROVIDERS,
+        "provider_options": read_provider_options(options.provider_option),
+        "run_options": pairs("--run-option", options.run_option),
+        "environment": pairs("--env", options.env),
+        "load_from": options.load_from,
+        "telemetry": options.telemetry,
+        "python": options.python,
+    }
+
+
+def refuse_options(
+    options: Namespace,
+    configure: Callable[[ArgumentParser], None],
+    names: Sequence[str],
+    reason: str,
+) -> None:
+    """Raise UsageError if one of the options `names` is given, which have no effect.
+
+    Args:
+        options: the options of the command.
+        configure: adds the options to a parser.
+        names: their names, such as ``session_option``.
+        reason: what the sentence says after the option, such as "is for models".
+    """
+    defaults = ArgumentParser()
+    configure(defaults)
+    for name in names:
+        if getattr(options, name) != defaults.get_default(name):
+            raise UsageError(f"--{name.replace('_', '-')} {reason} Leave it out.")
 
 
 def add_load_from(group: Group) -> None:

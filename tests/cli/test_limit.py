@@ -54,6 +54,7 @@ def test_a_model_has_the_options_of_a_profile(fake: FakeApi, run: Run, tmp_path:
     words = (
         "m.onnx --runs 5 --at 512MiB,1GiB --swap --time-limit 60 --timeout 9 --dim batch=4"
         " --same-inputs --session-option a.b=1 --threads 2 --env A=b --load-from bytes"
+        " --provider P --provider-option P:k=v --run-option r=w"
     )
     assert run(*words.split()) == 0
     ((model, settings),) = fake.calls
@@ -62,7 +63,8 @@ def test_a_model_has_the_options_of_a_profile(fake: FakeApi, run: Run, tmp_path:
     expected = {
         "runs": 5, "swap": True, "time_limit_s": 60.0, "timeout_s": 9.0, "dims": {"batch": 4},
         "same_inputs": True, "session_options": {"a.b": "1"}, "threads": 2,
-        "environment": {"A": "b"}, "load_from": "bytes", "providers": ("CPUExecutionProvider",),
+        "environment": {"A": "b"}, "load_from": "bytes", "providers": ["P"],
+        "provider_options": {"P": {"k": "v"}}, "run_options": {"r": "w"},
     }  # fmt: skip
     assert {name: settings[name] for name in expected} == expected
     assert (tmp_path / "reports" / "m" / "limit.json").exists()
@@ -84,6 +86,7 @@ def test_a_program_keeps_its_own_options(fake: FakeApi, run: Run, tmp_path: Path
         (("m.onnx", "--", "true"), "give either a model, or -- and a program"),
         (("m.onnx", "--for", "3s"), "--for is for programs"),
         (("--threads", "2", "--", "true"), "--threads is for models"),
+        (("--run-option", "a=b", "--", "true"), "--run-option is for models"),
         (("m.onnx", "--at", "much"), "'much' is not a size"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
+    SESSION_OPTIONS,
     add_format,
     add_inputs,
     add_quiet,
@@ -18,15 +19,14 @@ from memdiag.cli.options import (
     add_session,
     comma_list,
     duration,
-    pairs,
     read_dim_ranges,
     read_inputs,
-    read_provider_options,
+    read_session,
+    refuse_options,
     whole_number,
 )
 from memdiag.defaults import (
     DEFAULT_LEAK_RUNS,
-    DEFAULT_PROVIDERS,
     DEFAULT_TIMEOUT_S,
     MIN_LEAK_RUNS,
 )
@@ -39,17 +39,8 @@ if TYPE_CHECKING:
 ARGUMENTS = "{MODEL | PID | -- COMMAND [ARGUMENTS...]}"
 
 _MODEL_ONLY = (
-    *("vary", "callers", "reload", "dim", "input", "inputs", "session_option", "threads"),
-    *(
-        "optimization_level",
-        "disable_optimizer",
-        "provider",
-        "provider_option",
-        "env",
-        "load_from",
-        "telemetry",
-    ),
-    *("run_option", "python", "timeout"),
+    *("vary", "callers", "reload", "dim", "input", "inputs", "timeout"),
+    *SESSION_OPTIONS,
 )
 """The options that have no effect on a process that memdiag does not run."""
 
@@ -205,17 +196,7 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
         reload=options.reload,
         dims=read_dim_ranges(options.dim),
         inputs=read_inputs(options),
-        session_options=pairs("--session-option", options.session_option),
-        optimization_level=options.optimization_level,
-        disabled_optimizers=options.disable_optimizer,
-        threads=options.threads,
-        providers=options.provider or DEFAULT_PROVIDERS,
-        provider_options=read_provider_options(options.provider_option),
-        run_options=pairs("--run-option", options.run_option),
-        environment=pairs("--env", options.env),
-        load_from=options.load_from,
-        telemetry=options.telemetry,
-        python=options.python,
+        **read_session(options),
         timeout_s=options.timeout,
         on_progress=lambda progress: line.show(
             f"{unit} {progress.runs_done:,} of {progress.runs_planned:,}"
@@ -287,14 +268,8 @@ def _observe_program(options: Namespace) -> int:
 
 def _refuse_model_options(options: Namespace) -> None:
     """Raise UsageError if an option is given that only models have."""
-    defaults = ArgumentParser()
-    configure(defaults)
-    for name in _MODEL_ONLY:
-        if getattr(options, name) != defaults.get_default(name):
-            raise UsageError(
-                f"--{name.replace('_', '-')} is for models that memdiag runs: a process or program"
-                " has its own work. Leave it out."
-            )
+    reason = "is for models that memdiag runs: a process or program has its own work."
+    refuse_options(options, configure, _MODEL_ONLY, reason)
 
 
 def _print_result(

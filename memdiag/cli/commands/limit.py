@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from memdiag.cli import CLEAN, ERROR
 from memdiag.cli.options import (
+    SESSION_OPTIONS,
     add_format,
     add_inputs,
     add_quiet,
@@ -20,11 +21,12 @@ from memdiag.cli.options import (
     add_session,
     comma_list,
     duration,
-    pairs,
     read_dims,
     read_inputs,
+    read_session,
+    refuse_options,
 )
-from memdiag.defaults import DEFAULT_LIMIT_RUNS, DEFAULT_PROVIDERS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import DEFAULT_LIMIT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,11 +35,7 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "{MODEL | -- COMMAND [ARGUMENTS...]}"
 
-_MODEL_ONLY = (
-    *("runs", "dim", "input", "inputs", "same_inputs", "session_option", "threads"),
-    *("optimization_level", "disable_optimizer", "provider", "env", "load_from", "telemetry"),
-    "python",
-)
+_MODEL_ONLY = ("runs", "dim", "input", "inputs", "same_inputs", *SESSION_OPTIONS)
 """The options that have no effect on a program, which has its own work."""
 
 
@@ -150,15 +148,7 @@ def _of_model(options: Namespace, line: StatusLine) -> MemoryLimit:
         dims=read_dims(options.dim),
         inputs=read_inputs(options),
         same_inputs=options.same_inputs,
-        session_options=pairs("--session-option", options.session_option),
-        optimization_level=options.optimization_level,
-        disabled_optimizers=options.disable_optimizer,
-        threads=options.threads,
-        providers=options.provider or DEFAULT_PROVIDERS,
-        environment=pairs("--env", options.env),
-        load_from=options.load_from,
-        telemetry=options.telemetry,
-        python=options.python,
+        **read_session(options),
         at_bytes=_given_limits(options),
         swap=options.swap,
         time_limit_s=options.time_limit,
@@ -170,14 +160,7 @@ def _of_model(options: Namespace, line: StatusLine) -> MemoryLimit:
 def _of_program(options: Namespace, line: StatusLine) -> MemoryLimit:
     from memdiag.api.limit_program import limit_program
 
-    defaults = ArgumentParser()
-    configure(defaults)
-    for name in _MODEL_ONLY:
-        if getattr(options, name) != defaults.get_default(name):
-            raise UsageError(
-                f"--{name.replace('_', '-')} is for models: a program has its own work. Leave it"
-                " out."
-            )
+    refuse_options(options, configure, _MODEL_ONLY, "is for models: a program has its own work.")
     return limit_program(
         options.program,
         duration_s=options.duration_s,

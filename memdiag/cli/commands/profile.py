@@ -23,14 +23,13 @@ from memdiag.cli.options import (
     add_verify,
     comma_pairs,
     command_line,
-    pairs,
     read_dims,
     read_inputs,
     read_memory_limit,
-    read_provider_options,
+    read_session,
     whole_number,
 )
-from memdiag.defaults import BUDGET_PROCESSES, DEFAULT_PROVIDERS
+from memdiag.defaults import BUDGET_PROCESSES
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -250,24 +249,16 @@ def _config(options: Namespace, *, pinned: bool) -> ProfileConfig:
     from memdiag.api.profile_config import profile_config
     from memdiag.api.project_settings import read_project_settings
 
-    environment = pairs("--env", options.env)
+    session = read_session(options)
+    if pinned:
+        session["environment"] = with_pinned_malloc(session["environment"])
     return profile_config(
         dims=read_dims(options.dim),
         inputs=read_inputs(options),
         runs=options.runs,
         run=options.run,
         same_inputs=options.same_inputs,
-        session_options=pairs("--session-option", options.session_option),
-        optimization_level=options.optimization_level,
-        disabled_optimizers=options.disable_optimizer,
-        threads=options.threads,
-        providers=options.provider or DEFAULT_PROVIDERS,
-        provider_options=read_provider_options(options.provider_option),
-        run_options=pairs("--run-option", options.run_option),
-        environment=with_pinned_malloc(environment) if pinned else environment,
-        load_from=options.load_from,
-        telemetry=options.telemetry,
-        python=options.python,
+        **session,
         timeout_s=options.timeout,
         memory_limit_bytes=read_memory_limit(options),
         xray=options.xray,
