@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from memdiag.api.leak import leak
     from memdiag.api.limit import limit
     from memdiag.api.load import load, load_profile
+    from memdiag.api.optimize import optimize
     from memdiag.api.profile import profile
     from memdiag.api.recording import recording
     from memdiag.api.run import run
@@ -60,6 +61,7 @@ __all__ = [
     "limit",
     "load",
     "load_profile",
+    "optimize",
     "profile",
     "recording",
     "run",
@@ -90,6 +92,7 @@ _MODULES = {
     "limit": "memdiag.api.limit",
     "load": "memdiag.api.load",
     "load_profile": "memdiag.api.load",
+    "optimize": "memdiag.api.optimize",
     "profile": "memdiag.api.profile",
     "recording": "memdiag.api.recording",
     "run": "memdiag.api.run",

@@ -184,6 +184,7 @@ def test_help_loads_the_parsers_of_the_command_line_only(words: list[str]) -> No
         "memdiag.cli.app",
         "memdiag.cli.commands",
         "memdiag.cli.options",
+        "memdiag.cli.tuning",
         "memdiag.cli.worker",
         "memdiag.defaults",
         "memdiag.errors",

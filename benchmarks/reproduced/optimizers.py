@@ -105,7 +105,7 @@ def _by_both(path: Path, setting: Setting) -> list[Path]:
             path,
             setting.folder / f"{path.stem}-{name}.onnx",
             python=interpreter_for(name),
-            model_bytes=path.stat().st_size,
+            external=False,
             timeout_s=_TIMEOUT_S,
             memory_limit_bytes=None,
         )

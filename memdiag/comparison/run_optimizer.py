@@ -89,7 +89,7 @@ def run_optimizer(
     target: Path,
     *,
     python: Path,
-    model_bytes: int,
+    external: bool,
     timeout_s: float,
     memory_limit_bytes: int | None,
 ) -> OptimizerResult:
@@ -100,7 +100,7 @@ def run_optimizer(
         model: the model to read.
         target: the model to write.
         python: an interpreter with the packages of the optimizer.
-        model_bytes: the size of all files of the model.
+        external: write the weights to a file beside the model.
         timeout_s: seconds after which it is killed.
         memory_limit_bytes: resident sets of the process and its children above which it is killed;
             by default most of the free memory.
@@ -116,7 +116,7 @@ def run_optimizer(
         "name": name,
         "source": str(model.absolute()),
         "target": str(target.absolute()),
-        "large": model_bytes > MAX_SINGLE_FILE_BYTES,
+        "large": external,
     }
     largest = 0
     stopped: tuple[ColumnStatus, str] | None = None

@@ -81,8 +81,10 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
             offered point with the least memory; empty if no point is offered.
         session_count: the number of sessions that were started for the points.
         sessions: the number of sessions in each measured process.
-        fix: the fix that was made before the options were tried; None without ``--rewrite``. Its
+        fix: the fix that ``memdiag optimize`` made before the options were tried; None without. Its
             notes are among `notes` too.
+        output_files: the files of the model that an optimizer wrote, the model first, if that is a
+            part of the chosen point; otherwise the files of the fix are those of the new model.
     """
 
     schema: Literal["memdiag.tuning/1"]
@@ -93,6 +95,7 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
     session_count: int = 0
     sessions: int = 1
     fix: Fix | None = None
+    output_files: tuple[str, ...] = ()
 
     @property
     def chosen_point(self) -> Point | None:

@@ -193,7 +193,8 @@ def offers(tuning: Tuning) -> Iterator[str]:
         assert point.figures is not None
         peak, steady = format_sizes(point.figures.peak_bytes, point.figures.steady_bytes)
         names = [name for name in point.options if name != REWRITE]
-        again = f"run memdiag tune {model} --only {','.join(names)}"
+        command = "tune" if tuning.fix is None else "optimize"
+        again = f"run memdiag {command} {model} --only {','.join(names)}"
         if {*names} == all_names - {REWRITE}:  # this command was just run
             again = "run it again with a longer --time-limit"
         yield (

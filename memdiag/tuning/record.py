@@ -18,13 +18,17 @@ from memdiag.tuning.search import OptionSearch
 from memdiag.units import format_sizes
 
 
-def rewrite_option(path: str) -> TuningOption:
-    """Return the option to load the model that a fix wrote to `path`."""
+def rewrite_option(path: str, excludes: Sequence[str] = ()) -> TuningOption:
+    """Return the option to load the model that a fix wrote to `path`.
+
+    `excludes` are the names of options that load another model.
+    """
     return TuningOption(
         name=REWRITE,
         does="The model that the fix wrote is loaded.",
         hurts="It is another file than the original.",
         model=Path(path),
+        excludes=tuple(excludes),
     )
 
 
@@ -33,6 +37,7 @@ def tuning_record(
     search: OptionSearch,
     fixed: Fix | None,
     *,
+    published: Sequence[Path] = (),
     notes: Sequence[str],
     dimensions: tuple[Dimension, ...],
     duration_s: float,
@@ -43,6 +48,7 @@ def tuning_record(
         file: the original model.
         search: the search, after its end.
         fixed: the fix that came first; None for none.
+        published: the files of the model that an optimizer wrote, if that was chosen.
         notes: sentences that come before the sentences about the search.
         dimensions: the free dimensions, with the realistic sizes.
         duration_s: the duration of everything.
@@ -50,7 +56,7 @@ def tuning_record(
     points, chosen = search.point_evaluator, search.chosen
     verdict = points.verdict(chosen)
     difference = verdict.difference if verdict else None
-    program_point = chosen if chosen.options else _smallest_offered(search.points)
+    program_point = chosen if chosen.options else _smallest_offered(search)
     return Tuning(
         schema=TUNING_SCHEMA,
         model=path_text(file.path),
@@ -62,16 +68,21 @@ def tuning_record(
         bound=points.bound.relative,
         bound_reason=points.bound.why,
         ended_by=search.ended_by,
-        notes=(*(fixed.notes if fixed else ()), *notes, *_notes(search, fixed)),
+        notes=(*(fixed.notes if fixed else ()), *notes, *_notes(search, fixed, published)),
         duration_s=duration_s,
         dimensions=dimensions,
         points=search.points,
         untried=search.untried(),
         chosen=chosen.options,
-        program=_program(file.path, program_point, search, fixed) if program_point else "",
+        program=_program(
+            _loaded_model(file.path, program_point, fixed, published), program_point, search
+        )
+        if program_point
+        else "",
         session_count=points.session_count,
         sessions=points.model_evaluator.job.session.sessions,
         fix=fixed,
+        output_files=tuple(map(path_text, published)),
     )
 
 
@@ -99,7 +110,7 @@ def unmeasured_tuning(fixed: Fix, ended_by: SearchEnd, sessions: int, duration_s
     )
 
 
-def _notes(search: OptionSearch, fixed: Fix | None) -> Iterator[str]:
+def _notes(search: OptionSearch, fixed: Fix | None, published: Sequence[Path]) -> Iterator[str]:
     """Yield notes about the chosen point and about how the search ended."""
     chosen = search.chosen
     for option in search.options_of(chosen):
@@ -135,7 +146,9 @@ def _notes(search: OptionSearch, fixed: Fix | None) -> Iterator[str]:
             yield f"{' + '.join(slower.options)} would fit it at {slower.ratio:.2f} × the latency"
     if fixed is not None and fixed.output is None:
         yield "no rewrite was worth it: only options were tuned"
-    if fixed is not None and fixed.output is not None and REWRITE not in chosen.options:
+    if published:
+        yield f"{path_text(published[0])} is what the optimizer wrote"
+    elif fixed is not None and fixed.output is not None and REWRITE not in chosen.options:
         yield f"{fixed.output} was written, but the chosen point does without it"
     if chosen.run_options:
         yield "the run options are part of it: pass them to every run"
@@ -149,25 +162,39 @@ def _sizes(point: Point) -> str:
     return f"{peak} at the peak, {steady} steady"
 
 
-def _smallest_offered(points: Sequence[Point]) -> Point | None:
-    """Return the offered point with the least memory; None where none is offered."""
+def _smallest_offered(search: OptionSearch) -> Point | None:
+    """Return the offered point with the least memory; None where none is offered.
+
+    A model that an optimizer wrote is gone if it was not chosen.
+    """
     found = [
         (peak_plus_steady(point.figures), point)
-        for point in points
+        for point in search.points
         if point.offered and point.figures
+        if not any(option.model and option.name != REWRITE for option in search.options_of(point))
     ]
     return min(found, key=lambda entry: entry[0])[1] if found else None
 
 
-def _program(original: Path, point: Point, search: OptionSearch, fixed: Fix | None) -> str:
-    """Return the program that sets up `point`, of the fixed model if that is among its options."""
-    rewritten = fixed.output if fixed and REWRITE in point.options else None
-    with open_model(Path(rewritten or original)) as file:
+def _loaded_model(
+    original: Path, point: Point, fixed: Fix | None, published: Sequence[Path]
+) -> Path:
+    """Return the model that a session of `point` loads."""
+    if published:
+        return published[0]
+    if fixed is not None and fixed.output is not None and REWRITE in point.options:
+        return Path(fixed.output)
+    return original
+
+
+def _program(model: Path, point: Point, search: OptionSearch) -> str:
+    """Return the program that sets up `point` for `model`."""
+    with open_model(model) as file:
         embedded, listed = not file.external_bytes, lists_initializers(file)
     costs = {option.name: option.hurts for option in search.options_of(point)}
     sessions = search.point_evaluator.model_evaluator.job.session.sessions
     return session_program(
-        rewritten or path_text(original),
+        path_text(model),
         point,
         sessions,
         embedded=embedded,

@@ -43,7 +43,6 @@ class OptionSearch:
     Attributes:
         point_evaluator: evaluates combinations of options.
         usable: the options to try, in this order.
-        always: options that are part of every point but the first.
         budget: bytes above the baseline by kind.
         limit: the largest ratio of latencies.
         report_progress: called with a few words about the current step.
@@ -53,7 +52,6 @@ class OptionSearch:
 
     point_evaluator: PointEvaluator
     usable: Sequence[TuningOption]
-    always: tuple[TuningOption, ...]
     budget: Mapping[str, int]
     limit: float
     report_progress: Callable[[str], None]
@@ -135,7 +133,7 @@ class OptionSearch:
         """Return the points that save memory but whose latency was not compared."""
         if self.ended_by == "completion":
             return set()
-        base = self._base()
+        base = self.point_evaluator.before
         return {
             names
             for names, point in self._points.items()
@@ -165,9 +163,7 @@ class OptionSearch:
     def _explore(self) -> None:
         """Try each option alone, then combinations."""
         try:
-            if self.always:
-                self._try((), self.point_evaluator.before)
-            base = self._base()
+            base = self.point_evaluator.before
             self._try_single_options(base)
             for start, limit in self._starts(base):
                 best = self._shrink(self._grow(start, limit), limit)
@@ -199,7 +195,7 @@ class OptionSearch:
 
     def _seems_slow(self, option: TuningOption) -> bool:
         """Return whether the few runs in which memory was measured were slow."""
-        figures = self._points[_names((*self.always, option))].figures
+        figures = self._points[_names((option,))].figures
         before_s = self.point_evaluator.before.latency_s
         if figures is None or figures.latency_s is None or before_s is None:
             return False
@@ -208,16 +204,22 @@ class OptionSearch:
     def _starts(self, base: Figures) -> Iterator[tuple[tuple[TuningOption, ...], float]]:
         """Yield the options to start combining from, with the limit of the latency ratio.
 
-        They are the best single option, the best option that excludes it, and the best option
-        however slow it is, to show what can be saved at the cost of time.
+        They are the best single option, the best option that excludes it, the best model if the
+        best option is a setting (or the best setting if it is a model), and the best option however
+        slow it is, to show what can be saved at the cost of time.
         """
         best = self._best_single_option(self.usable, base, self.limit)
-        yield best, self.limit
+        starts = [best]
         rivals = [option for option in self.usable if _clashes(option, best)]
-        if rival := self._best_single_option(rivals, base, self.limit):
-            yield rival, self.limit
+        is_model = any(option.model for option in best)
+        others = [option for option in self.usable if bool(option.model) != is_model]
+        for among in (rivals, others):
+            start = self._best_single_option(among, base, self.limit)
+            if start and start not in starts:
+                starts.append(start)
+        yield from ((start, self.limit) for start in starts)
         slow = self._best_single_option(self.usable, base, inf)
-        if slow not in (best, rival):
+        if slow not in starts:
             yield slow, inf
 
     def _best_single_option(
@@ -234,7 +236,7 @@ class OptionSearch:
 
     def _grow(self, best: tuple[TuningOption, ...], limit: float) -> tuple[TuningOption, ...]:
         """Add each option in turn, the most saving first, and keep options that save more."""
-        smallest = self._figures(best) or self._base()
+        smallest = self._figures(best) or self.point_evaluator.before
         for option in sorted(self.usable, key=self._single_cost):
             if option in best or _clashes(option, best):
                 continue
@@ -259,7 +261,7 @@ class OptionSearch:
 
     def _gather(self, best: tuple[TuningOption, ...], limit: float) -> None:
         """Add options that save a little each, which together may be worth it."""
-        taken = self._figures(best) or self._base()
+        taken = self._figures(best) or self.point_evaluator.before
         for option in self._small_savings(best, limit):
             if _clashes(option, best):
                 continue
@@ -272,11 +274,11 @@ class OptionSearch:
 
     def _small_savings(self, best: tuple[TuningOption, ...], limit: float) -> list[TuningOption]:
         """Return the options that save something alone and are not known to fail."""
-        base = self._base()
+        base = self.point_evaluator.before
         found = []
         for option in self.usable:
             single = self._measure((option,))
-            combined = self._points.get(_names((*self.always, *best, option)), single)
+            combined = self._points.get(_names((*best, option)), single)
             if option in best or _fails(single, limit) or _fails(combined, limit):
                 continue
             if single.figures is not None and is_step(single.figures, base):
@@ -311,23 +313,21 @@ class OptionSearch:
             self._compare(added)
 
     def _measure(self, added: tuple[TuningOption, ...]) -> Point:
-        chosen = (*self.always, *added)
-        known = self._points.get(_names(chosen))
+        known = self._points.get(_names(added))
         if known is not None:
             return known
         self._check_deadline()
-        untried = [each for each in self.usable if _names((*self.always, each)) not in self._points]
+        untried = [each for each in self.usable if _names((each,)) not in self._points]
         left = f"{len(untried)} options left" if untried else f"{len(self._points)} points so far"
         self.report_progress(
-            f"trying {_joined(chosen)} ({left}, {self._step_estimate.step(len(untried))})"
+            f"trying {_joined(added)} ({left}, {self._step_estimate.step(len(untried))})"
         )
-        return self._keep(self.point_evaluator.measure(chosen), chosen)
+        return self._keep(self.point_evaluator.measure(added), added)
 
     def _compare(self, added: tuple[TuningOption, ...]) -> None:
-        chosen = (*self.always, *added)
-        point = self._points[_names(chosen)]
+        point = self._points[_names(added)]
         if point.ratio is None and not point.problem:
-            self._keep(self.point_evaluator.compare(point, chosen), chosen)
+            self._keep(self.point_evaluator.compare(point, added), added)
 
     def _check_deadline(self) -> None:
         # While only the defaults are chosen, no thorough measurement is needed at the end.
@@ -340,19 +340,15 @@ class OptionSearch:
         self._points[_names(chosen)], self._options_by_names[_names(chosen)] = point, chosen
         return point
 
-    def _base(self) -> Figures:
-        """Return the figures that options have to improve on."""
-        return self._figures(()) or self.point_evaluator.model_evaluator.before
-
     def _figures(self, added: tuple[TuningOption, ...], limit: float = inf) -> Figures | None:
         """Return the figures of a point that can be used and is not slower than `limit`."""
-        point = self._points.get(_names((*self.always, *added)))
+        point = self._points.get(_names(added))
         if point is None or point.ratio is None or _fails(point, limit):
             return None
         return point.figures
 
     def _single_cost(self, option: TuningOption) -> float:
-        point = self._points[_names((*self.always, option))]
+        point = self._points[_names((option,))]
         return (
             peak_plus_steady(point.figures)
             if point.figures is not None and not point.problem

@@ -1,6 +1,6 @@
-"""A fix whose models are not measured: what is tested is what happens around the measurements."""
+"""Searches that take seconds: models that are not measured, few rewrites, few options."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -9,6 +9,7 @@ import pytest
 from memdiag.rewrites import rewriters_for
 from memdiag.rewrites.rewrite import Rewriter
 from memdiag.runner.job import Job
+from memdiag.tuning.options import tuning_options
 from memdiag.verify.model_evaluator import InputSet
 from tests.fixing.scripted_evaluator import ScriptedEvaluator
 
@@ -46,3 +47,15 @@ def two_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
         return tuple(one for one in rewriters_for(rule) if one.rewrite.name in wanted)
 
     monkeypatch.setattr("memdiag.fixing.changes.rewriters_for", chosen)
+
+
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function that leaves only the options named, so that a test takes seconds."""
+
+    def choose(*names: str) -> None:
+        chosen = tuple(one for one in tuning_options() if one.name in names)
+        assert len(chosen) == len(names)
+        monkeypatch.setattr("memdiag.api.option_tuning.tuning_options", lambda: chosen)
+
+    return choose

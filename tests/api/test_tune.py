@@ -10,24 +10,10 @@ from onnx import parser
 import memdiag
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.records.tuning import Tuning
-from memdiag.reports.tuning import is_conclusive
 from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.units import MIB
-from tests.reports import fix_records
 
 SampleModel = Callable[..., Path]
-
-
-@pytest.fixture
-def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A function that leaves only the options named, so that a test takes seconds."""
-
-    def choose(*names: str) -> None:
-        chosen = tuple(one for one in tuning_options() if one.name in names)
-        assert len(chosen) == len(names)
-        monkeypatch.setattr("memdiag.api.tune.tuning_options", lambda: chosen)
-
-    return choose
 
 
 def high_water_bytes(program: str) -> int:
@@ -102,36 +88,6 @@ def test_of_points_within_the_budget_the_fastest_is_chosen(
 
 
 @pytest.mark.slow
-def test_what_is_rewritten_is_measured_beside_the_original(
-    sample_model: SampleModel, only: Callable[..., None], tmp_path: Path
-) -> None:
-    only("disable-prepacking")
-    model = tmp_path / "m.onnx"
-    model.write_bytes(sample_model("tied_if", 16).read_bytes())
-    tuning = memdiag.tune(model, rewrite=True, max_slowdown=100, dims={"tokens": 1}, sizes=[1])
-    assert tuning.fix is not None
-    assert tuning.fix.output is not None
-    assert any(remedy.status == "applied" for remedy in tuning.fix.remedies)
-    assert tried(tuning)[:2] == [(), ("rewrite",)]
-    assert all("rewrite" in names for names in tried(tuning)[1:])
-    assert tuning.points[0].figures is not None
-    assert tuning.points[1].figures is not None
-    assert tuning.points[0].figures.peak_bytes - tuning.points[1].figures.peak_bytes > 8 * MIB
-    assert tuning.model == str(model)
-    assert repr(tuning.fix.output) in tuning.program
-
-
-@pytest.mark.usefixtures("equal_latency", "one_process_each")
-def test_nothing_to_rewrite_is_said(sample_model: SampleModel, only: Callable[..., None]) -> None:
-    only("patterns-off")
-    tuning = memdiag.tune(sample_model("plain_mlp"), rewrite=True, sizes=[1])
-    assert tuning.fix is not None
-    assert tuning.fix.output is None
-    assert tuning.notes == ("no rewrite was worth it: only options were tuned",)
-    assert tried(tuning) == [(), ("patterns-off",)]
-
-
-@pytest.mark.slow
 def test_several_sessions_can_share_their_weights(
     sample_model: SampleModel, only: Callable[..., None]
 ) -> None:
@@ -181,7 +137,7 @@ def test_options_that_change_values_or_that_a_release_lacks_are_left_out(
 ) -> None:
     missing = TuningOption(name="x", does="x.", hurts="x.", is_available=lambda runtime: False)
     (changing,) = [each for each in tuning_options() if each.name == "denormal-as-zero"]
-    monkeypatch.setattr("memdiag.api.tune.tuning_options", lambda: (missing, changing))
+    monkeypatch.setattr("memdiag.api.option_tuning.tuning_options", lambda: (missing, changing))
     model = sample_model("plain_mlp")
     assert tried(memdiag.tune(model, sizes=[])) == [()]
     assert tried(memdiag.tune(model, unsafe=True, sizes=[])) == [(), ("denormal-as-zero",)]
@@ -196,22 +152,8 @@ def test_what_cannot_be_asked_for_is_refused(sample_model: SampleModel, tmp_path
         memdiag.tune(sample_model("plain_mlp"), sessions=0)
     with pytest.raises(UsageError, match="--time-limit must be greater than 0"):
         memdiag.tune(sample_model("plain_mlp"), time_limit_s=0)
-    with pytest.raises(UsageError, match="without --rewrite"):
-        memdiag.tune(sample_model("plain_mlp"), output=tmp_path / "out.onnx")
     path = tmp_path / "m.onnx"
     text = '<ir_version: 9, opset_import: ["" : 17]> g (float[3] x) => (float[3] y) { y = Odd(x) }'
     onnx.save(parser.parse_model(text), path)
     with pytest.raises(MeasurementError, match="does not run here"):
         memdiag.tune(path)
-
-
-def test_an_interrupted_fix_ends_the_tuning_before_any_option(
-    sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fixed = fix_records.verified(ended_by="interrupt")
-    monkeypatch.setattr("memdiag.api.tune.fix", lambda *_, **__: fixed)
-    tuning = memdiag.tune(sample_model("plain_mlp"), rewrite=True)
-    assert tuning.fix == fixed
-    assert tuning.points == ()
-    assert not is_conclusive(tuning)
-    assert "the search ended before the defaults were measured" in repr(tuning)

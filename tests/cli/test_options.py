@@ -80,7 +80,6 @@ KINDS: dict[str, tuple[str, str]] = {
     "--release": ("flag", "Delete the session at the end"),
     "--reload": ("flag", "create the session"),
     "--retry-failed": ("flag", "jobs again that failed"),
-    "--rewrite": ("flag", "Fix the model first"),
     "--run": ("flag", "Run the model"),
     "--run-option": ("KEY=VALUE", "RunOptions config entry"),
     "--run-peak": ("flag", "node at which a run takes most"),

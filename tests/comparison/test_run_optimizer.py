@@ -38,7 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             model,
             tmp_path / "out" / "model.onnx",
             python=Path(sys.executable),
-            model_bytes=3,
+            external=False,
             timeout_s=timeout_s,
             memory_limit_bytes=limit,
         )
@@ -169,7 +169,7 @@ def real(name: str, model: Path, folder: Path) -> OptimizerResult:
         model,
         folder / "out" / "model.onnx",
         python=interpreter_for(name),
-        model_bytes=model.stat().st_size,
+        external=False,
         timeout_s=600,
         memory_limit_bytes=None,
     )

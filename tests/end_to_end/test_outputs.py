@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes with name
         ("fix", "m.onnx", "-o", "pipe"),
         ("fix", "m.onnx", "-o", "link"),
         ("fix", "m.onnx", "-o", "folder"),
-        ("tune", "m.onnx", "--rewrite", "-o", "pipe"),
+        ("optimize", "m.onnx", "-o", "pipe"),
         ("profile", "m.onnx", "--out", "pipe"),
         ("profile", "m.onnx", "--update-baseline", "--baseline", "pipe"),
         ("profile", "m.onnx", "--update-baseline", "--baseline", "folder"),

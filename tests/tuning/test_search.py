@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -114,14 +115,12 @@ def option(name: str, *excludes: str) -> TuningOption:
 def searched(
     scripted: Scripted,
     *usable: TuningOption,
-    always: tuple[TuningOption, ...] = (),
     say: object = None,
     end: float = inf,
 ) -> OptionSearch:
     search = OptionSearch(
         point_evaluator=cast(PointEvaluator, scripted),
         usable=usable,
-        always=always,
         budget=scripted.budget,
         limit=LIMIT,
         report_progress=cast(Callable[[str], None], say or (lambda words: None)),
@@ -290,30 +289,24 @@ def test_what_would_fit_if_it_were_faster_is_known() -> None:
     assert hopeless.cheaper_but_slower() is None
 
 
-def test_what_is_always_part_is_part_of_every_point_but_the_first() -> None:
-    rewrite = option("rewrite")
-    search = searched(Scripted(less(rewrite=50, a=20)), option("a"), always=(rewrite,))
-    assert tried(search) == {frozenset(), frozenset({"rewrite"}), frozenset({"rewrite", "a"})}
-    # What an option saves is seen beside the rewritten model, not beside the original.
-    scripted = Scripted(less(rewrite=50, a=0.1))
-    assert searched(scripted, option("a"), always=(rewrite,)).chosen.options == ("rewrite",)
-    assert {"rewrite", "a"} not in scripted.compared
+def test_the_best_setting_and_the_best_model_are_both_combined_with_others() -> None:
+    rewrite = TuningOption(name="rewrite", does="x.", hurts="x.", model=Path("fixed.onnx"))
 
+    def size(names: Names) -> float:
+        # The setting saves most alone, and nothing beside the model, which allows another one.
+        if {"rewrite", "other"} <= names:
+            return 20
+        return 40 if "setting" in names else 50 if "rewrite" in names else 100
 
-@pytest.mark.parametrize("words", ["trying b", "verifying b"])
-def test_ctrl_c_leaves_the_best_so_far(words: str) -> None:
-    def say(text: str) -> None:
-        if text.startswith(words):
-            raise KeyboardInterrupt
+    search = searched(Scripted(size), rewrite, option("setting"), option("other"))
+    assert {*search.chosen.options} == {"rewrite", "other"}
 
-    search = searched(Scripted(less(a=20, b=30)), option("a", "b"), option("b", "a"), say=say)
-    assert search.ended_by == "interrupt"
-    is_compared = words == "verifying b"
-    assert search.is_confirmed != is_compared
-    assert search.chosen.options == (("b",) if is_compared else ())
-    # What was measured and not compared is offered.
-    offered = [point.options for point in search.points if point.offered]
-    assert offered == ([] if is_compared else [("a",)])
+    def without(names: Names) -> float:
+        return 60 if "rewrite" in names else 40 if "setting" in names else 100
+
+    # A rewrite that prevents what a setting alone saves is left out.
+    search = searched(Scripted(without), rewrite, option("setting"), option("other"))
+    assert search.chosen.options == ("setting",)
 
 
 def test_in_limited_time_what_saves_most_is_compared_first() -> None:

@@ -7,7 +7,11 @@ from pathlib import Path
 from memdiag.api.arguments import OnProgress
 from memdiag.comparison import runtimes
 from memdiag.comparison.optimizers import ORIGINAL
-from memdiag.comparison.run_optimizer import interpreter_for, run_optimizer
+from memdiag.comparison.run_optimizer import (
+    MAX_SINGLE_FILE_BYTES,
+    interpreter_for,
+    run_optimizer,
+)
 from memdiag.errors import MemdiagError, ProvisionError
 from memdiag.model.model_file import open_model
 from memdiag.paths import distinct_names
@@ -92,7 +96,7 @@ def optimized(
                 job.model,
                 target,
                 python=python,
-                model_bytes=model_bytes,
+                external=model_bytes > MAX_SINGLE_FILE_BYTES,
                 timeout_s=job.limits.timeout_s,
                 memory_limit_bytes=job.limits.memory_limit_bytes,
             )

@@ -16,6 +16,7 @@ COMMANDS = (
     "inspect",
     "leak",
     "limit",
+    "optimize",
     "profile",
     "report",
     "rules",

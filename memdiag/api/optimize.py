@@ -1,0 +1,120 @@
+"""Everything that makes a model take less memory: rewrites, optimizers, and session options."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from memdiag.api.arguments import OnProgress, ignore_progress, model_path
+from memdiag.api.fix import fix
+from memdiag.api.inputs import GivenInputs
+from memdiag.api.optimizer_outputs import OptimizerOutputs, optimizer_names
+from memdiag.api.option_tuning import TuneConfig, tune_model
+from memdiag.api.search_arguments import check_search_arguments, deadline_after
+from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
+from memdiag.ort.runtime import require_runtime
+from memdiag.records.tuning import Tuning
+from memdiag.tuning.record import unmeasured_tuning
+
+_SHARE_OF_REWRITING = 0.5
+"""The share of a time limit that the fix may take."""
+
+
+def optimize(
+    model: str | Path,
+    output: str | Path | None = None,
+    *,
+    budget: Mapping[str, int] | None = None,
+    only: Sequence[str] = (),
+    max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
+    unsafe: bool = False,
+    sessions: int = 1,
+    load_from: Literal["path", "bytes"] = "path",
+    telemetry: bool = False,
+    dims: Mapping[str, int] | None = None,
+    inputs: GivenInputs | None = None,
+    same_inputs: bool = False,
+    sizes: Sequence[int] = DEFAULT_SIZES,
+    time_limit_s: float | None = None,
+    on_progress: OnProgress | None = None,
+) -> Tuning:
+    """Rewrite `model`, find its best session options, and return both as one record.
+
+    First comes `memdiag.fix`. Then every optimizer that is installed (onnxsim, onnxslim,
+    onnxoptimizer, onnxscript, and onnxruntime's own) writes a model from the original. The fixed
+    model and these are options like those of `memdiag.tune`: measured, verified, and combined with
+    settings in the same way. If the model of an optimizer is a part of the chosen point, it takes
+    the place of the fixed model.
+
+    Args:
+        model: the ONNX file.
+        output: path of the new model; ``NAME.optimized.onnx`` beside the original where None.
+        budget: bytes above the baseline by ``peak``, ``steady`` or ``anonymous``; None to search
+            for the least memory.
+        only: names of the options and optimizers to try; all where empty. The rewrites of the fix
+            are tried in any case.
+        max_slowdown: the largest ratio of latencies that the changes may cost together.
+        unsafe: try rewrites and options that change values as well.
+        sessions: of the model, all in one process, whose memory is measured.
+        load_from: whether a session is given the path or the file's bytes, unless an option says.
+        telemetry: measure with onnxruntime's telemetry on, and try to turn it off.
+        dims: sizes of free dimensions by name; realistic ones where not given.
+        inputs: arrays, or paths of ``.npy`` files, by input name; others are generated.
+        same_inputs: run with the same contents each time.
+        sizes: further sizes of free dimensions at which outputs and latency are compared.
+        time_limit_s: seconds for everything; the fix gets half of them.
+        on_progress: called with a few words about the current step.
+
+    Raises:
+        ModelError: the file is missing, is no ONNX model, lacks its external data, or changed
+            meanwhile.
+        UsageError: an argument is invalid, or the output would overwrite the original.
+        MeasurementError: the model does not run here, or the time limit passed before it was
+            measured.
+        ReportError: the new model cannot be written.
+    """
+    started = time.perf_counter()
+    deadline = deadline_after(time_limit_s)
+    report_progress = on_progress or ignore_progress
+    check_search_arguments(max_slowdown, time_limit_s)
+    config = TuneConfig(
+        budget=dict(budget or {}),
+        only=only,
+        max_slowdown=max_slowdown,
+        unsafe=unsafe,
+        sessions=sessions,
+        load_from=load_from,
+        telemetry=telemetry,
+        dims=dict(dims or {}),
+        inputs=inputs or {},
+        same_inputs=same_inputs,
+        sizes=sizes,
+    )
+    config.check(optimizer_names())
+    require_runtime("run memdiag in an environment that has it")
+    path = model_path(model)
+    target = Path(output) if output is not None else path.with_name(f"{path.stem}.optimized.onnx")
+    fixed = fix(
+        path,
+        target,
+        unsafe=unsafe,
+        max_slowdown=max_slowdown,
+        dims=dims,
+        inputs=inputs,
+        same_inputs=same_inputs,
+        sizes=sizes,
+        time_limit_s=None if time_limit_s is None else _SHARE_OF_REWRITING * time_limit_s,
+        on_progress=report_progress,
+    )
+    if fixed.ended_by == "interrupt":
+        duration_s = round(time.perf_counter() - started, 6)
+        return unmeasured_tuning(fixed, "interrupt", sessions, duration_s)
+    return tune_model(
+        path,
+        config,
+        deadline=deadline,
+        started=started,
+        report_progress=report_progress,
+        fixed=fixed,
+        outputs=OptimizerOutputs(target, only),
+    )

@@ -1,0 +1,168 @@
+"""Models that optimizers write: each is an option of a tuning, and the chosen one is published."""
+
+import importlib.util
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+
+from memdiag.api.arguments import OnProgress
+from memdiag.comparison.optimizers import OPTIMIZERS
+from memdiag.comparison.run_optimizer import OptimizerResult, run_optimizer
+from memdiag.errors import ReportError
+from memdiag.paths import path_text
+from memdiag.records.files import resolve_output
+from memdiag.records.fix import Fix
+from memdiag.runner.job import Deadline
+from memdiag.tuning.options import TuningOption
+from memdiag.units import counted
+
+MAX_OPTIMIZER_S = 600.0
+"""Seconds after which an optimizer is ended; fewer if a time limit is near."""
+
+MAX_SHARE = 0.25
+"""The share of the remaining time that all optimizers together may take."""
+
+_OWN = "memdiag-fix"
+_FITS_ONE_MACHINE = frozenset({"onnxruntime-extended", "onnxruntime-all"})
+
+
+def optimizer_names() -> tuple[str, ...]:
+    """Return the names of the optimizers of others, in the order in which they are tried."""
+    return tuple(name for name in OPTIMIZERS if name != _OWN)
+
+
+class OptimizerOutputs:
+    """Lets each installed optimizer write the model, and publishes the output that is chosen.
+
+    Args:
+        target: the path of the chosen model.
+        only: the names of the options and optimizers to try; all where empty.
+
+    Attributes:
+        notes: sentences about optimizers that wrote nothing.
+    """
+
+    def __init__(self, target: Path, only: Sequence[str] = ()) -> None:
+        self._target = target
+        self._wanted = [name for name in optimizer_names() if not only or name in only]
+        self._written: dict[str, Path] = {}
+        self.notes: list[str] = []
+
+    def write(
+        self, model: Path, folder: Path, deadline: Deadline, report_progress: OnProgress
+    ) -> list[TuningOption]:
+        """Return an option for each optimizer that wrote a model from `model`, below `folder`.
+
+        Weights are written to a file beside the model, so that onnxruntime maps what it does not
+        pack. An optimizer that fails, or takes longer than its share of the time, gets a note.
+
+        Raises:
+            MeasurementError: this interpreter cannot be started.
+        """
+        installed = [name for name in self._wanted if _is_installed(name)]
+        missing = [name for name in self._wanted if name not in installed]
+        if missing:
+            verb = "is" if len(missing) == 1 else "are"
+            self.notes.append(
+                f"{', '.join(missing)} {verb} not installed and {verb} not tried: pip install"
+                " 'memdiag[compare]' installs all optimizers"
+            )
+        end = inf
+        if deadline.at < inf:
+            end = time.monotonic() + MAX_SHARE * max(0.0, deadline.at - time.monotonic())
+        found = []
+        for index, name in enumerate(installed):
+            remaining_s = end - time.monotonic()
+            if remaining_s <= 0:
+                self.notes.append(
+                    f"{counted(len(installed) - index, 'optimizer')} were not tried in time:"
+                    f" {', '.join(installed[index:])}"
+                )
+                break
+            report_progress(f"optimizing with {name}")
+            # The names of the target: the model refers to its weights by name.
+            path = folder / name / self._target.name
+            result = run_optimizer(
+                name,
+                model,
+                path,
+                python=Path(sys.executable),
+                external=True,
+                timeout_s=min(MAX_OPTIMIZER_S, remaining_s),
+                memory_limit_bytes=None,
+            )
+            if result.path is None:
+                self.notes.append(f"{name} wrote nothing: {result.message}")
+                continue
+            self._written[name] = result.path
+            found.append(_option(name, result, [each for each in installed if each != name]))
+        return found
+
+    def publish(self, chosen: Sequence[str], fixed: Fix | None) -> tuple[Path, ...]:
+        """Move the output that is among the options `chosen` to the target.
+
+        It takes the place of the model of the fix `fixed`, if there is one, whose own files are
+        removed.
+
+        Returns:
+            the files of the model, the model first; nothing if no output was chosen.
+
+        Raises:
+            ReportError: a file cannot be written.
+        """
+        path = next((self._written[name] for name in chosen if name in self._written), None)
+        if path is None:
+            return ()
+        files = sorted(path.parent.iterdir(), key=lambda each: each != path)
+        target = resolve_output(self._target)
+        moved = [target.with_name(each.name) for each in files]
+        moved[0] = target
+        hidden = [
+            each.with_name(f".memdiag-{os.getpid()}-{secrets.token_hex(8)}") for each in moved
+        ]
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            for source, temporary in zip(files, hidden, strict=True):
+                shutil.copyfile(source, temporary)
+            # The model comes last, when the files that it refers to are there.
+            for temporary, final in reversed(list(zip(hidden, moved, strict=True))):
+                os.replace(temporary, final)
+        except OSError as error:
+            raise ReportError(
+                f"{path_text(target)}: cannot be written ({error.strerror}). Choose another output."
+            ) from error
+        finally:
+            for temporary in hidden:
+                temporary.unlink(missing_ok=True)
+        kept = {Path(each) for each in fixed.kept_files} if fixed else ()
+        for earlier in map(Path, fixed.output_files if fixed else ()):
+            if earlier not in kept and resolve_output(earlier) not in moved:
+                with suppress(OSError):
+                    earlier.unlink(missing_ok=True)
+        return tuple(self._target.with_name(each.name) for each in files)
+
+
+def _is_installed(name: str) -> bool:
+    return all(importlib.util.find_spec(package) for package in OPTIMIZERS[name].packages)
+
+
+def _option(name: str, result: OptimizerResult, others: Sequence[str]) -> TuningOption:
+    version = f" {result.run.version}" if result.run else ""
+    fits = (
+        " It fits this release of onnxruntime and this machine's instruction set only."
+        if name in _FITS_ONE_MACHINE
+        else ""
+    )
+    return TuningOption(
+        name=name,
+        does=f"The model is loaded as {name}{version} wrote it, its weights in a file beside it.",
+        hurts=f"It is another file than the original.{fits}",
+        model=result.path,
+        excludes=tuple(others),
+    )

@@ -1,0 +1,173 @@
+"""The search of a tuning: options of the session, and rewritten models."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from memdiag.api.arguments import OnProgress, check_dims
+from memdiag.api.comparison_inputs import find_comparison_inputs
+from memdiag.api.inputs import GivenInputs, read_given
+from memdiag.api.optimizer_outputs import OptimizerOutputs
+from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
+from memdiag.errors import MeasurementError, UsageError
+from memdiag.model.file_state import FileStates
+from memdiag.model.graph_index import GraphIndex
+from memdiag.model.model_file import open_model
+from memdiag.ort.reductions import largest_reduction
+from memdiag.ort.runtime import Runtime
+from memdiag.records.fix import Fix
+from memdiag.records.tuning import REWRITE, Tuning
+from memdiag.runner.job import Deadline, Job, Limits, SessionConfig, TimeLimitReached
+from memdiag.runner.temporary import temporary_folder
+from memdiag.tuning.options import TuningOption, tuning_options
+from memdiag.tuning.point_evaluator import PointEvaluator
+from memdiag.tuning.points import BUDGETS
+from memdiag.tuning.record import rewrite_option, tuning_record, unmeasured_tuning
+from memdiag.tuning.search import OptionSearch
+from memdiag.verify.model_evaluator import ModelEvaluator
+from memdiag.verify.outputs import Bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneConfig:
+    """What is searched for, and how the model is created and run.
+
+    The attributes are the arguments of `memdiag.tune` with these names.
+    """
+
+    budget: Mapping[str, int] = field(default_factory=dict)
+    only: Sequence[str] = ()
+    max_slowdown: float = DEFAULT_MAX_SLOWDOWN
+    unsafe: bool = False
+    sessions: int = 1
+    load_from: Literal["path", "bytes"] = "path"
+    telemetry: bool = False
+    dims: Mapping[str, int] = field(default_factory=dict)
+    inputs: GivenInputs = field(default_factory=dict)
+    same_inputs: bool = False
+    sizes: Sequence[int] = DEFAULT_SIZES
+
+    def check(self, further_names: Sequence[str] = ()) -> None:
+        """Check the values; `further_names` may be in `only` beside the names of options.
+
+        Raises:
+            UsageError: a budget, an option or a dimension is unknown, or a number too small.
+        """
+        unknown = sorted(self.budget.keys() - {*BUDGETS})
+        if unknown:
+            raise UsageError(f"unknown budget {unknown[0]!r}. Use one of {', '.join(BUDGETS)}.")
+        names = sorted([*(option.name for option in tuning_options()), *further_names])
+        if unknown := sorted({*self.only} - {*names}):
+            raise UsageError(f"unknown option {unknown[0]!r}. Use one of {', '.join(names)}.")
+        if self.sessions < 1:
+            raise UsageError("sessions must be at least 1.")
+        check_dims(self.dims)
+
+
+def tune_model(
+    path: Path,
+    config: TuneConfig,
+    *,
+    deadline: Deadline,
+    started: float,
+    report_progress: OnProgress,
+    fixed: Fix | None = None,
+    outputs: OptimizerOutputs | None = None,
+) -> Tuning:
+    """Return the tuning of the model at `path`.
+
+    Args:
+        path: the original model.
+        config: what is searched for.
+        deadline: when the search ends.
+        started: when everything began, by `time.perf_counter`.
+        report_progress: called with a few words about the current step.
+        fixed: the fix that came first, whose result is one of the options; None for none.
+        outputs: writes and publishes what optimizers make of the model; None to leave them out.
+
+    Raises:
+        ModelError, MeasurementError, ReportError: as in `memdiag.tune` and `memdiag.optimize`.
+    """
+    given = read_given(config.inputs)
+    with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
+        scratch = exits.enter_context(temporary_folder())
+        report_progress("finding inputs that the model runs with")
+        end = deadline.at
+        job = Job(
+            model=path,
+            runs=None,
+            session=SessionConfig(
+                sessions=config.sessions, load_from=config.load_from, telemetry=config.telemetry
+            ),
+            limits=Limits(deadline=deadline),
+        )
+        folder = scratch / "inputs"
+        try:
+            found = find_comparison_inputs(
+                file,
+                job,
+                folder,
+                dims=config.dims,
+                given=given,
+                sizes=config.sizes,
+                same_inputs=config.same_inputs,
+            )
+            if not found.sets:
+                raise MeasurementError(
+                    f"{path}: the model does not run here with generated inputs. Use --input."
+                )
+            report_progress("measuring the defaults")
+            disk_bytes = sum(each.stat().st_size for each in file.files)
+            evaluator = exits.enter_context(ModelEvaluator(job, found.sets, scratch, disk_bytes))
+        except TimeLimitReached as limit:
+            if fixed is not None and fixed.output is not None:
+                duration_s = round(time.perf_counter() - started, 6)
+                return unmeasured_tuning(fixed, "time_limit", config.sessions, duration_s)
+            raise MeasurementError(
+                f"{path}: the time limit passed before the defaults were measured. Increase"
+                " --time-limit."
+            ) from limit
+        points = PointEvaluator(
+            model_evaluator=evaluator,
+            bound=Bound.reordered(largest_reduction(file, GraphIndex(file))),
+            scratch=scratch,
+            disk_bytes=disk_bytes,
+            limit=config.max_slowdown,
+            budget=dict(config.budget),
+        )
+        runtime = Runtime.parse(evaluator.onnxruntime)
+        models: list[TuningOption] = []
+        if outputs is not None:
+            models += outputs.write(path, scratch / "optimizers", deadline, report_progress)
+        if fixed is not None and fixed.output is not None:
+            models.append(rewrite_option(fixed.output, [each.name for each in models]))
+        search = OptionSearch(
+            point_evaluator=points,
+            usable=[
+                option
+                for option in (*models, *tuning_options())
+                if option.is_available(runtime)
+                and option.is_relevant(job)
+                and (config.unsafe or not option.changes_values)
+                and (not config.only or option.name in (*config.only, REWRITE))
+            ],
+            budget=dict(config.budget),
+            limit=config.max_slowdown,
+            report_progress=report_progress,
+            end=end,
+        )
+        search.run()
+        chosen = search.chosen.options
+        published = outputs.publish(chosen, fixed) if outputs is not None else ()
+        return tuning_record(
+            file,
+            search,
+            fixed,
+            published=published,
+            notes=(*found.notes, *(outputs.notes if outputs is not None else ())),
+            dimensions=found.dimensions,
+            duration_s=round(time.perf_counter() - started, 6),
+        )

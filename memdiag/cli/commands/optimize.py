@@ -1,0 +1,38 @@
+"""``memdiag optimize``: rewrite a model, and find its best session options, in one search."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from memdiag.cli.options import add_model
+from memdiag.cli.tuning import add_tuning_options, run_tuning
+
+ARGUMENTS = "MODEL"
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add_model(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="Write the new model to this file (default: NAME.optimized.onnx).",
+    )
+    add_tuning_options(parser)
+
+
+def run(options: Namespace) -> int:
+    """Make a model take less memory by rewrites, optimizers and session options together.
+
+    First memdiag fix rewrites the model. Then each installed optimizer (onnxsim, onnxslim,
+    onnxoptimizer, onnxscript, onnxruntime's own) writes a model, which is tried
+    like the options of memdiag tune, alone and together with them. Outputs, memory and latency are
+    verified, and one program sets up the result. Ctrl-C or --time-limit ends the search with the
+    best result so far. --out DIR writes tune.json, tune.html, tune.md and tune.png. Exit codes: 0;
+    1 if a budget was given and nothing fits it, or if the search ended before anything was
+    compared; 2 on errors.
+    """
+    from memdiag.api.optimize import optimize
+
+    return run_tuning(options, optimize, {"output": options.output})

@@ -1,0 +1,171 @@
+"""memdiag.optimize: the fix, the models of optimizers, and the options, as one search."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+import memdiag
+from memdiag.comparison.optimizers import Optimizer
+from memdiag.errors import UsageError
+from memdiag.records.tuning import Tuning
+from memdiag.reports.tuning import is_conclusive
+from memdiag.units import MIB
+from tests.reports import fix_records
+
+SampleModel = Callable[..., Path]
+
+# Each reads a model and writes another one: of the same values, of others, or nothing.
+OPTIMIZERS = """
+import os
+from types import SimpleNamespace
+
+def smaller(source, target, large):
+    import numpy as np
+    import onnx
+    model = onnx.parser.parse_model('''<ir_version: 9, opset_import: ["": 17]>
+        g (int64[n] ids) => (float[n,1024] y) { zero = Sub(ids, ids) y = Gather(w, zero) }''')
+    row = onnx.numpy_helper.from_array(np.zeros((1, 1024), np.float32), "w")
+    model.graph.initializer.append(row)
+    location = os.path.basename(target) + ".data"
+    onnx.save(model, target, save_as_external_data=large, location=location, size_threshold=0)
+
+def another(source, target, large):
+    import onnx
+    model = onnx.load(source)
+    model.graph.node[0].op_type = "Identity"
+    del model.graph.node[0].input[0]
+    onnx.save(model, target)
+
+def crashing(source, target, large):
+    os.abort()
+
+OPTIMIZERS = {
+    name: SimpleNamespace(packages=("onnx",), optimize=optimize)
+    for name, optimize in (("smaller", smaller), ("another", another), ("crashing", crashing))
+}
+"""
+
+
+def gathering(path: Path) -> Path:
+    """Write a model that gathers rows of a table of zeros, of 16 MiB."""
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+        g (int64[n] ids) => (float[n,1024] y) { y = Gather(w, ids) }""")
+    table = np.zeros((4096, 1024), np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(table, "w"))
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture
+def optimizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the optimizers above, and one whose package is not installed, in place of all others."""
+    table = tmp_path / "optimizers.py"
+    table.write_text(OPTIMIZERS)
+    monkeypatch.setattr("memdiag.comparison.run_optimizer.TABLE", table)
+    packages = {name: ("onnx",) for name in ("smaller", "another", "crashing")}
+    packages["absent"] = ("no_such_package",)
+    known = {name: Optimizer(needed, lambda *_: None) for name, needed in packages.items()}
+    monkeypatch.setattr("memdiag.api.optimizer_outputs.OPTIMIZERS", known)
+
+
+@pytest.fixture
+def no_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memdiag.api.optimizer_outputs.OPTIMIZERS", {})
+
+
+def tried(tuning: Tuning) -> list[Sequence[str]]:
+    return [point.options for point in tuning.points]
+
+
+@pytest.mark.usefixtures("equal_latency", "one_process_each", "optimizers")
+def test_the_best_model_of_an_optimizer_is_the_result(
+    only: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only("patterns-off")
+    model = gathering(tmp_path / "m.onnx")
+    fixed = fix_records.verified(
+        output=str(tmp_path / "m.optimized.onnx"),
+        output_files=(str(tmp_path / "m.optimized.onnx"), str(tmp_path / "old.data")),
+        kept_files=(),
+        remedies=(),
+    )
+    (tmp_path / "m.optimized.onnx").write_bytes(model.read_bytes())
+    (tmp_path / "old.data").write_bytes(b"of the fix")
+    monkeypatch.setattr("memdiag.api.optimize.fix", lambda *_, **__: fixed)
+    tuning = memdiag.optimize(model, sizes=[1])
+    assert tuning.chosen == ("smaller",)
+    assert tuning.before is not None
+    assert tuning.after is not None
+    assert tuning.before.peak_bytes - tuning.after.peak_bytes > 12 * MIB
+    target = tmp_path / "m.optimized.onnx"
+    assert tuning.output_files == (str(target), f"{target}.data")
+    assert repr(str(target)) in tuning.program
+    assert not (tmp_path / "old.data").exists()
+    assert not list(tmp_path.glob(".memdiag*"))
+    subprocess.run([sys.executable, "-c", tuning.program], check=True, timeout=60)
+    # Of the others one computes something else, and two wrote nothing.
+    problems = {point.options: point.problem for point in tuning.points if point.problem}
+    assert ("another",) in problems
+    assert any(
+        note.startswith("crashing wrote nothing: the optimizer died of") for note in tuning.notes
+    )
+    assert any(note.startswith("absent is not installed and is not tried") for note in tuning.notes)
+    # Two models are never combined.
+    assert not any({"smaller", "rewrite"} <= {*names} for names in tried(tuning))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_optimizers")
+def test_what_is_rewritten_is_measured_beside_the_original(
+    sample_model: SampleModel, only: Callable[..., None], tmp_path: Path
+) -> None:
+    only("disable-prepacking")
+    model = tmp_path / "m.onnx"
+    model.write_bytes(sample_model("tied_if", 16).read_bytes())
+    tuning = memdiag.optimize(model, max_slowdown=100, dims={"tokens": 1}, sizes=[1])
+    assert tuning.fix is not None
+    assert tuning.fix.output == str(tmp_path / "m.optimized.onnx")
+    assert any(remedy.status == "applied" for remedy in tuning.fix.remedies)
+    assert tried(tuning)[:2] == [(), ("rewrite",)]
+    assert "rewrite" in tuning.chosen
+    assert tuning.points[0].figures is not None
+    assert tuning.points[1].figures is not None
+    assert tuning.points[0].figures.peak_bytes - tuning.points[1].figures.peak_bytes > 8 * MIB
+    assert tuning.model == str(model)
+    assert tuning.output_files == ()
+    assert repr(tuning.fix.output) in tuning.program
+
+
+@pytest.mark.usefixtures("equal_latency", "one_process_each", "no_optimizers")
+def test_nothing_to_rewrite_is_said(sample_model: SampleModel, only: Callable[..., None]) -> None:
+    only("patterns-off")
+    tuning = memdiag.optimize(sample_model("plain_mlp"), sizes=[1])
+    assert tuning.fix is not None
+    assert tuning.fix.output is None
+    assert tuning.notes == ("no rewrite was worth it: only options were tuned",)
+    assert tried(tuning) == [(), ("patterns-off",)]
+
+
+def test_an_interrupted_fix_ends_the_search_before_any_option(
+    sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed = fix_records.verified(ended_by="interrupt")
+    monkeypatch.setattr("memdiag.api.optimize.fix", lambda *_, **__: fixed)
+    tuning = memdiag.optimize(sample_model("plain_mlp"))
+    assert tuning.fix == fixed
+    assert tuning.points == ()
+    assert not is_conclusive(tuning)
+    assert "the search ended before the defaults were measured" in repr(tuning)
+
+
+def test_names_of_optimizers_may_be_chosen_and_others_not(sample_model: SampleModel) -> None:
+    with pytest.raises(UsageError, match=r"unknown option 'faster'.*onnxslim"):
+        memdiag.optimize(sample_model("plain_mlp"), only=["onnxslim", "faster"])
+    with pytest.raises(UsageError, match="unknown option 'onnxslim'"):
+        memdiag.tune(sample_model("plain_mlp"), only=["onnxslim"])
