@@ -236,6 +236,7 @@ def _session(
         error=session.error,
         phases=session.finished_phases(),
         peak_phase=session.peak_phase(),
+        creation_peak_rss_bytes=session.exact_creation_peak(),
         shared_with=tuple(sorted(session.shared_with)),
         run_count=sum(each.runs for each in shapes),
         forked_run_count=forked_run_count,
@@ -303,8 +304,16 @@ def _called_from(callers: Sequence[Caller]) -> str | None:
 
 
 def _is_own(file: str) -> bool:
-    """Return whether `file` is the program's own code, and not code of a library or a string."""
-    return not file.startswith("<") and library_of(file) is None
+    """Return whether `file` is the program's own code: no library, string or installed command."""
+    return not file.startswith("<") and library_of(file) is None and not _is_command(Path(file))
+
+
+def _is_command(file: Path) -> bool:
+    """Return whether `file` is in the folder of commands of a Python environment.
+
+    The script of an installed command only calls a library.
+    """
+    return any((file.parent / name).exists() for name in ("python", "python.exe"))
 
 
 def _source_location(file: str, line: int) -> str:

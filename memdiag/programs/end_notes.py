@@ -38,7 +38,8 @@ def missing_xray_note(program: RecordedProgram, interrupted: Collection[int]) ->
             f"no X-ray at the end of process{'es' if several else ''} {some_of(missing)}:"
             f" {'they' if several else 'it'} ended without Python's exit handlers: by a signal"
             " (uvicorn repeats the one that stopped it), by exec or os._exit, or in a"
-            " multiprocessing pool that was not closed and joined; memdiag xray takes one while"
+            " multiprocessing pool that was not closed and joined; memdiag xray with the folder of"
+            " the recording, in a second terminal, takes one while"
             f" {'they run' if several else 'it runs'}"
         )
 

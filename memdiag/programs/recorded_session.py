@@ -7,12 +7,14 @@ from memdiag.programs import events
 from memdiag.programs.log_filter import SessionLog
 from memdiag.programs.recorded import BeforeCreation, RecordedProcess
 from memdiag.programs.system.cpu_limit import thread_count
-from memdiag.records.phases import PhaseName
+from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Memory, Phase
 from memdiag.records.run import InputShapes, PhaseTime, SessionMemory
 from memdiag.runner.log import LogMarker, LogParser
 from memdiag.runner.observer import Boundary
 from memdiag.runner.phases import PhaseTracker, peak_phase
+
+_CREATION: Final = frozenset(PHASES) - {"start", "first_run", "steady", "release"}
 
 UNKNOWN: Final = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
 
@@ -133,6 +135,14 @@ class RecordedSession:
         if not phases:
             return None
         return peak_phase(phases, self.phases.spans(), phases[0].start.rss_bytes).name
+
+    def exact_creation_peak(self) -> int | None:
+        """Return the kernel's mark of the whole creation in bytes; None if there is none.
+
+        Call it after `finished_phases`.
+        """
+        found = self.phases.common_peak(_CREATION)
+        return found[0] if found is not None and found[1] == "exact" else None
 
     def phase_times(self) -> tuple[PhaseTime, ...]:
         """Return when the phases took place; call it after `finished_phases`."""

@@ -152,6 +152,9 @@ class ProgramSession(Record, frozen=True, kw_only=True):
         phases: the phases of the creation and of the first run.
         peak_phase: the first of them whose peak is within 0.5 % of the largest, above the start;
             None without phases.
+        creation_peak_rss_bytes: the kernel's high-water mark of the whole creation, also where the
+            peak of each phase is only sampled; None if there is none, and in records of older
+            versions.
         shared_with: numbers of the sessions that were created or run in the same process meanwhile,
             so that the peaks of the phases are not this session's alone.
         run_count: the number of runs.
@@ -191,6 +194,7 @@ class ProgramSession(Record, frozen=True, kw_only=True):
     started_threads: int | None = None
     called_from: str | None = None
     peak_phase: PhaseName | None = None
+    creation_peak_rss_bytes: int | None = None
     forked_run_count: int = 0
     forked_last_run_s: float | None = None
 

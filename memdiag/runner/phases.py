@@ -1,7 +1,7 @@
 """Spans and phases of a child, with the peak of each, from log lines and memory readings."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -205,6 +205,15 @@ class PhaseTracker:
             for name in PHASES
             if (builders := [builder for builder in self._done if builder.phase == name])
         )
+
+    def common_peak(self, phases: Collection[PhaseName]) -> tuple[int, PeakKind] | None:
+        """Return the peak of `phases` together, once finished; None if none of them occurred.
+
+        It is known more often than the peak of each: a high-water mark belongs to them together
+        where it cannot be assigned to one of them.
+        """
+        keys = {index: builder.phase in phases for index, builder in enumerate(self._done)}
+        return self._peaks(keys).peak(True) if True in keys.values() else None
 
     def _add_to_open(self, rss_bytes: int) -> None:
         self._open.max_sample_bytes = max(self._open.max_sample_bytes, rss_bytes)

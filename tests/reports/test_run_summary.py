@@ -33,7 +33,15 @@ from memdiag.reports.run.names import (
     short_created_text,
 )
 from memdiag.reports.run.owners import process_owners, tiles
-from memdiag.reports.run.peaks import largest_session, moment, peak_phase, peak_text, rise_text
+from memdiag.reports.run.peaks import (
+    activities,
+    largest_session,
+    moment,
+    peak_mark,
+    peak_phase,
+    peak_text,
+    rise_text,
+)
 from memdiag.reports.run.picture import draw
 from memdiag.reports.run.savings import after_findings
 from memdiag.reports.run.sessions import (
@@ -904,3 +912,13 @@ def test_processes_with_sessions_get_lanes_first() -> None:
     assert [mark.sentences for mark in line.lanes[0].peaks] == [
         ("run of session 1 (a.onnx)", "x: 1×3×640×640")
     ]
+
+
+def test_the_mark_of_a_whole_creation_counts_where_its_phases_are_sampled() -> None:
+    missed = runs.session(1, creation_peak_rss_bytes=260 * MIB)
+    assert (rise_text(missed), peak_mark(missed), peak_phase(missed)) == ("+160 MiB", "", None)
+    run = runs.run(missed, peak_rss_bytes=260 * MIB, peak_s=1.4)
+    assert [each.short_text for each in activities(run, 1.4)] == ["the creation of session 1"]
+    # The phases have it already: a page more is no other peak.
+    found = runs.session(1, creation_peak_rss_bytes=160 * MIB + 4096)
+    assert (rise_text(found), peak_phase(found)) == ("+60 MiB", "constant_fold")

@@ -130,6 +130,25 @@ def test_a_transformer_of_microseconds_does_not_inherit_its_neighbours_peak() ->
     assert (fusion.peak_rss_bytes, fusion.peak_kind) == (1040 * MB, "sampled")
 
 
+def test_a_mark_that_spans_several_phases_is_the_peak_of_all_of_them() -> None:
+    script = Script()
+    script.cut(0.1, "create the session", "parse", at(40, 40))
+    # A busy machine: all lines arrive together, at the end.
+    lines: list[tuple[float, MarkerKind, str]] = [
+        (0.1, "initialize_session", ""),
+        (0.1, "session_state", ""),
+        (0.1, "initializers_saved", ""),
+    ]
+    script.lines(*lines, boundary=at(60, 200))
+    script.cut(0.1, "outside", "start", at(60, 60))
+    script.stop(0.1, at(60, 60))
+    phases = {phase.name: phase for phase in script.tracker.phases()}
+    assert [phases[name].peak_kind for name in ("optimize", "initialize")] == ["sampled"] * 2
+    creation = ("parse", "optimize", "initialize", "prepack")
+    assert script.tracker.common_peak(creation) == (200 * MB, "exact")
+    assert script.tracker.common_peak(("first_run",)) is None
+
+
 def test_the_runtimes_time_stamps_count_not_our_waking_up() -> None:
     script = newest()
     fold = named(script, "ConstantFolding")

@@ -189,8 +189,9 @@ def _cost(processes: Sequence[Sequence[ProgramSession]], size: int) -> str:
     min_saving_bytes = _without_largest([sum(map(_min_private_bytes, same)) for same in processes])
     text = (
         "No X-ray measured the copies: by the private memory that creating the sessions kept, one"
-        f" shared copy would save about {format_size(size)}"
+        f" shared copy would save up to {format_size(size)}, which may include freed memory that"
+        " malloc retains"
     )
     if min_saving_bytes < size:
-        text += f", at least {format_size(min_saving_bytes)} (weights in the file)"
+        text += f"; it saves at least {format_size(min_saving_bytes)} (weights in the file)"
     return f"{text}."

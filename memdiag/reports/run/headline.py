@@ -271,8 +271,9 @@ def remarks(run: ProgramRun) -> tuple[str, ...]:
         return ("No session was created during the recording.",)
     if not run.sessions:
         return (
-            "No session was recorded: no Python process created one, or Python was started with -S,"
-            " -I or -E, which ignore memdiag's hook.",
+            "No session was recorded: only those of Python programs are, and only if Python was not"
+            " started with -S, -I or -E, which ignore memdiag's hook. Of a program in another"
+            " language, memdiag xray PID --model MODEL shows the owners of memory while it runs.",
         )
     return (
         *_limited(list(_failures(run, models))),

@@ -9,6 +9,7 @@ from memdiag.records.profile import Phase
 from memdiag.records.run import HighWaterRun, ProgramRun, ProgramSession
 from memdiag.reports.phase_table import SAMPLED_MARK
 from memdiag.reports.run.names import model_names, numbers, session_name, shapes_text
+from memdiag.runner.observer import MAX_COUNTER_ERROR_BYTES
 from memdiag.units import counted, format_duration, format_size
 
 _TOLERANCE_S = 0.02  # between a sample and the report of a run
@@ -36,7 +37,19 @@ class Activity:
 def peak_bytes(session: ProgramSession) -> int:
     """Return the resident set where creation and first run took most; 0 if it is not known."""
     phase = _highest(session)
-    return phase.peak_rss_bytes if phase is not None else 0
+    if phase is None:
+        return 0
+    return _undivided_peak(session) or phase.peak_rss_bytes
+
+
+def _undivided_peak(session: ProgramSession) -> int | None:
+    """Return the peak of the creation if it is above those of its phases and the first run."""
+    mark = session.creation_peak_rss_bytes
+    highest = _highest(session)
+    if mark is None or highest is None:
+        return None
+    rise = mark - session.phases[0].start.rss_bytes
+    return mark if rise > _own_bytes(session, highest) + MAX_COUNTER_ERROR_BYTES else None
 
 
 def _highest(session: ProgramSession) -> Phase | None:
@@ -58,6 +71,8 @@ def _own_bytes(session: ProgramSession, phase: Phase) -> int:
 
 def peak_mark(session: ProgramSession) -> str:
     """Return the mark of `peak_bytes`: empty if it is the kernel's figure, or not known."""
+    if _undivided_peak(session):
+        return ""
     highest = peak_bytes(session)
     kinds = {phase.peak_kind for phase in session.phases if phase.peak_rss_bytes == highest}
     return SAMPLED_MARK if kinds == {"sampled"} else ""
@@ -71,7 +86,12 @@ def peak_text(session: ProgramSession) -> str:
 def rise_bytes(session: ProgramSession) -> int:
     """Return how much memory the creation and the first run of a session added at most."""
     phase = _highest(session)
-    return max(0, _own_bytes(session, phase)) if phase is not None else 0
+    if phase is None:
+        return 0
+    mark = _undivided_peak(session)
+    if mark is not None:
+        return mark - session.phases[0].start.rss_bytes
+    return max(0, _own_bytes(session, phase))
 
 
 def rise_text(session: ProgramSession) -> str:
@@ -85,8 +105,10 @@ def largest_session(run: ProgramRun) -> ProgramSession | None:
 
 
 def peak_phase(session: ProgramSession) -> PhaseName | None:
-    """Return the phase with the peak of the creation and first run; None without phases."""
+    """Return the phase with the peak of the creation and first run; None if it is not known."""
     highest = _highest(session)
+    if _undivided_peak(session):
+        return None
     if session.peak_phase == "first_run" and highest is not None:
         return highest.name
     return session.peak_phase or (highest.name if highest is not None else None)
@@ -106,6 +128,8 @@ def _phases(run: ProgramRun, t_s: float) -> Iterator[Activity]:
         for time in session.phase_times:
             if time.start_s <= t_s <= time.end_s:
                 activity = _PHASE_WORDS.get(time.phase, time.phase)
+                if time.phase != "first_run" and _undivided_peak(session):
+                    activity = "the creation"
                 text, shapes = f"{activity} of {session_name(session, models)}", ""
                 if time.phase == "first_run" and len(session.shapes) == 1:
                     shapes = shapes_text(session.shapes[0].shapes)
