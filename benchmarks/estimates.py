@@ -475,6 +475,10 @@ def main() -> int:
         for case in cases(options.releases.split(","), options.models)
         if not options.kept or case.kept.exists()
     ]
+    for version in {case.onnxruntime for case in chosen if not case.kept.exists()}:
+        # Of a library that was just installed, larger blocks are mapped: 10 MiB more at once.
+        for library in runtime(version).parents[1].glob("lib/python*/site-packages/*/capi/*.so*"):
+            _evict(library)
     with ThreadPoolExecutor(options.jobs) as pool:
         for count, (case, found) in enumerate(zip(chosen, pool.map(measure, chosen), strict=True)):
             if "error" in found and options.measure:

@@ -11,9 +11,12 @@ from typing import Any, Literal
 from memdiag.api.arguments import check_choice, check_names, input_config, limits
 from memdiag.api.check import Selection
 from memdiag.api.inputs import ArrayOrFile
+from memdiag.api.workers import wanted_workers
 from memdiag.defaults import CPU_PROVIDER, DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.deploy.workers import Wanted
 from memdiag.errors import UsageError
 from memdiag.ort.runtime import require_runtime
+from memdiag.records.workers import ForkAfter
 from memdiag.runner.job import InputConfig, Limits, SessionConfig, XrayConfig
 
 _LEVELS = ("disable_all", "basic", "extended", "layout", "all")
@@ -33,6 +36,7 @@ class ProfileConfig:
         release: delete the session at the end, and measure what stays.
         run_peak: measure the peak of a run by node, in a child of its own.
         rules: the rules to run on the model.
+        workers: the processes, sessions and callers to measure as well; None for one of each.
         command: the command line that asked for the profile, for the record.
     """
 
@@ -43,11 +47,14 @@ class ProfileConfig:
     release: bool = False
     run_peak: bool = False
     rules: Selection = field(default_factory=Selection)
+    workers: Wanted | None = None
     command: tuple[str, ...] = ()
 
     def figures_only(self) -> "ProfileConfig":
-        """Return this configuration without X-rays, release and peak of a run."""
-        return replace(self, xray=XrayConfig(when="none"), release=False, run_peak=False)
+        """Return this configuration without X-rays, release, peak of a run and workers."""
+        return replace(
+            self, xray=XrayConfig(when="none"), release=False, run_peak=False, workers=None
+        )
 
 
 def profile_config(
@@ -74,6 +81,10 @@ def profile_config(
     verify: Literal["full", "sampled"],
     release: bool = False,
     run_peak: bool = False,
+    processes: int = 1,
+    sessions: int = 1,
+    concurrency: int = 1,
+    fork_after: ForkAfter | None = None,
     rules: Selection,
     command: tuple[str, ...] = (),
 ) -> ProfileConfig:
@@ -117,6 +128,13 @@ def profile_config(
         xray=XrayConfig(when=xray, verify=verify),
         release=release,
         run_peak=run_peak,
+        workers=wanted_workers(
+            processes=processes,
+            sessions=sessions,
+            concurrency=concurrency,
+            fork_after=fork_after,
+            threads=options.get("intra_op_num_threads"),
+        ),
         rules=rules,
         command=command,
     )
@@ -125,7 +143,11 @@ def profile_config(
 PROFILE_OPTIONS = tuple(
     name
     for name in inspect.signature(profile_config).parameters
-    if name not in ("xray", "verify", "release", "run_peak", "rules", "command")
+    if name
+    not in (
+        *("xray", "verify", "release", "run_peak", "rules", "command"),
+        *("processes", "sessions", "concurrency", "fork_after"),
+    )
 )
 """The names of the arguments of `memdiag.profile` that configure the run."""
 

@@ -120,7 +120,9 @@ def take_xray(
         named_share=ownership.named_share,
         owners=tuple(
             msgspec.structs.replace(
-                owner, private_bytes=intervals.total(intervals.intersect(space.exclusive, ranges))
+                owner,
+                private_bytes=intervals.total(intervals.intersect(space.exclusive, ranges)),
+                proportional_bytes=space.proportional_bytes_of(ranges),
             )
             for owner, ranges in zip(ownership.owners, ownership.ranges, strict=True)
         ),
@@ -210,6 +212,7 @@ def _copy(
         bytes=copy.nbytes,
         resident_bytes=space.resident_bytes_of(extent),
         private_bytes=intervals.total(intervals.intersect(space.exclusive, extent)),
+        proportional_bytes=space.proportional_bytes_of(extent),
         address=address,
         backing=Backing(kind="anonymous"),
         verified_bytes=found.verified_bytes,
@@ -260,6 +263,9 @@ def _mapped_copies(space: AddressSpace, models: Sequence[SearchTarget]) -> list[
                 parameters={},
                 bytes=nbytes,
                 resident_bytes=mapped.resident_bytes,
+                proportional_bytes=space.proportional_bytes_of(
+                    np.array([[mapped.address, mapped.address + nbytes]], np.int64)
+                ),
                 address=mapped.address,
                 backing=Backing(kind="file", file=mapped.file, offset=mapped.offset),
                 # According to the kernel these pages are the file's.

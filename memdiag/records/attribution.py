@@ -60,12 +60,15 @@ class Owner(Record, frozen=True, kw_only=True):
     Attributes:
         private_bytes: the part of `bytes` that no other process maps; None in records of older
             versions.
+        proportional_bytes: the part of the proportional set (PSS), in which a page that several
+            processes map counts to each by an equal part; None in records of older versions.
     """
 
     kind: OwnerKind
     name: str
     bytes: int
     private_bytes: int | None = None
+    proportional_bytes: int | None = None
 
 
 class Backing(Record, frozen=True, kw_only=True):
@@ -107,6 +110,7 @@ class Copy(Record, frozen=True, kw_only=True):
             only one model was searched.
         private_bytes: the part of `resident_bytes` that no other process maps; None for copies in
             mapped files, and in records of older versions.
+        proportional_bytes: the part of the proportional set, as in `Owner`.
     """
 
     weights: tuple[str, ...]
@@ -122,6 +126,7 @@ class Copy(Record, frozen=True, kw_only=True):
     made_by: str | None
     models: tuple[int, ...] = ()
     private_bytes: int | None = None
+    proportional_bytes: int | None = None
 
 
 class AddressRange(Record, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from memdiag.records.group_memory import GroupMemory
 from memdiag.records.phases import PHASES as PHASES
 from memdiag.records.phases import PhaseName as PhaseName
 from memdiag.records.tuning import Tuning
+from memdiag.records.workers import Workers
 
 PROFILE_SCHEMA: Final = "memdiag.profile/1"
 
@@ -361,6 +362,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         group: what the control group counted, memdiag and all other processes in it included; None
             if no group counts memory.
         device: the memory on devices; None without a device, or without its figures.
+        workers: several processes, sessions or callers of the model, if they were requested.
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -396,6 +398,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     run_peak: PeakNode | None = None
     group: GroupMemory | None = None
     device: DeviceMemory | None = None
+    workers: Workers | None = None
 
     @property
     def end(self) -> Memory:

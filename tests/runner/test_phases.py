@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from memdiag.records.profile import Memory, Span
+from memdiag.records.profile import Memory, PhaseName, Span
 from memdiag.runner.log import LogMarker, LogParser, MarkerKind
 from memdiag.runner.observer import Boundary, Reading
 from memdiag.runner.phases import BETWEEN, PhaseTracker
@@ -144,9 +144,10 @@ def test_a_mark_that_spans_several_phases_is_the_peak_of_all_of_them() -> None:
     script.stop(0.1, at(60, 60))
     phases = {phase.name: phase for phase in script.tracker.phases()}
     assert [phases[name].peak_kind for name in ("optimize", "initialize")] == ["sampled"] * 2
-    creation = ("parse", "optimize", "initialize", "prepack")
+    creation: tuple[PhaseName, ...] = ("parse", "optimize", "initialize", "prepack")
     assert script.tracker.common_peak(creation) == (200 * MB, "exact")
-    assert script.tracker.common_peak(("first_run",)) is None
+    missing: tuple[PhaseName, ...] = ("first_run",)
+    assert script.tracker.common_peak(missing) is None
 
 
 def test_the_runtimes_time_stamps_count_not_our_waking_up() -> None:

@@ -82,6 +82,20 @@ def configure(parser: ArgumentParser) -> None:
     )
     add_verify(group)
 
+    group = parser.add_argument_group("Workers")
+    for name, text in (
+        ("--processes", "Number of processes with the model to measure together as well."),
+        ("--sessions", "Number of sessions of the model in one process."),
+        ("--concurrency", "Number of threads that run a session at once."),
+    ):
+        group.add_argument(name, metavar="N", type=whole_number(1), default=1, help=text)
+    group.add_argument(
+        "--fork-after",
+        choices=("import", "load"),
+        help="Fork the processes from one, after the import of onnxruntime or after the session was"
+        " created, instead of starting them one by one.",
+    )
+
     group = parser.add_argument_group("Budget")
     group.add_argument(
         "--budget", metavar="FIGURE=SIZE,…", help="Limits of figures, e.g. peak=1.2GB,copies=1."
@@ -95,7 +109,7 @@ def configure(parser: ArgumentParser) -> None:
         help="Write the baseline file instead of comparing with it.",
     )
     group.add_argument(
-        "--processes",
+        "--budget-processes",
         metavar="N",
         type=whole_number(1),
         default=BUDGET_PROCESSES,
@@ -210,7 +224,7 @@ def _measure(
                 model=str(model),
                 baseline=options.baseline,
                 update=options.update_baseline,
-                processes=options.processes,
+                processes=options.budget_processes,
             )
         except Interrupted as interrupt:
             return BudgetResult(profile=interrupt.profile), True
@@ -265,6 +279,10 @@ def _config(options: Namespace, *, pinned: bool) -> ProfileConfig:
         verify=options.verify,
         release=options.release,
         run_peak=options.run_peak,
+        processes=options.processes,
+        sessions=options.sessions,
+        concurrency=options.concurrency,
+        fork_after=options.fork_after,
         rules=read_project_settings().selection(),
         command=command_line(),
     )

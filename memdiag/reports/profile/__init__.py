@@ -43,6 +43,12 @@ from memdiag.reports.profile.session_release import (
     remedy_table,
 )
 from memdiag.reports.profile.trace import profile_trace
+from memdiag.reports.profile.workers import (
+    arrangement_table,
+    process_table,
+    shared_weight_table,
+    worker_sentences,
+)
 from memdiag.reports.report import Report
 from memdiag.reports.table import markdown_table, print_table
 from memdiag.reports.text import capitalized, lowered, plain
@@ -88,6 +94,11 @@ def show(
         print_table(console, remedies)
     if command := reload_command(profile):
         line(console, f"{RELOAD_HINT} {command}")
+    arrangements = arrangement_table(profile)
+    if arrangements.rows:
+        console.print()
+        print_table(console, arrangements)
+        block(console, worker_sentences(profile))
     block(console, run_peak_sentences(profile))
     live = run_peak_table(profile, max_tensors=MAX_LIVE)
     if live.rows:
@@ -138,6 +149,7 @@ def markdown(profile: Profile) -> str:
             markdown_table(phases),
             md.escape(phases.caption) if phases.rows else "",
             *_release_markdown(profile),
+            *_workers_markdown(profile),
             *_run_peak_markdown(profile),
             *_owners_markdown(profile),
             *_findings_markdown(profile),
@@ -176,6 +188,20 @@ def _release_markdown(profile: Profile) -> tuple[str, ...]:
         markdown_table(kept_table(profile)),
         markdown_table(remedy_table(profile)),
         f"{RELOAD_HINT} {md.code(reload_command(profile))}",
+    )
+
+
+def _workers_markdown(profile: Profile) -> tuple[str, ...]:
+    arrangements = arrangement_table(profile)
+    if not arrangements.rows:
+        return ()
+    return (
+        "### Workers",
+        md.bullets(worker_sentences(profile)),
+        markdown_table(arrangements),
+        md.escape(arrangements.caption),
+        markdown_table(process_table(profile)),
+        markdown_table(shared_weight_table(profile)),
     )
 
 

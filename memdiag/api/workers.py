@@ -1,0 +1,96 @@
+"""What more processes, sessions or callers of a profiled model cost."""
+
+from pathlib import Path
+
+import msgspec
+
+from memdiag.attribution.search_target import search_target
+from memdiag.deploy.workers import Wanted, WorkerTrials
+from memdiag.errors import MeasurementError, MemdiagError, UsageError
+from memdiag.model.model_file import ModelFile
+from memdiag.ort.releases import PREPACKED_SAVED_SINCE
+from memdiag.ort.runtime import Runtime
+from memdiag.records.codec import escaped
+from memdiag.records.profile import Profile
+from memdiag.records.workers import ForkAfter
+from memdiag.runner.job import Job
+from memdiag.tuning.options import tuning_options
+from memdiag.tuning.prepared_models import PreparedModels
+
+_SAVE_PREPACKED = "save-prepacked"
+
+
+def wanted_workers(
+    *,
+    processes: int,
+    sessions: int,
+    concurrency: int,
+    fork_after: ForkAfter | None,
+    threads: str | None,
+) -> Wanted | None:
+    """Return the arrangement for the arguments of `memdiag.profile`; None for one of each.
+
+    Args:
+        processes: the number of processes.
+        sessions: the number of sessions in each.
+        concurrency: the number of threads that run a session at once.
+        fork_after: when the processes are forked from one.
+        threads: the option `intra_op_num_threads` of the session, if it is set.
+
+    Raises:
+        UsageError: a number is below 1, or an argument needs another one.
+    """
+    numbers = {"processes": processes, "sessions": sessions, "concurrency": concurrency}
+    for name, number in numbers.items():
+        if number < 1:
+            raise UsageError(f"{name} must be at least 1.")
+    if fork_after is not None and processes == 1:
+        raise UsageError("--fork-after needs several processes. Add --processes N.")
+    if fork_after == "load" and threads != "1":
+        raise UsageError(
+            "--fork-after load needs a session without threads of its own, which no fork has. Add"
+            " --threads 1."
+        )
+    wanted = Wanted(
+        processes=processes, sessions=sessions, callers=concurrency, fork_after=fork_after
+    )
+    return wanted if wanted.more else None
+
+
+def with_workers(
+    profile: Profile, file: ModelFile, job: Job, wanted: Wanted, scratch: Path
+) -> Profile:
+    """Return `profile` with the arrangement `wanted`, measured in processes of its own.
+
+    What cannot be measured becomes a note.
+
+    Args:
+        profile: the profile of `job`.
+        file: its model.
+        job: the job, whose inputs are saved.
+        wanted: the processes, sessions and callers.
+        scratch: a folder for temporary files.
+    """
+    if profile.outcome.status != "completed":
+        return _with_note(profile, "no workers were measured: the model was not run to the end")
+    models = PreparedModels(scratch)
+
+    def shared_job() -> Job:
+        version = profile.environment.onnxruntime
+        if version is None or Runtime.parse(version) < PREPACKED_SAVED_SINCE:
+            raise MeasurementError(
+                f"onnxruntime saves packed weights since {PREPACKED_SAVED_SINCE}. Use a newer one."
+            )
+        option = next(each for each in tuning_options() if each.name == _SAVE_PREPACKED)
+        return models.prepare(job, (option,))
+
+    trials = WorkerTrials(job, [search_target(file)], shared_job)
+    try:
+        found = trials.measure(wanted)
+    except MemdiagError as error:
+        return _with_note(profile, f"no workers were measured: {error}")
+    return escaped(msgspec.structs.replace(profile, workers=found))
+
+
+def _with_note(profile: Profile, note: str) -> Profile:
+    return escaped(msgspec.structs.replace(profile, notes=(*profile.notes, note)))
