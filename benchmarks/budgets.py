@@ -18,7 +18,7 @@ from benchmarks.real_models import real_models
 from benchmarks.statistics import interleave
 from memdiag.api.budget import PINNED
 from memdiag.budgets.figures import BUDGET_PHASES, aggregate, figures_of
-from memdiag.defaults import BUDGET_PROCESSES
+from memdiag.defaults import BUDGET_REPEATS
 from memdiag.records.profile import Profile
 from memdiag.runner.machine import describe_machine
 from memdiag.units import format_size
@@ -67,9 +67,9 @@ def measure(path: Path, rounds: int) -> list[list[str]]:
         name: [figures_of(profile) for profile in profiles] for name, profiles in found.items()
     }
     pinned = found["pinned"]
-    starts = range(0, rounds - BUDGET_PROCESSES + 1, BUDGET_PROCESSES)
-    figures[f"pinned, {BUDGET_PROCESSES} settle it"] = [
-        aggregate(pinned[start : start + BUDGET_PROCESSES]) for start in starts
+    starts = range(0, rounds - BUDGET_REPEATS + 1, BUDGET_REPEATS)
+    figures[f"pinned, {BUDGET_REPEATS} settle it"] = [
+        aggregate(pinned[start : start + BUDGET_REPEATS]) for start in starts
     ]
     return [[path.stem, name, *distances(each)] for name, each in figures.items()]
 

@@ -11,10 +11,10 @@ DEFAULT_LIMIT_RUNS = 5
 DEFAULT_TIMEOUT_S: float = 1800
 """Seconds after which a child process is ended."""
 
-BUDGET_PROCESSES = 3
+BUDGET_REPEATS = 3
 """Number of processes whose figures are aggregated for a budget or a baseline."""
 
-COMPARISON_PROCESSES = 5
+COMPARISON_REPEATS = 5
 """Number of processes for each column of a comparison: their spread decides whether a
 difference is a change."""
 

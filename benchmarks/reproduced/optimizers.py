@@ -52,7 +52,7 @@ def measure(setting: Setting) -> tuple[str, Part]:
         optimizers=[*TOOLS, *LEVELS],
         dims=dims,
         runs=_RUNS,
-        processes=setting.rounds,
+        repeats=setting.rounds,
         session_options=_ONE_THREAD,
         timeout_s=_TIMEOUT_S,
         on_progress=lambda words: setting.say(f"crnn: {words}"),
@@ -70,7 +70,7 @@ def measure(setting: Setting) -> tuple[str, Part]:
             target,
             dims=dims,
             runs=_RUNS,
-            processes=setting.rounds,
+            repeats=setting.rounds,
             session_options=_ONE_THREAD,
             on_progress=lambda words: setting.say(f"crnn: {words}"),
         )

@@ -67,7 +67,7 @@ def on_versions(
         environments=[sys.executable],
         dims=dims,
         runs=RUNS,
-        processes=setting.rounds,
+        repeats=setting.rounds,
         on_progress=lambda words: setting.say(f"{recipe}: {words}"),
     )
     for one in files:

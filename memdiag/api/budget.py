@@ -15,7 +15,7 @@ from memdiag.budgets.baselines import (
     update_baseline,
 )
 from memdiag.budgets.evaluation import UPDATE_OPTION, judge
-from memdiag.defaults import BUDGET_PROCESSES
+from memdiag.defaults import BUDGET_REPEATS
 from memdiag.errors import UsageError
 from memdiag.records.baseline import Baseline, BaselineEntry
 from memdiag.records.budget import Budget, Judgement
@@ -94,7 +94,7 @@ def check_budget(
     model: str,
     baseline: Path | None = None,
     update: bool = False,
-    processes: int = BUDGET_PROCESSES,
+    repeats: int = BUDGET_REPEATS,
     update_option: str = UPDATE_OPTION,
 ) -> BudgetResult:
     """Profile a model and compare it with `budget`, and with its `baseline` if that exists.
@@ -108,7 +108,7 @@ def check_budget(
         model: the name of the model, for messages.
         baseline: the file of the baseline.
         update: prepare an update of the baseline instead of comparing with it.
-        processes: number of processes to aggregate.
+        repeats: number of fresh processes to aggregate.
         update_option: the option that updates a baseline, for messages.
 
     Raises:
@@ -116,8 +116,8 @@ def check_budget(
             baseline was measured under other conditions.
         RecordError: the baseline file is not a baseline.
     """
-    if processes < 1:
-        raise UsageError("processes must be at least 1.")
+    if repeats < 1:
+        raise UsageError("repeats must be at least 1.")
     if update and baseline is not None:
         resolve_output(baseline)  # before anything is measured
         require_writable(baseline)
@@ -135,8 +135,8 @@ def check_budget(
     entry = saved_baseline.machines.get(machine) if saved_baseline and not update else None
     profiles = [first]
     judgement = judge(profiles, budget, entry=entry, update_option=update_option)
-    if (update or not judgement.is_met) and processes > 1:
-        for _ in range(processes - 1):
+    if (update or not judgement.is_met) and repeats > 1:
+        for _ in range(repeats - 1):
             profiles.append(run_profile(False))
             if profiles[-1].outcome.status != "completed":
                 return BudgetResult(profile=profiles[-1])

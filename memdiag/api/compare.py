@@ -24,7 +24,7 @@ from memdiag.comparison.changes import undecided_note
 from memdiag.comparison.columns import with_profiles
 from memdiag.comparison.comparable import Comparable, comparability_of
 from memdiag.comparison.run_optimizer import choose_optimizers
-from memdiag.defaults import COMPARISON_PROCESSES, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import COMPARISON_REPEATS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
@@ -58,7 +58,7 @@ def compare(
     inputs: Mapping[str, ArrayOrFile] | None = None,
     same_inputs: bool = False,
     runs: int | None = None,
-    processes: int = COMPARISON_PROCESSES,
+    repeats: int = COMPARISON_REPEATS,
     session_options: Mapping[str, str] | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_bytes: int | None = None,
@@ -88,7 +88,7 @@ def compare(
         runs: number of runs after the first one, in each process; 10 by default. To bisect growth:
             the number of runs by which it is judged, 40 or more; by default up to 1,000 within a
             minute.
-        processes: number of fresh processes for each column.
+        repeats: number of fresh processes for each column.
         session_options: SessionOptions attributes and config entries by name.
         timeout_s: seconds after which a child is ended, of a session or of an optimizer.
         memory_limit_bytes: resident set above which it is ended.
@@ -110,8 +110,8 @@ def compare(
         check_runs(growth_runs)
     elif runs is not None and runs < 1:
         raise UsageError("runs must be at least 1.")
-    if processes < 1:
-        raise UsageError("processes must be at least 1.")
+    if repeats < 1:
+        raise UsageError("repeats must be at least 1.")
     child_limits = limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes)
     config = input_config(
         dims=dims,
@@ -137,7 +137,7 @@ def compare(
             scratch=scratch,
             exits=exits,
             inputs=config,
-            processes=processes,
+            repeats=repeats,
             xray=xray,
             own_inputs=kind == "models",
             on_progress=on_progress,

@@ -149,8 +149,7 @@ def profile(
         sessions: sessions of the model in each of these processes.
         concurrency: threads that run a session at once.
         fork_after: fork the processes from one after the ``import`` of onnxruntime, or after the
-            session was created (``load``, with `threads` 1: forks have no threads); None starts
-            them one by one.
+            session was created (``load``); None starts them one by one.
         select: rules to run on the model, as in `memdiag.check`; all if empty.
         ignore: rules to skip.
         min_bytes: skip findings that cost fewer bytes.

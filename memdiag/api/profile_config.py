@@ -133,7 +133,7 @@ def profile_config(
             sessions=sessions,
             concurrency=concurrency,
             fork_after=fork_after,
-            threads=options.get("intra_op_num_threads"),
+            execution_mode=options.get("execution_mode"),
         ),
         rules=rules,
         command=command,

@@ -14,8 +14,6 @@ from memdiag.records.codec import escaped
 from memdiag.records.profile import Profile
 from memdiag.records.workers import ForkAfter
 from memdiag.runner.job import Job
-from memdiag.tuning.options import tuning_options
-from memdiag.tuning.prepared_models import PreparedModels
 
 _SAVE_PREPACKED = "save-prepacked"
 
@@ -26,7 +24,7 @@ def wanted_workers(
     sessions: int,
     concurrency: int,
     fork_after: ForkAfter | None,
-    threads: str | None,
+    execution_mode: str | None,
 ) -> Wanted | None:
     """Return the arrangement for the arguments of `memdiag.profile`; None for one of each.
 
@@ -35,7 +33,7 @@ def wanted_workers(
         sessions: the number of sessions in each.
         concurrency: the number of threads that run a session at once.
         fork_after: when the processes are forked from one.
-        threads: the option `intra_op_num_threads` of the session, if it is set.
+        execution_mode: this option of the session, if it is set.
 
     Raises:
         UsageError: a number is below 1, or an argument needs another one.
@@ -46,10 +44,10 @@ def wanted_workers(
             raise UsageError(f"{name} must be at least 1.")
     if fork_after is not None and processes == 1:
         raise UsageError("--fork-after needs several processes. Add --processes N.")
-    if fork_after == "load" and threads != "1":
+    if fork_after == "load" and execution_mode in ("parallel", "ORT_PARALLEL", "1"):
         raise UsageError(
-            "--fork-after load needs a session without threads of its own, which no fork has. Add"
-            " --threads 1."
+            "--fork-after load: a session with execution_mode=parallel waits for threads that no"
+            " fork has. Leave that option out."
         )
     wanted = Wanted(
         processes=processes, sessions=sessions, callers=concurrency, fork_after=fork_after
@@ -73,16 +71,19 @@ def with_workers(
     """
     if profile.outcome.status != "completed":
         return _with_note(profile, "no workers were measured: the model was not run to the end")
-    models = PreparedModels(scratch)
 
     def shared_job() -> Job:
+        # Late: saving models needs onnx_ir, which takes long to import.
+        from memdiag.tuning.options import tuning_options
+        from memdiag.tuning.prepared_models import PreparedModels
+
         version = profile.environment.onnxruntime
         if version is None or Runtime.parse(version) < PREPACKED_SAVED_SINCE:
             raise MeasurementError(
                 f"onnxruntime saves packed weights since {PREPACKED_SAVED_SINCE}. Use a newer one."
             )
         option = next(each for each in tuning_options() if each.name == _SAVE_PREPACKED)
-        return models.prepare(job, (option,))
+        return PreparedModels(scratch).prepare(job, (option,))
 
     trials = WorkerTrials(job, [search_target(file)], shared_job)
     try:

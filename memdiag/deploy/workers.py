@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from memdiag.attribution.process_xray import take_xray
 from memdiag.attribution.search_target import SearchTarget
 from memdiag.errors import MeasurementError, UsageError
+from memdiag.programs.system.memory_limit import available_bytes
 from memdiag.records.attribution import Attribution
 from memdiag.records.workers import (
     Arrangement,
@@ -30,8 +29,8 @@ _POLL_S = 0.02
 MAX_SHARE = 0.9
 """Share of the available memory that workers may take: more would make the machine swap."""
 
-MIN_PRIVATE_WEIGHTS = 4 * MIB
-"""Private copies of weights from which a way to share them is measured."""
+MIN_SAVED_BYTES = 4 * MIB
+"""Cost of one more process from which ways to share its memory are measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +65,7 @@ class WorkerTrials:
         self._job = job
         self._targets = targets
         self._shared_job = shared_job
+        self._anonymous_bytes = 0
 
     def measure(self, wanted: Wanted) -> Workers:
         """Return what the arrangement costs, and what other ones do.
@@ -77,8 +77,8 @@ class WorkerTrials:
             XrayError: the memory of a worker cannot be read.
         """
         one, _ = self.arrangement(replace(wanted, processes=1, sessions=1, callers=1))
-        needed = one.together.uss_bytes * wanted.processes * wanted.sessions
-        available = psutil.virtual_memory().available
+        needed = self._anonymous_bytes * wanted.processes * wanted.sessions
+        available = available_bytes()
         if needed > MAX_SHARE * available:
             raise UsageError(
                 f"the workers would take about {format_size(needed)}, and"
@@ -86,16 +86,15 @@ class WorkerTrials:
             )
         asked, xrays = self.arrangement(wanted, is_read=True)
         owners, weights = _owners(xrays), _weights(xrays)
-        alternatives, notes = self._alternatives(wanted, weights)
-        if wanted.fork_after is not None:
-            notes.append(
-                "The process that was forked from is not counted: pages that it shares with them"
-                " count to it, too."
-            )
+        one_more_bytes = (asked.together.pss_bytes - one.together.pss_bytes) // wanted.more
+        alternatives: list[Arrangement] = []
+        notes: list[str] = []
+        if wanted.processes > 1 and one_more_bytes >= MIN_SAVED_BYTES:
+            alternatives, notes = self._alternatives(wanted)
         return Workers(
             one=one,
             asked=asked,
-            one_more_bytes=(asked.together.pss_bytes - one.together.pss_bytes) // wanted.more,
+            one_more_bytes=one_more_bytes,
             owners=owners,
             weights=weights,
             proportional_bytes=sum(owner.proportional_bytes for owner in owners),
@@ -103,14 +102,10 @@ class WorkerTrials:
             notes=tuple(notes),
         )
 
-    def _alternatives(
-        self, wanted: Wanted, weights: Sequence[WorkerWeight]
-    ) -> tuple[list[Arrangement], list[str]]:
-        """Return other arrangements, if weights are private in several processes."""
-        private = sum(weight.private_bytes for weight in weights)
-        if wanted.processes < 2 or private < MIN_PRIVATE_WEIGHTS:
-            return [], []
-        found, notes = [], []
+    def _alternatives(self, wanted: Wanted) -> tuple[list[Arrangement], list[str]]:
+        """Return other arrangements with as many processes, or callers."""
+        found: list[Arrangement] = []
+        notes: list[str] = []
         try:
             found.append(self.arrangement(replace(wanted, shares_prepacked=True))[0])
         except MeasurementError as error:
@@ -140,6 +135,8 @@ class WorkerTrials:
             steady = [self._wait(child, job) for child in children]
             pids = [pid for fields in steady for pid in fields["pids"]]
             each = [_memory(pid) for pid in pids]
+            parents = [_memory(fields["parent"]) for fields in steady if fields["parent"]]
+            self._anonymous_bytes = _rollup(pids[0])["Anonymous"]
             if is_read:
                 xrays = [take_xray(pid, self._targets) for pid in pids]
         latencies = [fields["latency_s"] for fields in steady]
@@ -151,9 +148,9 @@ class WorkerTrials:
             shares_prepacked=wanted.shares_prepacked,
             each=tuple(each),
             together=WorkerMemory(
-                rss_bytes=sum(memory.rss_bytes for memory in each),
-                pss_bytes=sum(memory.pss_bytes for memory in each),
-                uss_bytes=sum(memory.uss_bytes for memory in each),
+                rss_bytes=sum(memory.rss_bytes for memory in (*each, *parents)),
+                pss_bytes=sum(memory.pss_bytes for memory in (*each, *parents)),
+                uss_bytes=sum(memory.uss_bytes for memory in (*each, *parents)),
             ),
             latency_s=latencies[0] if len(pids) == 1 else None,
         ), xrays
@@ -179,13 +176,23 @@ class WorkerTrials:
 
 
 def _memory(pid: int) -> WorkerMemory:
-    """Return the memory of process `pid`, by the kernel.
+    """Return the memory of process `pid`, by the kernel."""
+    fields = _rollup(pid)
+    return WorkerMemory(
+        rss_bytes=fields["Rss"],
+        pss_bytes=fields["Pss"],
+        uss_bytes=fields["Private_Clean"] + fields["Private_Dirty"],
+    )
+
+
+def _rollup(pid: int) -> dict[str, int]:
+    """Return the bytes of the fields of ``smaps_rollup`` of process `pid`.
 
     Raises:
         MeasurementError: it has ended, or may not be read.
     """
     try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_bytes()
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError as error:
         raise MeasurementError(
             f"process {pid}: its memory cannot be read ({error.strerror}). Workers are measured on"
@@ -193,13 +200,9 @@ def _memory(pid: int) -> WorkerMemory:
         ) from error
     fields = {}
     for line in text.splitlines()[1:]:
-        name, _, value = line.partition(b":")
+        name, _, value = line.partition(":")
         fields[name] = int(value.split()[0]) << 10
-    return WorkerMemory(
-        rss_bytes=fields.get(b"Rss", 0),
-        pss_bytes=fields.get(b"Pss", 0),
-        uss_bytes=fields.get(b"Private_Clean", 0) + fields.get(b"Private_Dirty", 0),
-    )
+    return fields
 
 
 def _owners(xrays: Iterable[Attribution]) -> tuple[WorkerOwner, ...]:

@@ -15,7 +15,7 @@ from memdiag.api.profile_config import PROFILE_OPTIONS
 from memdiag.api.project_settings import read_project_settings
 from memdiag.budgets.baselines import baseline_path, configuration_name
 from memdiag.budgets.parsing import merged, parse_budget, parse_tolerance
-from memdiag.defaults import BUDGET_PROCESSES
+from memdiag.defaults import BUDGET_REPEATS
 from memdiag.errors import MemdiagError, UsageError
 from memdiag.pytest_plugin import MARK, estimated, growth
 from memdiag.pytest_plugin.process_budget import TEST_LIMITS, process_budget
@@ -29,7 +29,7 @@ from memdiag.pytest_plugin.summary import add_remark, record
 from memdiag.records.budget import Budget
 from memdiag.reports.budget import lines
 
-_OWN_OPTIONS = ("baseline", "processes", "pinned", estimated.ARGUMENT)
+_OWN_OPTIONS = ("baseline", "repeats", "pinned", estimated.ARGUMENT)
 _CONFIGURATIONS = pytest.StashKey[dict[Path, str]]()
 
 
@@ -59,7 +59,7 @@ class MarkerArguments:
         model: the model, relative to the rootdir.
         budget: the limits, with the project's defaults.
         baseline: the file of the baseline.
-        processes: number of processes to aggregate.
+        repeats: number of fresh processes to aggregate.
         pinned: make malloc release freed memory, so that figures are reproducible.
         options: arguments of `memdiag.profile`.
     """
@@ -67,7 +67,7 @@ class MarkerArguments:
     model: Path
     budget: Budget
     baseline: Path
-    processes: int
+    repeats: int
     pinned: bool
     options: dict[str, Any]
 
@@ -104,7 +104,7 @@ class MarkerArguments:
             else baseline_path(
                 settings.baselines, model, settings.root, {**options, "pinned": pinned}
             ),
-            processes=int(mark.kwargs.get("processes", settings.processes or BUDGET_PROCESSES)),
+            repeats=int(mark.kwargs.get("repeats", settings.repeats or BUDGET_REPEATS)),
             pinned=pinned,
             options=options,
         )
@@ -175,7 +175,7 @@ def _measure(item: pytest.Item, request: MarkerArguments, settings: Settings) ->
         baseline=request.baseline,
         update=settings.update,
         update_option="pytest --memdiag-update-baseline",
-        processes=request.processes,
+        repeats=request.repeats,
     )
     if result.judgement is None:
         pytest.fail(outcome_sentence(result.profile), pytrace=False)

@@ -22,7 +22,7 @@ class Settings:
         baselines: the folder of the baselines.
         update: write baselines instead of comparing with them.
         python: the interpreter to measure with; this one if None.
-        processes: number of processes to aggregate; the default if None.
+        repeats: number of fresh processes to aggregate; the default if None.
         tolerance: the tolerance of budgets that have none; the default if None.
         parallel: let several workers measure at the same time.
         sessions: record the test run and list its onnxruntime sessions.
@@ -33,7 +33,7 @@ class Settings:
     baselines: Path
     update: bool
     python: Path | None
-    processes: int | None
+    repeats: int | None
     tolerance: str | None
     parallel: bool
     sessions: bool
@@ -69,7 +69,7 @@ _OPTIONS: tuple[tuple[str, str | None, str, dict[str, Any]], ...] = (
         {"metavar": "PYTHON"},
     ),
     (
-        "processes",
+        "repeats",
         "string",
         "number of processes to run when a budget is exceeded or a baseline is written; medians are"
         " used (default: 3)",
@@ -121,9 +121,9 @@ def read_settings(config: pytest.Config) -> Settings:
         return config.getini(_ini(name)) if given is None else given
 
     root = config.rootpath
-    processes = value("processes")
-    if processes and not (processes.isdecimal() and int(processes) > 0):
-        raise pytest.UsageError(f"--memdiag-processes: {processes!r} is not a whole number from 1")
+    repeats = value("repeats")
+    if repeats and not (repeats.isdecimal() and int(repeats) > 0):
+        raise pytest.UsageError(f"--memdiag-repeats: {repeats!r} is not a whole number from 1")
     python = value("python")
     return Settings(
         root=root,
@@ -131,7 +131,7 @@ def read_settings(config: pytest.Config) -> Settings:
         baselines=root / (value("baselines") or DEFAULT_BASELINES),
         update=bool(config.getoption("--memdiag-update-baseline")),
         python=root / Path(python).expanduser() if python else None,
-        processes=int(processes) if processes else None,
+        repeats=int(repeats) if repeats else None,
         tolerance=value("tolerance") or None,
         parallel=bool(value("parallel")),
         sessions=bool(value("sessions")),

@@ -72,9 +72,8 @@ class Arrangement(Record, frozen=True, kw_only=True):
             one by one.
         shares_prepacked: whether the model was saved once with its packed weights, which all
             processes map.
-        each: the memory of each process at steady state. The process that was forked from is left
-            out.
-        together: the sum over all processes.
+        each: the memory of each process at steady state.
+        together: the sum over all processes, and that from which they were forked.
         latency_s: the median latency of a run; None if several processes ran at once.
     """
 

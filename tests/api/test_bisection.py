@@ -115,7 +115,7 @@ def test_the_version_in_which_growth_begins_is_found(
     pythons = {"1.1.0": Path(sys.executable), "1.2.0": leaking_python}
     monkeypatch.setattr(runtimes, "versions", lambda: tuple(pythons))
     monkeypatch.setattr(runtimes, "runtime", pythons.__getitem__)
-    found = memdiag.compare(model, bisect="growth", processes=1, runs=80, xray=False)
+    found = memdiag.compare(model, bisect="growth", repeats=1, runs=80, xray=False)
     assert found.bisection is not None
     assert (found.bisection.before, found.bisection.after) == ("1.1.0", "1.2.0")
     clean, leaking = (each.growth for each in found.columns)

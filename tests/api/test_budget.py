@@ -88,11 +88,11 @@ def test_a_breach_by_chance_is_none() -> None:
 
 def test_a_single_process_can_be_asked_for_but_none_cannot() -> None:
     once = Asked(taking(9))
-    result = check_budget(once, FITS, model="m.onnx", processes=1)
+    result = check_budget(once, FITS, model="m.onnx", repeats=1)
     assert result.judgement is not None
     assert not result.judgement.is_met
-    with pytest.raises(UsageError, match="processes must be at least 1"):
-        check_budget(once, FITS, model="m.onnx", processes=0)
+    with pytest.raises(UsageError, match="repeats must be at least 1"):
+        check_budget(once, FITS, model="m.onnx", repeats=0)
 
 
 def test_without_anything_to_hold_it_to_nothing_is_measured(tmp_path: Path) -> None:

@@ -109,9 +109,7 @@ def test_a_comparison_with_a_changed_model_is_an_error(
     other = tied.with_name("other.onnx")
     other.write_bytes(tied.read_bytes())
     with pytest.raises(ModelError, match=SENTENCE):
-        memdiag.compare(
-            tied, other, processes=1, runs=1, xray=False, on_progress=once(change, tied)
-        )
+        memdiag.compare(tied, other, repeats=1, runs=1, xray=False, on_progress=once(change, tied))
 
 
 @pytest.mark.parametrize("change", [None, rewrite, Path.unlink])

@@ -64,7 +64,7 @@ def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
 @pytest.mark.measures
 def test_a_model_beside_itself_has_no_difference(sample_model: SampleModel) -> None:
     model = sample_model("tied_if", 8)
-    found = memdiag.compare(model, model, processes=5, runs=4)
+    found = memdiag.compare(model, model, repeats=5, runs=4)
     one, other = found.columns
     assert (one.label, other.label) == (model.name, f"{model.name} (2)")
     # Latency is left out: on a machine that is busy with other things two runs may differ.
@@ -95,7 +95,7 @@ def test_a_copy_that_is_saved_is_told_with_its_weight(
     graph = onnx.helper.make_graph(nodes, "g", ids, [output], weights)
     path = tmp_path / "single.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=single.opset_import, ir_version=9), path)
-    found = memdiag.compare(model, path, processes=2, runs=2)
+    found = memdiag.compare(model, path, repeats=2, runs=2)
     steady = next(each for each in found.changes if each.metric == "steady")
     # Two copies of 16 MB fewer: the transposed one, and what is packed of it.
     assert steady.bytes < -25 * MIB
@@ -113,7 +113,7 @@ def test_models_with_the_same_inputs_are_held_to_the_first(tmp_path: Path) -> No
     same = save(tmp_path / "same.onnx", "z = Abs(x) y = Identity(z)")
     worse = save(tmp_path / "worse.onnx", "y = Exp(x)")
     broken = save(tmp_path / "broken.onnx", "y = Odd(x)")
-    found = memdiag.compare(first, same, worse, broken, processes=1, runs=2, xray=False)
+    found = memdiag.compare(first, same, worse, broken, repeats=1, runs=2, xray=False)
     columns = by_label(found)
     assert columns["same.onnx"].largest_difference == 0
     assert (columns["worse.onnx"].largest_difference or 0) > 1e-3
@@ -132,7 +132,7 @@ def test_a_first_model_that_does_not_run_does_not_stop_the_others(tmp_path: Path
     torn.write_bytes(b"torn")
     good = save(tmp_path / "good.onnx", "y = Abs(x)")
     also = save(tmp_path / "also.onnx", "y = Abs(x)")
-    found = memdiag.compare(torn, good, also, processes=1, runs=1, xray=False)
+    found = memdiag.compare(torn, good, also, repeats=1, runs=1, xray=False)
     assert [each.status for each in found.columns] == ["failed", "completed", "completed"]
     assert "torn.onnx" in found.columns[0].message
     assert by_label(found)["also.onnx"].largest_difference == 0
@@ -152,7 +152,7 @@ def test_the_users_inputs_are_those_of_all_columns(tmp_path: Path) -> None:
     one = save(tmp_path / "one.onnx", "y = Abs(x)")
     other = save(tmp_path / "other.onnx", "y = Sqrt(x)")
     ones = {"x": np.ones(5, np.float32)}
-    found = memdiag.compare(one, other, inputs=ones, processes=1, runs=1, xray=False)
+    found = memdiag.compare(one, other, inputs=ones, repeats=1, runs=1, xray=False)
     assert found.columns[1].largest_difference == 0
     for column in found.columns:
         assert column.profile is not None
@@ -170,7 +170,7 @@ def test_optimizers_that_crash_or_hang_are_columns_that_say_so(
     adapter("hanging", "time.sleep(600)")
     adapter("breaking", "open(target, 'w').write('no model')")
     adapter("idle", "return 'nothing was worth changing'")
-    found = memdiag.compare(model, optimizers=["all"], processes=1, runs=1, xray=False, timeout_s=6)
+    found = memdiag.compare(model, optimizers=["all"], repeats=1, runs=1, xray=False, timeout_s=6)
     columns = by_label(found)
     statuses = {label: column.status for label, column in columns.items()}
     assert statuses == {
@@ -199,7 +199,7 @@ def test_an_optimizer_that_cannot_be_had_is_a_column_that_says_so(
     adapter("far", "pass")
     monkeypatch.setattr("memdiag.api.comparing.column_plans.interpreter_for", unavailable)
     model = save(tmp_path / "model.onnx", "y = Abs(x)")
-    found = memdiag.compare(model, optimizers=["far"], processes=1, runs=1, xray=False)
+    found = memdiag.compare(model, optimizers=["far"], repeats=1, runs=1, xray=False)
     assert [each.status for each in found.columns] == ["completed", "unavailable"]
     assert "cannot be reached" in found.columns[1].message
 
@@ -219,7 +219,7 @@ def test_interpreters_are_columns_called_by_their_version(
         model,
         onnxruntime=[version],
         environments=[sys.executable, tmp_path / "bare"],
-        processes=1,
+        repeats=1,
         runs=1,
         xray=False,
     )
@@ -241,7 +241,7 @@ def test_a_version_that_cannot_be_had_is_a_column_that_says_so(
     version = runtimes.installed()
     assert version is not None
     model = save(tmp_path / "model.onnx", "y = Abs(x)")
-    found = memdiag.compare(model, onnxruntime=["0.1.2", version], processes=1, runs=1, xray=False)
+    found = memdiag.compare(model, onnxruntime=["0.1.2", version], repeats=1, runs=1, xray=False)
     assert [each.status for each in found.columns] == ["unavailable", "completed"]
 
 
@@ -252,7 +252,7 @@ def test_a_bisection_measures_as_few_versions_as_it_needs(
     monkeypatch.setattr(runtimes, "versions", lambda: ("1.1.0", "1.2.0", "1.3.0", "1.4.0"))
     monkeypatch.setattr(runtimes, "runtime", lambda version: Path(sys.executable))
     found = memdiag.compare(
-        model, bisect="steady", onnxruntime=["1.2.0", "1.4.0"], processes=1, runs=1, xray=False
+        model, bisect="steady", onnxruntime=["1.2.0", "1.4.0"], repeats=1, runs=1, xray=False
     )
     assert found.bisection is not None
     assert found.bisection.candidates == 3
@@ -324,7 +324,7 @@ def test_outputs_that_only_one_model_has_are_named(tmp_path: Path) -> None:
     first = save(tmp_path / "first.onnx", "y = Abs(x)")
     more = save(tmp_path / "more.onnx", "y = Abs(x) z = Exp(x)", more=", float[n] z")
     other = save(tmp_path / "other.onnx", "y = Abs(x) u = Exp(x)", more=", float[n] u")
-    found = memdiag.compare(more, first, other, processes=1, runs=1, xray=False)
+    found = memdiag.compare(more, first, other, repeats=1, runs=1, xray=False)
     fewer, different = found.columns[1:]
     assert fewer.largest_difference == 0
     assert fewer.difference == "only the first has the output z; all others are equal"
@@ -344,11 +344,11 @@ def test_a_role_sets_the_dimension_of_each_model_that_has_it(tmp_path: Path) -> 
         g (float[{batch}, 8] x) => (float[{batch}, 8] y) {{ y = Abs(x) }}"""
         models.append(tmp_path / f"{name}.onnx")
         onnx.save(onnx.parser.parse_model(text), models[-1])
-    found = memdiag.compare(*models, dims={"batch": 3}, processes=1, runs=1, xray=False)
+    found = memdiag.compare(*models, dims={"batch": 3}, repeats=1, runs=1, xray=False)
     profiles = [each.profile for each in found.columns if each.profile]
     assert [each.inputs[0].shape for each in profiles] == [(3, 8), (3, 8)]
     with pytest.raises(UsageError, match=r"'width': one\.onnx has D0; other\.onnx has N"):
-        memdiag.compare(*models, dims={"width": 3}, processes=1, runs=1, xray=False)
+        memdiag.compare(*models, dims={"width": 3}, repeats=1, runs=1, xray=False)
 
 
 def test_each_model_takes_the_sizes_of_its_own_dimensions(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_each_model_takes_the_sizes_of_its_own_dimensions(tmp_path: Path) -> Non
     other = save(tmp_path / "other.onnx", "y = Abs(x)", size="rows")
 
     def compared(**dims: int) -> list[Profile]:
-        found = memdiag.compare(one, other, dims=dims, processes=1, runs=1, xray=False)
+        found = memdiag.compare(one, other, dims=dims, repeats=1, runs=1, xray=False)
         return [each.profile for each in found.columns if each.profile]
 
     seen = compared(n=3)
@@ -384,7 +384,7 @@ def test_each_model_takes_the_sizes_of_its_own_dimensions(tmp_path: Path) -> Non
         (["a.onnx"], {"optimizers": ["onnxmin"]}, "unknown optimizer 'onnxmin'"),
         (["a.onnx"], {"bisect": "speed"}, "cannot be bisected"),
         (["a.onnx"], {"bisect": "peak", "environments": ["x"]}, "Remove --environment"),
-        (["a.onnx", "b.onnx"], {"processes": 0}, "processes must be at least 1"),
+        (["a.onnx", "b.onnx"], {"repeats": 0}, "repeats must be at least 1"),
         (["a.onnx", "b.onnx"], {"timeout_s": 0}, "--timeout must be greater than 0"),
         (["a.onnx", "b.onnx"], {"memory_limit_bytes": 0}, "--memory-limit must be greater than 0"),
     ],
@@ -411,7 +411,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, heeding_ctrl_c: None) ->
             threading.Timer(0.05, signal.raise_signal, [signal.SIGINT]).start()
 
     other = save(tmp_path / "other.onnx", "y = Abs(x)")
-    found = memdiag.compare(one, other, processes=3, runs=3, xray=False, on_progress=interrupt)
+    found = memdiag.compare(one, other, repeats=3, runs=3, xray=False, on_progress=interrupt)
     assert any("interrupted" in note for note in found.notes)
     assert all(each.measured is not None for each in found.columns)
     assert steps[-1] == "one.onnx, 2 of 3"

@@ -98,7 +98,7 @@ def test_a_profile_names_the_inputs_that_varied(
 def test_a_comparison_names_the_inputs_that_varied(small_model: Path) -> None:
     given = {"given": np.ones(4, np.float32)}
     models = [small_model, small_model]
-    found = memdiag.compare(models, inputs=given, runs=1, processes=1, xray=False)
+    found = memdiag.compare(models, inputs=given, runs=1, repeats=1, xray=False)
     for column in found.columns:
         assert column.profile is not None
         assert [each.name for each in column.profile.inputs if each.varied] == ["x"]

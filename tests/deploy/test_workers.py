@@ -70,14 +70,14 @@ def test_forks_share_what_was_there_before(
     sample_model: SampleModel, tmp_path: Path, fork_after: ForkAfter, copies: int
 ) -> None:
     wanted = Wanted(processes=2, fork_after=fork_after)
-    options = {"intra_op_num_threads": "1"}
-    model = sample_model("plain_mlp", MODEL_MIB)
-    found = measured(model, tmp_path, wanted, options=options)
+    found = measured(sample_model("plain_mlp", MODEL_MIB), tmp_path, wanted)
     private = sum(weight.private_bytes for weight in found.weights)
     assert private == pytest.approx(copies * MODEL_MIB * MIB, abs=2 * MIB)
-    assert found.proportional_bytes == pytest.approx(found.asked.together.pss_bytes, rel=0.01)
-    assert any("forked from is not counted" in note for note in found.notes)
-    assert len(found.alternatives) == bool(copies) * 2
+    forks = sum(each.pss_bytes for each in found.asked.each)
+    assert found.proportional_bytes == pytest.approx(forks, rel=0.01)
+    assert found.asked.together.pss_bytes > forks  # the process that was forked from
+    # One more fork costs its own memory, and none of what is shared.
+    assert (found.one_more_bytes > MODEL_MIB * MIB) == bool(copies)
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_sessions_take_as_much_each_and_callers_nothing_of_the_weights(
     model = sample_model("plain_mlp", MODEL_MIB)
     sessions = measured(model, tmp_path, Wanted(sessions=3))
     assert sessions.one_more_bytes > MODEL_MIB * MIB
-    assert {weight.copies for weight in sessions.weights if weight.bytes > MIB} == {3}
+    assert all(weight.copies >= 3 for weight in sessions.weights if weight.bytes > 3 * MIB)
     callers = measured(model, tmp_path, Wanted(callers=3))
     assert callers.one_more_bytes < MODEL_MIB * MIB / 4
 
@@ -111,24 +111,26 @@ def test_a_worker_that_fails_or_takes_too_long_leaves_no_process(
 def test_more_than_the_machine_has_is_refused(
     sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    available = psutil.virtual_memory()._replace(available=64 * MIB)
-    monkeypatch.setattr("memdiag.deploy.workers.psutil.virtual_memory", lambda: available)
+    monkeypatch.setattr("memdiag.deploy.workers.available_bytes", lambda: 64 * MIB)
     with pytest.raises(UsageError, match=r"the workers would take about .* Ask for fewer"):
         measured(sample_model("plain_mlp", MODEL_MIB), tmp_path, Wanted(processes=2))
 
 
 @pytest.mark.parametrize(
-    ("numbers", "fork_after", "threads", "message"),
+    ("numbers", "fork_after", "execution_mode", "message"),
     [
         ((0, 1, 1), None, None, "processes must be at least 1"),
         ((1, 0, 1), None, None, "sessions must be at least 1"),
         ((1, 1, 0), None, None, "concurrency must be at least 1"),
         ((1, 1, 1), "import", None, "needs several processes"),
-        ((2, 1, 1), "load", "2", "Add --threads 1"),
+        ((2, 1, 1), "load", "parallel", "Leave that option out"),
     ],
 )
 def test_what_cannot_be_arranged_is_refused(
-    numbers: tuple[int, int, int], fork_after: ForkAfter | None, threads: str | None, message: str
+    numbers: tuple[int, int, int],
+    fork_after: ForkAfter | None,
+    execution_mode: str | None,
+    message: str,
 ) -> None:
     processes, sessions, concurrency = numbers
     with pytest.raises(UsageError, match=message):
@@ -137,12 +139,16 @@ def test_what_cannot_be_arranged_is_refused(
             sessions=sessions,
             concurrency=concurrency,
             fork_after=fork_after,
-            threads=threads,
+            execution_mode=execution_mode,
         )
 
 
 def test_one_of_each_is_the_profile_itself() -> None:
-    single = wanted_workers(processes=1, sessions=1, concurrency=1, fork_after=None, threads=None)
+    single = wanted_workers(
+        processes=1, sessions=1, concurrency=1, fork_after=None, execution_mode=None
+    )
     assert single is None
-    forked = wanted_workers(processes=2, sessions=1, concurrency=1, fork_after="load", threads="1")
+    forked = wanted_workers(
+        processes=2, sessions=1, concurrency=1, fork_after="load", execution_mode="sequential"
+    )
     assert forked == Wanted(processes=2, fork_after="load")

@@ -19,7 +19,7 @@ from tests.reports import profiles
 RunMemdiag = Callable[..., "CompletedProcess[str]"]
 SampleModel = Callable[..., Path]
 
-QUICK = ("--processes", "1", "--runs", "2", "--xray=none")
+QUICK = ("--repeats", "1", "--runs", "2", "--xray=none")
 OTHERS = [Path(path) for path in os.environ.get("MEMDIAG_RUNTIMES", "").split(os.pathsep) if path]
 
 
@@ -123,7 +123,7 @@ def test_versions_differ_by_the_copies_that_they_keep(
         versions["1.24.4"],
         "--environment",
         sys.executable,
-        "--processes",
+        "--repeats",
         "3",
         "--format",
         "json",

@@ -38,7 +38,7 @@ def export(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callab
 def test_a_folded_transpose_is_caught(
     pytester: pytest.Pytester, export: Callable[..., None]
 ) -> None:
-    words = ("-k", "decoder", "--memdiag-processes=1")
+    words = ("-k", "decoder", "--memdiag-repeats=1")
     before = pytester.runpytest_inprocess(*words, "--memdiag-update-baseline")
     before.assert_outcomes(passed=1, deselected=1)
     export("folded")

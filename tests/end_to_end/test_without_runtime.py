@@ -73,7 +73,7 @@ def test_a_command_that_does_not_need_it_works(folder: Path) -> None:
         ["inspect", "model.onnx"],
         ["report", "profile.json", "--out", "again"],
         ["profile", "model.onnx", "--python", sys.executable, *ONCE],
-        ["compare", "model.onnx", "--environment", sys.executable, "--processes", "1", *ONCE],
+        ["compare", "model.onnx", "--environment", sys.executable, "--repeats", "1", *ONCE],
     ]
     done = run_each(folder, commands)
     assert len(done) == len(commands)

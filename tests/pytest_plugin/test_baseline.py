@@ -32,7 +32,7 @@ def test_a_baseline_is_created_kept_breached_and_updated(
     project: Path,
     sample_model: Callable[..., Path],
 ) -> None:
-    once = "--memdiag-processes=1"
+    once = "--memdiag-repeats=1"
     run_pytest().assert_outcomes(errors=1)  # no budget and no baseline: no silent pass
     result = run_pytest("--memdiag-update-baseline")
     result.assert_outcomes(passed=1)
@@ -66,7 +66,7 @@ def test_a_baseline_is_created_kept_breached_and_updated(
 def test_another_class_of_machine_is_skipped_and_another_setup_is_an_error(
     pytester: pytest.Pytester, run_pytest: RunPytest
 ) -> None:
-    run_pytest("--memdiag-update-baseline", "--memdiag-processes=1").assert_outcomes(passed=1)
+    run_pytest("--memdiag-update-baseline", "--memdiag-repeats=1").assert_outcomes(passed=1)
     kept = json.loads((pytester.path / KEPT).read_text())
     kept["machines"] = {"Darwin arm64": next(iter(kept["machines"].values()))}
     (pytester.path / "memory_baselines" / "elsewhere.json").write_text(json.dumps(kept))
@@ -114,7 +114,7 @@ def test_a_baseline_can_have_a_name_of_its_own(
         def test_model(): ...
         """
     )
-    run_pytest("--memdiag-update-baseline", "--memdiag-processes=1").assert_outcomes(passed=1)
+    run_pytest("--memdiag-update-baseline", "--memdiag-repeats=1").assert_outcomes(passed=1)
     assert (pytester.path / "memory_baselines" / "one-thread.json").exists()
     run_pytest().assert_outcomes(passed=1)
 
@@ -134,7 +134,7 @@ def test_each_configuration_of_a_model_has_its_own(
         def test_long(): ...
         """
     )
-    words = ("--memdiag-update-baseline", "--memdiag-processes=1", "--memdiag-models=model.onnx")
+    words = ("--memdiag-update-baseline", "--memdiag-repeats=1", "--memdiag-models=model.onnx")
     run_pytest(*words).assert_outcomes(passed=3)
     names = ["model.onnx.json", "model.onnx.runs=2,tokens=512.json"]
     assert sorted(path.name for path in (pytester.path / KEPT.parent).iterdir()) == names
@@ -156,7 +156,7 @@ def test_one_name_for_two_configurations_is_an_error(
         def test_one_thread(): ...
         """
     )
-    result = run_pytest("--memdiag-update-baseline", "--memdiag-processes=1")
+    result = run_pytest("--memdiag-update-baseline", "--memdiag-repeats=1")
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*mine.json: another test uses this baseline with other options*"])
 
@@ -177,7 +177,7 @@ def test_a_test_that_fails_leaves_its_baseline(
             assert False
         """
     )
-    result = run_pytest("--memdiag-update-baseline", "--memdiag-processes=1")
+    result = run_pytest("--memdiag-update-baseline", "--memdiag-repeats=1")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["  the baseline was not updated: the budget is exceeded"])
     assert not (pytester.path / KEPT.parent).exists()

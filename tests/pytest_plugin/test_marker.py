@@ -223,7 +223,7 @@ def test_every_marker_of_a_test_counts_and_the_same_question_is_asked_once(
         options = {"environment": {"REAL": sys.executable}}
         pytestmark = pytest.mark.memory_budget("model.onnx", peak="1 GB", **options)
 
-        @pytest.mark.memory_budget("model.onnx", steady="1 kB", processes=1, **options)
+        @pytest.mark.memory_budget("model.onnx", steady="1 kB", repeats=1, **options)
         def test_one(): ...
 
         def test_two(): ...

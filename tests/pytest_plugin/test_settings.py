@@ -28,7 +28,7 @@ def models(pytester: pytest.Pytester, sample_model: Callable[..., Path]) -> Path
 
 @pytest.mark.usefixtures("models")
 def test_flags_alone(run_pytest: RunPytest, pytester: pytest.Pytester) -> None:
-    result = run_pytest("-v", "--memdiag-models=models/*.onnx", "--memdiag-processes=1")
+    result = run_pytest("-v", "--memdiag-models=models/*.onnx", "--memdiag-repeats=1")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -44,7 +44,7 @@ def test_flags_alone(run_pytest: RunPytest, pytester: pytest.Pytester) -> None:
 def test_the_ini_file_alone(run_pytest: RunPytest, pytester: pytest.Pytester) -> None:
     pytester.makeini(
         "[pytest]\nmemdiag_models = models/small.onnx\nmemdiag_baselines = kept\n"
-        "memdiag_processes = 1\nmemdiag_parallel = true\nmemdiag_tolerance = 5%\n"
+        "memdiag_repeats = 1\nmemdiag_parallel = true\nmemdiag_tolerance = 5%\n"
     )
     result = run_pytest("--memdiag-update-baseline")
     result.assert_outcomes(passed=1)
@@ -53,8 +53,8 @@ def test_the_ini_file_alone(run_pytest: RunPytest, pytester: pytest.Pytester) ->
 
 @pytest.mark.usefixtures("models")
 def test_a_flag_comes_before_the_ini_file(run_pytest: RunPytest, pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\nmemdiag_models = models/large.onnx\nmemdiag_processes = none\n")
-    result = run_pytest("--memdiag-models=models/small.onnx", "--memdiag-processes=1")
+    pytester.makeini("[pytest]\nmemdiag_models = models/large.onnx\nmemdiag_repeats = none\n")
+    result = run_pytest("--memdiag-models=models/small.onnx", "--memdiag-repeats=1")
     result.assert_outcomes(passed=1)
 
 
@@ -73,7 +73,7 @@ def test_other_tests_are_collected_beside_and_the_marker_selects(
     ("words", "message"),
     [
         (["--memdiag-models=nothing/*.onnx"], "*no file matches 'nothing/[*].onnx' in *"),
-        (["--memdiag-processes=0"], "*--memdiag-processes: '0' is not a whole number from 1*"),
+        (["--memdiag-repeats=0"], "*--memdiag-repeats: '0' is not a whole number from 1*"),
     ],
 )
 def test_what_means_nothing_ends_pytest(
@@ -100,7 +100,7 @@ def test_without_the_plugin_its_flags_are_unknown(
 ) -> None:
     pytester.makepyfile("def test_other(request): assert 'memdiag' not in request.fixturenames")
     run_pytest("-p", "no:memdiag").assert_outcomes(passed=1)
-    result = run_pytest("-p", "no:memdiag", "--memdiag-processes=1")
+    result = run_pytest("-p", "no:memdiag", "--memdiag-repeats=1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 

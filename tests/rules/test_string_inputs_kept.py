@@ -68,7 +68,7 @@ def test_the_leak_ends_between_real_releases(
     path = tmp_path / "m.onnx"
     onnx.save(identity("string[n]"), path)
     compared = memdiag.compare(
-        path, bisect="growth", dims={"n": 100}, processes=1, runs=300, xray=False
+        path, bisect="growth", dims={"n": 100}, repeats=1, runs=300, xray=False
     )
     assert compared.bisection is not None
     assert (compared.bisection.before, compared.bisection.after) == ("1.20.1", "1.22.1")

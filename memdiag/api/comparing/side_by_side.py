@@ -40,7 +40,7 @@ class SideBySide:
         scratch: a folder for temporary files.
         exits: closes the open models.
         inputs: sizes and arrays of the inputs, the number of runs, and whether all are the same.
-        processes: number of processes for each column.
+        repeats: number of processes for each column.
         xray: identify the owners of resident bytes in the first process of each column.
         own_inputs: generate other inputs for models that do not run with the first model's inputs.
         on_progress: called with the current step.
@@ -51,7 +51,7 @@ class SideBySide:
     scratch: Path
     exits: ExitStack
     inputs: InputConfig
-    processes: int
+    repeats: int
     xray: bool
     own_inputs: bool
     on_progress: OnProgress
@@ -78,13 +78,13 @@ class SideBySide:
         comparisons: dict[str, OutputComparison] = {}
         try:
             self._find_inputs(opened)
-            for round_index in range(self.processes):
+            for round_index in range(self.repeats):
                 # Every other round is in reverse order, so that no column is always the last.
                 for plan in opened if round_index % 2 == 0 else opened[::-1]:
                     before = profiles[plan.label]
                     if plan.label in failures or not all(map(_is_complete, before)):
                         continue
-                    self.on_progress(f"{plan.label}, {round_index + 1} of {self.processes}")
+                    self.on_progress(f"{plan.label}, {round_index + 1} of {self.repeats}")
                     try:
                         before.append(self._profile(plan, is_first=round_index == 0))
                     except MeasurementError as error:

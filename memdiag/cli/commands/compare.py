@@ -23,7 +23,7 @@ from memdiag.cli.options import (
     whole_number,
 )
 from memdiag.defaults import (
-    COMPARISON_PROCESSES,
+    COMPARISON_REPEATS,
     DEFAULT_LEAK_RUNS,
     DEFAULT_RUNS,
     MIN_LEAK_RUNS,
@@ -76,11 +76,11 @@ def configure(parser: ArgumentParser) -> None:
         f" (default: up to {DEFAULT_LEAK_RUNS:,} within a minute).",
     )
     group.add_argument(
-        "--processes",
+        "--repeats",
         metavar="N",
         type=whole_number(1),
-        default=COMPARISON_PROCESSES,
-        help="Number of processes to run for each column; medians are used.",
+        default=COMPARISON_REPEATS,
+        help="Number of fresh processes for each column, one after another; medians are used.",
     )
     add_session_options(group)
     add_limits(group)
@@ -133,7 +133,7 @@ def run(options: Namespace) -> int:
             inputs=read_inputs(options),
             same_inputs=options.same_inputs,
             runs=options.runs,
-            processes=options.processes,
+            repeats=options.repeats,
             session_options=session_options,
             timeout_s=options.timeout,
             memory_limit_bytes=memory_limit_bytes,

@@ -29,7 +29,7 @@ from memdiag.cli.options import (
     read_session,
     whole_number,
 )
-from memdiag.defaults import BUDGET_PROCESSES
+from memdiag.defaults import BUDGET_REPEATS
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -109,12 +109,12 @@ def configure(parser: ArgumentParser) -> None:
         help="Write the baseline file instead of comparing with it.",
     )
     group.add_argument(
-        "--budget-processes",
+        "--repeats",
         metavar="N",
         type=whole_number(1),
-        default=BUDGET_PROCESSES,
-        help="Number of processes to run when a budget is exceeded or a baseline is written;"
-        " medians are used.",
+        default=BUDGET_REPEATS,
+        help="Number of fresh processes to run, one after another, when a budget is exceeded"
+        " or a baseline is written; medians are used.",
     )
     add_switch(
         parser,
@@ -224,7 +224,7 @@ def _measure(
                 model=str(model),
                 baseline=options.baseline,
                 update=options.update_baseline,
-                processes=options.budget_processes,
+                repeats=options.repeats,
             )
         except Interrupted as interrupt:
             return BudgetResult(profile=interrupt.profile), True

@@ -133,7 +133,8 @@ def main() -> None:
         else:
             pids = fork(worker, job)
         middle = sorted(latencies)[len(latencies) // 2] if latencies else None
-        channel.step("steady", pids=pids, latency_s=middle)
+        parent = None if job["fork_after"] is None else os.getpid()
+        channel.step("steady", pids=pids, parent=parent, latency_s=middle)
     except Exception as error:
         channel.send("error", message=str(error)[: child.MAX_ERROR_MESSAGE])
     os._exit(0)
