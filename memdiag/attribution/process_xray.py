@@ -153,6 +153,7 @@ def take_xray(
             for name, target in zip(names, models, strict=True)
         ),
         allocator=process_layout.heap.allocator,
+        proportional_bytes=sum(region.proportional for region in space.regions),
     )
 
 

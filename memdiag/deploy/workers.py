@@ -97,7 +97,7 @@ class WorkerTrials:
             one_more_bytes=one_more_bytes,
             owners=owners,
             weights=weights,
-            proportional_bytes=sum(owner.proportional_bytes for owner in owners),
+            proportional_bytes=sum(xray.proportional_bytes or 0 for xray in xrays),
             alternatives=tuple(alternatives),
             notes=tuple(notes),
         )

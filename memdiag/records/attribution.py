@@ -231,6 +231,7 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
         device_arenas: the arenas of other devices.
         allocator: the malloc of the process, such as ``glibc`` or ``jemalloc``, by its libraries;
             None if none was recognised, and in records of older versions.
+        proportional_bytes: the proportional set by the kernel; None in records of older versions.
 
     Raises:
         ValueError: the owners or the ranges do not sum up, or a figure is out of bounds.
@@ -253,6 +254,7 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
     arenas: tuple[ArenaUsage, ...] = ()
     allocator: str | None = None
     device_arenas: tuple[DeviceArena, ...] = ()
+    proportional_bytes: int | None = None
 
     def __post_init__(self) -> None:
         owned = sum(owner.bytes for owner in self.owners)
