@@ -2,7 +2,6 @@ import random
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import AttributeProto, ModelProto, TensorProto, helper, parser
 
@@ -10,6 +9,7 @@ from memdiag.errors import ModelError
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.ort_format import ort_skeleton
 from memdiag.model.wire import MIN_LIST_BYTES
+from tests.ort.ort_files import convert
 
 WORDS = [b"one", b"two"]
 TEXT = """
@@ -39,17 +39,6 @@ def the_model() -> ModelProto:
     inner = helper.make_tensor("inner", TensorProto.FLOAT, [8, 64], weight[:8].tobytes(), raw=True)
     model.graph.node[1].attribute[0].g.initializer.append(inner)
     return model
-
-
-def convert(model: ModelProto, path: Path, level: str = "ORT_DISABLE_ALL") -> Path:
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(path)
-    options.add_session_config_entry("session.save_model_format", "ORT")
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return path
 
 
 @pytest.fixture(scope="module")
