@@ -27,10 +27,10 @@ from memdiag.comparison.run_optimizer import choose_optimizers
 from memdiag.defaults import COMPARISON_PROCESSES, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.file_state import FileStates
-from memdiag.model.model_file import ORT_SUFFIX, open_model
+from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import require_runtime
 from memdiag.ort.session_config_keys import unknown_key_notes
-from memdiag.paths import distinct_names
+from memdiag.paths import ORT_SUFFIX, distinct_names
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
     Bisection,

@@ -40,10 +40,8 @@ from memdiag.model.wire import (
     attribute_range,
     skeleton,
 )
+from memdiag.paths import ONNX_SUFFIX, ORT_SUFFIX
 from memdiag.records.weights import Weight
-
-ONNX_SUFFIX, ORT_SUFFIX = ".onnx", ".ort"
-"""The endings of files in both formats."""
 
 MAX_MAPPED_BYTES = 16 << 20
 """Bytes of weights that may be handed out before the pages of earlier ones are released."""

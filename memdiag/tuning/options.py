@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from memdiag.model.model_file import ORT_SUFFIX
 from memdiag.ort.releases import (
     FOLDING_LIMITED_SINCE,
     ORT_FILE_MAPPED_SINCE,
@@ -19,6 +18,7 @@ from memdiag.ort.releases import (
     TELEMETRY_SINCE,
 )
 from memdiag.ort.runtime import Runtime
+from memdiag.paths import ORT_SUFFIX
 from memdiag.runner.child import TELEMETRY_OFF
 from memdiag.runner.job import Job
 

@@ -165,7 +165,7 @@ def test_a_url_that_cannot_be_read_is_a_problem_of_the_model(remote: str) -> Non
     assert (
         missing.problem == f"{url}: cannot be fetched (No such file or directory). Check the URL."
     )
-    assert "there is no .onnx file" in empty.problem
+    assert "there is no .onnx or .ort file" in empty.problem
     with pytest.raises(ModelError, match=r"no\.onnx: cannot be fetched"):
         fetch(f"{remote}/no.onnx")
 
