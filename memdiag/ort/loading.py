@@ -31,12 +31,13 @@ import random
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple, Self
 
 from memdiag.model.graph_index import GraphIndex, Node, Scope
 from memdiag.model.model_file import ModelFile
-from memdiag.model.wire import attribute_range
 from memdiag.ort.arena import Arena
+from memdiag.ort.attribute_memory import NodeLists, node_lists
 from memdiag.ort.fusions import batch_normalization_after
 from memdiag.ort.predicted_session import PredictedSession
 from memdiag.ort.prepacking import PackedBuffer
@@ -73,15 +74,6 @@ MIN_IN_PLACE_BYTES = 128
 
 MAX_KEPT_BLOCK = 32 << 20
 """glibc's malloc by default may keep freed blocks up to this size, and returns larger ones."""
-
-
-ATTRIBUTE_COPIES = 7.0
-MORE_WHILE_PARSED = 1.6
-MORE_WHILE_KERNEL_IS_CREATED = 4.6
-"""Memory for long lists in attributes, as multiples of their bytes in the file, where a number has
-few: what stays, and what is there for a moment beside it, the last for tree ensembles only.
-Measured: ensembles of 23,000, 50,000 and 378,000 nodes on 1.24.4 and 1.32.0
-(docs/estimates.md)."""
 
 
 class OrtFile(NamedTuple):
@@ -283,7 +275,11 @@ class Loading:
         timeline = self.timeline
         loaded = self._weights
         if loaded is None:
-            loaded = [self._session.weight(weight) for weight in self._model.weights]
+            loaded = [
+                self._session.weight(weight)
+                for weight in self._model.weights
+                if weight.origin != "attribute"  # counted with the lists of its node
+            ]
         live = [self._weight(each) for each in loaded]
         self._parse(loaded)
         self._convert(live)
@@ -372,9 +368,18 @@ class Loading:
 
     def _note_attributes(self) -> None:
         """Note the long lists in attributes, which the nodes keep."""
-        attributes = sum(_attribute_bytes(node) for _, node in self._nodes())
-        self.timeline.now["graph"] = round(ATTRIBUTE_COPIES * attributes)
-        self.timeline.note("parse", {"graph": round(MORE_WHILE_PARSED * attributes)})
+        now = self.timeline.now
+        now["graph"] = sum(each.kept_bytes for each in self._lists)
+        if self._ort_file is None:
+            # Unlike weights, they are no longer in the form that they have in the file.
+            now["model file"] -= sum(each.file_bytes for each in self._lists)
+            more = sum(each.while_parsed_bytes for each in self._lists)
+            self.timeline.note("parse", {"graph": more})
+            now["freed heap"] += sum(each.parsed_bytes for each in self._lists)
+
+    @cached_property
+    def _lists(self) -> Sequence[NodeLists]:
+        return list(node_lists(self._model, self._graphs))
 
     def _convert(self, live: Sequence[LiveConstant]) -> None:
         """Copy embedded weights out of the protobuf, one at a time."""
@@ -595,18 +600,17 @@ class Loading:
         self.timeline.now["mapped weights"] += live.mapped_bytes
         return live.mapped_bytes
 
-    def _nodes(self) -> Iterator[tuple[Scope, Node]]:
-        """Yield the nodes that may have long lists: those of other domains, such as ai.onnx.ml."""
-        for _, scope in self._graphs:
-            yield from ((scope, node) for node in scope.nodes if not node.is_onnx)
-
     def _create_trees(self) -> None:
-        """Note the copies of attributes while the kernel of an ensemble is created."""
-        for scope, node in self._nodes():
-            if node.op_type.startswith("TreeEnsemble"):
-                nbytes = round(MORE_WHILE_KERNEL_IS_CREATED * _attribute_bytes(node))
-                cause = self._qualified(scope, node)
-                self.timeline.note("prepack", {"graph": nbytes}, cause)
+        """Let the kernels of tree ensembles make their tables."""
+        now = self.timeline.now
+        for each in self._lists:
+            if each.tree_nodes:
+                if self._ort_file is None:
+                    now["freed heap"] += each.freed_bytes - each.parsed_bytes
+                now["tree tables"] += each.table_bytes
+                cause = self._qualified(each.scope, each.node)
+                self.timeline.note("prepack", {"tree tables": each.while_created_bytes}, cause)
+        self.timeline.note("prepack")
 
     def _initialize_last_subgraph(self, live: Sequence[LiveConstant]) -> None:
         """Note the start of the last graph's initialization: all graphs before it are packed."""
@@ -652,12 +656,6 @@ class Loading:
 
     def _qualified(self, scope: Scope, node: Node) -> str:
         return self._graphs.qualified(scope, node)
-
-
-def _attribute_bytes(node: Node) -> int:
-    """Return the bytes that the long lists of a node have in the file."""
-    ranges = (attribute_range(each.doc_string) for each in node.attribute)
-    return sum(end - start for start, end in filter(None, ranges))
 
 
 def _used(live: Sequence[LiveConstant]) -> list[LiveConstant]:
