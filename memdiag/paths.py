@@ -1,8 +1,12 @@
-"""Paths as text: for records, and as names that distinguish files."""
+"""Paths as text: for records, and as names that distinguish files. The endings of models."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
+
+ONNX_SUFFIX, ORT_SUFFIX = ".onnx", ".ort"
+MODEL_SUFFIXES = (ONNX_SUFFIX, ORT_SUFFIX)
+"""The endings of the names of models, in ONNX's format and in ORT format."""
 
 
 def path_text(path: Path | str) -> str:

@@ -24,6 +24,7 @@ from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, 
 from memdiag.rules import detectors, find_detector
 from memdiag.rules.rule import ModelDetector
 from memdiag.rules.use_chains import with_paths
+from memdiag.tuning.options import tuning_options
 from memdiag.units import format_size
 
 DEFAULT_MIN_BYTES = 4096
@@ -205,8 +206,17 @@ def find_waste(
         if model.has_shrunk:
             break
         trim_heap()
+    if model.is_ort_format:
+        findings = [*map(_without_rewrites, findings)]
     findings.sort(key=_by_cost)
     return with_paths(findings, model, ctx.graphs), tuple(dict.fromkeys(ctx.notes))
+
+
+def _without_rewrites(finding: Finding) -> Finding:
+    """Return a finding in a model in ORT format, which only session options can remedy."""
+    options = {option.name for option in tuning_options()}
+    remedies = tuple(name for name in finding.remedies if name in options)
+    return msgspec.structs.replace(finding, remedies=remedies)
 
 
 def with_peak_shares(findings: Sequence[Finding], peak_bytes: int | None) -> tuple[Finding, ...]:

@@ -30,7 +30,7 @@ from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import require_runtime
 from memdiag.ort.session_config_keys import unknown_key_notes
-from memdiag.paths import distinct_names
+from memdiag.paths import ORT_SUFFIX, distinct_names
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
     Bisection,
@@ -124,6 +124,10 @@ def compare(
     if kind != "onnxruntime":
         require_runtime("compare releases with --onnxruntime or --environment")
     optimizer_names = choose_optimizers(optimizers)
+    if optimizer_names and files[0].suffix.lower() == ORT_SUFFIX:
+        raise UsageError(
+            f"{files[0]}: optimizers do not read models in ORT format. Name the ONNX model."
+        )
     if bisect is not None:  # no release can run a damaged model
         open_model(files[0]).close()
     originals = [_file_states(path) for path in files]

@@ -14,6 +14,7 @@ from memdiag.api.search_arguments import (
     deadline_after,
 )
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
+from memdiag.errors import UsageError
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import changes_by_rule
 from memdiag.fixing.model_writer import ModelWriter, PublishedModel
@@ -91,6 +92,11 @@ def fix(
     given = read_given(inputs or {})
     report_progress = on_progress or ignore_progress
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
+        if file.is_ort_format:
+            raise UsageError(
+                f"{path}: models in ORT format cannot be rewritten. Fix the ONNX model, and convert"
+                " the result."
+            )
         writer = ModelWriter(file, target)
         runtime = Runtime.installed()
         ctx = analysis_context(file, runtime, dims=dims)

@@ -1,7 +1,7 @@
 """The use case of ``memdiag inspect``: the inventory of a model, without loading its weights."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from onnx import ValueInfoProto
@@ -10,6 +10,7 @@ from memdiag.api.arguments import model_path
 from memdiag.api.inputs import choose_inputs
 from memdiag.attribution.intervals import normal, total
 from memdiag.errors import UsageError
+from memdiag.model.attribute_lists import AttributeList, attribute_lists
 from memdiag.model.dimensions import axes_of, tensor_type
 from memdiag.model.graph_index import Graph, GraphIndex, joined
 from memdiag.model.model_file import ModelFile, open_model
@@ -44,7 +45,9 @@ def inspect(model: str | Path) -> Inventory:
 
 
 def _inventory(model: ModelFile) -> Inventory:
-    head, weights = model.proto, model.weights
+    head = model.proto
+    lists = list(attribute_lists(model))
+    weights = [*model.weights, *(each.weight for each in lists)]
     graphs = list(model.graph.with_paths())
     for function in model.functions:
         domain, name, _ = function.key
@@ -68,7 +71,7 @@ def _inventory(model: ModelFile) -> Inventory:
         subgraphs=tuple(_subgraphs(graphs, weights)),
         external_files=tuple(_external_files(model)),
         operators=_operators(graph for _, graph in graphs),
-        largest=tuple(_largest(model)),
+        largest=tuple(_largest(model, lists)),
         dimensions=_dimensions(model),
     )
 
@@ -133,11 +136,16 @@ def _operators(graphs: Iterable[Graph]) -> tuple[Operator, ...]:
     )
 
 
-def _largest(model: ModelFile) -> Iterator[LargeWeight]:
+def _largest(model: ModelFile, lists: Sequence[AttributeList]) -> Iterator[LargeWeight]:
     graphs = GraphIndex(model)
-    ordered = sorted(model.weights, key=lambda weight: (-weight.nbytes, weight.graph, weight.name))
+    nodes = {each.weight: each.node for each in lists}
+    ordered = sorted(
+        (*model.weights, *nodes), key=lambda weight: (-weight.nbytes, weight.graph, weight.name)
+    )
     for weight in ordered[:MAX_LISTED_WEIGHTS]:
         operators = dict.fromkeys(use.node.op_type for use in readers(graphs, weight))
+        if weight in nodes:
+            operators = {nodes[weight].op_type: None}
         yield LargeWeight(
             name=joined(weight.graph, weight.name),
             dtype=weight.dtype,

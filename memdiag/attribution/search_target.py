@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 from memdiag.attribution.layout import LayoutHints
 from memdiag.attribution.layout_hints import layout_hints
+from memdiag.model.attribute_lists import attribute_lists, list_values
 from memdiag.model.equal_weights import identical_weights
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
@@ -147,9 +148,18 @@ def weight_contents(
                 unidentifiable[reason].append(weight)
         else:
             groups[group_of.get(weight, index)].append((weight, values))
-    contents = tuple(content for group in groups.values() for content in _contents(group, graphs))
+    contents = [content for group in groups.values() for content in _contents(group, graphs)]
+    for found in attribute_lists(model):
+        values = list_values(model, found)
+        reason = _unidentifiable_reason(values, min_bytes)
+        if reason:
+            if qualified_name(found.weight) not in known:
+                unidentifiable[reason].append(found.weight)
+        else:
+            names = (qualified_name(found.weight),)
+            contents.append(WeightContent(names, values, LayoutHints(), readers=()))
     model.release()
-    return contents, tuple(
+    return tuple(contents), tuple(
         Unidentifiable(
             reason=reason,
             count=len(weights),

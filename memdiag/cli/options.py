@@ -32,7 +32,9 @@ Group = argparse._ActionsContainer
 
 def add_model(parser: Group) -> None:
     """Add the argument of commands for one model."""
-    parser.add_argument("model", metavar="MODEL", type=Path, help="The ONNX model.")
+    parser.add_argument(
+        "model", metavar="MODEL", type=Path, help="The model, in ONNX or ORT format."
+    )
 
 
 def add_dims(group: Group, *, ranges: bool = False, lists: bool = False) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import memdiag
 from memdiag.errors import ReportError, UsageError
+from memdiag.paths import MODEL_SUFFIXES
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
 from memdiag.records.estimate import Estimate
@@ -214,7 +215,7 @@ def save_record(record: Record, path: Path) -> None:
     Raises:
         ReportError: the file cannot be written, or is named like a model.
     """
-    if path.suffix.lower() == ".onnx":
+    if path.suffix.lower() in MODEL_SUFFIXES:
         raise ReportError(f"{path}: a record does not replace a model. Choose a .json file.")
     remove_stale(path.parent)
     save_bytes(encode(record), path)

@@ -24,6 +24,8 @@ def with_rewrites(findings: Sequence[Finding], file: ModelFile) -> tuple[Finding
     No weight is read. Not checked are findings that a measurement refuted, findings beyond
     `MAX_CHECKED_FINDINGS`, and all findings in a model of more than `MAX_CHECKED_NODES` nodes.
     """
+    if file.is_ort_format:
+        return tuple(_with_remedies(each, (), "it is in ORT format") for each in findings)
     checked = [each for each in findings[:MAX_CHECKED_FINDINGS] if each.evidence != "refuted"]
     if not checked or file.node_count > MAX_CHECKED_NODES:
         return tuple(findings)

@@ -2,7 +2,9 @@
 
 ONNX's shape inference does not know the domain ``com.microsoft``. In the copy of the model that it
 gets, a node of that domain is replaced by a node of ONNX whose first output has the same type and
-shape, whatever it computes. ONNX Runtime's ContribOperators.md lists the operators.
+shape, whatever it computes. ONNX Runtime's ContribOperators.md lists the operators. Optimized
+graphs, as files in ORT format contain them, also have nodes of ``com.microsoft.nchwc``, which
+compute blocks of channels.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +15,7 @@ from onnx import NodeProto
 
 from memdiag.model.graph_index import integer
 
-DOMAINS = frozenset({"com.microsoft"})
+DOMAINS = frozenset({"com.microsoft", "com.microsoft.nchwc"})
 
 Dims = Callable[[str], tuple[int, ...] | None]
 """Returns the shape of an initializer; None if the name is not an initializer's."""
@@ -143,11 +145,22 @@ def _joined(node: NodeProto, dims: Dims) -> EquivalentNode | None:
     return EquivalentNode("Concat", tuple(node.input[2::3]))
 
 
+def _reorder_output(node: NodeProto, dims: Dims) -> EquivalentNode | None:
+    channels = integer(node, "channels", 0)
+    if channels <= 0 or integer(node, "channels_last", 0):
+        return None
+    # A pointwise Conv has as many output channels as its filter, without the padding to blocks.
+    name = f"memdiag:channels={channels}"
+    return EquivalentNode("Conv", (node.input[0], name), made_up={name: (channels, channels, 1, 1)})
+
+
 _RULES: Mapping[str, EquivalentRule] = {
     "Attention": _attention,
+    "AveragePool": _as("AveragePool"),
     "BiasAdd": _like_first,
     "BiasGelu": _like_first,
     "BiasSoftmax": _like_first,
+    "Conv": _as("Conv", 0, 1),
     "DequantizeLinear": _as("DequantizeLinear"),
     "DynamicQuantizeLSTM": _as("LSTM", 0, 1, 2),
     "DynamicQuantizeMatMul": _as("MatMul", 0, 1),
@@ -161,12 +174,15 @@ _RULES: Mapping[str, EquivalentRule] = {
     "GemmFastGelu": _as("MatMul", 0, 1),
     "GroupNorm": _like_first,
     "GroupQueryAttention": _grouped_query,
+    "GlobalAveragePool": _as("GlobalAveragePool"),
+    "GlobalMaxPool": _as("GlobalMaxPool"),
     "Inverse": _like_first,
     "MatMulBnb4": _blocked_product,
     "MatMulFpQ4": _blocked_product,
     "MatMulInteger16": _as("MatMulInteger", 0, 1),
     "MatMulIntegerToFloat": _product_typed_as(0, 1, 2),
     "MatMulNBits": _blocked_product,
+    "MaxPool": _as("MaxPool"),
     "MoE": _like_first,
     "MultiHeadAttention": _multi_head,
     "QAttention": _quantized_attention,
@@ -181,6 +197,8 @@ _RULES: Mapping[str, EquivalentRule] = {
     "QMoE": _like_first,
     "QuantizeLinear": _as("QuantizeLinear"),
     "QuickGelu": _like_first,
+    "ReorderInput": _as("Identity"),
+    "ReorderOutput": _reorder_output,
     "RotaryEmbedding": _like_first,
     "SimplifiedLayerNormalization": _like_first,
     "SkipGroupNorm": _like_first,

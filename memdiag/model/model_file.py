@@ -19,6 +19,7 @@ from memdiag.model.bus_errors import missing_page_count, zero_missing_pages
 from memdiag.model.external_data import ExternalFiles, read_reference
 from memdiag.model.graph_index import Graph
 from memdiag.model.native_memory import trim_heap
+from memdiag.model.ort_format import is_ort_format, ort_skeleton
 from memdiag.model.tensor_data import (
     as_array,
     constant_array,
@@ -31,7 +32,15 @@ from memdiag.model.tensor_data import (
 )
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, STRING, Array, ElementType
 from memdiag.model.weights import Location, Source, list_weights
-from memdiag.model.wire import NOT_ONNX, THIS_FILE, ReferenceKind, attribute_range, skeleton
+from memdiag.model.wire import (
+    NOT_ONNX,
+    THIS_FILE,
+    ReferenceKind,
+    Skeleton,
+    attribute_range,
+    skeleton,
+)
+from memdiag.paths import ONNX_SUFFIX, ORT_SUFFIX
 from memdiag.records.weights import Weight
 
 MAX_MAPPED_BYTES = 16 << 20
@@ -63,6 +72,7 @@ class ModelFile:
 
     Attributes:
         path: as it was given.
+        is_ort_format: whether the file is in ORT format, with a graph that is optimized already.
         proto: the model as parsed; large tensors are references into the file.
         graph: the index of the main graph.
         functions: the indices of the functions.
@@ -81,7 +91,8 @@ class ModelFile:
         self._external_files = ExternalFiles(path)
         self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
         self._mapped_bytes = 0
-        found = skeleton(mapping, origin=str(path), compact=True)
+        self.is_ort_format = is_ort_format(mapping)
+        found = self._skeleton(mapping, compact=True)
         self._references: Mapping[int, ReferenceKind] = found.references
         self.proto, self.graph, self.functions = _parse(found.proto, str(path))
         self.weights: list[Weight] = []
@@ -126,9 +137,7 @@ class ModelFile:
         if mapping is None:
             raise ModelError(f"{self.path}: the model is closed. Read it while it is open.")
         try:
-            proto: ModelProto = ModelProto.FromString(
-                skeleton(mapping, origin=str(self.path)).proto
-            )
+            proto: ModelProto = ModelProto.FromString(self._skeleton(mapping).proto)
         except (ModelError, DecodeError) as error:
             self.release()
             raise ModelError(f"{self.path}: changed since it was opened. Try again.") from error
@@ -139,13 +148,19 @@ class ModelFile:
         """Return an attribute of `proto` with the long list or string that `proto` does not
         contain."""
         found = attribute_range(attribute.doc_string)
-        if found is None or self._references.get(found[0]) != "attribute" or not self._maps:
+        kind = self._references.get(found[0]) if found is not None else None
+        if found is None or kind not in ("attribute", "list") or not self._maps:
             return attribute
-        whole: AttributeProto = AttributeProto.FromString(
-            self._maps[self._real_path][found[0] : found[1]]
-        )
+        stored = self._maps[self._real_path][found[0] : found[1]]
         self.release()
-        return whole
+        if kind == "attribute":
+            whole: AttributeProto = AttributeProto.FromString(stored)
+            return whole
+        floats = attribute.type == AttributeProto.FLOATS
+        numbers = np.frombuffer(stored, "<f4" if floats else "<i8").tolist()
+        return AttributeProto(
+            name=attribute.name, type=attribute.type, **{"floats" if floats else "ints": numbers}
+        )
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -230,6 +245,22 @@ class ModelFile:
         read."""
         source = self._source(weight) if weight.file is None else None
         return isinstance(source, TensorProto) and source.data_location == TensorProto.EXTERNAL
+
+    def _skeleton(self, mapping: mmap.mmap, *, compact: bool = False) -> Skeleton:
+        """Return the skeleton of the file.
+
+        Raises:
+            ModelError: the file is damaged, or of another format than its name states.
+        """
+        origin = str(self.path)
+        if self.is_ort_format:
+            return ort_skeleton(mapping, origin=origin, compact=compact)
+        if self.path.suffix.lower() == ORT_SUFFIX:
+            # onnxruntime goes by the name of the file.
+            raise ModelError(
+                f"{origin}: not a file in ORT format. Name a model in ONNX's format {ONNX_SUFFIX}."
+            )
+        return skeleton(mapping, origin=origin, compact=compact)
 
     def _source(self, weight: Weight) -> Source:
         if self._maps and weight in self._sources:

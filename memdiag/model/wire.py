@@ -39,9 +39,11 @@ NOT_ONNX = "not an ONNX model. Name the .onnx file that an exporter wrote"
 
 Buffer = bytes | mmap.mmap
 
-ReferenceKind = Literal["raw", "typed", "int32_data", "int64_data", "uint64_data", "attribute"]
+ReferenceKind = Literal[
+    "raw", "typed", "int32_data", "int64_data", "uint64_data", "attribute", "list"
+]
 """How referenced data is stored: as dense bytes, in raw_data or a typed field, as varints in the
-field named, or as a whole attribute."""
+field named, as a whole attribute, or as the numbers of an attribute (in ORT format)."""
 
 _Kind = Literal[
     "model", "graph", "node", "attribute", "tensor", "sparse tensor", "function", "training info"
@@ -95,12 +97,6 @@ _ATTRIBUTE_TYPE: Final = b"\xa0\x01"
 _PLAIN_TYPES = frozenset((1, 2, 3, 6, 7, 8))
 
 _OTHER_FORMATS = (
-    (
-        4,
-        b"ORTM",
-        "a file in ONNX Runtime's own .ort format, which memdiag does not read. "
-        "Name the .onnx file that was converted",
-    ),
     (
         0,
         b"version https://git-lfs",
@@ -163,6 +159,11 @@ def attribute_range(documentation: str) -> tuple[int, int] | None:
         return None
     start, _, end = documentation.removeprefix(_ATTRIBUTE_MARK).partition(":")
     return (int(start), int(end)) if start.isdecimal() and end.isdecimal() else None
+
+
+def attribute_mark(start: int, end: int) -> str:
+    """Return the doc_string that `attribute_range` understands."""
+    return f"{_ATTRIBUTE_MARK}{start}:{end}"
 
 
 class _DamageError(Exception):
@@ -398,7 +399,7 @@ class _SkeletonBuilder:
         if name.number != _ATTRIBUTE_NAME or text.startswith(b"value"):
             return None
         self.references[start] = "attribute"
-        mark = f"{_ATTRIBUTE_MARK}{start}:{end}".encode()
+        mark = attribute_mark(start, end).encode()
         documentation = _length_field(_ATTRIBUTE_DOCUMENTATION, mark)
         return b"".join(
             (self.data[name.start : name.stop], documentation, self.data[end - 3 : end])

@@ -125,8 +125,10 @@ def activation_bytes(model: ModelFile, sizes: Mapping[str, int]) -> int:
     graphs = GraphIndex(model)
     shapes = infer_shapes(model, graphs, sizes, [])
     # Any release serves for an estimate, and none needs to be installed here.
-    folds = fold_constants(graphs, shapes, NEWEST_MEASURED)
-    return simulate_run(graphs, shapes, folds, declared=shapes).peak.peak_bytes
+    optimizes = not model.is_ort_format
+    folds = fold_constants(graphs, shapes, NEWEST_MEASURED) if optimizes else Folds(())
+    run = simulate_run(graphs, shapes, folds, declared=shapes, optimizes=optimizes)
+    return run.peak.peak_bytes
 
 
 def total_bytes(graphs: GraphIndex, shapes: Shapes, sizes: Mapping[str, int]) -> int | None:
@@ -180,6 +182,7 @@ def simulate_run(
     declared: Shapes | None = None,
     runtime: Runtime = NEWEST_MEASURED,
     block: int = NCHWC,
+    optimizes: bool = True,
 ) -> SimulatedRun:
     """Return the simulation of one run of a model.
 
@@ -190,9 +193,10 @@ def simulate_run(
         declared: the types without the given sizes; from `shapes` by default.
         runtime: the release.
         block: the channels of a block of convolutions.
+        optimizes: whether the runtime optimizes the graph: not that of a file in ORT format.
     """
     declared = declared or shapes.as_declared
-    simulation = _Simulation(graphs, shapes, declared, folds, runtime, block)
+    simulation = _Simulation(graphs, shapes, declared, folds, runtime, block, optimizes)
     peak = simulation.peak_of(graphs.main, 0)
     requests = tuple(simulation.requests_of(graphs.main, 0))
     return SimulatedRun(peak, requests, tuple(simulation.steps))
@@ -224,8 +228,10 @@ class _Simulation:
         folds: Folds,
         runtime: Runtime,
         block: int,
+        optimizes: bool = True,
     ) -> None:
         self._graphs, self._runtime, self._block = graphs, runtime, block
+        self._optimizes = optimizes
         self._shapes, self._declared = shapes, declared
         self._folds = folds
         # Of a function's calls, `graphs` and `shapes` have the first one only.
@@ -354,6 +360,7 @@ class _Simulation:
             partial(self._type, scope),
             partial(becomes_gemm, self._graphs, self._declared, scope),
             self._declared.axes_of_scope(scope),
+            fuses=self._optimizes,
         )
         graph = ExecutedGraph(
             self._graphs,
@@ -370,6 +377,7 @@ class _Simulation:
                 removes=fusions.removes,
                 is_packed=partial(self._packed.includes, scope),
             ),
+            optimizes=self._optimizes,
             block=self._block,
         )
         nodes = graph.in_order()

@@ -80,7 +80,9 @@ class AnalysisContext:
 
     @cached_property
     def folds(self) -> Folds:
-        """The results of constant folding."""
+        """The results of constant folding; none of a model whose graph is optimized already."""
+        if self.model.is_ort_format:
+            return Folds(())
         return fold_constants(self.graphs, self.shapes, self.runtime)
 
     @cached_property
@@ -187,6 +189,7 @@ class AnalysisContext:
             declared=self.shapes.as_declared,
             runtime=self.runtime,
             block=self.block,
+            optimizes=not self.model.is_ort_format,
         )
 
     def activations(self, sizes: Mapping[str, int]) -> ActivationPeak:

@@ -41,6 +41,12 @@ _TO_NHWC = (0, 2, 3, 1)
 _FROM_NHWC = (0, 3, 1, 2)
 _IMAGE_RANK = 4
 
+NCHWC_DOMAIN = "com.microsoft.nchwc"
+"""The domain of nodes that compute blocks of channels, in a graph that is optimized already."""
+
+_SUMMAND = 3
+"""The input of a Conv of that domain that is added to its result."""
+
 NEW = "\0"
 """In the names of new values, between the value of the model and what it became: no name of a model
 contains it."""
@@ -95,6 +101,7 @@ class ExecutedGraph:
         removes: returns whether a node becomes a part of the node that reads its output.
         operator: returns the operator of the node that others become a part of.
         rewrite_quantized: rewrites the quantized nodes of this graph (`quantized_graph`).
+        optimizes: whether the runtime optimizes the graph. If not, `nodes` are those of the scope.
         has_blocks: whether convolutions compute blocks of channels.
         block: the channels of a block.
 
@@ -118,6 +125,7 @@ class ExecutedGraph:
         operator: Callable[[Node], str],
         rewrite_quantized: Callable[["ExecutedGraph"], None],
         *,
+        optimizes: bool = True,
         has_blocks: bool = True,
         block: int = NCHWC,
     ) -> None:
@@ -137,6 +145,9 @@ class ExecutedGraph:
         given = (name for name in scope.inputs if not self._is_weight(name))
         self._variables = {*computed, *given}
         self.index_values()
+        if not optimizes:
+            self._overwrite_summands()
+            return
         self._rename()
         self._merge_equal(removes)
         rewrite_quantized(self)
@@ -152,6 +163,13 @@ class ExecutedGraph:
             _Blocks(self).rewrite()
             self.index_values()
         self._split()
+
+    def _overwrite_summands(self) -> None:
+        """Let each Conv of blocks to which a sum was added write over the other summand."""
+        for node in self.nodes:
+            given = node.source.input
+            if node.source.domain == NCHWC_DOMAIN and node.op_type == "Conv":
+                node.overwrites = given[_SUMMAND] if len(given) > _SUMMAND else ""
 
     def index_values(self) -> None:
         """Find the producer and the readers of each value, after `nodes` has changed."""

@@ -39,10 +39,12 @@ class Kernel(NamedTuple):
     transposed: bool
 
 
-def kernel_of(graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node) -> Kernel:
-    """Return the kernel of `node`, a node of `scope`."""
+def kernel_of(
+    graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node, *, fuses: bool = True
+) -> Kernel:
+    """Return the kernel of `node`, a node of `scope`; `fuses` is whether nodes are merged."""
     transposed = bool(integer(node, "transB", 0))
-    if becomes_gemm(graphs, shapes, scope, node):
+    if fuses and becomes_gemm(graphs, shapes, scope, node):
         return Kernel("", "Gemm", transposed)
     return Kernel(node.domain_key, node.op_type, transposed)
 
@@ -105,6 +107,7 @@ class ActivationFusions:
         type_of: the type of a value.
         becomes_gemm: whether a MatMul and the Add behind it become a Gemm.
         axes: the sizes or symbols of values without given sizes.
+        fuses: False for a graph that is optimized already: nothing is removed.
     """
 
     def __init__(
@@ -114,6 +117,8 @@ class ActivationFusions:
         type_of: TypeOf,
         becomes_gemm: Callable[[Node], bool],
         axes: Mapping[str, Axes],
+        *,
+        fuses: bool = True,
     ) -> None:
         self._axes = axes
         self._becomes_gemm = becomes_gemm
@@ -124,6 +129,12 @@ class ActivationFusions:
         self._removed = bytearray(len(is_computed))
         self._in_chain = bytearray(len(is_computed))
         self._operators: dict[int, str] = {}
+        self._fuses = fuses
+        if fuses:
+            self._find_fusions()
+
+    def _find_fusions(self) -> None:
+        scope, is_computed = self._scope, self._is_computed
         for chain in fused_chains(scope, is_computed, self._shape_of):
             self._operators[chain.last.index] = chain.op_type
             for node in (*chain.inner, chain.last):
@@ -158,8 +169,12 @@ class ActivationFusions:
 
     def passes_input_on(self, node: Node) -> bool:
         """Return whether the readers of `node` may read its input instead of its output."""
-        return node.op_type == "Transpose" and all(
-            reader is not None and reader.op_type == "MatMul" for reader in self._readers(node)
+        return (
+            self._fuses
+            and node.op_type == "Transpose"
+            and all(
+                reader is not None and reader.op_type == "MatMul" for reader in self._readers(node)
+            )
         )
 
     def _shape_of(self, name: str) -> tuple[int | None, ...] | None:

@@ -18,6 +18,11 @@ packed buffer. The steps are:
    node by node. A buffer that equals an earlier one is filled before it is dropped. A constant is
    freed once every kernel that reads it has packed it.
 
+A file in ORT format has an optimized graph: steps 3 to 5 do nothing. Its weights are copied once
+while the file is read and once more in step 6, and the file itself stays in memory until the last
+kernel has packed its constants; or it is mapped meanwhile, or as long as the session with weights
+that are used in place (`OrtFile`).
+
 An estimate goes through the loading of all constants of a model. A rule compares the loading of
 weights as they are with the loading of a replacement: `peak_reduction`.
 """
@@ -26,17 +31,19 @@ import random
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple, Self
 
 from memdiag.model.graph_index import GraphIndex, Node, Scope
 from memdiag.model.model_file import ModelFile
-from memdiag.model.wire import attribute_range
 from memdiag.ort.arena import Arena
+from memdiag.ort.attribute_memory import NodeLists, node_lists
 from memdiag.ort.fusions import batch_normalization_after
 from memdiag.ort.predicted_session import PredictedSession
 from memdiag.ort.prepacking import PackedBuffer
 from memdiag.ort.releases import (
     ARENA_FREED_SINCE,
+    ORT_WEIGHTS_MOVED_SINCE,
     PACKED_SHARED_SINCE,
     SUBGRAPH_WEIGHTS_KEPT_SINCE,
     WEIGHTS_CONVERTED_SINCE,
@@ -62,17 +69,27 @@ MAPPED_SINCE = 128 << 10
 heap: its first threshold, which MALLOC_MMAP_THRESHOLD_ keeps from growing."""
 
 
+MIN_IN_PLACE_BYTES = 128
+"""Smaller weights of a file in ORT format are copied in any case."""
+
 MAX_KEPT_BLOCK = 32 << 20
 """glibc's malloc by default may keep freed blocks up to this size, and returns larger ones."""
 
 
-ATTRIBUTE_COPIES = 7.0
-MORE_WHILE_PARSED = 1.6
-MORE_WHILE_KERNEL_IS_CREATED = 4.6
-"""Memory for long lists in attributes, as multiples of their bytes in the file, where a number has
-few: what stays, and what is there for a moment beside it, the last for tree ensembles only.
-Measured: ensembles of 23,000, 50,000 and 378,000 nodes on 1.24.4 and 1.32.0
-(docs/estimates.md)."""
+class OrtFile(NamedTuple):
+    """What a session does with the bytes of a file in ORT format.
+
+    Attributes:
+        is_copied: whether bytes that the program gives are copied.
+        in_place: whether the file stays mapped, and weights are used where they are in it.
+    """
+
+    is_copied: bool = True
+    in_place: bool = False
+
+
+FREED_ORT_FILE = OrtFile()
+"""The default: the file is read or mapped, and freed when the session is ready."""
 
 
 class LoadingMoment(NamedTuple):
@@ -215,6 +232,7 @@ class Loading:
         fuses: whether nodes are merged.
         reorders: whether filters of convolutions are reordered: at the level ALL.
         from_bytes: whether the session is created from the bytes of the file.
+        ort_file: what the session does with a file in ORT format.
 
     Attributes:
         timeline: the memory in each phase.
@@ -237,8 +255,10 @@ class Loading:
         fuses: bool = True,
         reorders: bool = True,
         from_bytes: bool = False,
+        ort_file: OrtFile = FREED_ORT_FILE,
     ) -> None:
         self._model, self._graphs, self._session = model, graphs, session
+        self._ort_file = ort_file if model.is_ort_format else None
         self._is_part = weights is not None
         self._weights, self._others = weights, others
         self._prepacks, self._folds, self._fuses = prepacks, folds, fuses
@@ -255,7 +275,11 @@ class Loading:
         timeline = self.timeline
         loaded = self._weights
         if loaded is None:
-            loaded = [self._session.weight(weight) for weight in self._model.weights]
+            loaded = [
+                self._session.weight(weight)
+                for weight in self._model.weights
+                if weight.origin != "attribute"  # counted with the lists of its node
+            ]
         live = [self._weight(each) for each in loaded]
         self._parse(loaded)
         self._convert(live)
@@ -266,6 +290,9 @@ class Loading:
         timeline.note("optimize")
         self._initialize(live)
         self._pack(live)
+        if self._ort_file is not None and not self._is_part:
+            timeline.now["model file"] = self._kept_file_bytes
+            timeline.note("prepack")
         if self._is_part:
             for each in self.mapped:
                 self._read(each)
@@ -274,12 +301,34 @@ class Loading:
 
     def _weight(self, loaded: LoadedWeight) -> LiveConstant:
         name = qualified_name(loaded.weight)
+        if self._ort_file is not None:
+            private = 0 if self._is_in_place(loaded) else loaded.weight.nbytes
+            mapped = loaded.weight.nbytes - private
+            return LiveConstant(name, loaded, "weights", private, mapped)
         is_late = self._session.runtime < WEIGHTS_CONVERTED_SINCE
         term: TermName = "model file" if is_late else "weights"
         return LiveConstant(name, loaded, term, loaded.private_bytes, loaded.mapped_bytes)
 
+    def _is_in_place(self, loaded: LoadedWeight) -> bool:
+        """Return whether a session uses a weight where it is in the mapped file."""
+        weight = loaded.weight
+        return (
+            self._ort_file is not None
+            and self._ort_file.in_place
+            and weight.dtype != "string"
+            and weight.nbytes >= MIN_IN_PLACE_BYTES
+        )
+
+    @property
+    def _kept_file_bytes(self) -> int:
+        """The bytes of the model that the program has as long as the session."""
+        return self._model.file_bytes if self._from_bytes else 0
+
     def _parse(self, loaded: Sequence[LoadedWeight]) -> None:
         """Parse the file; nodes that contain subgraphs are copied."""
+        if self._ort_file is not None:
+            self._read_ort_file(loaded, self._ort_file)
+            return
         timeline, now = self.timeline, self.timeline.now
         file_bytes = self._model.file_bytes
         if self._is_part:
@@ -287,15 +336,57 @@ class Loading:
         now["model file"] = 2 * file_bytes if self._from_bytes else file_bytes
         now["stale weights"] = sum(each.depth * each.private_bytes for each in loaded)
         if not self._is_part:
-            attributes = sum(_attribute_bytes(node) for _, node in self._nodes())
-            now["graph"] = round(ATTRIBUTE_COPIES * attributes)
-            timeline.note("parse", {"graph": round(MORE_WHILE_PARSED * attributes)})
+            self._note_attributes()
         timeline.note("parse", {"stale weights": now["stale weights"]})
         timeline.note("parse")
+
+    def _read_ort_file(self, loaded: Sequence[LoadedWeight], file: OrtFile) -> None:
+        """Read a file in ORT format, and copy its weights one after another."""
+        timeline, now = self.timeline, self.timeline.now
+        if not self._is_part:
+            self._note_attributes()
+        copied = [0 if self._is_in_place(each) else each.weight.nbytes for each in loaded]
+        if self._is_part or file.in_place:
+            now["model file"] = 0
+        else:
+            now["model file"] = self._model.file_bytes
+            if self._from_bytes:
+                now["model file"] += self._model.file_bytes * file.is_copied
+        # Python's bindings have a copy of their own as long as the bytes are read.
+        binding = 0 if self._is_part else self._kept_file_bytes
+        if self._session.runtime < ORT_WEIGHTS_MOVED_SINCE:
+            for each, nbytes in zip(loaded, copied, strict=True):
+                now["weights"] += nbytes
+                more: dict[TermName, int] = {
+                    "model file": binding,
+                    "weight being converted": nbytes,
+                }
+                timeline.note("parse", more, qualified_name(each.weight))
+        now["weights"] = sum(copied)
+        timeline.note("parse", {"model file": binding})
+        timeline.note("parse")
+
+    def _note_attributes(self) -> None:
+        """Note the long lists in attributes, which the nodes keep."""
+        now = self.timeline.now
+        now["graph"] = sum(each.kept_bytes for each in self._lists)
+        if self._ort_file is None:
+            # Unlike weights, they are no longer in the form that they have in the file.
+            now["model file"] -= sum(each.file_bytes for each in self._lists)
+            more = sum(each.while_parsed_bytes for each in self._lists)
+            self.timeline.note("parse", {"graph": more})
+            now["freed heap"] += sum(each.parsed_bytes for each in self._lists)
+
+    @cached_property
+    def _lists(self) -> Sequence[NodeLists]:
+        return list(node_lists(self._model, self._graphs))
 
     def _convert(self, live: Sequence[LiveConstant]) -> None:
         """Copy embedded weights out of the protobuf, one at a time."""
         timeline, now = self.timeline, self.timeline.now
+        if self._ort_file is not None:
+            timeline.note("optimize")
+            return
         if self._session.runtime < WEIGHTS_CONVERTED_SINCE:
             return
         now["model file"] = self._model.file_bytes if self._from_bytes else 0
@@ -425,7 +516,9 @@ class Loading:
         """Make tensors of what is still in the file's format, in releases that convert late."""
         timeline, now = self.timeline, self.timeline.now
         runtime = self._session.runtime
-        if runtime < WEIGHTS_CONVERTED_SINCE:
+        if self._ort_file is not None:
+            self._note_conversion("initialize", live)
+        elif runtime < WEIGHTS_CONVERTED_SINCE:
             now["model file"] = self._model.file_bytes if self._from_bytes else 0
             for each in live:
                 if each.term == "model file":
@@ -507,18 +600,17 @@ class Loading:
         self.timeline.now["mapped weights"] += live.mapped_bytes
         return live.mapped_bytes
 
-    def _nodes(self) -> Iterator[tuple[Scope, Node]]:
-        """Yield the nodes that may have long lists: those of other domains, such as ai.onnx.ml."""
-        for _, scope in self._graphs:
-            yield from ((scope, node) for node in scope.nodes if not node.is_onnx)
-
     def _create_trees(self) -> None:
-        """Note the copies of attributes while the kernel of an ensemble is created."""
-        for scope, node in self._nodes():
-            if node.op_type.startswith("TreeEnsemble"):
-                nbytes = round(MORE_WHILE_KERNEL_IS_CREATED * _attribute_bytes(node))
-                cause = self._qualified(scope, node)
-                self.timeline.note("prepack", {"graph": nbytes}, cause)
+        """Let the kernels of tree ensembles make their tables."""
+        now = self.timeline.now
+        for each in self._lists:
+            if each.tree_nodes:
+                if self._ort_file is None:
+                    now["freed heap"] += each.freed_bytes - each.parsed_bytes
+                now["tree tables"] += each.table_bytes
+                cause = self._qualified(each.scope, each.node)
+                self.timeline.note("prepack", {"tree tables": each.while_created_bytes}, cause)
+        self.timeline.note("prepack")
 
     def _initialize_last_subgraph(self, live: Sequence[LiveConstant]) -> None:
         """Note the start of the last graph's initialization: all graphs before it are packed."""
@@ -558,17 +650,12 @@ class Loading:
         """Free the constants at `indices`, whose pages `read` states, and empty the list."""
         for index in indices:
             self._drop(live[index].term, live[index].private_bytes)
-            self.timeline.now["mapped weights"] -= read[index]
+            if self._ort_file is None:  # such a file stays mapped as a whole
+                self.timeline.now["mapped weights"] -= read[index]
         indices.clear()
 
     def _qualified(self, scope: Scope, node: Node) -> str:
         return self._graphs.qualified(scope, node)
-
-
-def _attribute_bytes(node: Node) -> int:
-    """Return the bytes that the long lists of a node have in the file."""
-    ranges = (attribute_range(each.doc_string) for each in node.attribute)
-    return sum(end - start for start, end in filter(None, ranges))
 
 
 def _used(live: Sequence[LiveConstant]) -> list[LiveConstant]:

@@ -260,7 +260,8 @@ class PredictedSession:
             content_key=weight,
             uses=uses,
             is_exposed=is_overridable or any(weight.name in scope.outputs for scope in scopes),
-            depth=subgraph_depth(self._graphs, weight),
+            # A node of a file in ORT format has no copy of the subgraph inside it.
+            depth=0 if self._model.is_ort_format else subgraph_depth(self._graphs, weight),
             results=tuple(
                 replace(self.result(fold), content_key=(weight, fold.dtype, fold.shape))
                 for fold in self.folds.of_weight(weight)
@@ -300,7 +301,10 @@ class PredictedSession:
         graphs = self._graphs
         buffer = packed_buffer(graphs, self.runtime, use, dtype, shape, self._block)
         is_packed = buffer is not None
-        kernel = kernel_of(graphs, self._shapes, use.scope, use.node) if is_packed else None
+        fuses = not self._model.is_ort_format
+        kernel = None
+        if is_packed:
+            kernel = kernel_of(graphs, self._shapes, use.scope, use.node, fuses=fuses)
         return PackedUse(use, buffer, kernel)
 
     @cached_property

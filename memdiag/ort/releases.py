@@ -200,6 +200,15 @@ SPARSE_KEPT_SINCE = Runtime(1, 30)
 """Values and indices of a sparse weight stay beside the dense tensor. Tried: 1.24.4, 1.26, 1.28 and
 1.29 free them, 1.30 and 1.31.1 do not."""
 
+ORT_FILE_MAPPED_SINCE = Runtime(1, 26)
+"""A file in ORT format can be mapped (``session.use_memory_mapped_ort_model``). Tried: 1.28.0,
+1.31.1 and 1.32.0 map it, 1.24.4 ignores the option; the release is named in
+https://github.com/microsoft/onnxruntime/pull/28164."""
+
+ORT_WEIGHTS_MOVED_SINCE = Runtime(1, 31)
+"""Each weight of a file in ORT format is copied once while the file is read. Older releases have
+two copies of it for a moment. Tried: 1.20.1, 1.24.4 and 1.28.0 have two, 1.31.1 and 1.32.0 one."""
+
 # Known defects, which advisory rules report.
 
 STRING_INPUTS_FREED_SINCE = Runtime(1, 21)

@@ -20,7 +20,7 @@ from memdiag.model.shapes import Shapes
 from memdiag.ort.activations import ActivationPeak, LiveValue
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import Arena, Request
-from memdiag.ort.loading import Loading, Timeline
+from memdiag.ort.loading import FREED_ORT_FILE, Loading, OrtFile, Timeline
 from memdiag.ort.operators import GATHERING
 from memdiag.ort.overheads import overhead
 from memdiag.ort.run_layout import run_layout
@@ -64,6 +64,7 @@ class EstimateOptions:
         has_arena: ``enable_cpu_mem_arena``.
         has_pattern: ``enable_mem_pattern``.
         load_from: from the file's path, or from its bytes.
+        ort_file: what the session does with a file in ORT format.
         runs: how often the session runs after the first time, with other contents each time; None
             if it is only created.
     """
@@ -74,6 +75,7 @@ class EstimateOptions:
     has_arena: bool = True
     has_pattern: bool = True
     load_from: Literal["path", "bytes"] = "path"
+    ort_file: OrtFile = FREED_ORT_FILE
     runs: int | None = DEFAULT_RUNS
 
 
@@ -159,7 +161,7 @@ class SessionEstimate:
     @cached_property
     def _loading(self) -> Loading:
         options = self._options
-        optimizes = options.level != "disable_all"
+        optimizes = options.level != "disable_all" and not self._ctx.model.is_ort_format
         return Loading(
             self._ctx.model,
             self._ctx.graphs,
@@ -167,8 +169,9 @@ class SessionEstimate:
             prepacks=options.prepacks,
             folds=options.folds and optimizes,
             fuses=optimizes,
-            reorders=options.level in ("all", "layout"),
+            reorders=optimizes and options.level in ("all", "layout"),
             from_bytes=options.load_from == "bytes",
+            ort_file=options.ort_file,
         )
 
     def _load(self) -> Timeline:

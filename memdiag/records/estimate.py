@@ -31,6 +31,7 @@ TermName = Literal[
     "fused weights",
     "reordered filters",
     "packed weights",
+    "tree tables",
     "activations",
     "planned block",
     "unused arena",
@@ -51,6 +52,7 @@ TermName = Literal[
 - ``fused weights``: results of merging nodes, such as Conv and BatchNormalization;
 - ``reordered filters``: filters of convolutions in blocks of channels;
 - ``packed weights``: buffers of kernels;
+- ``tree tables``: the nodes and leaf values of tree ensembles, as their kernels store them;
 - ``activations``: values of the first run, in chunks of the arena;
 - ``planned block``: the block that later runs take in addition;
 - ``unused arena``: parts of chunks, and gaps between values, that were written before;

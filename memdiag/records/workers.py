@@ -97,9 +97,9 @@ class Workers(Record, frozen=True, kw_only=True):
             proportional sets of `asked` and `one`, divided by the number that `asked` has more.
         owners: the owners of memory in `asked`, the largest proportional set first.
         weights: the weights in `asked`, the largest proportional set first.
-        proportional_bytes: the proportional sets of the processes in `asked` by the kernel, when the
-            owners were read: what owners have adds up to it. Other processes that map the same
-            libraries change it.
+        proportional_bytes: the proportional sets of the processes in `asked` by the kernel, at the
+            moment of their X-rays: what the owners have adds up to it. Other processes that map the
+            same libraries change it.
         alternatives: other arrangements with the same number of processes or callers, measured.
         notes: sentences about what could not be measured.
     """

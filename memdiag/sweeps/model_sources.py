@@ -18,7 +18,7 @@ from memdiag.errors import MemdiagError, MissingDataError, ModelError, UsageErro
 from memdiag.model.axis_roles import dims_by_role
 from memdiag.model.dimensions import axes_of
 from memdiag.model.model_file import open_model
-from memdiag.paths import distinct_names, path_text
+from memdiag.paths import MODEL_SUFFIXES, distinct_names, path_text
 from memdiag.runner.temporary import own_prefix, remove_stale
 from memdiag.units import GIB, format_size
 
@@ -29,7 +29,7 @@ disk, if that is less."""
 MAX_EXTERNAL_FILES = 10_000
 """Files of external data that are fetched for one model."""
 
-_SUFFIX = ".onnx"
+_ENDINGS = " or ".join(MODEL_SUFFIXES)
 _COMPLETE = ".complete"
 
 
@@ -126,12 +126,17 @@ def _listed(paths: Iterable[str], lists: tuple[Path, ...] = ()) -> Iterator[Mode
         elif path.suffix == ".toml":
             yield from _in_list(path, lists)
         elif path.is_dir():
-            models = sorted(each for each in path.rglob(f"*{_SUFFIX}") if each.is_file())
+            models = sorted(
+                each
+                for suffix in MODEL_SUFFIXES
+                for each in path.rglob(f"*{suffix}")
+                if each.is_file()
+            )
             for each in models:
                 name = path_text(each.relative_to(path))
                 yield _at_path(each, name)
             if not models:
-                yield _unreadable(text, f"there is no {_SUFFIX} file in this folder.")
+                yield _unreadable(text, f"there is no {_ENDINGS} file in this folder.")
         elif glob.has_magic(text) and not path.exists():
             matches = sorted(glob.glob(text, recursive=True))
             for match in matches:
@@ -240,7 +245,7 @@ def _digest(files: Sequence[Path]) -> str:
 def _at_url(url: str) -> Iterator[ModelSource]:
     """Yield the models at a URL, which is that of a model, of a folder, or a pattern."""
     fsspec = require_fsspec()
-    if url.endswith(_SUFFIX) and not glob.has_magic(url):
+    if url.endswith(MODEL_SUFFIXES) and not glob.has_magic(url):
         yield ModelSource(name=PurePath(url).name, address=url)
         return
     try:
@@ -248,13 +253,16 @@ def _at_url(url: str) -> Iterator[ModelSource]:
         if glob.has_magic(path):
             found = system.glob(path)
         else:
-            found = system.glob(f"{path.rstrip('/')}/**/*{_SUFFIX}")
+            folder = path.rstrip("/")
+            found = [
+                each for suffix in MODEL_SUFFIXES for each in system.glob(f"{folder}/**/*{suffix}")
+            ]
         addresses = sorted(system.unstrip_protocol(each) for each in found)
     except Exception as error:  # of any of the libraries behind fsspec
         yield _unreadable(url, f"{url}: cannot be listed ({_reason(error)}). Check the URL.")
         return
     if not addresses:
-        yield _unreadable(url, f"{url}: there is no {_SUFFIX} file.")
+        yield _unreadable(url, f"{url}: there is no {_ENDINGS} file.")
     base = f"{system.unstrip_protocol(path).rstrip('/')}/"
     for address in addresses:
         name = address.removeprefix(base)

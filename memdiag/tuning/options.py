@@ -11,8 +11,14 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from memdiag.ort.releases import FOLDING_LIMITED_SINCE, PREPACKED_SAVED_SINCE, TELEMETRY_SINCE
+from memdiag.ort.releases import (
+    FOLDING_LIMITED_SINCE,
+    ORT_FILE_MAPPED_SINCE,
+    PREPACKED_SAVED_SINCE,
+    TELEMETRY_SINCE,
+)
 from memdiag.ort.runtime import Runtime
+from memdiag.paths import ORT_SUFFIX
 from memdiag.runner.child import TELEMETRY_OFF
 from memdiag.runner.job import Job
 
@@ -31,6 +37,15 @@ def _always(runtime: Runtime) -> bool:
 
 def _for_every_job(job: Job) -> bool:
     return True
+
+
+def _for_ort_format(job: Job) -> bool:
+    return job.model.suffix.lower() == ORT_SUFFIX
+
+
+def _for_onnx_format(job: Job) -> bool:
+    """Return whether the graph is still to be optimized, and can be saved again."""
+    return not _for_ort_format(job)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +135,7 @@ def _table() -> list[TuningOption]:
             session={"session.disable_prepacking": "1"},
             shares_weights=True,
             excludes=("disable-prepacking", "save-prepacked"),
-            is_relevant=lambda job: job.session.sessions > 1,
+            is_relevant=lambda job: job.session.sessions > 1 and _for_onnx_format(job),
         ),
         TuningOption(
             name="save-prepacked",
@@ -131,6 +146,21 @@ def _table() -> list[TuningOption]:
             save_options={"session.save_external_prepacked_constant_initializers": "1"},
             excludes=("disable-prepacking", "share-weights"),
             is_available=lambda runtime: runtime >= PREPACKED_SAVED_SINCE,
+            is_relevant=_for_onnx_format,
+        ),
+        TuningOption(
+            name="map-ort-file",
+            does="The file in ORT format is mapped, and its weights are used where they are in it.",
+            hurts="The file must not change while the session exists. Weights that kernels pack"
+            " stay mapped beside their packed copies; mapped pages count only while they are"
+            " resident.",
+            session={
+                "session.use_memory_mapped_ort_model": "1",
+                "session.use_ort_model_bytes_for_initializers": "1",
+            },
+            load_from="path",
+            is_available=lambda runtime: runtime >= ORT_FILE_MAPPED_SINCE,
+            is_relevant=_for_ort_format,
         ),
         TuningOption(
             name="mmap-threshold",
@@ -150,6 +180,7 @@ def _table() -> list[TuningOption]:
             session={"optimization.constant_folding_max_output_size_in_bytes": str(1 << 20)},
             excludes=("disable-constant-folding", "optimization-off"),
             is_available=lambda runtime: runtime >= FOLDING_LIMITED_SINCE,
+            is_relevant=_for_onnx_format,
         ),
         TuningOption(
             name="jemalloc",
@@ -174,6 +205,7 @@ def _table() -> list[TuningOption]:
             " missed.",
             disabled=("ConstantFolding",),
             excludes=("optimization-off", "folding-size-limit"),
+            is_relevant=_for_onnx_format,
         ),
         TuningOption(
             name="disable-nchwc",
@@ -181,6 +213,7 @@ def _table() -> list[TuningOption]:
             hurts="Convolutions are slower.",
             disabled=("NchwcTransformer",),
             excludes=("optimization-basic", "optimization-extended", "optimization-off"),
+            is_relevant=_for_onnx_format,
         ),
         TuningOption(
             name="disable-prepacking",
@@ -238,6 +271,7 @@ def _table() -> list[TuningOption]:
             hurts="No fused and no blocked kernels: runs are usually slower.",
             session={"graph_optimization_level": "basic"},
             excludes=("disable-nchwc", "optimization-extended", "optimization-off"),
+            is_relevant=_for_onnx_format,
         ),
         TuningOption(
             name="optimization-extended",
@@ -245,6 +279,7 @@ def _table() -> list[TuningOption]:
             hurts="No fused and no blocked kernels: runs are usually slower.",
             session={"graph_optimization_level": "extended"},
             excludes=("disable-nchwc", "optimization-basic", "optimization-off"),
+            is_relevant=_for_onnx_format,
         ),
         TuningOption(
             name="optimization-off",
@@ -258,6 +293,7 @@ def _table() -> list[TuningOption]:
                 "optimization-basic",
                 "optimization-extended",
             ),
+            is_relevant=_for_onnx_format,
         ),
         TuningOption(
             name="same-as-requested",

@@ -91,7 +91,7 @@ def test_sessions_take_as_much_each_and_callers_nothing_of_the_weights(
 ) -> None:
     model = sample_model("plain_mlp", MODEL_MIB)
     sessions = measured(model, tmp_path, Wanted(sessions=3))
-    assert sessions.one_more_bytes > MODEL_MIB * MIB
+    assert sessions.one_more_bytes > 0.9 * MODEL_MIB * MIB
     assert all(weight.copies >= 3 for weight in sessions.weights if weight.bytes > 3 * MIB)
     callers = measured(model, tmp_path, Wanted(callers=3))
     assert callers.one_more_bytes < MODEL_MIB * MIB / 4

@@ -242,10 +242,6 @@ def test_an_empty_file_says_so() -> None:
     assert error(b"") == "broken.onnx: the file is empty. Download or export it again."
 
 
-def test_the_runtimes_own_format_is_named() -> None:
-    assert "ONNX Runtime's own .ort format" in error(b"\x20\x00\x00\x00ORTM" + bytes(100))
-
-
 def test_a_git_lfs_pointer_is_named() -> None:
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
     assert "git lfs pull" in error(pointer)

@@ -128,7 +128,7 @@ def test_what_cannot_be_read_has_a_problem_and_what_is_damaged_a_digest(tmp_path
     assert damaged.dim_names is None
     problems = [model.problem for model in others]
     assert "No such file" in problems[0]
-    assert "no .onnx file in this folder" in problems[1]
+    assert "no .onnx or .ort file in this folder" in problems[1]
     assert "no file matches" in problems[2]
     assert "unknown-scheme://host/a.onnx: cannot be fetched" in problems[3]
     assert not any(model.digest for model in others)
@@ -165,7 +165,7 @@ def test_a_url_that_cannot_be_read_is_a_problem_of_the_model(remote: str) -> Non
     assert (
         missing.problem == f"{url}: cannot be fetched (No such file or directory). Check the URL."
     )
-    assert "there is no .onnx file" in empty.problem
+    assert "there is no .onnx or .ort file" in empty.problem
     with pytest.raises(ModelError, match=r"no\.onnx: cannot be fetched"):
         fetch(f"{remote}/no.onnx")
 

@@ -14,6 +14,7 @@ from memdiag.rules import detectors
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
 from memdiag.tuning.options import TuningOption, tuning_options
+from tests.ort.ort_files import ort_file
 
 SampleModel = Callable[..., Path]
 BY_NAME = pytest.mark.parametrize("option", tuning_options(), ids=lambda option: option.name)
@@ -40,8 +41,11 @@ def test_the_runtime_takes_it(
 ) -> None:
     if not option.is_available(Runtime.installed()):
         pytest.skip("not on this machine")
+    path = sample_model("plain_mlp")
+    if option.name == "map-ort-file":
+        path = ort_file(path, tmp_path)
     plain = Job(
-        model=sample_model("plain_mlp"),
+        model=path,
         session=SessionConfig(load_from="bytes", sessions=2, telemetry=True),
     )
     assert option.is_relevant(plain)
@@ -55,7 +59,12 @@ def test_the_runtime_takes_it(
 def test_some_options_suit_some_jobs_only() -> None:
     plain = Job(model=Path("m.onnx"))
     unsuited = {one.name for one in tuning_options() if not one.is_relevant(plain)}
-    assert unsuited == {"load-by-path", "share-weights", "telemetry-off"}
+    assert unsuited == {"load-by-path", "map-ort-file", "share-weights", "telemetry-off"}
+    converted = Job(model=Path("m.ort"), session=SessionConfig(sessions=2))
+    suited = {one.name for one in tuning_options() if one.is_relevant(converted)}
+    assert "map-ort-file" in suited
+    # Its graph is optimized already, and cannot be written again.
+    assert not suited & {"disable-constant-folding", "save-prepacked", "share-weights"}
 
 
 def test_options_add_up() -> None:

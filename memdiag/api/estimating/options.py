@@ -4,17 +4,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from memdiag.errors import UsageError
+from memdiag.ort.loading import OrtFile
 from memdiag.ort.session_estimate import EstimateOptions
 from memdiag.units import some_of
 
 FOLDING = "ConstantFolding"
 
 _WORDS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+_ORT_BYTES_DIRECTLY = "session.use_ort_model_bytes_directly"
+_ORT_FILE_MAPPED = "session.use_memory_mapped_ort_model"
+_ORT_IN_PLACE = "session.use_ort_model_bytes_for_initializers"
 _ESTIMATED_OPTIONS = (
     "session.disable_prepacking",
     "enable_cpu_mem_arena",
     "enable_mem_pattern",
     "graph_optimization_level",
+    _ORT_BYTES_DIRECTLY,
+    _ORT_FILE_MAPPED,
+    _ORT_IN_PLACE,
 )
 
 
@@ -46,6 +53,12 @@ def estimate_options(
         has_arena=_is_on(given, "enable_cpu_mem_arena", default=True),
         has_pattern=_is_on(given, "enable_mem_pattern", default=True),
         load_from=load_from,
+        ort_file=OrtFile(
+            is_copied=not _is_on(given, _ORT_BYTES_DIRECTLY, default=False),
+            in_place=load_from == "path"
+            and _is_on(given, _ORT_FILE_MAPPED, default=False)
+            and _is_on(given, _ORT_IN_PLACE, default=False),
+        ),
         runs=runs,
     )
 

@@ -20,7 +20,9 @@ ARGUMENTS = "MODEL..."
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("models", metavar="MODEL", nargs="+", type=Path, help="ONNX models.")
+    parser.add_argument(
+        "models", metavar="MODEL", nargs="+", type=Path, help="Models, in ONNX or ORT format."
+    )
     parser.add_argument(
         "--for-onnxruntime",
         metavar="VERSION",

@@ -41,7 +41,9 @@ _MODEL_ONLY = ("runs", "dim", "input", "inputs", "same_inputs", *SESSION_OPTIONS
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("model", metavar="MODEL", nargs="?", type=Path, help="The ONNX model.")
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", type=Path, help="The model, in ONNX or ORT format."
+    )
     # The words after `--`.
     parser.set_defaults(program=())
 

@@ -14,6 +14,7 @@ from memdiag.attribution.address_space import Region, read_address_space
 from memdiag.attribution.process_memory import READ_CHUNK_BYTES, ProcessMemory
 from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
+from memdiag.paths import MODEL_SUFFIXES
 from memdiag.records.attribution import Attribution
 from memdiag.units import some_of
 
@@ -29,7 +30,7 @@ MAX_PATH_BYTES = 4096
 MAX_MODELS_IN_FOLDER = 50
 """Models in the folder of a mapped file that are checked for external data in that file."""
 
-_MODEL_ENDING = b".onnx\0"
+_MODEL_ENDINGS = tuple(suffix.encode() for suffix in MODEL_SUFFIXES)
 _UNPRINTABLE = re.compile(rb"[\x00-\x1f\x7f]")
 _FLAGS = re.compile(rb"^flags:\s*([0-7]+)$", re.MULTILINE)
 
@@ -47,7 +48,7 @@ class GuessedModel(NamedTuple):
 
 
 def guess_models(pid: int, *, searches_memory: bool = True) -> tuple[GuessedModel, ...]:
-    """Return the ONNX files that process `pid` maps, has open to read, was started with, or opened.
+    """Return the models that process `pid` maps, has open to read, was started with, or opened.
 
     If it maps external data, models in the same folder that refer to it are included. A file that
     the process has read and closed is found if its path is in the memory of the process, where a
@@ -68,13 +69,16 @@ def guess_models(pid: int, *, searches_memory: bool = True) -> tuple[GuessedMode
     mapped = {region.path for region in regions if region.path.startswith("/")} - code
     files = [Path(path) for path in sorted(mapped)] + [*_open_files(pid), *_arguments(pid, folder)]
     is_used = True
-    models = [path for path in files if path.suffix.lower() == ".onnx" and os.path.isfile(path)]
+    models = [
+        path for path in files if path.suffix.lower() in MODEL_SUFFIXES and os.path.isfile(path)
+    ]
     if not models and searches_memory:
         is_used = False
         models = [path for path in _paths_in_memory(pid, regions, folder) if os.path.isfile(path)]
     found = {path.resolve(): GuessedModel(path, is_used) for path in models}
     for path in files:
-        if path.suffix.lower() in (".onnx", ".so", ".py", ".pyc") or not os.path.isfile(path):
+        no_data = (*MODEL_SUFFIXES, ".so", ".py", ".pyc")
+        if path.suffix.lower() in no_data or not os.path.isfile(path):
             continue
         in_folder = sorted(path.parent.glob("*.onnx"))[:MAX_MODELS_IN_FOLDER]
         referring = [model for model in in_folder if _refers_to(model, path)]
@@ -203,7 +207,7 @@ def _arguments(pid: int, folder: Path) -> list[Path]:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return []
-    names = [os.fsdecode(word) for word in words if word.lower().endswith(b".onnx")]
+    names = [os.fsdecode(word) for word in words if word.lower().endswith(_MODEL_ENDINGS)]
     return [folder / path for name in names for path in (name, name.partition("=")[2]) if path]
 
 
@@ -227,11 +231,11 @@ def _paths_in_memory(pid: int, regions: Sequence[Region], folder: Path) -> list[
 
 
 def _model_names(memory: bytes) -> Iterator[str]:
-    """Yield the strings in `memory` that end with ``.onnx`` and a zero byte."""
-    end = memory.find(_MODEL_ENDING)
-    while end >= 0:
-        before = memory[max(0, end - MAX_PATH_BYTES) : end]
-        # What precedes a string of C, C++ or Python in memory is a zero byte or another number.
-        name = _UNPRINTABLE.split(before)[-1] + _MODEL_ENDING[:-1]
-        yield os.fsdecode(name)
-        end = memory.find(_MODEL_ENDING, end + 1)
+    """Yield the strings in `memory` that end as names of models do, and with a zero byte."""
+    for ending in _MODEL_ENDINGS:
+        end = memory.find(ending + b"\0")
+        while end >= 0:
+            before = memory[max(0, end - MAX_PATH_BYTES) : end]
+            # What precedes a string of C, C++ or Python in memory is a zero byte or another number.
+            yield os.fsdecode(_UNPRINTABLE.split(before)[-1] + ending)
+            end = memory.find(ending + b"\0", end + 1)

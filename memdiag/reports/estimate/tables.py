@@ -21,6 +21,7 @@ TERM_COLORS: dict[str, str] = {
     "fused weights": "fused",
     "reordered filters": "reordered",
     "packed weights": "packed",
+    "tree tables": "provider_libraries",
     "activations": "arena",
     "planned block": "allocator_retained",
     "unused arena": "unnamed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from memdiag.deploy.limit_search import usual_times
+from memdiag.paths import ONNX_SUFFIX, ORT_SUFFIX
 from memdiag.records.limit import LimitPoint, MemoryLimit
 from memdiag.reports.limit.rows import latency_ratio, limit_rows
 from memdiag.reports.text import at_sizes, model_file, plain, shortened
@@ -186,7 +187,8 @@ def service_name(limit: MemoryLimit) -> str:
     """Return the name of a service: that of the model's file, or of the program."""
     words = limit.subject.split()
     name = limit.subject if limit.kind == "model" or not words else words[0]
-    return model_file(name).removesuffix(".onnx")
+    file = model_file(name)
+    return file.removesuffix(ONNX_SUFFIX).removesuffix(ORT_SUFFIX)
 
 
 def _facts(limit: MemoryLimit) -> str:

@@ -36,7 +36,7 @@ along its first axis, and read by one MatMul as its second operand. Further:
 
 Less than 1 MiB in fp32; products whose other operand is dequantized as well, which become
 integer products; anything but MatMul, Gemm and Gather behind the DequantizeLinear; what
-fuses, up to 32 MiB at the peak.
+fuses, up to 32 MiB at the peak; models in ORT format, whose graph is optimized already.
 """
 
 from collections import defaultdict
@@ -97,6 +97,8 @@ class _DequantizedWeight(NamedTuple):
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each reason that prevents the fusion, and one for all fused weights."""
+    if ctx.model.is_ort_format:
+        return
     by_reason: dict[str, list[_DequantizedWeight]] = defaultdict(list)
     candidates = list(filter(_may_be_dequantized, ctx.model.weights))
     shared = shared_scales(ctx.graphs) if candidates else frozenset()

@@ -20,6 +20,10 @@ they take.
 - `reference-in-place` keeps one file: a small second model refers to the weights where
   they already are in the first one.
 - Load by path, not from bytes: mapping needs the path.
+- A model in ORT format has no external data. Since 1.26 its file itself can be mapped and its
+  weights used in place: `map-ort-file`, the session options
+  `session.use_memory_mapped_ort_model` and `session.use_ort_model_bytes_for_initializers` set
+  to 1. By default such a session has the whole file and a copy of all weights at its peak.
 
 ## Not reported
 
@@ -33,8 +37,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.loading import Loading, OrtFile
 from memdiag.ort.operators import GATHERING
-from memdiag.ort.releases import ARENA_FREED_SINCE
+from memdiag.ort.releases import ARENA_FREED_SINCE, ORT_FILE_MAPPED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
@@ -44,7 +49,7 @@ RULE = Rule(
     code="MD401",
     name="embedded-weights",
     summary="Weights in the model file are copied by each load; external ones would be mapped",
-    remedies=("externalize", "reference-in-place"),
+    remedies=("externalize", "reference-in-place", "map-ort-file"),
 )
 
 _MIN_BYTES = 64 * MIB
@@ -86,16 +91,21 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     if total < _MIN_BYTES:
         return
     names = [qualified_name(private.weight) for private in private_weights]
+    is_ort = ctx.model.is_ort_format
+    is_mappable = ctx.runtime >= ORT_FILE_MAPPED_SINCE
+    way = "as external data"
+    if is_ort:
+        way = "with the file" + ("" if is_mappable else f" by onnxruntime {ORT_FILE_MAPPED_SINCE}")
     older = " The arena keeps packed weights as well."
     yield RULE.finding(
         ctx,
         f"{counted(len(private_weights), 'weight')} in the model file ({some_of(names)}: "
-        f"{format_size(total)}) would be mapped instead of copied as external data",
+        f"{format_size(total)}) would be mapped instead of copied {way}",
         detail="Each session has a private copy of them."
         + (older if ctx.runtime < ARENA_FREED_SINCE else ""),
         weights=names,
         nbytes=total,
-        peak_bytes=_peak_reduction(ctx, private_weights),
+        peak_bytes=_peak_of_ort_file(ctx) if is_ort else _peak_reduction(ctx, private_weights),
         phase="parse",
         expected=(
             ExpectedCopies(weights=(name,), kind="original", count=1, bytes=private.weight.nbytes)
@@ -105,7 +115,23 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         retained_bytes=sum(
             private.weight.nbytes for private in private_weights if private.packed_bytes
         ),
+        remedies=_remedies(is_ort, is_mappable),
     )
+
+
+def _remedies(is_ort: bool, is_mappable: bool) -> tuple[str, ...]:
+    """Return the remedies that fit the format of the file and the release."""
+    *of_onnx, of_ort = RULE.remedies
+    return ((of_ort,) if is_mappable else ()) if is_ort else tuple(of_onnx)
+
+
+def _peak_of_ort_file(ctx: AnalysisContext) -> int:
+    """Return by how much the peak of loading would be lower if the file stayed mapped."""
+    freed, mapped = (
+        Loading(ctx.model, ctx.graphs, ctx.session, ort_file=OrtFile(in_place=in_place))
+        for in_place in (False, True)
+    )
+    return max(0, freed.run().peak_bytes() - mapped.run().peak_bytes())
 
 
 def _private_weight(ctx: AnalysisContext, weight: Weight) -> _PrivateWeight | None:

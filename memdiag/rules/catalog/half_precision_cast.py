@@ -28,6 +28,7 @@ Half precision makes the file smaller here, and the memory larger.
 - Weights that are read only by operators that move values in any type (Gather of an embedding).
 - Less than 1 MiB in all.
 - bfloat16 weights: the provider has no kernel for their products, and inserts no cast.
+- Models in ORT format, in which the casts are nodes already.
 - Casts in the model itself: `folding-grows` reports the results of folding them.
 """
 
@@ -91,6 +92,8 @@ class _CastWeight(NamedTuple):
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding, for all fp16 weights that a kernel reads in fp32."""
+    if ctx.model.is_ort_format:
+        return
     halves = list(filter(_may_be_cast, ctx.model.weights))
     if sum(weight.nbytes for weight in halves) < _MIN_BYTES:
         return
