@@ -48,8 +48,12 @@ html_extra_path = ["site_root"]
 # Headings have anchors, so that pages can link to them.
 myst_heading_anchors = 4
 myst_enable_extensions = ["deflist"]
-# Reports begin with a heading of the second level, because they are pasted into pull requests.
-suppress_warnings = ["myst.header"]
+suppress_warnings = [
+    # Reports begin with a heading of the second level, because they are pasted into pull requests.
+    "myst.header",
+    # Outputs of commands are not in the language of the block that they are in.
+    "misc.highlighting_failure",
+]
 
 # Notebooks are shown with the output that they are stored with; `make test-all` executes them.
 nb_execution_mode = "off"
