@@ -10,7 +10,7 @@ MEGABYTES ?= 64
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all static lint types tests fmt samples models gallery benchmarks clean
+.PHONY: help demo test test-all static lint types tests docs fmt samples models gallery benchmarks clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' \
@@ -55,6 +55,10 @@ types: $(READY)
 tests: $(READY)
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not slow and not measures"
 
+docs: $(READY) ## build the documentation site into build/site; a broken link is an error
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c docs . build/site
+	@echo "build/site/index.html"
+
 fmt: $(READY) ## format the code and apply the safe lint fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -80,4 +84,4 @@ benchmarks: models ## measure the numbers in benchmarks/README.md again
 	$(BIN)/python -m benchmarks.sweeps
 
 clean: ## remove the environment, the caches and the built models
-	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

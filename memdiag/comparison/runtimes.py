@@ -20,6 +20,7 @@ from memdiag.comparison.environments import (
 from memdiag.errors import ProvisionError, UsageError
 from memdiag.ort.releases import NUMPY_2_SINCE
 from memdiag.ort.runtime import Runtime
+from memdiag.runner.child import child_environment
 
 LATEST = "latest"
 _FOLDER = "runtimes"
@@ -132,6 +133,7 @@ def version_of(python: Path) -> str | None:
             [str(python), "-c", code],
             check=True,
             capture_output=True,
+            env=child_environment(),
             text=True,
             timeout=MAX_VERSION_S,
         )

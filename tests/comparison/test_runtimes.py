@@ -114,6 +114,16 @@ def test_an_interpreter_says_what_it_has(tmp_path: Path) -> None:
     assert runtimes.version_of(tmp_path / "nothing") is None
 
 
+def test_an_interpreter_is_asked_with_telemetry_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho ${ORT_DISABLE_TELEMETRY:-0}.2.3\n")
+    python.chmod(0o755)
+    assert runtimes.version_of(python) == "1.2.3"
+
+
 def test_the_cache_is_where_it_is_named_or_where_users_have_theirs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,131 @@
+"""The documentation site: it builds without a warning, and a reader needs nothing else."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import memdiag
+from memdiag.cli.commands import COMMANDS
+from memdiag.records.schemas import RECORDS
+from memdiag.rewrites import rewriters
+from memdiag.tuning.options import tuning_options
+
+ROOT = Path(__file__).parents[2]
+
+_FETCHING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
+"""Attributes with the address of something that a browser fetches, by element."""
+
+
+class _Page(HTMLParser):
+    """The texts of a page, its anchors, and the addresses of what it fetches."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.anchors: set[str] = set()
+        self.text = ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if address := values.get(_FETCHING.get(tag, "")):
+            self.fetched.append(address)
+        if anchor := values.get("id"):
+            self.anchors.add(anchor)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def build(source: Path, site: Path) -> "subprocess.CompletedProcess[str]":
+    """Build the site as `make docs` does."""
+    (line,) = re.findall(
+        r"^\t\$\(BIN\)/python (-m sphinx .*)$", (ROOT / "Makefile").read_text(), re.M
+    )
+    words = line.replace(" . build/site", f" {source} {site}").split()
+    return subprocess.run(
+        [sys.executable, *words, "-d", str(site.with_name("doctrees"))],
+        cwd=source,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site") / "html"
+    done = build(ROOT, folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_broken_pages_fail_the_build(tmp_path: Path) -> None:
+    docs = tmp_path / "repository" / "docs"
+    (docs / "site_root").mkdir(parents=True)
+    for name in ("conf.py", "reference_pages.py", "site_root/index.html"):
+        (docs / name).write_text((ROOT / "docs" / name).read_text())
+    (docs / "index.md").write_text("# Index\n\n```{toctree}\nlisted\n```\n")
+    (docs / "listed.md").write_text(
+        "# Listed\n\n## A part\n\n[part](#a-part), [index](index.md)\n\n"
+        "[gone](gone_page.md), [gone](index.md#gone-part), ![gone](gone.png)\n"
+    )
+    (docs / "orphan.md").write_text("# Orphan\n")
+    done = build(docs.parent, tmp_path / "html")
+    assert done.returncode != 0
+    problems = [line for line in done.stderr.splitlines() if "WARNING" in line]
+    for found in ("'gone_page.md'", "'gone-part'", "gone.png", "orphan.md"):
+        assert len([line for line in problems if found in line]) == 1, done.stderr
+    assert len(problems) == 4, done.stderr
+
+
+def test_nothing_is_fetched_from_another_host(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 50
+    for page in pages:
+        remote = [each for each in _Page(page).fetched if re.match("(https?:)?//", each)]
+        assert remote == [], page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", sheet.read_text()), sheet
+
+
+def test_the_top_leads_to_the_start_page(site: Path) -> None:
+    (target,) = re.findall(r'url=([^"]+)"', (site / "index.html").read_text())
+    assert (site / target).is_file()
+
+
+def test_every_command_and_option_is_in_the_reference(site: Path) -> None:
+    page = _Page(site / "docs/reference/command_line.html")
+    assert {f"memdiag-{name}" for name in COMMANDS} <= page.anchors
+    assert "--session-option KEY=VALUE" in page.text
+    assert "Stop a child process after this time. (default: 1800)" in page.text
+
+
+def test_every_public_name_is_in_the_reference(site: Path) -> None:
+    page = _Page(site / "docs/reference/python.html")
+    assert {f"memdiag.{name}" for name in memdiag.__all__ if name != "MemdiagError"} <= page.anchors
+    assert "memdiag.errors.MemdiagError" in page.anchors
+
+
+def test_every_remedy_is_in_the_reference(site: Path) -> None:
+    page = _Page(site / "docs/reference/remedies.html")
+    names = {each.rewrite.name for each in rewriters()} | {each.name for each in tuning_options()}
+    assert names <= page.anchors
+
+
+def test_every_record_is_in_the_reference_with_its_schema(site: Path) -> None:
+    page = _Page(site / "docs/reference/records.html")
+    assert {re.sub(r"[.]", "", name.replace("-", "")) for name in RECORDS} <= page.anchors
+    assert len(list(site.glob("_downloads/*/memdiag.*.schema.json"))) == len(RECORDS)
+    assert "rss_bytes" in _Page(site / "docs/reference/record_types.html").text
+
+
+def test_fields_of_records_have_their_meaning(site: Path) -> None:
+    page = _Page(site / "docs/reference/records.html").text
+    # Of the class itself, and of the class that it extends.
+    assert "the path of the fixed model; None if nothing was worth changing" in page
+    assert "the largest difference of any output, relative to the output" in page
