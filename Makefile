@@ -10,7 +10,7 @@ MEGABYTES ?= 64
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all static lint types tests fmt samples models gallery benchmarks clean
+.PHONY: help demo test test-all release-check static lint types tests fmt samples models gallery benchmarks clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' \
@@ -39,6 +39,9 @@ test-all: static models ## the same with the slow tests: real models, other runt
 	$(BIN)/python -m benchmarks.runtimes
 	MEMDIAG_RUNTIMES="$$($(BIN)/python -m benchmarks.runtimes --list 1.22.1 1.24.4)" \
 	  $(BIN)/python -m pytest -q --hypothesis-profile=thorough
+
+release-check: $(READY) ## build the distributions, and install and run them as users do
+	$(BIN)/python -m benchmarks.release_check
 
 static: lint types
 
