@@ -10,11 +10,11 @@ MEGABYTES ?= 64
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all static lint types tests docs fmt samples models gallery benchmarks clean
+.PHONY: help demo test test-all release-check static lint types tests docs fmt samples models gallery benchmarks clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' \
-	  | while IFS='|' read -r target text; do printf '%-18s %s\n' "$$target" "$$text"; done
+	  | while IFS='|' read -r target text; do printf '%-21s %s\n' "$$target" "$$text"; done
 
 $(READY): pyproject.toml hatch_build.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -35,10 +35,14 @@ test: $(READY) ## everything that must pass: lint, types, layers, tests
 	@$(MAKE) --no-print-directory --jobs=2 tests lint types
 	$(BIN)/python -m pytest -q -m "not slow and measures" $$(grep -rl --include='*.py' mark.measures tests)
 
-test-all: static models ## the same with the slow tests: real models, other runtimes
+test-all: static models ## the same with slow tests: real models, other runtimes, oldest dependencies
 	$(BIN)/python -m benchmarks.runtimes
 	MEMDIAG_RUNTIMES="$$($(BIN)/python -m benchmarks.runtimes --list 1.22.1 1.24.4)" \
 	  $(BIN)/python -m pytest -q --hypothesis-profile=thorough
+	$(BIN)/python -m benchmarks.release_check --only lower-bounds
+
+release-check: $(READY) ## build the distributions, and install and run them as users do
+	$(BIN)/python -m benchmarks.release_check
 
 static: lint types
 

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import memdiag
+from benchmarks.javascript_licences import LICENCES
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -70,17 +73,24 @@ def test_the_wheel_holds_the_whole_package(wheel: zipfile.ZipFile) -> None:
 
 
 def test_the_wheel_names_its_command_and_licence(wheel: zipfile.ZipFile) -> None:
-    information = f"memdiag-{PROJECT['version']}.dist-info"
+    information = f"memdiag-{memdiag.__version__}.dist-info"
     entry_points = wheel.read(f"{information}/entry_points.txt").decode()
     assert "memdiag = memdiag.cli:main" in entry_points
     assert "[pytest11]\nmemdiag = memdiag.pytest_plugin" in entry_points
     metadata = wheel.read(f"{information}/METADATA").decode()
     assert "License-Expression: MIT" in metadata
     assert f"{information}/licenses/LICENSE" in wheel.namelist()
+    assert wheel.read(f"{information}/licenses/licenses/plotly.js.txt") == LICENCES.read_bytes()
+
+
+def test_the_version_is_stated_once() -> None:
+    assert PROJECT["dynamic"] == ["version"]
+    assert "version" not in PROJECT
 
 
 def test_the_source_distribution_can_be_tested(sdist_names: set[str]) -> None:
     needed = {"Makefile", "pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", ".ci/run"}
+    needed |= {"licenses/plotly.js.txt"}
     needed |= {"sample_models/recipes/tied_if.py", "tests/test_packaging.py"}
     needed |= {"benchmarks/real_models.py", "reports/README.md"}
     assert needed - sdist_names == set()
@@ -144,7 +154,7 @@ def test_installing_leaves_the_runtime_that_is_there(wheel_path: Path, tmp_path:
 
 
 def test_only_the_extra_names_the_runtime(wheel: zipfile.ZipFile) -> None:
-    metadata = wheel.read(f"memdiag-{PROJECT['version']}.dist-info/METADATA").decode()
+    metadata = wheel.read(f"memdiag-{memdiag.__version__}.dist-info/METADATA").decode()
     required = re.findall(r"^Requires-Dist: (onnxruntime\b.*)$", metadata, re.MULTILINE)
     assert len(required) == 2
     assert {each.partition("extra == ")[2] for each in required} == {"'cpu'", "'dev'"}

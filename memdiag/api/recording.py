@@ -48,7 +48,7 @@ class Recording:
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, xray: bool = True) -> None:
-        self.folder = None if folder is None else Path(folder)
+        self.folder: Path | None = None if folder is None else Path(folder)
         self._record: bytes | None = None
         self._run: ProgramRun | None = None
         self._xray = xray

@@ -65,12 +65,13 @@ class Destination:
         formats: Sequence[str] | None = None,
         *,
         when_saved: Callable[[], None] = lambda: None,
+        keep_names: bool = False,
     ) -> tuple[Path, ...]:
         """Write `record` in `formats` and return the files' paths; none without a folder.
 
         Without `formats`, those are written that records of this kind have by default. The record
         itself is written first, and then `when_saved` is called: rendering takes seconds, and may
-        be interrupted.
+        be interrupted. For `keep_names` see `Report.render`.
 
         Raises:
             UsageError: records of this kind have no such format.
@@ -86,7 +87,10 @@ class Destination:
         others = [name for name in formats if name != "json"]
         try:
             when_saved()
-            return (*report.write(record, self._folder, others, plotly=self._plotly), *record_paths)
+            reports = report.write(
+                record, self._folder, others, plotly=self._plotly, keep_names=keep_names
+            )
+            return (*reports, *record_paths)
         except ReportError as error:
             raise ReportError(f"{error}{where}") from error
         except KeyboardInterrupt:

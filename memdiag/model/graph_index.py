@@ -72,13 +72,13 @@ class Node:
         self.graph = graph
         self.index = index
         # `intern` refuses bytes, which protobuf returns for a name that is not UTF-8.
-        self.op_type = intern(proto.op_type)
-        self.domain = intern(proto.domain)
-        self.overload = intern(proto.overload)
-        self.name = intern(proto.name)
-        self.input = tuple(map(intern, proto.input))
-        self.output = tuple(map(intern, proto.output))
-        self.has_attributes = bool(proto.attribute)
+        self.op_type: str = intern(proto.op_type)
+        self.domain: str = intern(proto.domain)
+        self.overload: str = intern(proto.overload)
+        self.name: str = intern(proto.name)
+        self.input: tuple[str, ...] = tuple(map(intern, proto.input))
+        self.output: tuple[str, ...] = tuple(map(intern, proto.output))
+        self.has_attributes: bool = bool(proto.attribute)
         self.subgraphs: tuple[Subgraph, ...] = ()
         if self.has_attributes:
             for attribute in proto.attribute:
@@ -151,15 +151,15 @@ class Graph:
 
     def __init__(self, proto: GraphProto | FunctionProto) -> None:
         self.proto = proto
-        self.is_function = isinstance(proto, FunctionProto)
+        self.is_function: bool = isinstance(proto, FunctionProto)
         if isinstance(proto, FunctionProto):
             self.key: FunctionKey = (
                 intern(proto.domain),
                 intern(proto.name),
                 intern(proto.overload),
             )
-            self.inputs = list(map(intern, proto.input))
-            self.outputs = list(map(intern, proto.output))
+            self.inputs: list[str] = list(map(intern, proto.input))
+            self.outputs: list[str] = list(map(intern, proto.output))
             self.initializers: dict[str, TensorProto] = {}
         else:
             self.key = ("", "", "")
@@ -168,7 +168,7 @@ class Graph:
             self.initializers = {intern(tensor.name): tensor for tensor in proto.initializer}
             _check_texts(proto)
         self._input_names = frozenset(self.inputs)
-        self.nodes = [Node(self, index, node) for index, node in enumerate(proto.node)]
+        self.nodes: list[Node] = [Node(self, index, node) for index, node in enumerate(proto.node)]
         self.producers: dict[str, Node] = {}
         self.consumers: dict[str, list[tuple[Node, int]]] = {}
         self.with_subgraphs: list[Node] = []
@@ -189,7 +189,9 @@ class Graph:
                         constants[node.output[0]] = attribute.t
                         break
         self.consumers.pop("", None)  # an optional input that is left out
-        self.tensors = {**self.initializers, **constants} if constants else self.initializers
+        self.tensors: dict[str, TensorProto] = (
+            {**self.initializers, **constants} if constants else self.initializers
+        )
 
     def defines(self, name: str) -> bool:
         """Return whether `name` is an input, an initializer, or an output of a node of this
@@ -311,10 +313,12 @@ class Scope:
         self.graph = graph
         self.parent = parent
         self.owner = owner
-        self.is_function = graph.is_function
+        self.is_function: bool = graph.is_function
         self.call_depth: int = (parent.call_depth if parent else 0) + graph.is_function
-        self.inputs, self.outputs, self.nodes = graph.inputs, graph.outputs, graph.nodes
-        self.producers = graph.producers
+        self.inputs: list[str] = graph.inputs
+        self.outputs: list[str] = graph.outputs
+        self.nodes: list[Node] = graph.nodes
+        self.producers: dict[str, Node] = graph.producers
         self._functions = functions
         self._calls: dict[Node, Scope] = {}
         self.subgraphs: dict[Node, list[Scope]] = {
@@ -379,7 +383,7 @@ class GraphIndex:
 
     def __init__(self, model: "ModelFile") -> None:
         self._model = model
-        self.main = main_scope(model.graph, model.functions)
+        self.main: Scope = main_scope(model.graph, model.functions)
         self._scopes_by_path: dict[str, list[Scope]] = defaultdict(list)
         self._paths: dict[Scope, str] = {}
         called: set[FunctionKey] = set()

@@ -83,6 +83,7 @@ class ModelFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.file_bytes: int
         self.file_bytes, mapping = _map_file(path)
         self._real_path = path.resolve()
         zero_missing_pages(self._real_path)
@@ -94,6 +95,9 @@ class ModelFile:
         self.is_ort_format = is_ort_format(mapping)
         found = self._skeleton(mapping, compact=True)
         self._references: Mapping[int, ReferenceKind] = found.references
+        self.proto: ModelProto
+        self.graph: Graph
+        self.functions: tuple[Graph, ...]
         self.proto, self.graph, self.functions = _parse(found.proto, str(path))
         self.weights: list[Weight] = []
         self._sources: dict[Weight, Source] = {}
@@ -102,7 +106,7 @@ class ModelFile:
         ):
             self.weights.append(weight)
             self._sources[weight] = source
-        self.external_bytes = self._external_files.total_bytes
+        self.external_bytes: int = self._external_files.total_bytes
         for external in self._external_files.paths:
             zero_missing_pages(external)
             self._losses[external] = missing_page_count(external)

@@ -62,7 +62,7 @@ class AnalysisContext:
         self.reads_weights = reads_weights
         self.block = block
         self.assumptions = assumptions
-        self.sizes = dict(sizes or {})
+        self.sizes: dict[str, int] = dict(sizes or {})
         self.notes: list[str] = []
         self._readers: dict[Weight, tuple[Reader, ...]] = {}
         self._runs: dict[frozenset[tuple[str, int]], SimulatedRun] = {}

@@ -87,7 +87,7 @@ class PlottableRecord(SavableRecord, frozen=True):
 
         Args:
             folder: the folder, which is created if missing.
-            formats: html, json, markdown, png or svg; the default ones if empty.
+            formats: html, issue, json, markdown, png, svg or trace; the default ones if empty.
 
         Raises:
             UsageError: there is no such format.

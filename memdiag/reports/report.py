@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from memdiag.errors import ReportError, UsageError
 from memdiag.records import codec
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
+    from memdiag.records.schemas import Reported
     from memdiag.reports.page import Plotly
 
 R = TypeVar("R", bound=Record)
@@ -33,7 +34,7 @@ class Report(Generic[R]):
 
     Attributes:
         name: the kind of record in messages, such as ``comparison``.
-        files: the name of the file by format: html, json, markdown, png, svg, trace.
+        files: the name of the file by format: html, issue, json, markdown, png, svg, trace.
         show: prints the summary: ``show(record, console, written=…, quiet=…)``. `print_summary`
             calls it.
         page: renders the page; ``page(record, plotly=…)``.
@@ -61,8 +62,13 @@ class Report(Generic[R]):
         """Return the formats that a record is written in unless others are asked for."""
         return tuple(format for format in _DEFAULT_FORMATS if format in self.files)
 
-    def render(self, record: R, format: str, *, plotly: Plotly = "inline") -> bytes:
+    def render(
+        self, record: R, format: str, *, plotly: Plotly = "inline", keep_names: bool = False
+    ) -> bytes:
         """Return `record` in `format`; `plotly` says where the page finds its drawing library.
+
+        The report for an issue has replacements for names of models, files, tensors and programs,
+        unless `keep_names`: it is meant to be published.
 
         Raises:
             UsageError: there is no such format.
@@ -70,6 +76,11 @@ class Report(Generic[R]):
         """
         self.file_name(format)
         record = codec.escaped(record)
+        if format == "issue":
+            from memdiag.reports.issue import issue
+            from memdiag.reports.redaction import redact
+
+            return issue(cast("Reported", record if keep_names else redact(record))).encode()
         if format == "html":
             return self.page(record, plotly=plotly)
         if format == "json":
@@ -102,11 +113,17 @@ class Report(Generic[R]):
         return self.files[format]
 
     def write(
-        self, record: R, directory: Path, formats: Sequence[str], *, plotly: Plotly = "inline"
+        self,
+        record: R,
+        directory: Path,
+        formats: Sequence[str],
+        *,
+        plotly: Plotly = "inline",
+        keep_names: bool = False,
     ) -> tuple[Path, ...]:
         """Write `record` into `directory`, which is created if missing, and return the paths.
 
-        All formats are rendered before the first file is written.
+        All formats are rendered before the first file is written. For `keep_names` see `render`.
 
         Raises:
             UsageError: there is no such format.
@@ -114,7 +131,7 @@ class Report(Generic[R]):
         """
         contents = []
         for format in dict.fromkeys(formats):
-            rendered = self.render(record, format, plotly=plotly)
+            rendered = self.render(record, format, plotly=plotly, keep_names=keep_names)
             contents.append((directory / self.file_name(format), rendered))
             if format == "html":
                 from memdiag.reports.page import companion_files
@@ -140,8 +157,12 @@ class Report(Generic[R]):
             self.show(codec.escaped(record), console, written=written, quiet=quiet, **options)
 
 
+ISSUE_FILE = {"issue": "issue.md"}
+"""The file of the report for an issue, for the `files` of records that have it."""
+
+
 def file_names(stem: str) -> dict[str, str]:
-    """Return the file names of all formats: ``stem.html``, ``stem.json`` and so on."""
+    """Return the file names of the usual formats: ``stem.html``, ``stem.json`` and so on."""
     suffixes = {"html": "html", "json": "json", "markdown": "md", "png": "png", "svg": "svg"}
     return {format: f"{stem}.{suffix}" for format, suffix in suffixes.items()}
 

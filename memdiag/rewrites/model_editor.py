@@ -64,7 +64,7 @@ class ModelEditor:
         self.file = file
         self.reads_weights = reads_weights
         self.storage: TargetStorage | None = None
-        self.model = self._parse()
+        self.model: ir.Model = self._parse()
         self._values: dict[str, ir.Value | None] = {}
         self._replacements: dict[ir.Value, ir.Value] = {}
         self._nodes: dict[str, ir.Node | None] = {}

@@ -154,3 +154,43 @@ def test_what_cannot_be_done_is_one_sentence(
     assert sentence in finished.stderr
     assert finished.stderr.count("\n") == 1
     assert finished.stdout == ""
+
+
+def test_redacted_reports_lie_beside_the_record_and_do_not_replace_it(
+    memdiag: RunMemdiag, profile: Path
+) -> None:
+    before = profile.read_bytes()
+    done = memdiag("report", str(profile), "--redact", "--format", "console", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("model-1.onnx: peak")
+    assert str(profile.parent) not in done.stdout
+    redacted = profile.parent / "redacted"
+    assert str(redacted) in done.stderr
+    assert [path.name for path in redacted.iterdir()] == ["profile.json"]
+    assert load(redacted / "profile.json", Profile).model.path == "model-1.onnx"
+    assert profile.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "has_names"),
+    [([], False), (["--redact"], False), (["--no-redact"], True)],
+    ids=lambda each: str(each),
+)
+def test_an_issue_is_redacted_unless_names_are_asked_for(
+    memdiag: RunMemdiag, profile: Path, options: list[str], has_names: bool
+) -> None:
+    done = memdiag("report", str(profile), "--format", "issue", *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("<!-- Title: [Performance] Peak ")
+    assert ("m.onnx" in done.stdout) == has_names
+    assert ("model-1.onnx" in done.stdout) != has_names
+
+
+def test_profiles_of_the_runtime_are_not_merged_into_a_redacted_trace(
+    memdiag: RunMemdiag, tmp_path: Path
+) -> None:
+    (tmp_path / "run.json").write_bytes(encode(runs.server()))
+    done = memdiag("report", str(tmp_path), "--redact", "--merge-trace", "x.json")
+    assert done.returncode == 2
+    assert "--merge-trace has no effect with --redact" in done.stderr
+    assert not (tmp_path / "redacted").exists()

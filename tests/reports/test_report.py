@@ -22,6 +22,7 @@ from tests.reports import profiles
 PROFILE = profile_report.REPORT
 NAMES = {
     "html": "report.html",
+    "issue": "issue.md",
     "json": "profile.json",
     "markdown": "report.md",
     "png": "timeline.png",
@@ -81,7 +82,7 @@ def test_a_file_gets_the_permissions_that_any_new_file_gets(tmp_path: Path) -> N
 
 def test_an_unknown_format_names_the_known_ones() -> None:
     with pytest.raises(
-        UsageError, match=r"'pdf' is not a report format of a profile\. Choose from html, json"
+        UsageError, match=r"'pdf' is not a report format of a profile\. Choose from html, issue"
     ):
         PROFILE.render(profiles.failed(), "pdf")
 

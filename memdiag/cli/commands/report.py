@@ -1,7 +1,7 @@
 """``memdiag report``: render a saved record again, without the model or onnxruntime."""
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "FILE"
 _CONSOLE = "console"
-_TEXT = ("json", "markdown")
+_TEXT = ("issue", "json", "markdown")
+_REDACTED = "redacted"
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -31,8 +32,17 @@ def configure(parser: ArgumentParser) -> None:
         parser,
         "--format",
         metavar="FORMAT",
-        help="What to print or write: console, html, json, markdown, png, svg or trace; can be"
-        " repeated (default: all but svg).",
+        help="What to print or write: console, html, issue, json, markdown, png, svg or trace; can"
+        " be repeated (default: all but issue and svg). issue: a bug report for onnxruntime, with"
+        " --redact unless --no-redact is given.",
+    )
+    parser.add_argument(
+        "--redact",
+        action=BooleanOptionalAction,
+        default=None,
+        help="Replace names of models, paths, tensors, nodes, dimensions and programs, each by the"
+        " same word everywhere (model-1, tensor-7). The files go to the folder redacted beside"
+        " FILE, so that the record itself stays as it is.",
     )
     parser.add_argument(
         "--fix",
@@ -55,28 +65,43 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Render the reports of a saved record again, without the model or onnxruntime.
 
-    A single --format json or markdown without --out is printed to standard output.
+    A single --format json, markdown or issue without --out is printed to standard output.
     """
     from memdiag.cli.output import Destination, save_bytes, show
     from memdiag.reports import report_of
 
     record = _load(options.file, options.fix)
+    if options.redact:
+        if options.merge_trace:
+            raise UsageError("--merge-trace has no effect with --redact: these files name nodes.")
+        from memdiag.reports.redaction import redact
+
+        record = redact(record)
+    keep_names = options.redact is not None  # they are kept, or replaced already
     formats = options.format or [_CONSOLE, *report_of(record).default_formats()]
     if options.out is None and len(formats) == 1 and formats[0] in _TEXT:
-        sys.stdout.buffer.write(report_of(record).render(record, formats[0]))
+        rendered = report_of(record).render(record, formats[0], keep_names=keep_names)
+        sys.stdout.buffer.write(rendered)
         return CLEAN
     merged = _merged(record, options.merge_trace, formats)
     files = [name for name in formats if name != _CONSOLE]
     folder = options.out or (options.file if options.file.is_dir() else options.file.parent)
-    destination = Destination(folder, plotly=options.plotly)
-    written = destination.write(record, files) if files else ()
+    if options.redact and options.out is None:
+        folder /= _REDACTED
+    written: tuple[Path, ...] = ()
+    if files:
+        destination = Destination(folder, plotly=options.plotly)
+        written = destination.write(record, files, keep_names=keep_names)
     if merged is not None:
         save_bytes(merged, folder / report_of(record).file_name("trace"))
     if _CONSOLE in formats:
-        show(record, written)
+        # Redacted output is for others: it does not name the folder of the files.
+        show(record, () if options.redact else written)
     else:
         for path in written:
             print(path)
+    if options.redact and written:
+        print(f"memdiag: written to {folder}", file=sys.stderr)
     return CLEAN
 
 

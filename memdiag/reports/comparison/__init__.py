@@ -21,7 +21,7 @@ from memdiag.reports.comparison.sentences import (
 from memdiag.reports.comparison.tables import comparison_tables
 from memdiag.reports.console import block, files, line
 from memdiag.reports.page import Plotly, page
-from memdiag.reports.report import Report, file_names
+from memdiag.reports.report import ISSUE_FILE, Report, file_names
 from memdiag.reports.table import Table, markdown_table, print_table
 from memdiag.reports.text import capitalized, plain
 
@@ -141,7 +141,7 @@ def _page_lines(comparison: Comparison) -> list[dict[str, Any]]:
 
 REPORT = Report[Comparison](
     name="comparison",
-    files=file_names("comparison"),
+    files=file_names("comparison") | ISSUE_FILE,
     show=show,
     page=_page,
     markdown=markdown,

@@ -13,7 +13,7 @@ from memdiag.reports.growth.blocks import block_table
 from memdiag.reports.growth.headline import growth_headline, reload_line
 from memdiag.reports.growth.owners import has_later_reading, owner_table
 from memdiag.reports.page import Plotly
-from memdiag.reports.report import Report, file_names
+from memdiag.reports.report import ISSUE_FILE, Report, file_names
 from memdiag.reports.table import markdown_table, print_table
 from memdiag.reports.text import plain
 
@@ -89,7 +89,7 @@ def draw(growth: Growth) -> Figure:
 
 REPORT = Report[Growth](
     name="growth record",
-    files=file_names("growth"),
+    files=file_names("growth") | ISSUE_FILE,
     show=show,
     page=_page,
     markdown=markdown,

@@ -236,6 +236,7 @@ REPORT = Report[Profile](
     name="profile",
     files={
         "html": "report.html",
+        "issue": "issue.md",
         "json": "profile.json",
         "markdown": "report.md",
         "png": "timeline.png",

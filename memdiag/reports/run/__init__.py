@@ -150,6 +150,7 @@ REPORT = Report[ProgramRun](
     name="run",
     files={
         "html": "report.html",
+        "issue": "issue.md",
         "json": "run.json",
         "markdown": "report.md",
         "png": "timeline.png",
