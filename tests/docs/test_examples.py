@@ -116,7 +116,6 @@ def options_in_tables() -> list[tuple[str, str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "options"), options_in_tables())
 def test_options_in_tables_are_taken(
-    memdiag: Callable[..., "subprocess.CompletedProcess[str]"],
     tmp_path: Path,
     sample_model: Callable[..., Path],
     command: str,
@@ -128,7 +127,22 @@ def test_options_in_tables_are_taken(
     np.savez(tmp_path / "all.npz", ids=np.array([1]))
     words = options.replace("batch=4,sequence=", "tokens=").replace("NAME", "CPUExecutionProvider")
     words = words.replace("other/bin/python", sys.executable).replace("--out DIR", "")
-    finished = memdiag(command, sample_model("tied_if"), *words.split(), "--out", "out")
+    finished = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "memdiag",
+            command,
+            str(sample_model("tied_if")),
+            *words.split(),
+            "--out",
+            "out",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert finished.returncode == 0, finished.stderr
 
 

@@ -56,12 +56,19 @@ def build(source: Path, site: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site") / "html"
-    done = build(ROOT, folder)
+@pytest.mark.timeout(300)
+def test_the_site_is_complete_and_needs_no_other_host(tmp_path: Path) -> None:
+    """All in one test: each worker of pytest-xdist would build the site again."""
+    site = tmp_path / "html"
+    done = build(ROOT, site)
     assert done.returncode == 0, done.stderr
-    return folder
+    check_nothing_is_fetched_from_another_host(site)
+    check_the_top_leads_to_the_start_page(site)
+    check_every_command_and_option_is_in_the_reference(site)
+    check_every_public_name_is_in_the_reference(site)
+    check_every_remedy_is_in_the_reference(site)
+    check_every_record_is_in_the_reference(site)
+    check_fields_of_records_have_their_meaning(site)
 
 
 def test_broken_pages_fail_the_build(tmp_path: Path) -> None:
@@ -83,7 +90,7 @@ def test_broken_pages_fail_the_build(tmp_path: Path) -> None:
     assert len(problems) == 4, done.stderr
 
 
-def test_nothing_is_fetched_from_another_host(site: Path) -> None:
+def check_nothing_is_fetched_from_another_host(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 50
     for page in pages:
@@ -93,38 +100,38 @@ def test_nothing_is_fetched_from_another_host(site: Path) -> None:
         assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", sheet.read_text()), sheet
 
 
-def test_the_top_leads_to_the_start_page(site: Path) -> None:
+def check_the_top_leads_to_the_start_page(site: Path) -> None:
     (target,) = re.findall(r'url=([^"]+)"', (site / "index.html").read_text())
     assert (site / target).is_file()
 
 
-def test_every_command_and_option_is_in_the_reference(site: Path) -> None:
+def check_every_command_and_option_is_in_the_reference(site: Path) -> None:
     page = _Page(site / "docs/reference/command_line.html")
     assert {f"memdiag-{name}" for name in COMMANDS} <= page.anchors
     assert "--session-option KEY=VALUE" in page.text
     assert "Stop a child process after this time. (default: 1800)" in page.text
 
 
-def test_every_public_name_is_in_the_reference(site: Path) -> None:
+def check_every_public_name_is_in_the_reference(site: Path) -> None:
     page = _Page(site / "docs/reference/python.html")
     assert {f"memdiag.{name}" for name in memdiag.__all__ if name != "MemdiagError"} <= page.anchors
     assert "memdiag.errors.MemdiagError" in page.anchors
 
 
-def test_every_remedy_is_in_the_reference(site: Path) -> None:
+def check_every_remedy_is_in_the_reference(site: Path) -> None:
     page = _Page(site / "docs/reference/remedies.html")
     names = {each.rewrite.name for each in rewriters()} | {each.name for each in tuning_options()}
     assert names <= page.anchors
 
 
-def test_every_record_is_in_the_reference_with_its_schema(site: Path) -> None:
+def check_every_record_is_in_the_reference(site: Path) -> None:
     page = _Page(site / "docs/reference/records.html")
     assert {re.sub(r"[.]", "", name.replace("-", "")) for name in RECORDS} <= page.anchors
     assert len(list(site.glob("_downloads/*/memdiag.*.schema.json"))) == len(RECORDS)
     assert "rss_bytes" in _Page(site / "docs/reference/record_types.html").text
 
 
-def test_fields_of_records_have_their_meaning(site: Path) -> None:
+def check_fields_of_records_have_their_meaning(site: Path) -> None:
     page = _Page(site / "docs/reference/records.html").text
     # Of the class itself, and of the class that it extends.
     assert "the path of the fixed model; None if nothing was worth changing" in page
