@@ -66,6 +66,9 @@ added a few KiB, which looked steady to dense readings of a short program.)"""
 MIN_WORK_SHARE = 0.01
 """Share of the time below which a process may have done no work."""
 
+MIN_STOPPED_SHARE = 0.05
+"""Share of the time from which on it is stated that a process was stopped."""
+
 MIN_UNREAD_SHARE = 0.2
 """Share of readings that failed from which on a pause is advised."""
 
@@ -128,7 +131,10 @@ def leak_process(
             f" {format_duration(run.duration_s)}: if they did no work, nothing could grow"
         )
         growth = msgspec.structs.replace(growth, notes=(*growth.notes, idle))
-    growth = growth if pause else with_pause_advice(growth)
+    if pause:
+        growth = histories.with_stopped_note(growth, run.duration_s)
+    else:
+        growth = with_pause_advice(growth)
     ended_s = next((each.ended_s for each in run.processes if each.pid == pid), None)
     if duration_s is not None and ended_s is not None:
         wanted = f"{format_duration(ended_s)} of {format_duration(duration_s)}"
@@ -267,6 +273,19 @@ class _Histories:
             self._on_progress(GrowthProgress(runs, 0, resident_bytes))
         return wait_s
 
+    def with_stopped_note(self, growth: Growth, duration_s: float) -> Growth:
+        """Return `growth` with a note on the time for which its process was stopped."""
+        stopped_s = max((each.stopped_s for each in self._histories.values()), default=0.0)
+        if not MIN_STOPPED_SHARE * duration_s <= stopped_s < duration_s:
+            return growth
+        faster = duration_s / (duration_s - stopped_s)
+        note = (
+            f"the process was stopped for {format_duration(stopped_s)} of"
+            f" {format_duration(duration_s)} while it was read: if it does less work for that, it"
+            f" grows about {faster:.1f} times as fast as stated when it runs freely"
+        )
+        return msgspec.structs.replace(growth, notes=(*growth.notes, note))
+
     def growth(self, run: ProgramRun, subject: str, kind: Literal["program", "process"]) -> Growth:
         """Return the growth of the process that grew most.
 
@@ -341,6 +360,16 @@ def with_pause_advice(growth: Growth) -> Growth:
     unread = sum(moment.heap_bytes is None for moment in growth.moments)
     if growth.message == SHORT:
         growth = msgspec.structs.replace(growth, message=SHORT_UNPAUSED)
+    read = len(growth.moments) - unread
+    if growth.verdict in ("flat", "plateau") and read < MIN_MOMENTS and growth.moments:
+        # Blocks that are lost may fill memory that malloc had: the resident set shows them later.
+        growth = msgspec.structs.replace(
+            growth,
+            verdict="undecided",
+            message=f"blocks of malloc could be counted at {read} of {len(growth.moments)} readings"
+            " only, because the process was busy. Observe it with --pause, which stops it while it"
+            " is read.",
+        )
     if "--pause" in growth.advice:
         return growth
     if unread >= MIN_UNREAD_SHARE * len(growth.moments):

@@ -23,6 +23,9 @@ MAX_READING_SHARE = 0.1
 """Share of the time that the first 12 readings, the next up to 24, and later ones may take: a short
 program has few moments otherwise."""
 
+MAX_STOPPED_SHARE = 0.25
+"""Share of the time for which a process may be stopped: a service still answers."""
+
 MAX_ATTEMPTS = 3
 """Readings for one moment: threads that are not in a run allocate meanwhile."""
 
@@ -51,6 +54,7 @@ class ProcessHistory:
         moments: the moments. Only the first and the last one have the addresses of blocks.
         stops_process: whether the process is stopped while it is read (SIGSTOP), for some tenths
             of a second.
+        stopped_s: the seconds for which it was stopped.
         failure: why the last reading failed; empty if it did not.
         contents: the contents that were recognised in blocks which came into use since the first
             moment, by the size of the blocks.
@@ -60,6 +64,7 @@ class ProcessHistory:
     period_s: float
     moments: list[MemoryMoment] = field(default_factory=list)
     stops_process: bool = False
+    stopped_s: float = 0.0
     failure: str = ""
     contents: dict[int, str] = field(default_factory=dict)
     _due_s: float = 0.0
@@ -126,9 +131,13 @@ class ProcessHistory:
             self.moments[-1] = replace(self.moments[-1], blocks=intervals.empty())
         self.moments.append(read)
         took_s = time.perf_counter() - started
+        if self.stops_process:
+            self.stopped_s += took_s
         count = len(self.moments)
         shares = (share for until, share in MAX_READING_SHARES if count < until)
         share = next(shares, MAX_READING_SHARE)
+        if self.stops_process:
+            share = min(share, MAX_STOPPED_SHARE)
         self._due_s = now_s + max(self.period_s, took_s / share)
         if count > MAX_MOMENTS:
             del self.moments[1:-1:2]

@@ -125,7 +125,7 @@ def test_compare_passes_it_on(
 def test_tune_passes_it_on(
     small_model: Path, monkeypatch: pytest.MonkeyPatch, same_inputs: bool
 ) -> None:
-    monkeypatch.setattr("memdiag.api.tune.find_comparison_inputs", _ask)
+    monkeypatch.setattr("memdiag.api.option_tuning.find_comparison_inputs", _ask)
     with pytest.raises(Asked, match=str(same_inputs)):
         memdiag.tune(small_model, same_inputs=same_inputs)
 

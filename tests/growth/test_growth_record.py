@@ -153,3 +153,21 @@ def test_a_pause_is_advised_where_values_that_are_kept_may_have_been_missed(
 def test_a_pause_is_advised_where_there_were_too_few_readings() -> None:
     growth = msgspec.structs.replace(readings([1, 1]), message=SHORT)
     assert "Observe it with --pause" in with_pause_advice(growth).message
+
+
+@pytest.mark.parametrize(
+    ("heap", "verdict"),
+    [
+        ([None] * 6, "undecided"),
+        ([1, None, None, None, None, 1], "undecided"),
+        ([1] * 6, "flat"),
+        ([1, 1, None, 1, 1, 1, 1, 1], "flat"),
+    ],
+)
+def test_nothing_is_called_flat_whose_blocks_could_not_be_counted(
+    heap: list[int | None], verdict: Verdict
+) -> None:
+    growth = msgspec.structs.replace(readings(heap), verdict="flat", owner=None)
+    found = with_pause_advice(growth)
+    assert found.verdict == verdict
+    assert ("Observe it with --pause" in found.message) == (verdict == "undecided")
