@@ -361,7 +361,7 @@ def with_pause_advice(growth: Growth) -> Growth:
     if growth.message == SHORT:
         growth = msgspec.structs.replace(growth, message=SHORT_UNPAUSED)
     read = len(growth.moments) - unread
-    if growth.verdict in ("flat", "plateau") and read < MIN_MOMENTS and growth.moments:
+    if growth.verdict in ("flat", "plateau") and unread > read:
         # Blocks that are lost may fill memory that malloc had: the resident set shows them later.
         growth = msgspec.structs.replace(
             growth,
