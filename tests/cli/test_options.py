@@ -80,6 +80,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--provider-option": ("PROVIDER:KEY=VALUE", "option of an execution provider"),
     "--python": ("PYTHON", "interpreter"),
     "--quiet": ("flag", "Print only the headline"),
+    "--redact": ("flag", "Replace names of models"),
     "--release": ("flag", "Delete the session at the end"),
     "--reload": ("flag", "create the session"),
     "--retry-failed": ("flag", "jobs again that failed"),

@@ -203,7 +203,8 @@ def test_all_formats_are_rendered_again_from_the_record(tmp_path: Path) -> None:
     assert loaded == growth
     written = report_of(loaded).write(loaded, tmp_path, report_of(loaded).formats())
     assert {path.name for path in written} == {
-        f"growth.{suffix}" for suffix in ("html", "json", "md", "png", "svg")
+        "issue.md",
+        *(f"growth.{suffix}" for suffix in ("html", "json", "md", "png", "svg")),
     }
 
 
