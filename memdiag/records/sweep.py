@@ -271,10 +271,9 @@ class Sweep(SavableRecord, frozen=True, kw_only=True):
 
     @property
     def compares_nothing(self) -> bool:
-        """Whether it is compared with a store, but no model has points both there and now."""
-        return bool(self.against) and not any(
-            series.is_compared or series.fails_now for series in self.series
-        )
+        """Whether it has new jobs, and none of a model that is in the store for comparison."""
+        has_new = bool(self.against) and any(point.is_new for point in self.points)
+        return has_new and not any(each.is_compared or each.fails_now for each in self.series)
 
     @property
     def over_budget(self) -> tuple[tuple[SweepSeries, SweepPoint, tuple[str, ...]], ...]:

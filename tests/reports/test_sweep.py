@@ -6,9 +6,11 @@ import msgspec
 from rich.console import Console
 
 from memdiag.records import codec
-from memdiag.records.sweep import Sweep
+from memdiag.records.sweep import PlacedModel, Placement, PlacementMachine, Sweep
 from memdiag.reports.sweep import REPORT, markdown
 from memdiag.reports.sweep.sentences import failures, headline
+from memdiag.reports.sweep.tables import placement_sentence
+from memdiag.units import MIB
 from tests.reports import sweeps
 
 
@@ -59,8 +61,8 @@ def test_without_a_regression_the_models_that_were_compared_are_counted() -> Non
         "Of 2 models, none needs more memory than in nightly, beyond the noise."
     )
     assert compared(False, is_new=False) == (
-        "Nothing is compared with nightly: no job is new. Give the jobs a --label of their own to"
-        " measure them again."
+        "Nothing can have changed: each job is in nightly already, with the same model, release,"
+        " sizes and options. A --label of their own measures them again."
     )
     only_new = sweeps.series("a.onnx", 9)
     points = (msgspec.structs.replace(only_new.points[0], is_new=True),)
@@ -165,3 +167,21 @@ def test_markdown_folds_the_tables_and_escapes_names() -> None:
 def test_a_sweep_is_read_as_it_was_written() -> None:
     record = sweeps.sweep()
     assert codec.decode(REPORT.render(record, "json"), Sweep) == record
+
+
+def test_jobs_that_the_store_has_already_have_not_changed() -> None:
+    record = sweeps.sweep(against="nightly", series=(sweeps.series("a.onnx", 9, 9),))
+    assert not record.compares_nothing
+
+
+def test_a_model_that_fits_nowhere_is_not_said_to_lack_room_beside_others() -> None:
+    large, small = (
+        PlacedModel(model=name, key=name, peak_bytes=size * MIB, steady_bytes=size * MIB)
+        for name, size in (("large.onnx", 937), ("small.onnx", 300))
+    )
+    machine = PlacementMachine(memory_bytes=512 * MIB, needed_bytes=400 * MIB, models=())
+    sentence = placement_sentence(
+        Placement(machines=(machine,), margin=0.1, unplaced=(large, small))
+    )
+    assert "1 model fits on no machine, even alone: large.onnx (937 MiB)." in sentence
+    assert "1 model fits on no machine beside others: small.onnx (300 MiB)." in sentence

@@ -185,8 +185,8 @@ def _regressions(sweep: Sweep) -> str:
         )
     else:
         text = (
-            f"Nothing is compared with {store}: no job is new. Give the jobs a --label of their own"
-            " to measure them again."
+            f"Nothing can have changed: each job is in {store} already, with the same model,"
+            " release, sizes and options. A --label of their own measures them again."
         )
     broken = [each for each in sweep.series if each.fails_now]
     if broken:

@@ -195,14 +195,19 @@ def placement_sentence(placement: Placement | None) -> str:
     )
     if not placement.unplaced:
         return text
-    names = some_of(
-        [f"{plain(each.model)} ({format_size(each.peak_bytes)})" for each in placement.unplaced]
-    )
-    count = len(placement.unplaced)
-    return (
-        f"{counted(count, 'model')} {plural(count, 'fits', 'fit')} on no machine beside the others:"
-        f" {names}. {text}"
-    )
+    room = max((each.memory_bytes for each in placement.machines), default=0)
+    room_bytes = (1 - placement.margin) * room
+    large = [each for each in placement.unplaced if each.peak_bytes > room_bytes]
+    others = [each for each in placement.unplaced if each.peak_bytes <= room_bytes]
+    sentences = []
+    for models, where in ((large, "no machine, even alone"), (others, "no machine beside others")):
+        if models:
+            names = some_of(
+                [f"{plain(each.model)} ({format_size(each.peak_bytes)})" for each in models]
+            )
+            verb = plural(len(models), "fits", "fit")
+            sentences.append(f"{counted(len(models), 'model')} {verb} on {where}: {names}.")
+    return " ".join((*sentences, text))
 
 
 def _size(size: int) -> Cell:
