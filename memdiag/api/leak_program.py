@@ -366,8 +366,11 @@ def with_pause_advice(growth: Growth) -> Growth:
         growth = msgspec.structs.replace(
             growth,
             verdict="undecided",
-            message=f"blocks of malloc could be counted at {read} of {len(growth.moments)} readings"
-            " only, because the process was busy. Observe it with --pause, which stops it while it"
+            owner=None,
+            slope=None,
+            sentence="undecided: the process was busy, so that blocks of malloc could be counted at"
+            f" {read} of {len(growth.moments)} readings only",
+            message="too few readings of malloc. Observe it with --pause, which stops it while it"
             " is read.",
         )
     if "--pause" in growth.advice:
