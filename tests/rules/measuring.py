@@ -57,9 +57,9 @@ def xray(
     return found.attribution
 
 
-def peak(model: Path, version: str = NEWEST) -> int:
+def peak(model: Path, version: str = NEWEST, *, disabled_optimizers: tuple[str, ...] = ()) -> int:
     """Return how far the peak of two runs of `model` is above the baseline."""
-    found = profile(model, version, xray="none")
+    found = profile(model, version, disabled_optimizers=disabled_optimizers, xray="none")
     assert found.outcome.status == "completed", found.outcome.message
     return found.peak_rss_bytes - found.baseline_rss_bytes
 

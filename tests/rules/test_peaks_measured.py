@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 MIB = 1 << 20
 ROWS, COLUMNS = 2048, 4096
+UNFOLDING = {"keep-unfolded", "folding-size-limit", "disable-constant-folding"}
 VERSIONS = ["1.20.1", "1.22.1", "1.23.2", "1.24.4", NEWEST]
 Array = NDArray[np.generic]
 
@@ -279,8 +280,11 @@ def test_the_peak_is_lower_by_what_was_predicted(
     elif case.rule == "MD204" and version in ("1.20.1", "1.22.1"):
         # They cast in each run, in an arena that grows by more than is asked for.
         tolerance = 6 * MIB
-    more = peak(waste, version) - peak(lean, version)
-    agrees(found, more, version, figure="peak", abs=tolerance)
+    less = peak(lean, version)
+    if found.remedies and {*found.remedies} <= UNFOLDING:
+        # What is evaluated in each run takes memory there.
+        less = peak(waste, version, disabled_optimizers=("ConstantFolding",))
+    agrees(found, peak(waste, version) - less, version, figure="peak", abs=tolerance)
 
 
 @pytest.mark.parametrize("version", ["1.22.1", "1.24.4", NEWEST])
