@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
     add_format,
+    add_generation,
     add_inputs,
     add_limits,
     add_model,
@@ -68,6 +69,8 @@ def configure(parser: ArgumentParser) -> None:
     )
     add_inputs(group)
     add_same_inputs(group)
+
+    add_generation(parser.add_argument_group("Generation"))
 
     add_session(parser.add_argument_group("Session"))
 
@@ -193,7 +196,7 @@ def _measure(
     from memdiag.cli.progress import MeasurementLine
 
     model = options.model
-    with MeasurementLine(model.name, options.runs) as line:
+    with MeasurementLine(model.name, config.inputs.runs or 0) as line:
         try:
             if budget is None:
                 profile = profile_model(
@@ -257,6 +260,9 @@ def _config(options: Namespace, *, pinned: bool) -> ProfileConfig:
         runs=options.runs,
         run=options.run,
         same_inputs=options.same_inputs,
+        feed=options.feed,
+        steps=options.steps,
+        prefill=options.prefill,
         session_options=pairs("--session-option", options.session_option),
         optimization_level=options.optimization_level,
         disabled_optimizers=options.disable_optimizer,
