@@ -5,6 +5,10 @@ DEFAULT_PROVIDERS = (CPU_PROVIDER,)
 DEFAULT_RUNS = 10
 """Number of runs after the first one."""
 
+DEFAULT_PREFILL_TOKENS = 128
+DEFAULT_STEPS = 32
+"""Tokens of the prompt of a generation, and calls of one token after it."""
+
 DEFAULT_LIMIT_RUNS = 5
 """The same under each memory limit that is tried: there are some 15 trials."""
 

@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from memdiag.api.inputs import ArrayOrFile, read_given
-from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import (
+    DEFAULT_PREFILL_TOKENS,
+    DEFAULT_RUNS,
+    DEFAULT_STEPS,
+    DEFAULT_TIMEOUT_S,
+)
 from memdiag.errors import UsageError
-from memdiag.runner.job import InputConfig, Limits
+from memdiag.runner.job import GenerationConfig, InputConfig, Limits
 
 OnProgress = Callable[[str], None]
 """A function that is called with a few words about the current step."""
@@ -40,6 +45,7 @@ def input_config(
     runs: int = DEFAULT_RUNS,
     run: bool = True,
     same_inputs: bool = False,
+    generation: GenerationConfig | None = None,
 ) -> InputConfig:
     """Return the configuration of the inputs for the arguments of `memdiag.profile`.
 
@@ -47,6 +53,12 @@ def input_config(
         UsageError: an argument is not of its type, or a file cannot be read as an array.
     """
     check_dims(dims)
+    if generation is not None:
+        if not run:
+            raise UsageError("--no-run leaves out what --feed, --steps and --prefill run.")
+        if runs != DEFAULT_RUNS:
+            raise UsageError("--runs cannot be used with a generation. Use --steps.")
+        runs = generation.steps
     if runs < 1:
         raise UsageError(
             "--runs must be at least 1. Use --no-run (run=False) to stop after session creation."
@@ -56,6 +68,29 @@ def input_config(
         arrays=read_given(inputs or {}),
         runs=runs if run else None,
         same_inputs=same_inputs,
+        generation=generation,
+    )
+
+
+def generation_config(
+    *, feed: Sequence[str] = (), steps: int | None = None, prefill: int | None = None
+) -> GenerationConfig | None:
+    """Return the generation that the arguments of `memdiag.profile` ask for; None if they do not.
+
+    Raises:
+        UsageError: an argument is not of its type, or not at least 1.
+    """
+    check_names("feed", feed, "present.*=past_key_values.*")
+    if not feed and steps is None and prefill is None:
+        return None
+    for name, count in (("steps", steps), ("prefill", prefill)):
+        is_count = isinstance(count, Integral) and not isinstance(count, bool) and count > 0
+        if count is not None and not is_count:
+            raise UsageError(f"--{name} must be a number of 1 or more, not {count!r}.")
+    return GenerationConfig(
+        feed=tuple(feed),
+        prefill_tokens=DEFAULT_PREFILL_TOKENS if prefill is None else int(prefill),
+        steps=DEFAULT_STEPS if steps is None else int(steps),
     )
 
 

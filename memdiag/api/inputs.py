@@ -169,7 +169,7 @@ def choose_inputs(
         UsageError: as `plan_inputs`.
     """
     plans = plan_inputs(model, dims=dims, given=given)
-    chosen = ChosenInputs(plans, _dimensions(model, plans, dims, given))
+    chosen = ChosenInputs(plans, chosen_dimensions(model, plans, dims, given))
     free = {dimension.name: dimension.size for dimension in chosen.dimensions}
     if all(each.source == "given" or each.size == 1 for each in chosen.dimensions):
         return chosen
@@ -188,12 +188,14 @@ def choose_inputs(
     if large:
         plans = plan_inputs(model, dims={**dims, **large}, given=given)
         if _needed_bytes(model, plans, free | large) <= _memory_limit():
-            found = _dimensions(model, plans, dims, given, "too large otherwise")
+            found = chosen_dimensions(model, plans, dims, given, "too large otherwise")
             note = f"{reason}: sides of images are {IMAGE_SIDE} instead. Set them with --dim."
             return ChosenInputs(plans, found, (note,))
     ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
     note = f"{reason}: free dimensions are 1 instead. Set them with --dim."
-    return ChosenInputs(ones, _dimensions(model, ones, dims, given, "too large otherwise"), (note,))
+    return ChosenInputs(
+        ones, chosen_dimensions(model, ones, dims, given, "too large otherwise"), (note,)
+    )
 
 
 def find_inputs(
@@ -241,7 +243,7 @@ def _alternatives(
             continue
         tried.add(shapes)
         reason = f"the model does not run at {usual}"
-        found = _dimensions(model, plans, dims, given, reason)
+        found = chosen_dimensions(model, plans, dims, given, reason)
         free_sizes = {dimension.name: dimension.size for dimension in found}
         if _input_bytes(plans) > _input_bytes(first.plans) and (
             _needed_bytes(model, plans, free_sizes) > _memory_limit()
@@ -251,14 +253,18 @@ def _alternatives(
         yield ChosenInputs(plans, found, (*first.notes, f"at {in_words(found)}: {note}"))
 
 
-def _dimensions(
+def chosen_dimensions(
     model: ModelFile,
     plans: Sequence[InputPlan],
     dims: Mapping[str, int],
     given: Mapping[str, np.ndarray],
     reason: str = "",
 ) -> tuple[Dimension, ...]:
-    """Return the free dimensions of the inputs, with their sizes in `plans`."""
+    """Return the free dimensions of the inputs, with their sizes in `plans`.
+
+    Sizes in `dims`, and those of arrays in `given`, are the user's. `reason` is why the others were
+    chosen; by default their roles are.
+    """
     roles = axis_roles(model.graph, model.functions)
     inputs = {value.name: axes_of(value) for value in model.graph.required_inputs}
     totals = total_lengths(inputs, roles)

@@ -19,6 +19,7 @@ from memdiag.api.check import (
     with_peak_shares,
 )
 from memdiag.api.estimating.profiled import with_estimate
+from memdiag.api.generation_calls import GenerationCalls, choose_calls, save_step_inputs
 from memdiag.api.inputs import (
     ArrayOrFile,
     ChosenInputs,
@@ -44,6 +45,7 @@ from memdiag.ort.prepacking import channel_block
 from memdiag.ort.runtime import Runtime
 from memdiag.programs.system.group_memory import GroupWatch, memory_group_of, near_limit_text
 from memdiag.records.dimension import Dimension, in_words
+from memdiag.records.generation import Generation
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Input, Profile
 from memdiag.records.workers import ForkAfter
@@ -84,6 +86,9 @@ def profile(
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, ArrayOrFile] | None = None,
     same_inputs: bool = False,
+    feed: Sequence[str] = (),
+    steps: int | None = None,
+    prefill: int | None = None,
     session_options: Mapping[str, str] | None = None,
     optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
@@ -124,6 +129,14 @@ def profile(
         inputs: arrays, or paths of ``.npy`` files, by input name; the others are generated.
         same_inputs: run with the same contents each time; by default the contents of generated
             inputs differ in each run.
+        feed: run a decoder with past as a program generates a text: pairs of patterns
+            ``OUTPUT=INPUT`` by which outputs are fed to the next call, such as
+            ``present.*=past_key_values.*``, where ``*`` is the same text on both sides. `steps` or
+            `prefill` alone find the pairs by the names that exporters use.
+        steps: calls of one token after the prompt, in place of `runs`; 32 if only another of these
+            is given.
+        prefill: tokens of the prompt, which is one call with an empty past; 128 if only another of
+            these is given.
         session_options: SessionOptions attributes and config entries by name.
         optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
         disabled_optimizers: names of graph transformers to leave out.
@@ -168,6 +181,9 @@ def profile(
         runs=runs,
         run=run,
         same_inputs=same_inputs,
+        feed=feed,
+        steps=steps,
+        prefill=prefill,
         session_options=session_options,
         optimization_level=optimization_level,
         disabled_optimizers=disabled_optimizers,
@@ -211,7 +227,7 @@ def profile_model(
     """
     with open_model(model) as file, temporary_folder() as scratch:
         original = FileStates(model, file.files)
-        job, inputs, run = _measure_at_sizes_that_run(
+        job, inputs, run, generation = _measure_at_sizes_that_run(
             file, config, scratch, on_progress, on_near_limit
         )
         result = assemble_profile(
@@ -225,6 +241,7 @@ def profile_model(
             notes=inputs.notes,
             command=config.command,
             group=run.group,
+            generation=generation,
         )
         if run.measurement.interrupted:
             raise Interrupted(result)
@@ -304,11 +321,15 @@ class _ChildRun(NamedTuple):
 
 
 class _JobRun(NamedTuple):
-    """A job, the inputs that were chosen for it, and its run in a child."""
+    """A job, the inputs that were chosen for it, and its run in a child.
+
+    `generation` is the generation, if it was one.
+    """
 
     job: Job
     inputs: ChosenInputs
     child: _ChildRun
+    generation: Generation | None = None
 
 
 def _measure_at_sizes_that_run(
@@ -322,6 +343,9 @@ def _measure_at_sizes_that_run(
     dims = dims_by_name(file.graph, file.functions, config.inputs.dims)
     given = config.inputs.arrays
     inputs = ChosenInputs((), ())
+    if config.inputs.generation is not None:
+        calls = choose_calls(file, config.inputs.generation, dims=config.inputs.dims, given=given)
+        return _measure(file, config, calls.prompt, scratch, on_progress, on_near_limit, calls)
     if config.inputs.runs is not None:
         inputs = choose_inputs(file, dims=dims, given=given)
     first = _measure(file, config, inputs, scratch, on_progress, on_near_limit)
@@ -347,22 +371,30 @@ def _measure(
     scratch: Path,
     on_progress: Callable[[Progress], None] | None,
     on_near_limit: Callable[[Profile], None] | None,
+    calls: GenerationCalls | None = None,
 ) -> _JobRun:
-    """Save `inputs`, and measure a child that runs the model with them."""
+    """Save `inputs`, and measure a child that runs the model with them.
+
+    With `calls`, `inputs` are those of the prompt, and the child goes on with the steps.
+    """
     feeds = save_inputs(
         inputs.plans,
         config.inputs.arrays,
         scratch / "inputs",
         same_inputs=config.inputs.same_inputs,
     )
+    steps = None if calls is None else save_step_inputs(calls, config.inputs, scratch / "steps")
     job = Job(
         model=file.path,
         session=config.session,
         limits=config.limits,
         feeds=tuple(feeds),
+        later_feeds=() if steps is None else (tuple(steps),),
         runs=config.inputs.runs,
         release=config.release,
+        generation=None if calls is None else calls.job,
     )
+    generation = None if calls is None else calls.record
 
     def save(measured: Measurement, group: GroupMemory) -> None:
         assert on_near_limit is not None
@@ -377,11 +409,13 @@ def _measure(
             notes=inputs.notes,
             command=config.command,
             group=group,
+            generation=generation,
         )
         on_near_limit(early)
 
     on_near = None if on_near_limit is None else save
-    return _JobRun(job, inputs, _run_child(file, job, scratch, config.xray, on_progress, on_near))
+    child = _run_child(file, job, scratch, config.xray, on_progress, on_near)
+    return _JobRun(job, inputs, child, generation)
 
 
 def _run_child(

@@ -8,7 +8,13 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
-from memdiag.api.arguments import check_choice, check_names, input_config, limits
+from memdiag.api.arguments import (
+    check_choice,
+    check_names,
+    generation_config,
+    input_config,
+    limits,
+)
 from memdiag.api.check import Selection
 from memdiag.api.inputs import ArrayOrFile
 from memdiag.api.workers import wanted_workers
@@ -64,6 +70,9 @@ def profile_config(
     runs: int = DEFAULT_RUNS,
     run: bool = True,
     same_inputs: bool = False,
+    feed: Sequence[str] = (),
+    steps: int | None = None,
+    prefill: int | None = None,
     session_options: Mapping[str, str] | None = None,
     optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
@@ -123,7 +132,14 @@ def profile_config(
             telemetry=telemetry,
             python=Path(sys.executable if python is None else python),
         ),
-        inputs=input_config(dims=dims, inputs=inputs, runs=runs, run=run, same_inputs=same_inputs),
+        inputs=input_config(
+            dims=dims,
+            inputs=inputs,
+            runs=runs,
+            run=run,
+            same_inputs=same_inputs,
+            generation=generation_config(feed=feed, steps=steps, prefill=prefill),
+        ),
         limits=limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes),
         xray=XrayConfig(when=xray, verify=verify),
         release=release,

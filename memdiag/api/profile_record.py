@@ -8,6 +8,7 @@ import msgspec
 import memdiag
 from memdiag.api.session_release import ChildRelease
 from memdiag.api.xray import ChildXray
+from memdiag.growth.slope import MIN_POINTS, robust_slope
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.releases import TELEMETRY_SINCE
 from memdiag.ort.run_config_keys import unknown_run_key_notes
@@ -16,6 +17,7 @@ from memdiag.ort.session_config_keys import unknown_key_notes
 from memdiag.programs.system.cpu_limit import cpu_quota
 from memdiag.records.codec import escaped
 from memdiag.records.dimension import Dimension
+from memdiag.records.generation import Generation
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import (
     PROFILE_SCHEMA,
@@ -64,6 +66,7 @@ def assemble_profile(
     notes: Sequence[str] = (),
     command: tuple[str, ...] = (),
     group: GroupMemory | None = None,
+    generation: Generation | None = None,
 ) -> Profile:
     """Return the profile of one run of `job`; findings and the result of a budget come later.
 
@@ -78,6 +81,7 @@ def assemble_profile(
         notes: sentences on the choice of the inputs.
         command: the command line that asked for the profile.
         group: what the control group of the child counted; None without one.
+        generation: the generation as it was planned; None without one.
     """
     baseline = measured.baseline or measured.phases[0].end
     peak_rss_bytes, highest = _peak(measured, baseline.rss_bytes)
@@ -135,9 +139,26 @@ def assemble_profile(
         release=release.record(measured) if release else None,
         group=group,
         device=measured.device,
+        generation=_measured_generation(generation, measured),
     )
     # File names may contain bytes that are not text; a record cannot.
     return escaped(profile)
+
+
+def _measured_generation(generation: Generation | None, measured: Measurement) -> Generation | None:
+    """Return `generation` with the measured sizes of its cache, and the growth over its steps."""
+    if generation is None:
+        return None
+    resident = [run.rss_bytes for run in measured.runs]
+    growth = None
+    if len(resident) >= MIN_POINTS:
+        growth = robust_slope(range(len(resident)), resident).bytes_per_unit
+    return msgspec.structs.replace(
+        generation,
+        prefill_cache_bytes=measured.prefill_cache_bytes,
+        cache_bytes=measured.cache_bytes,
+        growth_bytes_per_token=growth,
+    )
 
 
 def _outcome(outcome: Outcome, group: GroupMemory | None) -> Outcome:

@@ -9,7 +9,7 @@ from typing import Literal
 from memdiag.api.arguments import check_choice
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.fused_weights import fused_search_targets
-from memdiag.attribution.intervals import normal
+from memdiag.attribution.intervals import Ranges, normal
 from memdiag.attribution.owners import BaselinePages
 from memdiag.attribution.process_xray import take_xray
 from memdiag.attribution.provenance import with_provenance
@@ -106,24 +106,27 @@ class ChildXray:
             match moment:
                 case AtBaseline(pid):
                     self._baseline = BaselinePages.of(read_address_space(pid))
-                case AtPhaseEnd(pid, phase, arena):
+                case AtPhaseEnd(pid, phase, arena, cache):
                     # Removed first, so that the phases are in the order in which they ended.
                     self.by_phase.pop(phase, None)
-                    self.by_phase[phase] = self._take_xray(pid, [self._target], arena)
+                    self.by_phase[phase] = self._take_xray(
+                        pid, [self._target], arena, cache=self._cache(cache, phase)
+                    )
                 case AtSteady():
                     self._take_steady_xray(moment)
         except MemdiagError as error:
             self.failure = str(error)
 
     def _take_steady_xray(self, steady: AtSteady) -> None:
-        pid, arena, log, trimmed = steady
-        found = self._take_xray(pid, [self._target], arena, heap_trimmed=trimmed)
+        pid, arena, log, trimmed, ranges = steady
+        cache = self._cache(ranges)
+        found = self._take_xray(pid, [self._target], arena, heap_trimmed=trimmed, cache=cache)
         self.attribution = with_provenance(found, [self._target], log)
         with ExitStack() as stack:
             fused = fused_search_targets(self._target, found, [self._job], self._scratch, stack)
             if fused:
                 targets = [self._target, *fused]
-                found = self._take_xray(pid, targets, arena, heap_trimmed=trimmed)
+                found = self._take_xray(pid, targets, arena, heap_trimmed=trimmed, cache=cache)
                 self.attribution = with_provenance(found, targets, log)
 
     @cached_property
@@ -137,6 +140,7 @@ class ChildXray:
         arena: AddressRanges,
         *,
         heap_trimmed: bool = False,
+        cache: tuple[str, Ranges] | None = None,
     ) -> Attribution:
         return take_xray(
             pid,
@@ -145,4 +149,15 @@ class ChildXray:
             logged_arena=normal(arena) if arena else None,
             sampled=self._sampled,
             heap_trimmed=heap_trimmed,
+            cache=cache,
         )
+
+    def _cache(
+        self, ranges: AddressRanges, phase: PhaseName = "decode"
+    ) -> tuple[str, Ranges] | None:
+        """Return the name of the KV cache, which is its formula, and its memory; None if empty."""
+        generation = self._job.generation
+        if generation is None or not ranges:
+            return None
+        name = generation.prefill_cache if phase == "prefill" else generation.cache
+        return name, normal(ranges)

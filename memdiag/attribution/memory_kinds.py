@@ -76,7 +76,7 @@ def _kind_of(owner: Owner) -> MemoryKind:
     match owner.kind:
         case "python" if owner.name == PYTHON_MODULES:
             return "library"
-        case "weights" | "arena" | "other_heap" | "python":
+        case "weights" | "kv_cache" | "arena" | "other_heap" | "python":
             return "in_use"
         case "allocator_retained":
             return "retained"

@@ -87,6 +87,7 @@ def assign_owners(
     logged_arena: Ranges | None = None,
     model_files: Iterable[Path] = (),
     other_heap: str = "",
+    cache: tuple[str, Ranges] | None = None,
 ) -> Ownership:
     """Assign all resident bytes of `space` to owners.
 
@@ -105,11 +106,15 @@ def assign_owners(
         model_files: files of the models.
         other_heap: the name of the heap of an allocator other than glibc's. It is all private
             memory without another owner. Empty to leave that unnamed.
+        cache: the name of the KV cache that a program keeps between two runs, and its memory. None
+            without one.
     """
     claims = _Claims(space.resident)
     heap, arenas = layout.heap, layout.arenas
     claims.add("allocator_retained", "freed blocks that malloc keeps", heap.retained)
     claims.add("arena", ARENA_SLACK, arenas.slack)
+    if cache is not None:
+        claims.add("kv_cache", *cache)
     for kind, ranges in _ranges_by_kind(copies).items():
         claims.add("weights", kind, ranges)
     files = tuple(model_files)

@@ -54,6 +54,7 @@ def take_xray(
     sampled: bool = False,
     sessions: Mapping[int, int] | None = None,
     heap_trimmed: bool = False,
+    cache: tuple[str, Ranges] | None = None,
 ) -> Attribution:
     """Return the owners of the resident memory of process `pid`.
 
@@ -69,6 +70,7 @@ def take_xray(
         sampled: compare evenly spread blocks instead of every byte of large copies.
         sessions: addresses of the C++ objects of sessions, by the number of the session.
         heap_trimmed: whether the process has just returned freed heap to the system.
+        cache: the name of a KV cache and its memory, as the process states it.
 
     Raises:
         XrayError: the process cannot be read.
@@ -107,6 +109,7 @@ def take_xray(
         logged_arena=logged_arena,
         model_files=[path for target in targets for path in target.model.files],
         other_heap=_other_heap(process_layout.heap, heap_trimmed),
+        cache=cache,
     )
     copies.sort(key=lambda copy: -copy.bytes)
     partial = space.partial or ended

@@ -8,7 +8,7 @@ from typing import Literal
 
 from memdiag.records.attribution import Attribution, Copy, CopyKind
 from memdiag.records.baseline import CopyTotal
-from memdiag.records.phases import PHASES, PhaseName
+from memdiag.records.phases import GENERATION_PHASES, PHASES, PhaseName
 from memdiag.records.profile import Memory, Profile
 from memdiag.units import format_size
 
@@ -145,8 +145,12 @@ def why_missing(profile: Profile, name: str) -> str:
     """Return the reason why `profile` has no figure `name`."""
     if name in BUDGET_PHASES:
         runtime = f"onnxruntime {profile.environment.onnxruntime}"
+        if name in GENERATION_PHASES and profile.generation is None:
+            return "the model was not run as a generation (--steps)"
         if profile.session.runs is None and name == "first_run":
             return "the model was not run"
+        if profile.generation is not None and name == "first_run":
+            return "a generation has the phase prefill in its place"
         return f"{runtime} did not log that phase with these session options"
     if name == "copies":
         reasons = [note for note in profile.notes if note.startswith("no X-ray")]

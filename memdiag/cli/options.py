@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from memdiag.defaults import (
     DEFAULT_MAX_SLOWDOWN,
+    DEFAULT_PREFILL_TOKENS,
     DEFAULT_PROVIDERS,
     DEFAULT_RUNS,
     DEFAULT_SIZES,
+    DEFAULT_STEPS,
     DEFAULT_TIMEOUT_S,
 )
 from memdiag.errors import UsageError
@@ -76,6 +78,32 @@ def add_runs(group: Group, default: int = DEFAULT_RUNS) -> None:
         type=int,
         default=default,
         help="Number of runs after the first run, in each process.",
+    )
+
+
+def add_generation(group: Group) -> None:
+    """Add ``--feed``, ``--steps`` and ``--prefill``."""
+    add_list(
+        group,
+        "--feed",
+        metavar="OUTPUT=INPUT",
+        help="Run a decoder as a program generates a text: outputs that are fed to inputs of the"
+        " next call, as a pair of patterns such as present.*=past_key_values.*; can be repeated."
+        " Found by the names of exporters with --steps or --prefill alone.",
+    )
+    group.add_argument(
+        "--steps",
+        metavar="N",
+        type=whole_number(1),
+        help=f"Calls of one token after the prompt, in place of --runs (default:"
+        f" {DEFAULT_STEPS} with --feed or --prefill).",
+    )
+    group.add_argument(
+        "--prefill",
+        metavar="N",
+        type=whole_number(1),
+        help="Tokens of the prompt, which is one call with an empty past (default:"
+        f" {DEFAULT_PREFILL_TOKENS} with --feed or --steps).",
     )
 
 

@@ -71,7 +71,7 @@ class MeasurementLine(_Line):
 
     def _text(self, progress: Progress) -> str:
         step = progress.span
-        if progress.phase == "steady":
+        if progress.phase in ("steady", "decode"):
             step = f"run {progress.runs_done + 1} of {self._runs}"
         return (
             f"{self._title} · {progress.phase} · {step} · {format_size(progress.rss_bytes)}"

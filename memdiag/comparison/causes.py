@@ -32,6 +32,7 @@ MAX_PEAK_ERROR = 0.2
 """A phase differs as much as the peak if the two agree within this share of the peak's change."""
 
 _OWNERS: dict[OwnerKind, str] = {
+    "kv_cache": "the KV cache",
     "external_data": "resident pages of the model's own files",
     "arena": "the runtime's arena, apart from weights",
     "allocator_retained": "freed memory that malloc retains",
@@ -43,7 +44,7 @@ _OWNERS: dict[OwnerKind, str] = {
 }
 
 
-_RUN_PHASES: tuple[PhaseName, ...] = ("first_run", "steady")
+_RUN_PHASES: tuple[PhaseName, ...] = ("first_run", "steady", "prefill", "decode")
 
 
 class _Cause(NamedTuple):

@@ -8,6 +8,7 @@ ATTRIBUTION_SCHEMA: Final = "memdiag.attribution/1"
 
 OwnerKind = Literal[
     "weights",
+    "kv_cache",
     "external_data",
     "arena",
     "allocator_retained",
@@ -20,12 +21,13 @@ OwnerKind = Literal[
     "other_heap",
     "unnamed",
 ]
-"""``weights``: copies, by kind; ``external_data``: mapped files of the model, except for copies;
-``arena``: the runtime's arena, except for weights in it; ``allocator_retained``: freed blocks that
-malloc retains; ``provider_libraries``: execution providers, and libraries that only they use;
-``python``: the interpreter, extension modules and Python's heap; ``mapped_files``: files other than
-libraries, and shared memory; ``other_heap``: other blocks of malloc in use; ``unnamed``: the
-rest."""
+"""``weights``: copies, by kind; ``kv_cache``: keys and values that a profile's generation feeds to
+its next call, named by their formula; ``external_data``: mapped files of the model, except for
+copies; ``arena``: the runtime's arena, except for weights in it; ``allocator_retained``: freed
+blocks that malloc retains; ``provider_libraries``: execution providers, and libraries that only
+they use; ``python``: the interpreter, extension modules and Python's heap; ``mapped_files``: files
+other than libraries, and shared memory; ``other_heap``: other blocks of malloc in use; ``unnamed``:
+the rest."""
 
 ARENA_IN_USE: Final = "in use"
 ARENA_SLACK: Final = "slack"

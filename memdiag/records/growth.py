@@ -25,6 +25,7 @@ libraries; ``other``: memory outside of malloc, such as stacks and private mappi
 
 GROWING_OWNERS: Final[Mapping[OwnerKind, GrowingOwner]] = {
     "weights": "heap",
+    "kv_cache": "heap",
     "external_data": "files",
     "arena": "arena",
     "allocator_retained": "allocator_retained",

@@ -11,9 +11,13 @@ PhaseName = Literal[
     "prepack",
     "first_run",
     "steady",
+    "prefill",
+    "decode",
     "release",
 ]
-"""``release``, in which the session is deleted, is part of a profile only on request."""
+"""``release``, in which the session is deleted, is part of a profile only on request. A generation
+has ``prefill``, the call with the prompt, and ``decode``, the calls of one token, in place of
+``first_run`` and ``steady``."""
 
 PHASES: tuple[PhaseName, ...] = (
     "start",
@@ -24,5 +28,10 @@ PHASES: tuple[PhaseName, ...] = (
     "prepack",
     "first_run",
     "steady",
+    "prefill",
+    "decode",
     "release",
 )
+
+GENERATION_PHASES: tuple[PhaseName, ...] = ("prefill", "decode")
+"""The phases of a generation."""

@@ -11,6 +11,7 @@ from memdiag.records.dimension import Dimension
 from memdiag.records.estimate import EstimatedPoint
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Fix
+from memdiag.records.generation import Generation
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.phases import PHASES as PHASES
 from memdiag.records.phases import PhaseName as PhaseName
@@ -363,6 +364,8 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
             if no group counts memory.
         device: the memory on devices; None without a device, or without its figures.
         workers: several processes, sessions or callers of the model, if they were requested.
+        generation: how a decoder was run, if it was run as a program generates a text: the first
+            run is the prompt (the phase `prefill`), and `runs` are calls of one token (`decode`).
     """
 
     schema: Literal["memdiag.profile/1"]
@@ -399,6 +402,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     group: GroupMemory | None = None
     device: DeviceMemory | None = None
     workers: Workers | None = None
+    generation: Generation | None = None
 
     @property
     def end(self) -> Memory:

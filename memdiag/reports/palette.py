@@ -99,6 +99,7 @@ and each has a contrast of 3 : 1 to the surface."""
 
 OWNERS: dict[Theme, dict[str, str]] = {
     "light": {
+        "kv_cache": "#803038",
         "external_data": "#86aada",
         "arena": "#9ed5fd",
         "allocator_retained": "#bd7e74",
@@ -112,6 +113,7 @@ OWNERS: dict[Theme, dict[str, str]] = {
         "unnamed": "#fbe5a9",
     },
     "dark": {
+        "kv_cache": "#e0b040",
         "external_data": "#716fa3",
         "arena": "#385984",
         "allocator_retained": "#a47578",

@@ -63,7 +63,7 @@ def _folding_growth(profile: Profile) -> int | None:
 
 def _match_run(finding: Finding, profile: Profile) -> Finding:
     """Return a finding about activations as measured or refuted by the growth of the first run."""
-    run = profile.phase("first_run")
+    run = profile.phase("first_run") or profile.phase("prefill")
     if run is None or profile.outcome.status != "completed":
         return finding
     mapped = 0  # weights that were mapped before, and read now

@@ -12,7 +12,13 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import (
+    DEFAULT_PREFILL_TOKENS,
+    DEFAULT_PROVIDERS,
+    DEFAULT_RUNS,
+    DEFAULT_STEPS,
+    DEFAULT_TIMEOUT_S,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,6 +125,23 @@ class SessionConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GenerationConfig:
+    """A generation: how outputs are fed to the next call, and how many tokens are run.
+
+    Attributes:
+        feed: pairs of patterns ``OUTPUT=INPUT``; those of an exporter if empty.
+        prefill_tokens: the tokens of the prompt, which are one call.
+        steps: the calls of one token after it.
+        max_tokens: the longest context by the configuration of the model; None without one.
+    """
+
+    feed: tuple[str, ...] = ()
+    prefill_tokens: int = DEFAULT_PREFILL_TOKENS
+    steps: int = DEFAULT_STEPS
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InputConfig:
     """The inputs that a model is run with, and how often.
 
@@ -128,12 +151,15 @@ class InputConfig:
         runs: number of runs after the first one; None stops after session creation.
         same_inputs: run all with the same contents; otherwise the contents of generated inputs
             differ.
+        generation: run the model as a program generates a text; None to run it with the same shapes
+            each time. `runs` are its steps then.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
     arrays: Mapping[str, "np.ndarray"] = field(default_factory=dict)
     runs: int | None = DEFAULT_RUNS
     same_inputs: bool = False
+    generation: GenerationConfig | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,6 +191,41 @@ class XrayConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StepInput:
+    """How an input changes from one step of a generation to the next.
+
+    Attributes:
+        name: the input. The array of `Job.later_feeds` has its size in the last step.
+        grows_along: the axis that becomes longer by one in each step; None if its shape stays.
+        past_offset: what its elements have more than the tokens in the past; None if they have
+            other values.
+    """
+
+    name: str
+    grows_along: int | None = None
+    past_offset: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerationJob:
+    """The calls after the first one, each of which receives outputs of the call before it.
+
+    Attributes:
+        pairs: the outputs, and the inputs to which they are fed.
+        prefill_tokens: the tokens of the first call.
+        step_inputs: the inputs that change in another way.
+        cache: the formula of the KV cache after the last step, for the name of its owner.
+        prefill_cache: the same after the first call.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    prefill_tokens: int
+    step_inputs: tuple[StepInput, ...]
+    cache: str = ""
+    prefill_cache: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """One model to load and run in a child of its own.
 
@@ -177,6 +238,7 @@ class Job:
         runs: number of runs after the first one; None stops after session creation.
         release: delete the session at the end.
         entering: words before the command of the child, such as those that enter a control group.
+        generation: how each run receives outputs of the run before it; None if it does not.
     """
 
     model: Path
@@ -187,6 +249,7 @@ class Job:
     runs: int | None = DEFAULT_RUNS
     release: bool = False
     entering: tuple[str, ...] = ()
+    generation: GenerationJob | None = None
 
     def message(self) -> dict[str, Any]:
         """Return the JSON object that the script receives: every field of the session, by name."""
@@ -197,6 +260,7 @@ class Job:
             "later_feeds": as_json(self.later_feeds),
             "runs": self.runs,
             "release": self.release,
+            "generation": as_json(self.generation),
         }
 
 

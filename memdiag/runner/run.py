@@ -81,6 +81,8 @@ class Measurement:
         baseline: the memory with onnxruntime imported and the inputs loaded, before the session.
         released: the memory after the session was deleted; None if that was not asked for.
         release_trimmed_bytes: the bytes that malloc returned on request after that.
+        prefill_cache_bytes, cache_bytes: the KV cache of a generation after the prompt and after
+            the last step; None without a generation, or if these were not reached.
         explicit_starts: whether onnxruntime logs where a graph transformer starts (since 1.29).
         interrupted: whether Ctrl-C ended the child.
     """
@@ -104,6 +106,8 @@ class Measurement:
     outcome: Outcome
     interrupted: bool
     device: DeviceMemory | None
+    prefill_cache_bytes: int | None = None
+    cache_bytes: int | None = None
 
 
 class AtBaseline(NamedTuple):
@@ -123,11 +127,13 @@ class AtPhaseEnd(NamedTuple):
         pid: the process number of the child.
         phase: the phase.
         arena: the regions of the arena according to the log.
+        cache: the memory of the KV cache of a generation.
     """
 
     pid: int
     phase: PhaseName
     arena: AddressRanges
+    cache: AddressRanges = ()
 
 
 class AtSteady(NamedTuple):
@@ -139,12 +145,14 @@ class AtSteady(NamedTuple):
         log: the evidence of the log.
         heap_trimmed: whether freed heap was returned to the system. A job with `release` returns it
             only after the release, as programs do.
+        cache: the memory of the KV cache of a generation.
     """
 
     pid: int
     arena: AddressRanges
     log: LogEvidence
     heap_trimmed: bool
+    cache: AddressRanges = ()
 
 
 class AtRelease(NamedTuple):
@@ -221,6 +229,9 @@ class MeasuredRun:
         self._baseline: Memory | None = None
         self._steady: Memory | None = None
         self._runs: list[Run] = []
+        self._cache: list[tuple[int, int]] = []
+        self._prefill_cache_bytes: int | None = None
+        self._cache_bytes: int | None = None
         self._trimmed: int | None = None
         self._released: Memory | None = None
         self._is_timed = True
@@ -352,6 +363,8 @@ class MeasuredRun:
             outcome=outcome,
             interrupted=self._interrupted,
             device=self._device_memory(),
+            prefill_cache_bytes=self._prefill_cache_bytes,
+            cache_bytes=self._cache_bytes,
         )
 
     def _device_memory(self) -> DeviceMemory | None:
@@ -414,13 +427,18 @@ class MeasuredRun:
                 if self._job.runs is None:
                     self._end_last_phase()
                 else:
-                    self._start_span("first run", "first_run")
+                    self._start_span(*self._run_spans[0])
+            case "cache":
+                self._add_cache(fields["ranges"], is_first=fields["first"])
+                return
             case "first_run":
                 self._first_run_s = fields["latency_s"]
-                self._start_span("runs", "steady")
+                self._prefill_cache_bytes = self._cached_bytes()
+                self._start_span(*self._run_spans[1])
             case "run":
                 self._add_run(fields["latency_s"])
             case "steady":
+                self._cache_bytes = self._cached_bytes()
                 self._steady = self._end_last_phase()
                 self._steady_device_bytes = self._device.last_bytes
             case "release":
@@ -442,6 +460,24 @@ class MeasuredRun:
                     self._end_last_phase()
                 raise _EndOfMeasurement
         self._child.proceed()
+
+    @property
+    def _run_spans(self) -> tuple[tuple[str, PhaseName], tuple[str, PhaseName]]:
+        """Name and phase of the span of the first run, and of that of the later runs."""
+        if self._job.generation is None:
+            return ("first run", "first_run"), ("runs", "steady")
+        return ("prompt", "prefill"), ("steps of one token", "decode")
+
+    def _add_cache(self, ranges: AddressRanges, *, is_first: bool) -> None:
+        """Note addresses of the KV cache; the first ones replace those of an earlier run."""
+        if is_first:
+            self._cache.clear()
+        self._cache += [(start, end) for start, end in ranges]
+
+    def _cached_bytes(self) -> int | None:
+        if self._job.generation is None:
+            return None
+        return sum(end - start for start, end in self._cache)
 
     def _start_span(self, name: str, phase: PhaseName) -> Memory:
         """Start a span at an event, at which the child waits; return the memory at its start."""
@@ -468,11 +504,13 @@ class MeasuredRun:
     def _read_memory_at_steady(self) -> None:
         log = self._child.log
         trimmed = self._trimmed is not None
-        self._read_memory_at(AtSteady(self._child.pid, log.arena, log.evidence(), trimmed))
+        steady = AtSteady(self._child.pid, log.arena, log.evidence(), trimmed, tuple(self._cache))
+        self._read_memory_at(steady)
 
     def _read_memory_at_end_of(self, phase: PhaseName) -> None:
         if self._phase_ends:
-            self._read_memory_at(AtPhaseEnd(self._child.pid, phase, self._child.log.arena))
+            arena, cache = self._child.log.arena, tuple(self._cache)
+            self._read_memory_at(AtPhaseEnd(self._child.pid, phase, arena, cache))
 
     def _read_memory_at(self, moment: ReadMoment) -> None:
         """Call `on_moment`, at the end of a phase with the child stopped; no phase has its time."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from memdiag.records.generation import Generation, KeyValueCache
 from memdiag.records.profile import (
     PHASES,
     PROFILE_SCHEMA,
@@ -61,6 +62,35 @@ TIED_IF = (
 def tied_if() -> Profile:
     """Return the profile of the tied weight, as a complete measurement gives it."""
     return build(TIED_IF, weights=500, runs=10)
+
+
+GENERATED = (
+    *TIED_IF[:-2],
+    Step("prompt", "prefill", 0.4, 1700, 1600),
+    Step("steps of one token", "decode", 0.28, 1640, 1620),
+)
+
+
+def generated() -> Profile:
+    """Return the profile of a decoder that was run with a prompt of 512 tokens and ten more."""
+    profile = build(GENERATED, weights=500, runs=10)
+    cache = KeyValueCache(
+        tensors=8, token_bytes=24_576, layers=4, heads=12, head_size=64, element_bytes=4
+    )
+    generation = Generation(
+        feed=("present.*=past_key_values.*",),
+        is_found=True,
+        prefill_tokens=512,
+        steps=10,
+        cache=cache,
+        max_tokens=1024,
+        max_tokens_source="genai_config.json",
+        prefill_cache_bytes=cache.bytes_at(512),
+        cache_bytes=cache.bytes_at(522),
+        growth_bytes_per_token=30_000.0,
+    )
+    outcome = Outcome(status="completed", phase="decode", message="")
+    return msgspec.structs.replace(profile, generation=generation, outcome=outcome)
 
 
 def build(

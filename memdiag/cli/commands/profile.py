@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
     add_format,
+    add_generation,
     add_inputs,
     add_limits,
     add_model,
@@ -67,6 +68,8 @@ def configure(parser: ArgumentParser) -> None:
     )
     add_inputs(group)
     add_same_inputs(group)
+
+    add_generation(parser.add_argument_group("Generation"))
 
     add_session(parser.add_argument_group("Session"))
 
@@ -206,7 +209,7 @@ def _measure(
     from memdiag.cli.progress import MeasurementLine
 
     model = options.model
-    with MeasurementLine(model.name, options.runs) as line:
+    with MeasurementLine(model.name, config.inputs.runs or 0) as line:
         try:
             if budget is None:
                 profile = profile_model(
@@ -272,6 +275,9 @@ def _config(options: Namespace, *, pinned: bool) -> ProfileConfig:
         runs=options.runs,
         run=options.run,
         same_inputs=options.same_inputs,
+        feed=options.feed,
+        steps=options.steps,
+        prefill=options.prefill,
         **session,
         timeout_s=options.timeout,
         memory_limit_bytes=read_memory_limit(options),

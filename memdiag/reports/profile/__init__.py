@@ -23,6 +23,11 @@ from memdiag.reports.profile.facts import (
     sampling_facts,
     session_facts,
 )
+from memdiag.reports.profile.generation import (
+    GENERATION_HEADING,
+    generation_sentences,
+    generation_table,
+)
 from memdiag.reports.profile.headline import profile_headline
 from memdiag.reports.profile.phases import (
     copies_by_phase,
@@ -61,7 +66,6 @@ if TYPE_CHECKING:
 _MAX_CONSOLE_INPUTS = 6
 _MAX_MARKDOWN_SPANS = 12
 LIVE_HEADING = "In memory at the peak of a run, as estimated:"
-_OWNER_HEADING = "owner (steady)"
 
 
 def show(
@@ -88,6 +92,12 @@ def show(
         if profile.estimate is not None:
             phases = phases.fitted(console.width, OPTIONAL_COLUMNS)
         print_table(console, phases)
+    grown = generation_table(profile)
+    if grown.rows:
+        block(console, generation_sentences(profile))
+        console.print()
+        line(console, GENERATION_HEADING)
+        print_table(console, grown)
     block(console, [release_sentence(profile)])
     remedies = remedy_table(profile)
     if remedies.rows:
@@ -108,7 +118,7 @@ def show(
     if profile.attribution is not None:
         trimmed = profile.allocator_retained_bytes or 0
         owned = xray_text(profile.attribution, trimmed_bytes=trimmed)
-        show_xray(owned, console, heading=_OWNER_HEADING)
+        show_xray(owned, console, heading=_owner_heading(profile))
     if profile.findings:
         console.print()
         show_findings(profile.findings, console, printed_above=found.reason)
@@ -119,6 +129,10 @@ def show(
     block(console, _input_lines(profile))
     block(console, [f"note: {plain(note)}" for note in profile.notes])
     files(console, written)
+
+
+def _owner_heading(profile: Profile) -> str:
+    return "owner (steady)" if profile.generation is None else "owner (last step)"
 
 
 def _input_lines(profile: Profile) -> list[str]:
@@ -148,6 +162,7 @@ def markdown(profile: Profile) -> str:
             _advice_markdown(profile),
             markdown_table(phases),
             md.escape(phases.caption) if phases.rows else "",
+            *_generation_markdown(profile),
             *_release_markdown(profile),
             *_workers_markdown(profile),
             *_run_peak_markdown(profile),
@@ -177,6 +192,18 @@ def _advice_markdown(profile: Profile) -> str:
         *(("What to do", step) for step in steps),
     )
     return "\n".join(f"- **{label}:** {text}" for label, text in rows if text)
+
+
+def _generation_markdown(profile: Profile) -> tuple[str, ...]:
+    grown = generation_table(profile)
+    if not grown.rows:
+        return ()
+    return (
+        "### Generation",
+        md.bullets(generation_sentences(profile)),
+        GENERATION_HEADING,
+        markdown_table(grown),
+    )
 
 
 def _release_markdown(profile: Profile) -> tuple[str, ...]:
@@ -222,7 +249,7 @@ def _owners_markdown(profile: Profile) -> tuple[str, ...]:
         return ()
     trimmed = profile.allocator_retained_bytes or 0
     owned = xray_text(profile.attribution, trimmed_bytes=trimmed)
-    return xray_markdown(owned, *copies_by_phase(profile), heading=_OWNER_HEADING)
+    return xray_markdown(owned, *copies_by_phase(profile), heading=_owner_heading(profile))
 
 
 def _findings_markdown(profile: Profile) -> tuple[str, ...]:

@@ -124,6 +124,7 @@ def steady_parts(profile: Profile) -> tuple[MemoryPart, ...]:
         return ()
     kinds: dict[str, tuple[OwnerKind, ...]] = {
         "weights": ("weights", "external_data"),
+        "KV cache": ("kv_cache",),
         "other heap": ("other_heap",),
         "thread stacks": ("thread_stacks",),
     }

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from memdiag.records.profile import Memory, Profile, Status
 from memdiag.reports.control_group import container_sentence
+from memdiag.reports.profile.generation import calls_text
 from memdiag.reports.text import (
     at_sizes,
     model_file,
@@ -51,7 +52,8 @@ def profile_headline(profile: Profile) -> ProfileHeadline:
     peak = _peak(profile)
     size = format_size(profile.baseline_rss_bytes)
     baseline = f"Baseline {size}: Python, onnxruntime and inputs" if profile.phases else ""
-    sizes = at_sizes(profile.dimensions)
+    generation = profile.generation
+    sizes = at_sizes(profile.dimensions) if generation is None else f"with {calls_text(generation)}"
     where = f", {sizes}" if sizes else ""
     if profile.phases:
         baseline += f". Whole process: peak {format_size(profile.peak_rss_bytes)}"
@@ -172,7 +174,8 @@ def _steady(profile: Profile) -> str:
     above = profile.steady_rss_bytes - base
     parts = _steady_parts(profile)
     size = f"{relative_to_baseline(above)}{_in_parentheses(weight_factor(profile, above))}"
-    return f"Steady {size}{f': {parts}' if parts else ''}."
+    name = "Steady" if profile.generation is None else "After the last step"
+    return f"{name} {size}{f': {parts}' if parts else ''}."
 
 
 def _in_parentheses(text: str | None) -> str:

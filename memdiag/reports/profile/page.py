@@ -21,6 +21,11 @@ from memdiag.reports.profile.facts import (
     sampling_facts,
     session_facts,
 )
+from memdiag.reports.profile.generation import (
+    GENERATION_HEADING,
+    generation_sentences,
+    generation_table,
+)
 from memdiag.reports.profile.headline import profile_headline
 from memdiag.reports.profile.phases import (
     phase_table,
@@ -77,6 +82,9 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         "unlisted_spans": max(0, len(spans) - _MAX_SPANS_LISTED),
         "runs": runs_summary(profile),
         "run_count": len(profile.runs),
+        "generation": generation_sentences(profile),
+        "contexts": generation_table(profile),
+        "contexts_heading": GENERATION_HEADING,
         "release": release_sentence(profile),
         "kept": kept_table(profile),
         "remedies": remedy_table(profile),
@@ -120,7 +128,8 @@ def _xrays(profile: Profile) -> tuple[PageXray, ...]:
     """Return the X-rays for the page, the X-ray of the steady state first."""
     steady, earlier = profile.attribution, profile.phase_attributions
     trimmed = profile.allocator_retained_bytes or 0
-    xrays = [page_xray("steady", steady, trimmed_bytes=trimmed)] if steady else []
+    last = "steady" if profile.generation is None else "after the last step"
+    xrays = [page_xray(last, steady, trimmed_bytes=trimmed)] if steady else []
     xrays += [
         page_xray(
             f"end of {xray.phase}",
@@ -141,6 +150,8 @@ def _charts(profile: Profile, xrays: Sequence[PageXray]) -> dict[str, Any]:
     runs = [(number, run, run.end_s) for number, run in enumerate(profile.runs, start=1)]
     timed = [(number, run, end_s) for number, run, end_s in runs if end_s is not None]
     base = profile.baseline_rss_bytes
+    generation = profile.generation
+    before = 0 if generation is None else generation.prefill_tokens
     return {
         "timeline": {
             "t": line.t_s,
@@ -173,6 +184,15 @@ def _charts(profile: Profile, xrays: Sequence[PageXray]) -> dict[str, Any]:
         "layout": layout_chart(profile.estimate.layout if profile.estimate else None),
         "xrays": [xray.charts for xray in xrays],
         "runs": {
+            "first": before + 1,
+            "unit": "run" if generation is None else "token",
+            "axis": "run" if generation is None else "tokens in the context",
+            "cache": []
+            if generation is None
+            else [
+                generation.cache.bytes_at(before + number)
+                for number in range(1, len(profile.runs) + 1)
+            ],
             "latency": [run.latency_s for run in profile.runs],
             "rss": [run.rss_bytes - base for run in profile.runs],
             "start": [end_s - run.latency_s for _, run, end_s in timed],

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from memdiag.records.estimate import PINNING
+from memdiag.records.generation import Generation
 from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Run, Span
 from memdiag.reports.phase_table import ESTIMATED, PhaseRow, arranged, phase_row, table_of
 from memdiag.reports.profile.headline import ENDINGS
@@ -45,13 +46,13 @@ def phase_table(profile: Profile) -> Table:
 
 def _row(profile: Profile, phase: Phase) -> PhaseRow:
     latencies = [run.latency_s for run in profile.runs]
-    is_steady = phase.name == "steady" and bool(latencies)
+    is_steady = phase.name in ("steady", "decode") and bool(latencies)
     grown = responsible_span(profile, phase.name)
     outcome = profile.outcome
     ended_here = outcome.status != "completed" and phase.name == outcome.phase
     return replace(
         phase_row(phase),
-        label=f"steady ×{len(latencies)}" if is_steady else phase.name,
+        label=f"{phase.name} ×{len(latencies)}" if is_steady else phase.name,
         median_run_s=statistics.median(latencies) if is_steady else None,
         responsible=grown.name if grown else "",
         is_peak=phase.name == profile.peak_phase,
@@ -229,6 +230,8 @@ def run_sentence(number: int, run: Run) -> str:
 
 
 def _latency(profile: Profile) -> str:
+    if profile.generation is not None:
+        return _token_latency(profile, profile.generation)
     parts = []
     ordered = sorted(run.latency_s for run in profile.runs)
     if ordered:
@@ -245,7 +248,32 @@ def _latency(profile: Profile) -> str:
     return "; ".join(parts)
 
 
+def _token_latency(profile: Profile, generation: Generation) -> str:
+    parts = []
+    ordered = sorted(run.latency_s for run in profile.runs)
+    if ordered:
+        median = statistics.median(ordered)
+        p95 = ordered[math.ceil(0.95 * len(ordered)) - 1]
+        name = "p95" if len(ordered) >= MIN_RUNS_FOR_P95 else "p95 (the largest)"
+        parts.append(
+            f"each token median {format_duration(median)}, {name} {format_duration(p95)} over"
+            f" {counted(len(ordered), 'step')}{_rate(1, median)}"
+        )
+    if profile.first_run_s is not None:
+        prompt = format_duration(profile.first_run_s)
+        rate = _rate(generation.prefill_tokens, profile.first_run_s)
+        parts.append(f"prompt of {counted(generation.prefill_tokens, 'token')} {prompt}{rate}")
+    return "; ".join(parts)
+
+
+def _rate(tokens: int, seconds: float) -> str:
+    """Return the tokens per second in parentheses; empty for a time of 0."""
+    return f" ({tokens / seconds:,.0f} tokens/s)" if seconds > 0 else ""
+
+
 def _growth(profile: Profile) -> str:
+    if profile.generation is not None:
+        return ""  # the table of the generation has it
     rss = [run.rss_bytes for run in profile.runs]
     if len(rss) < 2:
         return ""

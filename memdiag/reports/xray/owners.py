@@ -22,6 +22,7 @@ from memdiag.units import format_size
 
 LABELS: Mapping[OwnerKind, str] = {
     "weights": "weights",
+    "kv_cache": "KV cache",
     "external_data": "mapped model files",
     "arena": "arena",
     "allocator_retained": "retained by malloc",
@@ -37,6 +38,7 @@ LABELS: Mapping[OwnerKind, str] = {
 
 SENTENCES: Mapping[str, str] = {
     "weights": "",
+    "kv_cache": "",
     "external_data": "pages of the model's files",
     "arena": "in use, or free but kept: not known which",
     "arena_in_use": "tensors and buffers of onnxruntime",
@@ -243,7 +245,7 @@ def _row(key: tuple[OwnerKind, str, str], parts: list[Owner], resident: int) -> 
         size_bytes=size,
         percent=percent(size / resident if resident else 0.0),
         parts=names,
-        sentence=names if kind == "weights" else SENTENCES[id],
+        sentence=names if kind in ("weights", "kv_cache") else SENTENCES[id],
     )
 
 

@@ -11,6 +11,10 @@ The events in order, with waiting unless stated otherwise: `versions` (without w
 the session is deleted) and `released`; then `trimmed` and `end`. An exception is an `error` event
 instead, the last one.
 
+In a job with `generation` the first run is the prompt, and each later run receives outputs of the
+run before it. Before `first_run` and `steady`, the events `cache` (without waiting) have the
+addresses of the values that are fed; the first of several has `first`.
+
 The file must stay small and import little: all of its memory counts to the measured process.
 It runs under other environments' interpreters too, hence the old-fashioned syntax.
 """
@@ -29,9 +33,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from memdiag.runner.scripts import contents
+    from memdiag.runner.scripts import contents, generation
 elif __name__ == "__main__":
     import contents
+    import generation
 
 PR_SET_PDEATHSIG = 1
 SIGKILL = 9
@@ -270,6 +275,12 @@ def create_others(onnxruntime: Any, options: Any, job: dict[str, Any]) -> list[A
     return [create_session(onnxruntime, options, job) for _ in range(job["sessions"] - 1)]
 
 
+def send_cache(channel: ParentChannel, cache: generation.Generation | None) -> None:
+    """Send the addresses of the values that the next run receives."""
+    for index, ranges in enumerate([] if cache is None else cache.ranges()):
+        channel.send("cache", first=not index, ranges=ranges)
+
+
 def trim() -> bool:
     """Return freed heap to the system; return whether the allocators of this process can."""
     if os.name != "posix":
@@ -317,30 +328,44 @@ def main() -> None:
         if job["runs"] is not None:
             stage = "run"
             run = runner(onnxruntime, session)
+            cache = None
             started = time.perf_counter()
-            run(None, feeds, each_run)
-            channel.step("first_run", latency_s=time.perf_counter() - started)
+            outputs = run(None, feeds, each_run)
+            latency_s = time.perf_counter() - started
+            if job["generation"] is not None:
+                cache = generation.Generation(session, job["generation"], later[0])
+                cache.keep(outputs)
+            outputs = None
+            send_cache(channel, cache)
+            channel.step("first_run", latency_s=latency_s)
             onnxruntime.set_default_logger_severity(SEVERITY_WARNING)
             each_run.log_severity_level = SEVERITY_WARNING
             others = [
                 runner(onnxruntime, other) for other in create_others(onnxruntime, options, job)
             ]
             for number in range(job["runs"]):
-                given = later[number % len(later)]
                 varied[number % len(later)].change()
+                given = later[number % len(later)]
+                if cache is not None:
+                    given = cache.step_feeds(number, job["runs"])
                 started = time.perf_counter()
-                run(None, given, each_run)
+                outputs = run(None, given, each_run)
                 latency_s = time.perf_counter() - started
+                if cache is not None:
+                    cache.keep(outputs)
+                    given = {}  # the past is not needed any more
+                outputs = None
                 for run_other in others:
                     run_other(None, given, each_run)
                 channel.step("run", latency_s=latency_s)
+            send_cache(channel, cache)
             channel.step("steady")
 
         if job["release"]:
             stage = "release"
             channel.step("release")
             # Every name that keeps a session alive. The inputs stay: the baseline includes them.
-            session = run = run_other = options = None
+            session = run = run_other = options = cache = None
             others = []
             SHARED.clear()
             gc.collect()

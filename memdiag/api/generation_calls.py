@@ -1,0 +1,96 @@
+"""The calls of a generation: their inputs, saved for the child, and their record."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from memdiag.api.inputs import ChosenInputs, chosen_dimensions, save_inputs
+from memdiag.model.generation import Decoder, check_calls, find_decoder
+from memdiag.model.inputs import InputPlan
+from memdiag.model.model_file import ModelFile
+from memdiag.records.generation import Generation
+from memdiag.runner.job import Feed, GenerationConfig, GenerationJob, InputConfig, StepInput
+
+
+class GenerationCalls(NamedTuple):
+    """The calls of a generation.
+
+    Attributes:
+        prompt: the inputs of the first call.
+        step: the inputs of a step that are not fed, those that grow with their last size.
+        job: what the child needs to know of the calls.
+        record: the generation, without measured figures.
+    """
+
+    prompt: ChosenInputs
+    step: tuple[InputPlan, ...]
+    job: GenerationJob
+    record: Generation
+
+
+def choose_calls(
+    file: ModelFile,
+    config: GenerationConfig,
+    *,
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray],
+) -> GenerationCalls:
+    """Return the calls of the generation that `config` describes.
+
+    Args:
+        file: the open model.
+        config: how many tokens are run, and the pairs.
+        dims: sizes of free dimensions that do not count tokens, by name or role.
+        given: arrays for inputs that are the same in all calls.
+
+    Raises:
+        UsageError: the model has no cache that can be fed, or an argument does not fit it.
+    """
+    decoder = find_decoder(file, feed=config.feed, dims=dims, given=given)
+    prefill, steps = config.prefill_tokens, config.steps
+    check_calls(decoder, prefill=prefill, steps=steps, max_tokens=config.max_tokens)
+    record = generation_record(decoder, config)
+    plans = decoder.plans(past=0, new=prefill)
+    dimensions = chosen_dimensions(file, plans, decoder.dims, given)
+    fed = {pair.input for pair in decoder.pairs}
+    last = decoder.plans(past=prefill + steps - 1, new=1)
+    return GenerationCalls(
+        prompt=ChosenInputs(plans, dimensions),
+        step=tuple(plan for plan in last if plan.name not in fed),
+        job=GenerationJob(
+            pairs=tuple((pair.output, pair.input) for pair in decoder.pairs),
+            prefill_tokens=prefill,
+            step_inputs=tuple(
+                StepInput(
+                    name=each.name, grows_along=each.grows_along, past_offset=each.past_offset
+                )
+                for each in decoder.step_inputs()
+            ),
+            cache=record.cache.formula(record.tokens),
+            prefill_cache=record.cache.formula(prefill),
+        ),
+        record=record,
+    )
+
+
+def generation_record(decoder: Decoder, config: GenerationConfig) -> Generation:
+    """Return the record of a generation of `decoder`, without measured figures."""
+    known = decoder.positions()
+    if config.max_tokens is not None:
+        known = min(known or (config.max_tokens + 1, ""), (config.max_tokens, "genai_config.json"))
+    return Generation(
+        feed=decoder.feed,
+        is_found=not config.feed,
+        prefill_tokens=config.prefill_tokens,
+        steps=config.steps,
+        cache=decoder.cache(),
+        max_tokens=known[0] if known else None,
+        max_tokens_source=known[1] if known else "",
+    )
+
+
+def save_step_inputs(calls: GenerationCalls, inputs: InputConfig, folder: Path) -> list[Feed]:
+    """Write the arrays of a step to `folder` and return their files."""
+    return save_inputs(calls.step, inputs.arrays, folder, same_inputs=inputs.same_inputs)

@@ -1,0 +1,458 @@
+"""The calls by which a decoder with past generates a text, and the KV cache between them.
+
+The first call has the prompt and an empty past. Each further call has one token, and the keys and
+values that the call before returned. Which output is fed to which input is a pair of patterns such
+as ``present.*=past_key_values.*``, where ``*`` stands for the same text on both sides.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from onnx import ValueInfoProto
+
+from memdiag.errors import UsageError
+from memdiag.model.axis_roles import Role, axis_roles, dims_by_name, total_lengths
+from memdiag.model.dimensions import Axis, axes_of, batch_keys, is_expression, tensor_type
+from memdiag.model.inputs import InputPlan, plan_inputs
+from memdiag.model.model_file import ModelFile
+from memdiag.model.tensor_types import ELEMENT_TYPES
+from memdiag.records.generation import KeyValueCache
+from memdiag.units import some_of
+
+NATURAL_FEEDS = (
+    "present*=past*",
+    "present.*=past_key_values.*",
+    "present_*=past_key_values_*",
+)
+"""Names that exporters use: optimum, onnxruntime-genai, transformers, onnxruntime's own tools."""
+
+BRANCH_INPUT = "use_cache_branch"
+"""The input by which optimum's merged decoders choose between a graph with and without cache."""
+
+MAX_NAMES = 6
+MAX_NUMBER_ELEMENTS = 8
+"""An input of more integers is data, not the number of tokens."""
+
+
+class FeedPair(NamedTuple):
+    """An output, and the input of the next call to which it is fed."""
+
+    output: str
+    input: str
+
+
+class CallInput(NamedTuple):
+    """How an input that is not fed changes from one call of one token to the next.
+
+    Attributes:
+        name: the input.
+        grows_along: the axis that becomes longer by one in each call; None if its shape stays.
+        past_offset: what its elements have more than the tokens in the past, for inputs such as
+            ``position_ids``; None if they have other values.
+    """
+
+    name: str
+    grows_along: int | None = None
+    past_offset: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """A model that can generate: the pairs, and its dimensions by what they count.
+
+    Attributes:
+        model: the open model.
+        feed: the patterns of the pairs.
+        pairs: the outputs and the inputs to which they are fed.
+        past, new, totals: names of the free dimensions that count tokens in the past, tokens of the
+            call, and both.
+        dims: sizes of other free dimensions, by name.
+        given: arrays for some of the inputs.
+    """
+
+    model: ModelFile
+    feed: tuple[str, ...]
+    pairs: tuple[FeedPair, ...]
+    past: frozenset[str]
+    new: frozenset[str]
+    totals: frozenset[str]
+    dims: Mapping[str, int]
+    given: Mapping[str, np.ndarray[Any, Any]]
+
+    def sizes(self, *, past: int, new: int) -> dict[str, int]:
+        """Return the sizes of free dimensions in a call, as far as they are known."""
+        return {
+            **self.dims,
+            **dict.fromkeys(self.past, past),
+            **dict.fromkeys(self.new, new),
+            **dict.fromkeys(self.totals, past + new),
+        }
+
+    def plans(self, *, past: int, new: int) -> tuple[InputPlan, ...]:
+        """Return the inputs of a call of `new` tokens with `past` tokens before them.
+
+        Raises:
+            UsageError: as `plan_inputs`.
+        """
+        plans = plan_inputs(self.model, dims=self.sizes(past=past, new=new), given=self.given)
+        return tuple(_with_count(plan, past=past, total=past + new) for plan in plans)
+
+    def step_inputs(self) -> tuple[CallInput, ...]:
+        """Return how the inputs that are not fed change from step to step."""
+        fed = {pair.input for pair in self.pairs}
+        before, after = self.plans(past=1, new=1), self.plans(past=2, new=1)
+        found = []
+        for plan, later in zip(before, after, strict=True):
+            if plan.name in fed:
+                continue
+            axes = [i for i, size in enumerate(plan.shape) if later.shape[i] != size]
+            offset = None
+            if plan.fill == "positions" and not axes:
+                offset = 0
+            elif plan.value != later.value and isinstance(plan.value, int):
+                offset = plan.value - 1
+            found.append(CallInput(plan.name, axes[0] if axes else None, offset))
+        return tuple(found)
+
+    def cache(self) -> KeyValueCache:
+        """Return the KV cache at the chosen sizes."""
+        fed = {pair.input for pair in self.pairs}
+        plans = [plan for plan in self.plans(past=1, new=1) if plan.name in fed]
+        sizes = [ELEMENT_TYPES[plan.element_type].nbytes(plan.shape) for plan in plans]
+        cache = KeyValueCache(tensors=len(plans), token_bytes=sum(sizes))
+        axes = {axis.position for axis in self._past_axes()}
+        kinds = {(plan.shape, plan.element_type) for plan in plans}
+        first = plans[0]
+        bits = ELEMENT_TYPES[first.element_type].bits
+        if len(kinds) > 1 or len(axes) > 1 or len(first.shape) not in (4, 5) or bits % 8:
+            return cache
+        rest = [size for position, size in enumerate(first.shape) if position not in axes]
+        is_stacked = len(first.shape) == 5  # keys and values in one tensor
+        if (rest.pop(0) != 2) if is_stacked else len(plans) % 2:
+            return cache
+        batch, heads, head_size = rest
+        return msgspec.structs.replace(
+            cache,
+            layers=len(plans) if is_stacked else len(plans) // 2,
+            heads=heads,
+            head_size=head_size,
+            element_bytes=bits // 8,
+            batch=batch,
+        )
+
+    def _past_axes(self) -> Iterable[Axis]:
+        fed = {pair.input for pair in self.pairs}
+        for value in self.model.graph.required_inputs:
+            if value.name in fed:
+                yield from (axis for axis in axes_of(value) or () if axis.key in self.past)
+
+    def positions(self) -> tuple[int, str] | None:
+        """Return the number of positions that the model has, and what has them; None if unknown."""
+        for plan in self.plans(past=0, new=1):
+            if plan.fill == "positions" and plan.high:
+                return plan.high, f"the table that {plan.name} indexes"
+        return None
+
+
+def find_decoder(
+    model: ModelFile,
+    *,
+    feed: Sequence[str] = (),
+    dims: Mapping[str, int] | None = None,
+    given: Mapping[str, np.ndarray[Any, Any]] | None = None,
+) -> Decoder:
+    """Return how `model` generates.
+
+    Args:
+        model: the open model.
+        feed: pairs of patterns ``OUTPUT=INPUT``; those of an exporter if there are none.
+        dims: sizes of free dimensions by name or role.
+        given: arrays for some of the inputs, which are the same in all calls.
+
+    Raises:
+        UsageError: the model has no cache that can be fed, or an argument does not fit it.
+    """
+    inputs = {value.name: value for value in model.graph.required_inputs}
+    outputs = {value.name: value for value in model.graph.output_values}
+    if BRANCH_INPUT in inputs:
+        raise UsageError(
+            f"{model.path}: this is a merged decoder: its input {BRANCH_INPUT!r} chooses between a"
+            " graph with and a graph without cache. Export the decoder with past alone"
+            " (optimum-cli export onnx --no-post-process, or model.onnx of newer exports)."
+        )
+    patterns = tuple(feed) or (_natural_feed(model, inputs, outputs),)
+    pairs = [pair for text in patterns for pair in _pairs(text, inputs, outputs)]
+    for name in ("output", "input"):
+        names = [getattr(pair, name) for pair in pairs]
+        twice = next((each for each in names if names.count(each) > 1), None)
+        if twice is not None:
+            raise UsageError(f"--feed: {name} {twice!r} is in two pairs. Name it once.")
+    for pair in pairs:
+        _check_types(outputs[pair.output], inputs[pair.input])
+    return _decoder(model, patterns, tuple(pairs), inputs, dict(dims or {}), given or {})
+
+
+def _decoder(
+    model: ModelFile,
+    feed: tuple[str, ...],
+    pairs: tuple[FeedPair, ...],
+    inputs: Mapping[str, ValueInfoProto],
+    dims: dict[str, int],
+    given: Mapping[str, np.ndarray[Any, Any]],
+) -> Decoder:
+    axes = {name: axes_of(value) for name, value in inputs.items()}
+    free = {axis.key: axis for each in axes.values() for axis in each or () if axis.size is None}
+    roles = axis_roles(model.graph, model.functions)
+    batches = batch_keys(axes)
+    past = set()
+    for pair in pairs:
+        keys = {axis.key for axis in axes[pair.input] or () if axis.size is None}
+        keys -= batches
+        named = {key for key in keys if key in roles and roles[key].name == "past"}
+        keys = named or keys
+        if len(keys) != 1:
+            raise UsageError(
+                f"input {pair.input!r} has {_shape_words(axes[pair.input])}: "
+                + (
+                    "its past has a fixed length, so that the cache cannot grow."
+                    if not keys
+                    else "it is not known which dimension counts the tokens of the past."
+                )
+                + " Profile the model without --feed, --steps and --prefill."
+            )
+        past |= keys
+    # Dimensions are counted by their place as well, as not all exporters name them.
+    known = roles | dict.fromkeys(past, Role("past", 0, "fed"))
+    fed = {pair.input for pair in pairs}
+    others = {
+        name: each
+        for name, each in axes.items()
+        if name not in fed and each and "encoder" not in name.lower()
+    }
+    totals = set(total_lengths({**others, **{n: axes[n] for n in fed}}, known))
+    new = {
+        axis.key
+        for name, each in others.items()
+        for axis in each or ()
+        if axis.size is None
+        and axis.position == (1 if axis.rank >= 2 else 0)
+        and "mask" not in name.lower()
+        and (known.get(axis.key) or Role("", 0, "")).name == "sequence"
+        and axis.key not in past | totals | batches
+    }
+    for name, each in others.items():
+        if "mask" in name.lower() and each and each[-1].size is None:
+            totals |= {each[-1].key} - new - past - batches
+    totals = {key for key in totals if not is_expression(key, free)}
+    dims = dims_by_name(model.graph, model.functions, dims)
+    for key in dims:
+        if key in past | new | totals:
+            raise UsageError(
+                f"--dim: {key!r} counts tokens, which change from call to call. Use --prefill and"
+                " --steps."
+            )
+    counting = past | new | totals
+    for name in given:
+        if name in fed or any(axis.key in counting for axis in axes.get(name) or ()):
+            raise UsageError(
+                f"--input: {name!r} changes from call to call, so that one array cannot be given"
+                " for it. Use --prefill for the number of tokens."
+            )
+    return Decoder(
+        model=model,
+        feed=feed,
+        pairs=pairs,
+        past=frozenset(past),
+        new=frozenset(new),
+        totals=frozenset(totals - past - new),
+        dims=dims,
+        given=given,
+    )
+
+
+def check_calls(decoder: Decoder, *, prefill: int, steps: int, max_tokens: int | None) -> None:
+    """Check that a prompt of `prefill` tokens and `steps` tokens after it fit the model.
+
+    Args:
+        decoder: the model.
+        prefill: the tokens of the prompt.
+        steps: the calls of one token after it.
+        max_tokens: the longest context by the configuration of the model; None without one.
+
+    Raises:
+        UsageError: they do not.
+    """
+    if not decoder.new and prefill != 1:
+        raise UsageError(
+            f"{decoder.model.path}: no dimension of its inputs counts the tokens of a call, so that"
+            f" a prompt of {prefill} tokens cannot be run at once. Use --prefill 1."
+        )
+    found = decoder.positions()
+    limits = [found] if found is not None else []
+    if max_tokens is not None:
+        limits.append((max_tokens, "genai_config.json"))
+    for limit, source in sorted(limits)[:1]:
+        if prefill + steps > limit:
+            raise UsageError(
+                f"--prefill {prefill} and --steps {steps} make {prefill + steps:,} tokens, but the"
+                f" model has {limit:,} positions ({source}). Use fewer."
+            )
+
+
+def _natural_feed(
+    model: ModelFile, inputs: Mapping[str, ValueInfoProto], outputs: Mapping[str, ValueInfoProto]
+) -> str:
+    """Return the one pattern of an exporter that pairs outputs with inputs.
+
+    Raises:
+        UsageError: there is none, or more than one.
+    """
+    found = [text for text in NATURAL_FEEDS if _matching(text, inputs, outputs)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(
+            f"{model.path}: both {' and '.join(found)} pair outputs with inputs. Choose one of them"
+            " with --feed."
+        )
+    raise UsageError(
+        f"{model.path}: no input is a past of keys and values that an output continues, by the"
+        f" names that exporters use ({', '.join(NATURAL_FEEDS)}), so that there is no cache. Name"
+        f" the pairs with --feed OUTPUT=INPUT. Inputs: {_names(inputs)}; outputs:"
+        f" {_names(outputs)}."
+    )
+
+
+def _matching(text: str, inputs: Iterable[str], outputs: Iterable[str]) -> list[FeedPair]:
+    left, right = _halves(text)
+    matches = ((name, _match(left, name)) for name in outputs)
+    names = set(inputs)
+    pairs = (FeedPair(name, right.replace("*", part)) for name, part in matches if part is not None)
+    return [pair for pair in pairs if pair.input in names]
+
+
+def _pairs(
+    text: str, inputs: Mapping[str, ValueInfoProto], outputs: Mapping[str, ValueInfoProto]
+) -> list[FeedPair]:
+    """Return the pairs of outputs and inputs that the patterns `text` name.
+
+    Raises:
+        UsageError: they name none, or an output without its input.
+    """
+    left, right = _halves(text)
+    if not any(_match(left, name) is not None for name in outputs):
+        raise UsageError(
+            f"--feed: no output is called {left!r}. The model's outputs are: {_names(outputs)}."
+        )
+    pairs = _matching(text, inputs, outputs)
+    if not pairs:
+        raise UsageError(
+            f"--feed: no input is called {right!r} with the same text for * as an output called"
+            f" {left!r}. The model's inputs are: {_names(inputs)}."
+        )
+    fed = {pair.input for pair in pairs}
+    # Caches of an encoder stay as they are, and past_sequence_length is no cache.
+    alone = [
+        name
+        for name in inputs
+        if _match(right, name) is not None
+        and name not in fed
+        and "encoder" not in name.lower()
+        and re.search(r"\d", name)
+    ]
+    if alone:
+        raise UsageError(
+            f"--feed: input {alone[0]!r} is called {right!r}, but no output {left!r} has the same"
+            " text for *. Choose patterns that pair every past input."
+        )
+    return pairs
+
+
+def _halves(text: str) -> tuple[str, str]:
+    left, separator, right = text.partition("=")
+    if not separator or left.count("*") > 1 or left.count("*") != right.count("*") or not right:
+        raise UsageError(
+            f"--feed: {text!r} is not a pair of patterns with one * each. Write it like"
+            " present.*=past_key_values.*."
+        )
+    return left, right
+
+
+def _match(pattern: str, name: str) -> str | None:
+    """Return the text for which ``*`` stands; None if `name` does not match."""
+    before, star, after = pattern.partition("*")
+    if not star:
+        return "" if name == pattern else None
+    is_long = len(name) > len(before) + len(after)
+    fits = is_long and name.startswith(before) and name.endswith(after)
+    return name[len(before) : len(name) - len(after)] if fits else None
+
+
+def _check_types(output: ValueInfoProto, input: ValueInfoProto) -> None:
+    """Check that an output can be fed to an input: element type, rank and fixed sizes.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    source, target = tensor_type(output.type), tensor_type(input.type)
+    given, expected = axes_of(output), axes_of(input)
+    is_tensor = input.type.HasField("tensor_type") and output.type.HasField("tensor_type")
+    fits = (
+        is_tensor
+        and source is not None
+        and target is not None
+        and source.elem_type in (0, target.elem_type)
+    )
+    if fits and given is not None and expected is not None:
+        fits = len(given) == len(expected) and all(
+            None in (one.size, other.size) or one.size == other.size
+            for one, other in zip(given, expected, strict=True)
+        )
+    if not fits:
+        raise UsageError(
+            f"--feed: output {output.name!r} ({_type_words(output)}) cannot be fed to input"
+            f" {input.name!r} ({_type_words(input)}). Choose patterns whose shapes and types fit."
+        )
+
+
+def _with_count(plan: InputPlan, *, past: int, total: int) -> InputPlan:
+    """Return `plan` with the number of tokens, for inputs that are such a number."""
+    is_integer = ELEMENT_TYPES[plan.element_type].dtype.kind in "iu"
+    if plan.fill == "given" or not is_integer or np.prod(plan.shape) > MAX_NUMBER_ELEMENTS:
+        return plan
+    words = set(re.findall(r"[a-z]+", plan.name.lower()))
+    kind: Literal["past", "total", "last"] | None = None
+    if {"seqlens", "k"} <= words:
+        kind = "last"
+    elif words & {"len", "length", "lengths", "lens"} and words & {"past", "total"}:
+        kind = "past" if "past" in words else "total"
+    if kind is None:
+        return plan
+    value = {"past": past, "total": total, "last": total - 1}[kind]
+    note = {"past": "the tokens in the past", "total": "all tokens", "last": "the last token"}
+    return msgspec.structs.replace(
+        plan, fill="constant", value=value, low=None, high=None, note=f"{value}, {note[kind]}"
+    )
+
+
+def _shape_words(axes: Sequence[Axis] | None) -> str:
+    if axes is None:
+        return "an unknown shape"
+    sizes = ", ".join(str(axis.key if axis.size is None else axis.size) for axis in axes)
+    return f"the shape [{sizes}]"
+
+
+def _type_words(value: ValueInfoProto) -> str:
+    tensor = tensor_type(value.type)
+    element = ELEMENT_TYPES.get(tensor.elem_type) if tensor is not None else None
+    axes = axes_of(value)
+    sizes = "…" if axes is None else ", ".join(str(axis.symbol or axis.size) for axis in axes)
+    return f"{element.name if element else 'no tensor'} [{sizes}]"
+
+
+def _names(values: Iterable[str]) -> str:
+    return some_of(list(values), MAX_NAMES) or "none"

@@ -1,0 +1,71 @@
+"""A generation: one call with a prompt, then one call for each further token, with a KV cache."""
+
+from memdiag.records.base import Record
+
+
+class KeyValueCache(Record, frozen=True, kw_only=True):
+    """The past keys and values that a decoder returns, and receives in its next call.
+
+    Attributes:
+        tensors: the number of inputs for them.
+        token_bytes: bytes that each token adds, all tensors and the whole batch together.
+        layers, heads, head_size, element_bytes: the factors of `token_bytes`; 0 where the tensors
+            differ in shape or type, so that there is no such product.
+        batch: the size of the batch.
+    """
+
+    tensors: int
+    token_bytes: int
+    layers: int = 0
+    heads: int = 0
+    head_size: int = 0
+    element_bytes: int = 0
+    batch: int = 1
+
+    def bytes_at(self, tokens: int) -> int:
+        """Return the bytes of the cache with `tokens` tokens."""
+        return self.token_bytes * tokens
+
+    def formula(self, tokens: int) -> str:
+        """Return the product whose result is `bytes_at(tokens)`, in words."""
+        batch = f" × batch {self.batch}" if self.batch > 1 else ""
+        if not self.layers:
+            return f"{self.tensors} tensors, {self.token_bytes:,} bytes × {tokens:,} tokens"
+        return (
+            f"{self.layers} layers × 2 × {self.heads} heads × {self.head_size} × {tokens:,} tokens"
+            f" × {self.element_bytes} bytes{batch}"
+        )
+
+
+class Generation(Record, frozen=True, kw_only=True):
+    """How a decoder was run, or is estimated to run, as a program generates a text.
+
+    Attributes:
+        feed: the pairs of patterns ``OUTPUT=INPUT`` by which outputs are fed to the next call.
+        is_found: whether memdiag found the pairs, as the user named none.
+        prefill_tokens: the tokens of the prompt, which are one call.
+        steps: the calls of one token after it.
+        cache: the KV cache.
+        max_tokens: the longest context of the model; None if it is not known.
+        max_tokens_source: where that is from.
+        prefill_cache_bytes, cache_bytes: the size of the arrays of the cache after the prompt, and
+            after the last step, as measured; None in estimates, and if they were not reached.
+        growth_bytes_per_token: by how much the resident set grew for each step: the Theil-Sen slope
+            over the steps. None in estimates, and with too few steps.
+    """
+
+    feed: tuple[str, ...]
+    is_found: bool
+    prefill_tokens: int
+    steps: int
+    cache: KeyValueCache
+    max_tokens: int | None = None
+    max_tokens_source: str = ""
+    prefill_cache_bytes: int | None = None
+    cache_bytes: int | None = None
+    growth_bytes_per_token: float | None = None
+
+    @property
+    def tokens(self) -> int:
+        """The tokens in the cache after the last step."""
+        return self.prefill_tokens + self.steps

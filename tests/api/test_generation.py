@@ -1,0 +1,73 @@
+"""A decoder that is run as a program generates a text: phases, cache, growth, and mistakes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import memdiag
+from memdiag.errors import UsageError
+from memdiag.records.codec import decode, encode
+from memdiag.records.phases import GENERATION_PHASES, PHASES
+from memdiag.records.profile import Profile
+from tests.decoders import TOKEN_BYTES, decoder, saved
+
+PREFILL, STEPS = 70, 20
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    model = saved(tmp_path_factory.mktemp("decoder"), decoder())
+    return memdiag.profile(model, prefill=PREFILL, steps=STEPS, dims={"batch": 8}, xray="phases")
+
+
+def test_a_prompt_and_steps_are_the_phases(profile: Profile) -> None:
+    assert profile.outcome.status == "completed"
+    names = [phase.name for phase in profile.phases]
+    others = [name for name in PHASES if name not in (*GENERATION_PHASES, "first_run", "steady")]
+    assert names == [*others[:-1], *GENERATION_PHASES]  # without release
+    assert len(profile.runs) == STEPS
+    assert profile.steady_rss_bytes is not None
+
+
+def test_the_cache_has_the_size_of_its_formula(profile: Profile) -> None:
+    generation = profile.generation
+    assert generation is not None
+    assert generation.is_found
+    assert generation.prefill_cache_bytes == 8 * PREFILL * TOKEN_BYTES
+    assert generation.cache_bytes == 8 * (PREFILL + STEPS) * TOKEN_BYTES
+    assert generation.cache.bytes_at(generation.tokens) == generation.cache_bytes
+    assert generation.growth_bytes_per_token is not None
+
+
+def test_the_cache_is_an_owner(profile: Profile) -> None:
+    assert profile.attribution is not None
+    (owner,) = [each for each in profile.attribution.owners if each.kind == "kv_cache"]
+    assert owner.bytes == 8 * (PREFILL + STEPS) * TOKEN_BYTES
+    assert owner.name == "1 layers × 2 × 2 heads × 32 × 90 tokens × 4 bytes × batch 8"
+    by_phase = {each.phase: each.attribution for each in profile.phase_attributions}
+    assert by_phase["prefill"].bytes_of("kv_cache") == 8 * PREFILL * TOKEN_BYTES
+    assert by_phase["prepack"].bytes_of("kv_cache") == 0
+
+
+def test_the_record_is_read_again_and_older_ones_too(profile: Profile) -> None:
+    assert decode(encode(profile), Profile) == profile
+    older = json.loads(encode(profile))
+    del older["generation"]
+    assert decode(json.dumps(older).encode(), Profile).generation is None
+
+
+def test_a_model_without_a_cache_is_a_usage_error(tmp_path: Path) -> None:
+    model = saved(tmp_path, decoder(past="left", present="right"))
+    with pytest.raises(UsageError, match="so that there is no cache"):
+        memdiag.profile(model, steps=4)
+
+
+def test_runs_and_steps_exclude_each_other(tmp_path: Path) -> None:
+    model = saved(tmp_path, decoder())
+    with pytest.raises(UsageError, match="Use --steps"):
+        memdiag.profile(model, steps=4, runs=3)
+    with pytest.raises(UsageError, match="--no-run"):
+        memdiag.profile(model, steps=4, run=False)
+    with pytest.raises(UsageError, match="--prefill must be a number of 1 or more"):
+        memdiag.profile(model, prefill=0)
