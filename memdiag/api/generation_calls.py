@@ -22,12 +22,14 @@ class GenerationCalls(NamedTuple):
         step: the inputs of a step that are not fed, those that grow with their last size.
         job: what the child needs to know of the calls.
         record: the generation, without measured figures.
+        decoder: the model, with its pairs and dimensions.
     """
 
     prompt: ChosenInputs
     step: tuple[InputPlan, ...]
     job: GenerationJob
     record: Generation
+    decoder: Decoder
 
 
 def choose_calls(
@@ -72,6 +74,7 @@ def choose_calls(
             prefill_cache=record.cache.formula(prefill),
         ),
         record=record,
+        decoder=decoder,
     )
 
 

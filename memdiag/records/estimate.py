@@ -6,6 +6,7 @@ from msgspec import field
 
 from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.dimension import Dimension
+from memdiag.records.generation import Generation
 from memdiag.records.phases import PhaseName
 
 ESTIMATE_SCHEMA: Final = "memdiag.estimate/1"
@@ -32,6 +33,7 @@ TermName = Literal[
     "reordered filters",
     "packed weights",
     "activations",
+    "KV cache",
     "planned block",
     "unused arena",
     "kernel scratch",
@@ -52,6 +54,8 @@ TermName = Literal[
 - ``reordered filters``: filters of convolutions in blocks of channels;
 - ``packed weights``: buffers of kernels;
 - ``activations``: values of the first run, in chunks of the arena;
+- ``KV cache``: keys and values that a generation feeds to its next call, during a call those of the
+  past beside those that it returns;
 - ``planned block``: the block that later runs take in addition;
 - ``unused arena``: parts of chunks, and gaps between values, that were written before;
 - ``kernel scratch``: working memory of kernels;
@@ -296,6 +300,8 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         calibration: measured points; empty unless asked for.
         notes: limits and assumptions of the estimate.
         duration_s: the time it took.
+        generation: the calls that are estimated, if they are those of a generation; None for runs
+            of equal shapes.
     """
 
     schema: Literal["memdiag.estimate/1"] = ESTIMATE_SCHEMA
@@ -318,6 +324,7 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     calibration: tuple[Calibration, ...] = ()
     notes: tuple[str, ...] = ()
     duration_s: float
+    generation: Generation | None = None
 
     def __post_init__(self) -> None:
         """Refuse a record without a point, and points without the phase of their peak."""

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from memdiag.errors import UsageError
 from memdiag.records.codec import decode, encode
 from memdiag.records.phases import GENERATION_PHASES, PHASES
 from memdiag.records.profile import Profile
+from memdiag.reports.estimate import REPORT
 from tests.decoders import TOKEN_BYTES, decoder, saved
 
 PREFILL, STEPS = 70, 20
@@ -48,6 +50,54 @@ def test_the_cache_is_an_owner(profile: Profile) -> None:
     by_phase = {each.phase: each.attribution for each in profile.phase_attributions}
     assert by_phase["prefill"].bytes_of("kv_cache") == 8 * PREFILL * TOKEN_BYTES
     assert by_phase["prepack"].bytes_of("kv_cache") == 0
+
+
+def test_the_estimate_has_the_same_phases(profile: Profile) -> None:
+    estimate = profile.estimate
+    assert estimate is not None
+    assert [phase.name for phase in estimate.phases][-2:] == list(GENERATION_PHASES)
+    for phase in estimate.phases[-2:]:
+        measured = profile.phase(phase.name)
+        assert measured is not None
+        predicted = profile.baseline_rss_bytes + phase.peak_bytes
+        assert predicted == pytest.approx(measured.peak_rss_bytes, rel=0.1)
+
+
+def test_an_estimate_has_the_cache_as_a_term(tmp_path: Path) -> None:
+    model = saved(tmp_path, decoder())
+    estimate = memdiag.estimate(model, prefill=70, steps=20, dims={"batch": 8})
+    assert estimate.generation is not None
+    assert estimate.generation.cache.bytes_at(90) == 8 * 90 * TOKEN_BYTES
+    decode = estimate.point.phases[-1]
+    assert decode.name == "decode"
+    terms = [
+        {term.name: term.bytes for term in each} for each in (decode.peak_terms, decode.kept_terms)
+    ]
+    # During the last step the past is in memory beside what the step returns.
+    assert terms[0]["KV cache"] == 8 * (89 + 90) * TOKEN_BYTES
+    assert terms[1]["KV cache"] == 8 * 90 * TOKEN_BYTES
+    more = memdiag.estimate(model, prefill=70, steps=26, dims={"batch": 8}).point
+    assert more.steady_bytes > estimate.point.steady_bytes
+    text = REPORT.render(estimate, "markdown").decode()
+    assert "with a prompt of 70 tokens and 20 steps" in text
+    assert "1 layers × 2 × 2 heads × 32 × 90 tokens × 4 bytes × batch 8" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"runs": 3}, "Use --steps"),
+        ({"fit_bytes": 1 << 30}, "--fit and --measure cannot be used"),
+        ({"measure": True}, "--fit and --measure cannot be used"),
+        ({"dims": {"batch": (1, 4)}}, "has several sizes"),
+        ({"feed": ("gone.*=past.*",)}, "no output is called"),
+    ],
+)
+def test_an_estimate_of_a_generation_refuses_what_does_not_apply(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        memdiag.estimate(saved(tmp_path, decoder()), steps=4, **arguments)
 
 
 def test_the_record_is_read_again_and_older_ones_too(profile: Profile) -> None:

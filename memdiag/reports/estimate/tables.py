@@ -22,6 +22,7 @@ TERM_COLORS: dict[str, str] = {
     "reordered filters": "reordered",
     "packed weights": "packed",
     "activations": "arena",
+    "KV cache": "kv_cache",
     "planned block": "allocator_retained",
     "unused arena": "unnamed",
     "kernel scratch": "mapped_files",
