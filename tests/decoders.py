@@ -1,6 +1,7 @@
 """A decoder with past of one layer, for tests: 2 heads of 32, a vocabulary of 64, 96 positions."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -88,3 +89,35 @@ def saved(folder: Path, model: onnx.ModelProto, name: str = "decoder.onnx") -> P
     path = folder / name
     onnx.save(model, path)
     return path
+
+
+def genai_config() -> dict[str, Any]:
+    """Return the configuration of `decoder` for onnxruntime-genai."""
+    return {
+        "model": {
+            "type": "gpt2",
+            "context_length": POSITIONS,
+            "vocab_size": VOCABULARY,
+            "decoder": {
+                "filename": "decoder.onnx",
+                "head_size": HEAD_SIZE,
+                "hidden_size": WIDTH,
+                "num_attention_heads": HEADS,
+                "num_key_value_heads": HEADS,
+                "num_hidden_layers": 1,
+                "inputs": {
+                    "input_ids": "input_ids",
+                    "attention_mask": "attention_mask",
+                    "position_ids": "position_ids",
+                    "past_key_names": "past_key_values.%d.key",
+                    "past_value_names": "past_key_values.%d.value",
+                },
+                "outputs": {
+                    "logits": "logits",
+                    "present_key_names": "present.%d.key",
+                    "present_value_names": "present.%d.value",
+                },
+            },
+        },
+        "search": {"max_length": 80, "past_present_share_buffer": True},
+    }

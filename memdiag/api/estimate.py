@@ -28,6 +28,7 @@ from memdiag.api.profile_config import check_session_options
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.model.assumed_shapes import read_assumptions
+from memdiag.model.genai_config import find_genai_config
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.generation import GenerationSizes
@@ -74,7 +75,8 @@ def estimate(
     Nothing is run and no weight is read, unless `measure` is True.
 
     Args:
-        model: the ONNX file.
+        model: the ONNX file; or a ``genai_config.json`` of onnxruntime-genai or its folder, whose
+            decoder is estimated as a program generates a text.
         dims: by name of a free dimension (or ``input:axis``, or a role such as ``batch`` that one
             dimension has) its size, a range (low, high) that is divided into powers of two, or a
             list of sizes. There is a point for each combination. Other dimensions have the sizes
@@ -109,6 +111,8 @@ def estimate(
     """
     started = time.perf_counter()
     path = model_path(model)
+    genai = find_genai_config(path)
+    path = path if genai is None else genai.path
     if dims is not None and not isinstance(dims, Mapping):
         raise UsageError(
             f"dims must be sizes by name, not {dims!r}. Pass a dictionary: dims={{'batch': 3}}."
@@ -125,7 +129,12 @@ def estimate(
         raise UsageError("--runs must be 0 or greater.")
     if fit_bytes is not None and fit_bytes <= 0:
         raise UsageError("--fit must be greater than 0.")
-    calls = generation_config(feed=feed, steps=steps, prefill=prefill)
+    calls = generation_config(
+        feed=feed,
+        steps=steps,
+        prefill=prefill,
+        genai=None if genai is None else genai.config,
+    )
     if calls is not None:
         _check_generation(dims or {}, runs, is_searched=measure or fit_bytes is not None)
     given = check_session_options(session_options or {}, optimization_level)

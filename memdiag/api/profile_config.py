@@ -20,6 +20,7 @@ from memdiag.api.inputs import ArrayOrFile
 from memdiag.defaults import CPU_PROVIDER, DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import UsageError
 from memdiag.ort.runtime import require_runtime
+from memdiag.records.generation import GenaiConfig
 from memdiag.runner.job import InputConfig, Limits, SessionConfig, XrayConfig
 
 _LEVELS = ("disable_all", "basic", "extended", "layout", "all")
@@ -66,6 +67,7 @@ def profile_config(
     feed: Sequence[str] = (),
     steps: int | None = None,
     prefill: int | None = None,
+    genai: GenaiConfig | None = None,
     session_options: Mapping[str, str] | None = None,
     optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
@@ -88,8 +90,9 @@ def profile_config(
 ) -> ProfileConfig:
     """Return the configuration of a profile.
 
-    The arguments are as in `memdiag.profile`; `rules` are the rules to run, and `command` is the
-    command line that asked for the profile.
+    The arguments are as in `memdiag.profile`; `genai` is the configuration of a model for
+    onnxruntime-genai, `rules` are the rules to run, and `command` is the command line that asked
+    for the profile.
 
     Raises:
         UsageError: an argument is not of its type, an option cannot be set, a file cannot be read
@@ -127,7 +130,7 @@ def profile_config(
             runs=runs,
             run=run,
             same_inputs=same_inputs,
-            generation=generation_config(feed=feed, steps=steps, prefill=prefill),
+            generation=generation_config(feed=feed, steps=steps, prefill=prefill, genai=genai),
         ),
         limits=limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes),
         xray=XrayConfig(when=xray, verify=verify),
@@ -141,7 +144,7 @@ def profile_config(
 PROFILE_OPTIONS = tuple(
     name
     for name in inspect.signature(profile_config).parameters
-    if name not in ("xray", "verify", "release", "run_peak", "rules", "command")
+    if name not in ("genai", "xray", "verify", "release", "run_peak", "rules", "command")
 )
 """The names of the arguments of `memdiag.profile` that configure the run."""
 

@@ -6,6 +6,12 @@ from memdiag.units import KIB, counted, format_size
 
 MAX_PATTERNS = 3
 
+_FOUND_BY = {
+    "user": "",
+    "genai": ", as genai_config.json names them",
+    "names": ", found by their names (--feed names others)",
+}
+
 
 def calls_text(generation: Generation) -> str:
     """Return the calls in words: ``a prompt of 512 tokens and 128 steps``."""
@@ -16,7 +22,7 @@ def calls_text(generation: Generation) -> str:
 def feed_sentence(generation: Generation) -> str:
     """Return how outputs are fed to inputs, and whether memdiag found that."""
     pairs = listed([text.replace("=", " to ") for text in generation.feed], limit=MAX_PATTERNS)
-    found = ", found by their names (--feed names others)" if generation.is_found else ""
+    found = _FOUND_BY[generation.found_by]
     return f"Each call is fed {generation.cache.tensors} outputs of the call before: {pairs}{found}"
 
 
@@ -37,6 +43,13 @@ def cache_sentences(generation: Generation) -> list[str]:
         sentences.append(
             f"At the longest context, {longest:,} tokens{source}, the cache takes"
             f" {format_size(cache.bytes_at(longest))}"
+        )
+    buffer = generation.buffer_tokens
+    if buffer is not None:
+        sentences.append(
+            f"onnxruntime-genai allocates the cache for {buffer:,} tokens at once, as"
+            " genai_config.json sets past_present_share_buffer and max_length:"
+            f" {format_size(cache.bytes_at(buffer))}. Here it grows with the tokens"
         )
     return sentences
 

@@ -12,7 +12,7 @@ from memdiag.records.codec import decode, encode
 from memdiag.records.phases import GENERATION_PHASES, PHASES
 from memdiag.records.profile import Profile
 from memdiag.reports.estimate import REPORT
-from tests.decoders import TOKEN_BYTES, decoder, saved
+from tests.decoders import TOKEN_BYTES, decoder, genai_config, saved
 
 PREFILL, STEPS = 70, 20
 
@@ -35,7 +35,7 @@ def test_a_prompt_and_steps_are_the_phases(profile: Profile) -> None:
 def test_the_cache_has_the_size_of_its_formula(profile: Profile) -> None:
     generation = profile.generation
     assert generation is not None
-    assert generation.is_found
+    assert generation.found_by == "names"
     assert generation.prefill_cache_bytes == 8 * PREFILL * TOKEN_BYTES
     assert generation.cache_bytes == 8 * (PREFILL + STEPS) * TOKEN_BYTES
     assert generation.cache.bytes_at(generation.tokens) == generation.cache_bytes
@@ -81,6 +81,30 @@ def test_an_estimate_has_the_cache_as_a_term(tmp_path: Path) -> None:
     text = REPORT.render(estimate, "markdown").decode()
     assert "with a prompt of 70 tokens and 20 steps" in text
     assert "1 layers × 2 × 2 heads × 32 × 90 tokens × 4 bytes × batch 8" in text
+
+
+def test_a_model_for_genai_is_run_by_its_configuration(tmp_path: Path) -> None:
+    saved(tmp_path, decoder())
+    config = genai_config()
+    config["model"]["decoder"]["num_hidden_layers"] = 2
+    path = tmp_path / "genai_config.json"
+    path.write_text(json.dumps(config))
+    profile = memdiag.profile(tmp_path, steps=2, prefill=4, xray="none")
+    assert profile.outcome.status == "completed"
+    assert profile.model.path == str(tmp_path / "decoder.onnx")
+    generation = profile.generation
+    assert generation is not None
+    assert generation.found_by == "genai"
+    assert (generation.max_tokens, generation.buffer_tokens) == (96, 80)
+    assert "states 2 layers, but the cache of the model has 1" in " ".join(profile.notes)
+    assert "key and value heads" not in " ".join(profile.notes)
+    estimate = memdiag.estimate(path, steps=2, prefill=4)
+    assert estimate.generation is not None
+    assert estimate.generation.feed == generation.feed
+    text = REPORT.render(estimate, "markdown").decode()
+    assert "allocates the cache for 80 tokens at once" in text
+    with pytest.raises(UsageError, match=r"96 positions"):
+        memdiag.estimate(path, steps=96, prefill=4)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ ARGUMENTS = "MODEL"
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
-    add_model(parser)
+    add_model(parser, genai=True)
 
     group = parser.add_argument_group("Estimate")
     add_dims(group, ranges=True, lists=True)
