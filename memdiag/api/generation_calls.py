@@ -58,7 +58,13 @@ def choose_calls(
     check_calls(decoder, prefill=prefill, steps=steps, max_tokens=max_tokens)
     record = generation_record(decoder, config)
     plans = decoder.plans(past=0, new=prefill)
-    dimensions = chosen_dimensions(file, plans, decoder.dims, given)
+    # Those that count tokens have another size in each call.
+    counting = decoder.past | decoder.new | decoder.totals
+    dimensions = tuple(
+        each
+        for each in chosen_dimensions(file, plans, decoder.dims, given)
+        if each.name not in counting and each.role != "sum"
+    )
     fed = {pair.input for pair in decoder.pairs}
     last = decoder.plans(past=prefill + steps - 1, new=1)
     return GenerationCalls(

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from memdiag.records.base import Record
+from memdiag.units import counted
 
 
 class KeyValueCache(Record, frozen=True, kw_only=True):
@@ -34,7 +35,8 @@ class KeyValueCache(Record, frozen=True, kw_only=True):
         if not self.layers:
             return f"{self.tensors} tensors, {self.token_bytes:,} bytes × {tokens:,} tokens"
         return (
-            f"{self.layers} layers × 2 × {self.heads} heads × {self.head_size} × {tokens:,} tokens"
+            f"{counted(self.layers, 'layer')} × 2 × {counted(self.heads, 'head')} ×"
+            f" {self.head_size} × {tokens:,} tokens"
             f" × {self.element_bytes} bytes{batch}"
         )
 

@@ -30,6 +30,8 @@ def test_a_prompt_and_steps_are_the_phases(profile: Profile) -> None:
     assert names == [*others[:-1], *GENERATION_PHASES]  # without release
     assert len(profile.runs) == STEPS
     assert profile.steady_rss_bytes is not None
+    # Other dimensions have another size in each call.
+    assert [(each.name, each.size) for each in profile.dimensions] == [("batch", 8)]
 
 
 def test_the_cache_has_the_size_of_its_formula(profile: Profile) -> None:
@@ -46,7 +48,7 @@ def test_the_cache_is_an_owner(profile: Profile) -> None:
     assert profile.attribution is not None
     (owner,) = [each for each in profile.attribution.owners if each.kind == "kv_cache"]
     assert owner.bytes == 8 * (PREFILL + STEPS) * TOKEN_BYTES
-    assert owner.name == "1 layers × 2 × 2 heads × 32 × 90 tokens × 4 bytes × batch 8"
+    assert owner.name == "1 layer × 2 × 2 heads × 32 × 90 tokens × 4 bytes × batch 8"
     by_phase = {each.phase: each.attribution for each in profile.phase_attributions}
     assert by_phase["prefill"].bytes_of("kv_cache") == 8 * PREFILL * TOKEN_BYTES
     assert by_phase["prepack"].bytes_of("kv_cache") == 0
@@ -80,7 +82,7 @@ def test_an_estimate_has_the_cache_as_a_term(tmp_path: Path) -> None:
     assert more.steady_bytes > estimate.point.steady_bytes
     text = REPORT.render(estimate, "markdown").decode()
     assert "with a prompt of 70 tokens and 20 steps" in text
-    assert "1 layers × 2 × 2 heads × 32 × 90 tokens × 4 bytes × batch 8" in text
+    assert "1 layer × 2 × 2 heads × 32 × 90 tokens × 4 bytes × batch 8" in text
 
 
 def test_a_model_for_genai_is_run_by_its_configuration(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_inputs_that_are_not_fed_change_from_step_to_step(tmp_path: Path) -> Non
 def test_the_cache_has_a_formula(tmp_path: Path) -> None:
     cache = found(tmp_path, decoder(), dims={"batch": 3}).cache()
     assert cache.bytes_at(10) == 3 * 10 * TOKEN_BYTES
-    assert cache.formula(10) == "1 layers × 2 × 2 heads × 32 × 10 tokens × 4 bytes × batch 3"
+    assert cache.formula(10) == "1 layer × 2 × 2 heads × 32 × 10 tokens × 4 bytes × batch 3"
 
 
 @pytest.mark.parametrize(

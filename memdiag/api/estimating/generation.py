@@ -11,12 +11,8 @@ def profiled_calls(
     profile: Profile, ctx: AnalysisContext, generation: Generation
 ) -> GenerationSizes:
     """Return the calls of the generation of `profile`, whose model is that of `ctx`."""
-    feed = generation.feed
-    counting = find_decoder(ctx.model, feed=feed)
-    tokens = counting.past | counting.new | counting.totals
-    names = {each.name for each in profile.dimensions if each.role != "sum"}
-    dims = {name: size for name, size in ctx.sizes.items() if name in names - tokens}
-    decoder = find_decoder(ctx.model, feed=feed, dims=dims)
+    dims = {each.name: each.size for each in profile.dimensions}
+    decoder = find_decoder(ctx.model, feed=generation.feed, dims=dims)
     return generation_sizes(decoder, generation.prefill_tokens, generation.steps)
 
 
