@@ -21,6 +21,7 @@ def decoder(
     new_length: str | int = "sequence_length",
     extra_inputs: tuple[onnx.ValueInfoProto, ...] = (),
     cache_type: int = TensorProto.FLOAT,
+    positions: int = POSITIONS,
 ) -> onnx.ModelProto:
     """Return the model; the names and lengths of its cache, of its mask and of its ids can be set.
 
@@ -74,7 +75,7 @@ def decoder(
         ],
         [
             weight("embedding", VOCABULARY, WIDTH),
-            weight("table", POSITIONS, WIDTH),
+            weight("table", positions, WIDTH),
             weight("head", WIDTH, VOCABULARY),
             numpy_helper.from_array(np.array([0, 0, HEADS, HEAD_SIZE]), "split"),
             numpy_helper.from_array(np.array([0, 0, WIDTH]), "join"),

@@ -1,6 +1,7 @@
 """Commands, options, code and links of the README work as printed."""
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 
 from memdiag.api.project_settings import read_project_settings
 from memdiag.cli import commands
+from tests.decoders import decoder, saved
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -92,7 +94,10 @@ def test_its_options_are_taken(
     np.savez(tmp_path / "all.npz", ids=np.array([1]))
     words = options.replace("batch=4,sequence=", "tokens=").replace("NAME", "CPUExecutionProvider")
     words = words.replace("other/bin/python", sys.executable).replace("--out DIR", "")
-    finished = memdiag(command, sample_model("tied_if"), *words.split(), "--out", "out")
+    model = sample_model("tied_if")
+    if any(option in words for option in ("--steps", "--prefill", "--feed")):
+        model = saved(tmp_path, decoder(positions=1024))
+    finished = memdiag(command, model, *shlex.split(words), "--out", "out")
     assert finished.returncode == 0, finished.stderr
 
 
