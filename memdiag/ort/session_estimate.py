@@ -164,13 +164,17 @@ class SessionEstimate:
             served.serve(requests)
         tokens = calls.prefill_tokens + calls.steps
         past_bytes, cache_bytes = cache.bytes_at(tokens - 1), cache.bytes_at(tokens)
-        more = self._mapped_reads(shapes, runs=1 + calls.steps / calls.prefill_tokens)
-        timeline.now["mapped weights"] += sum(more.values()) - reads
+        # A step looks up as many rows as a token of the prompt.
+        runs = 1 + calls.steps / calls.prefill_tokens
+        more = sum(self._mapped_reads(shapes, runs=runs).values())
+        most = self._mapped_reads(shapes, runs=runs, fault_bytes=LARGE_FAULT_BYTES)
+        timeline.now["mapped weights"] += more - reads
         note("decode", last.peak)
         peak = max(prompt, last.peak, key=lambda each: each.peak_bytes)
         sizes = calls.prompt if peak is prompt else calls.last_step
         live = self._live_tensors(peak, ctx.shapes_at(sizes))
-        return self._point(calls.prompt, timeline, live)
+        more_mapped = sum(most.values()) - more
+        return self._point(calls.prompt, timeline, live, more_mapped=more_mapped)
 
     def with_run_details(
         self, point: EstimatedPoint, doubled: Mapping[str, Mapping[str, int]]
