@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from memdiag.api.inputs import ChosenInputs, chosen_dimensions, save_inputs
@@ -57,7 +58,13 @@ def choose_calls(
     max_tokens = None if genai is None else genai.max_tokens
     check_calls(decoder, prefill=prefill, steps=steps, max_tokens=max_tokens)
     record = generation_record(decoder, config)
-    plans = decoder.plans(past=0, new=prefill)
+    sources = {pair.input: pair.output for pair in decoder.pairs}
+    plans = tuple(
+        msgspec.structs.replace(plan, note=f"empty, then {sources[plan.name]} of the call before")
+        if plan.name in sources
+        else plan
+        for plan in decoder.plans(past=0, new=prefill)
+    )
     # Those that count tokens have another size in each call.
     counting = decoder.past | decoder.new | decoder.totals
     dimensions = tuple(
@@ -65,11 +72,10 @@ def choose_calls(
         for each in chosen_dimensions(file, plans, decoder.dims, given)
         if each.name not in counting and each.role != "sum"
     )
-    fed = {pair.input for pair in decoder.pairs}
     last = decoder.plans(past=prefill + steps - 1, new=1)
     return GenerationCalls(
         prompt=ChosenInputs(plans, dimensions, tuple(_differences(record.cache, genai))),
-        step=tuple(plan for plan in last if plan.name not in fed),
+        step=tuple(plan for plan in last if plan.name not in sources),
         job=GenerationJob(
             pairs=tuple((pair.output, pair.input) for pair in decoder.pairs),
             prefill_tokens=prefill,

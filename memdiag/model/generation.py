@@ -252,9 +252,16 @@ def _decoder(
                 + " Profile the model without --feed, --steps and --prefill."
             )
         past |= keys
+    fed = {pair.input for pair in pairs}
+    for name, each in axes.items():
+        is_past = any(axis.key in past for axis in each or ())
+        if is_past and name not in fed and "mask" not in name.lower():
+            raise UsageError(
+                f"--feed: input {name!r} has {_shape_words(each)}, with the length of the past, but"
+                " no output is fed to it. Name a pair for it as well."
+            )
     # Dimensions are counted by their place as well, as not all exporters name them.
     known = roles | dict.fromkeys(past, Role("past", 0, "fed"))
-    fed = {pair.input for pair in pairs}
     others = {
         name: each
         for name, each in axes.items()

@@ -30,6 +30,8 @@ def test_a_prompt_and_steps_are_the_phases(profile: Profile) -> None:
     assert names == [*others[:-1], *GENERATION_PHASES]  # without release
     assert len(profile.runs) == STEPS
     assert profile.steady_rss_bytes is not None
+    notes = {each.name: each.note for each in profile.inputs}
+    assert notes["past_key_values.0.key"] == "empty, then present.0.key of the call before"
     # Other dimensions have another size in each call.
     assert [(each.name, each.size) for each in profile.dimensions] == [("batch", 8)]
 
