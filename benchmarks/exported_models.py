@@ -30,11 +30,13 @@ class Exporter:
         script: its name, which is also that of its environment.
         packages: the packages of its environment.
         models: the names of the models that it can export.
+        decoders: the names of decoders with past, which only benchmarks of generations export.
     """
 
     script: str
     packages: tuple[str, ...]
     models: tuple[str, ...]
+    decoders: tuple[str, ...] = ()
 
 
 EXPORTERS = (
@@ -98,6 +100,7 @@ EXPORTERS = (
             "wav2vec2",
             "whisper_encoder",
         ),
+        ("gpt2_with_past", "llama_with_past"),
     ),
     Exporter(
         "keras_models",
@@ -139,7 +142,9 @@ class ExportError(MemdiagError):
 
 
 def exported_models(names: Sequence[str] = (), cache: Path | None = None) -> dict[str, Path]:
-    """Return the paths of models by name, exported where missing; of all models without `names`.
+    """Return the paths of models by name, exported where missing.
+
+    Without `names` all models are exported, except for decoders with past.
 
     Raises:
         ExportError: no exporter has a model of that name, or one failed.
@@ -148,12 +153,14 @@ def exported_models(names: Sequence[str] = (), cache: Path | None = None) -> dic
     folder = (cache or Path(os.environ.get("MEMDIAG_CACHE") or _DEFAULT_CACHE)) / "exported_models"
     folder.mkdir(parents=True, exist_ok=True)
     known = [name for exporter in EXPORTERS for name in exporter.models]
-    unknown = sorted({*names} - {*known})
+    decoders = [name for exporter in EXPORTERS for name in exporter.decoders]
+    unknown = sorted({*names} - {*known, *decoders})
     if unknown:
         raise ExportError(f"{unknown[0]}: there is no such model; see benchmarks/exporters.")
     found = {name: folder / f"{name}.onnx" for name in names or known}
     for exporter in EXPORTERS:
-        missing = [name for name in exporter.models if name in found and not found[name].exists()]
+        own = (*exporter.models, *exporter.decoders)
+        missing = [name for name in own if name in found and not found[name].exists()]
         if missing:
             _export(exporter, missing, folder)
     return found

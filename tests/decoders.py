@@ -1,6 +1,7 @@
 """A decoder with past of one layer, for tests: 2 heads of 32, a vocabulary of 64, 96 positions."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,6 +21,7 @@ def decoder(
     new_length: str | int = "sequence_length",
     extra_inputs: tuple[onnx.ValueInfoProto, ...] = (),
     cache_type: int = TensorProto.FLOAT,
+    positions: int = POSITIONS,
 ) -> onnx.ModelProto:
     """Return the model; the names and lengths of its cache, of its mask and of its ids can be set.
 
@@ -73,7 +75,7 @@ def decoder(
         ],
         [
             weight("embedding", VOCABULARY, WIDTH),
-            weight("table", POSITIONS, WIDTH),
+            weight("table", positions, WIDTH),
             weight("head", WIDTH, VOCABULARY),
             numpy_helper.from_array(np.array([0, 0, HEADS, HEAD_SIZE]), "split"),
             numpy_helper.from_array(np.array([0, 0, WIDTH]), "join"),
@@ -88,3 +90,35 @@ def saved(folder: Path, model: onnx.ModelProto, name: str = "decoder.onnx") -> P
     path = folder / name
     onnx.save(model, path)
     return path
+
+
+def genai_config() -> dict[str, Any]:
+    """Return the configuration of `decoder` for onnxruntime-genai."""
+    return {
+        "model": {
+            "type": "gpt2",
+            "context_length": POSITIONS,
+            "vocab_size": VOCABULARY,
+            "decoder": {
+                "filename": "decoder.onnx",
+                "head_size": HEAD_SIZE,
+                "hidden_size": WIDTH,
+                "num_attention_heads": HEADS,
+                "num_key_value_heads": HEADS,
+                "num_hidden_layers": 1,
+                "inputs": {
+                    "input_ids": "input_ids",
+                    "attention_mask": "attention_mask",
+                    "position_ids": "position_ids",
+                    "past_key_names": "past_key_values.%d.key",
+                    "past_value_names": "past_key_values.%d.value",
+                },
+                "outputs": {
+                    "logits": "logits",
+                    "present_key_names": "present.%d.key",
+                    "present_value_names": "present.%d.value",
+                },
+            },
+        },
+        "search": {"max_length": 80, "past_present_share_buffer": True},
+    }

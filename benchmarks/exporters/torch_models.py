@@ -55,6 +55,90 @@ AUDIO: dict[str, tuple[str, dict[str, int]]] = {
 """Audio models of transformers: one reads samples, the other one a spectrogram of fixed length."""
 
 
+DECODERS: dict[str, tuple[str, str, dict[str, int]]] = {
+    "gpt2_with_past": ("GPT2", "LMHeadModel", {"n_layer": 4}),
+    "llama_with_past": (
+        "Llama",
+        "ForCausalLM",
+        {
+            "hidden_size": 768,
+            "intermediate_size": 2048,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 4,
+            "vocab_size": 16_000,
+        },
+    ),
+}
+"""Decoders of transformers with their cache: the prefix of their classes, the end of the name of
+the one with logits, and sizes. The names of inputs and outputs are those of optimum's exports."""
+
+
+class WithPast(torch.nn.Module):  # type: ignore[misc] # torch is not installed here
+    """A decoder whose inputs and outputs are the tensors of its cache, layer by layer."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        position_ids: torch.Tensor,
+        *past: torch.Tensor,
+    ) -> Any:
+        cache = transformers.DynamicCache(config=self.model.config)
+        for layer in range(len(past) // 2):
+            cache.update(past[2 * layer], past[2 * layer + 1], layer)
+        output = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=cache,
+            use_cache=True,
+        )
+        layers = output.past_key_values.layers
+        return output.logits, *(each for layer in layers for each in (layer.keys, layer.values))
+
+
+def export_decoder(name: str, path: Path) -> None:
+    """Write the decoder `name` with past and random weights to `path`."""
+    prefix, suffix, sizes = DECODERS[name]
+    config = getattr(transformers, f"{prefix}Config")(**sizes)
+    model = getattr(transformers, f"{prefix}{suffix}")(config)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_size = config.hidden_size // config.num_attention_heads
+    layers = range(config.num_hidden_layers)
+    cache = [f"{layer}.{kind}" for layer in layers for kind in ("key", "value")]
+    batch, past, new = 2, 5, 3
+    length = {0: "batch_size", 1: "sequence_length"}
+    torch.onnx.export(
+        WithPast(model).eval(),
+        (
+            torch.randint(3, config.vocab_size, (batch, new)),
+            torch.ones(batch, past + new, dtype=torch.int64),
+            torch.arange(past, past + new).unsqueeze(0).repeat(batch, 1),
+            *(torch.randn(batch, heads, past, head_size) for _ in cache),
+        ),
+        path,
+        dynamo=True,
+        external_data=False,
+        input_names=[
+            *("input_ids", "attention_mask", "position_ids"),
+            *(f"past_key_values.{each}" for each in cache),
+        ],
+        output_names=["logits", *(f"present.{each}" for each in cache)],
+        dynamic_shapes=(
+            length,
+            {0: "batch_size", 1: "total_sequence_length"},
+            length,
+            tuple({0: "batch_size", 2: "past_sequence_length"} for _ in cache),
+        ),
+        verbose=False,
+    )
+
+
 class FirstOutput(torch.nn.Module):  # type: ignore[misc] # torch is not installed here
     """A model with one input, which returns the first output of `model`."""
 
@@ -110,7 +194,8 @@ def main() -> None:
     torch.manual_seed(0)
     for name in names:
         try:
-            export(name, Path(folder, f"{name}.onnx"))
+            write = export_decoder if name in DECODERS else export
+            write(name, Path(folder, f"{name}.onnx"))
         except Exception as error:  # the others are exported nevertheless
             print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
 

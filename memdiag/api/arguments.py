@@ -14,6 +14,7 @@ from memdiag.defaults import (
     DEFAULT_TIMEOUT_S,
 )
 from memdiag.errors import UsageError
+from memdiag.records.generation import GenaiConfig
 from memdiag.runner.job import GenerationConfig, InputConfig, Limits
 
 OnProgress = Callable[[str], None]
@@ -73,24 +74,32 @@ def input_config(
 
 
 def generation_config(
-    *, feed: Sequence[str] = (), steps: int | None = None, prefill: int | None = None
+    *,
+    feed: Sequence[str] = (),
+    steps: int | None = None,
+    prefill: int | None = None,
+    genai: GenaiConfig | None = None,
 ) -> GenerationConfig | None:
     """Return the generation that the arguments of `memdiag.profile` ask for; None if they do not.
+
+    A model for onnxruntime-genai is always run as a generation, with the cache that its
+    configuration `genai` names.
 
     Raises:
         UsageError: an argument is not of its type, or not at least 1.
     """
     check_names("feed", feed, "present.*=past_key_values.*")
-    if not feed and steps is None and prefill is None:
+    if not feed and steps is None and prefill is None and genai is None:
         return None
     for name, count in (("steps", steps), ("prefill", prefill)):
         is_count = isinstance(count, Integral) and not isinstance(count, bool) and count > 0
         if count is not None and not is_count:
             raise UsageError(f"--{name} must be a number of 1 or more, not {count!r}.")
     return GenerationConfig(
-        feed=tuple(feed),
+        feed=tuple(feed) or (() if genai is None else genai.feed),
         prefill_tokens=DEFAULT_PREFILL_TOKENS if prefill is None else int(prefill),
         steps=DEFAULT_STEPS if steps is None else int(steps),
+        genai=genai,
     )
 
 

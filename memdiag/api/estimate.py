@@ -7,20 +7,31 @@ from typing import Literal
 
 import msgspec
 
-from memdiag.api.arguments import OnProgress, check_choice, check_names, ignore_progress, model_path
+from memdiag.api.arguments import (
+    OnProgress,
+    check_choice,
+    check_names,
+    generation_config,
+    ignore_progress,
+    model_path,
+)
 from memdiag.api.estimating.calibration import UNCHANGED, calibrate, corrected
 from memdiag.api.estimating.fit import FitSearch, PeakAt
 from memdiag.api.estimating.formula import fit_formula
+from memdiag.api.estimating.generation import generation_sizes
 from memdiag.api.estimating.options import FOLDING, estimate_options, not_considered
 from memdiag.api.estimating.reductions import other_options, reductions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
 from memdiag.api.estimating.unknown_sizes import unknown_sizes, up_to_all_elements
+from memdiag.api.generation_calls import choose_calls
 from memdiag.api.profile_config import check_session_options
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.model.assumed_shapes import read_assumptions
+from memdiag.model.genai_config import find_genai_config
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.generation import GenerationSizes
 from memdiag.ort.overheads import BASELINES, baseline_bytes
 from memdiag.ort.prepacking import CHANNEL_BLOCKS
 from memdiag.ort.releases import newer_release_note
@@ -28,6 +39,7 @@ from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.paths import path_text
 from memdiag.records.estimate import Calibration, Cpu, Estimate, EstimatedPoint, Fit, Reduction
+from memdiag.records.generation import Generation
 from memdiag.units import format_size
 
 MEASURED_RUNS = 3
@@ -49,6 +61,9 @@ def estimate(
     cpu: Cpu | None = None,
     assume: Mapping[str, float] | None = None,
     runs: int = DEFAULT_RUNS,
+    feed: Sequence[str] = (),
+    steps: int | None = None,
+    prefill: int | None = None,
     upper: bool = False,
     fit_bytes: int | None = None,
     measure: bool = False,
@@ -60,7 +75,8 @@ def estimate(
     Nothing is run and no weight is read, unless `measure` is True.
 
     Args:
-        model: the ONNX file.
+        model: the ONNX file; or a ``genai_config.json`` of onnxruntime-genai or its folder, whose
+            decoder is estimated as a program generates a text.
         dims: by name of a free dimension (or ``input:axis``, or a role such as ``batch`` that one
             dimension has) its size, a range (low, high) that is divided into powers of two, or a
             list of sizes. There is a point for each combination. Other dimensions have the sizes
@@ -75,6 +91,10 @@ def estimate(
         assume: sizes that depend on the data: ``nonzero``, the share of elements that are not 0 at
             each NonZero; ``loop``, the iterations of each Loop; ``topk``, the K of each TopK.
         runs: number of runs after the first one; each may read other rows of mapped embeddings.
+        feed: estimate the calls of a generation, as `memdiag.profile` runs them: pairs of patterns
+            ``OUTPUT=INPUT``. `dims` are single sizes of dimensions that do not count tokens then.
+        steps: calls of one token after the prompt.
+        prefill: tokens of the prompt.
         upper: the points are upper bounds, also for a malloc that keeps freed blocks, rather than
             the most probable values.
         fit_bytes: find the largest size of each dimension whose peak is at most this limit, with
@@ -91,6 +111,8 @@ def estimate(
     """
     started = time.perf_counter()
     path = model_path(model)
+    genai = find_genai_config(path)
+    path = path if genai is None else genai.path
     if dims is not None and not isinstance(dims, Mapping):
         raise UsageError(
             f"dims must be sizes by name, not {dims!r}. Pass a dictionary: dims={{'batch': 3}}."
@@ -107,6 +129,14 @@ def estimate(
         raise UsageError("--runs must be 0 or greater.")
     if fit_bytes is not None and fit_bytes <= 0:
         raise UsageError("--fit must be greater than 0.")
+    calls = generation_config(
+        feed=feed,
+        steps=steps,
+        prefill=prefill,
+        genai=None if genai is None else genai.config,
+    )
+    if calls is not None:
+        _check_generation(dims or {}, runs, is_searched=measure or fit_bytes is not None)
     given = check_session_options(session_options or {}, optimization_level)
     options = estimate_options(given, disabled_optimizers, load_from=load_from, runs=runs)
     runtime = Runtime.parse(for_onnxruntime) if for_onnxruntime else Runtime.installed()
@@ -119,29 +149,42 @@ def estimate(
         raise UsageError("--measure runs on this processor. Leave out --cpu.")
     with open_model(path) as file:
         on_progress("sizes")
-        grid = size_grid(file, dims or {})
+        generation: Generation | None = None
+        called: GenerationSizes | None = None
+        if calls is not None:
+            single = {name: size for name, size in (dims or {}).items() if isinstance(size, int)}
+            chosen = choose_calls(file, calls, dims=single, given={})
+            generation = chosen.record
+            called = generation_sizes(chosen.decoder, calls.prefill_tokens, calls.steps)
+            dimensions, size_notes = chosen.prompt.dimensions, chosen.prompt.notes
+        else:
+            grid = size_grid(file, dims or {})
+            dimensions, size_notes = grid.dimensions, grid.notes
         block = CHANNEL_BLOCKS[cpu or "avx512"]
         ctx = AnalysisContext(
             file,
             runtime,
-            sizes=grid.at({}),
+            sizes=grid.at({}) if called is None else called.prompt,
             reads_weights=False,
             block=block,
             assumptions=assumptions,
         )
         session = SessionEstimate(ctx, options)
         on_progress("memory")
-        points = tuple(session.at(sizes) for sizes in grid.points())
+        if called is None:
+            points = tuple(session.at(sizes) for sizes in grid.points())
+        else:
+            points = (session.generate(called),)
         unknown = unknown_sizes(ctx, points[0].dims)
-        if unknown.is_bounded:
+        if unknown.is_bounded and called is None:
             points = tuple(up_to_all_elements(ctx, options, points))
         first = points[0]
         lower: tuple[Reduction, ...] = ()
-        if details:
+        if details and called is None:
             points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
             lower = reductions(ctx, options, grid, first)
         notes = [
-            *grid.notes,
+            *size_notes,
             *_notes(ctx, given, disabled_optimizers),
             *unknown.notes(),
         ]
@@ -166,7 +209,8 @@ def estimate(
             on_progress("sizes that fit")
             baseline = _baseline(runtime) or 0
             fits = tuple(_search(ctx, grid, options, fit_bytes, baseline, final).all())
-        formula = fit_formula(points, [n for n, sizes in grid.steps.items() if len(sizes) > 1])
+        several = [] if called else [n for n, sizes in grid.steps.items() if len(sizes) > 1]
+        formula = fit_formula(points, several)
         if formula and formula.largest_error_bytes > MAX_ERROR * max(p.peak_bytes for p in points):
             notes.append(
                 "the peak jumps where the arena takes a larger region; the formula misses these"
@@ -185,7 +229,7 @@ def estimate(
             baseline_bytes=_baseline(runtime),
             is_upper=upper,
             is_lower_bound=unknown.are_left_out and not measure,
-            dimensions=grid.dimensions,
+            dimensions=dimensions,
             points=points,
             formula=formula,
             fits=fits,
@@ -193,6 +237,27 @@ def estimate(
             calibration=calibration,
             notes=tuple(dict.fromkeys(notes)),
             duration_s=round(time.perf_counter() - started, 6),
+            generation=generation,
+        )
+
+
+def _check_generation(dims: Mapping[str, DimSizes], runs: int, *, is_searched: bool) -> None:
+    """Refuse arguments of `estimate` that do not apply to a generation.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if runs != DEFAULT_RUNS:
+        raise UsageError("--runs cannot be used with a generation. Use --steps.")
+    if is_searched:
+        raise UsageError(
+            "--fit and --measure cannot be used with --feed, --steps or --prefill. Estimate other"
+            " numbers of tokens one by one, and measure them with memdiag profile."
+        )
+    several = next((name for name, size in dims.items() if not isinstance(size, int)), None)
+    if several is not None:
+        raise UsageError(
+            f"--dim: {several!r} has several sizes, but a generation is estimated at one. Give one."
         )
 
 

@@ -1,16 +1,18 @@
 """The calls of a generation: their inputs, saved for the child, and their record."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from memdiag.api.inputs import ChosenInputs, chosen_dimensions, save_inputs
+from memdiag.model.genai_config import CONFIG_NAME
 from memdiag.model.generation import Decoder, check_calls, find_decoder
 from memdiag.model.inputs import InputPlan
 from memdiag.model.model_file import ModelFile
-from memdiag.records.generation import Generation
+from memdiag.records.generation import GenaiConfig, Generation, KeyValueCache
 from memdiag.runner.job import Feed, GenerationConfig, GenerationJob, InputConfig, StepInput
 
 
@@ -22,12 +24,14 @@ class GenerationCalls(NamedTuple):
         step: the inputs of a step that are not fed, those that grow with their last size.
         job: what the child needs to know of the calls.
         record: the generation, without measured figures.
+        decoder: the model, with its pairs and dimensions.
     """
 
     prompt: ChosenInputs
     step: tuple[InputPlan, ...]
     job: GenerationJob
     record: Generation
+    decoder: Decoder
 
 
 def choose_calls(
@@ -50,15 +54,28 @@ def choose_calls(
     """
     decoder = find_decoder(file, feed=config.feed, dims=dims, given=given)
     prefill, steps = config.prefill_tokens, config.steps
-    check_calls(decoder, prefill=prefill, steps=steps, max_tokens=config.max_tokens)
+    genai = config.genai
+    max_tokens = None if genai is None else genai.max_tokens
+    check_calls(decoder, prefill=prefill, steps=steps, max_tokens=max_tokens)
     record = generation_record(decoder, config)
-    plans = decoder.plans(past=0, new=prefill)
-    dimensions = chosen_dimensions(file, plans, decoder.dims, given)
-    fed = {pair.input for pair in decoder.pairs}
+    sources = {pair.input: pair.output for pair in decoder.pairs}
+    plans = tuple(
+        msgspec.structs.replace(plan, note=f"empty, then {sources[plan.name]} of the call before")
+        if plan.name in sources
+        else plan
+        for plan in decoder.plans(past=0, new=prefill)
+    )
+    # Those that count tokens have another size in each call.
+    counting = decoder.past | decoder.new | decoder.totals
+    dimensions = tuple(
+        each
+        for each in chosen_dimensions(file, plans, decoder.dims, given)
+        if each.name not in counting and each.role != "sum"
+    )
     last = decoder.plans(past=prefill + steps - 1, new=1)
     return GenerationCalls(
-        prompt=ChosenInputs(plans, dimensions),
-        step=tuple(plan for plan in last if plan.name not in fed),
+        prompt=ChosenInputs(plans, dimensions, tuple(_differences(record.cache, genai))),
+        step=tuple(plan for plan in last if plan.name not in sources),
         job=GenerationJob(
             pairs=tuple((pair.output, pair.input) for pair in decoder.pairs),
             prefill_tokens=prefill,
@@ -72,23 +89,43 @@ def choose_calls(
             prefill_cache=record.cache.formula(prefill),
         ),
         record=record,
+        decoder=decoder,
     )
 
 
 def generation_record(decoder: Decoder, config: GenerationConfig) -> Generation:
     """Return the record of a generation of `decoder`, without measured figures."""
-    known = decoder.positions()
-    if config.max_tokens is not None:
-        known = min(known or (config.max_tokens + 1, ""), (config.max_tokens, "genai_config.json"))
+    genai = config.genai
+    limits = [decoder.positions()]
+    if genai is not None and genai.max_tokens is not None:
+        limits.append((genai.max_tokens, CONFIG_NAME))
+    known = min((limit for limit in limits if limit is not None), default=None)
+    is_named = genai is not None and config.feed == genai.feed
     return Generation(
         feed=decoder.feed,
-        is_found=not config.feed,
+        found_by="genai" if is_named else "user" if config.feed else "names",
         prefill_tokens=config.prefill_tokens,
         steps=config.steps,
         cache=decoder.cache(),
         max_tokens=known[0] if known else None,
         max_tokens_source=known[1] if known else "",
+        buffer_tokens=None if genai is None else genai.buffer_tokens,
     )
+
+
+def _differences(cache: KeyValueCache, genai: GenaiConfig | None) -> Iterator[str]:
+    """Yield a note if the model has another cache than its configuration states."""
+    if genai is None or not cache.layers:
+        return
+    stated = (genai.layers, genai.heads, genai.head_size)
+    found = (cache.layers, cache.heads, cache.head_size)
+    names = ("layers", "key and value heads", "elements in a head")
+    for name, in_config, in_model in zip(names, stated, found, strict=True):
+        if in_config is not None and in_config != in_model:
+            yield (
+                f"{CONFIG_NAME} states {in_config:,} {name}, but the cache of the model has"
+                f" {in_model:,}"
+            )
 
 
 def save_step_inputs(calls: GenerationCalls, inputs: InputConfig, folder: Path) -> list[Feed]:

@@ -39,6 +39,7 @@ from memdiag.errors import ModelError
 from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.dimensions import axes_of
 from memdiag.model.file_state import FileStates
+from memdiag.model.genai_config import find_genai_config
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import channel_block
@@ -121,7 +122,8 @@ def profile(
     that moment is returned, and its `outcome` contains the reason.
 
     Args:
-        model: the ONNX file.
+        model: the ONNX file; or a ``genai_config.json`` of onnxruntime-genai or its folder, whose
+            decoder is run as a program generates a text.
         runs: number of runs after the first one.
         run: False stops after session creation.
         dims: sizes of free dimensions by name, ``input:axis`` or role (``batch``, ``width`` …, if
@@ -175,6 +177,7 @@ def profile(
         Interrupted: Ctrl-C; it carries the profile up to then.
     """
     path = model_path(model)
+    genai = find_genai_config(path)
     config = profile_config(
         dims=dims,
         inputs=inputs,
@@ -184,6 +187,7 @@ def profile(
         feed=feed,
         steps=steps,
         prefill=prefill,
+        genai=None if genai is None else genai.config,
         session_options=session_options,
         optimization_level=optimization_level,
         disabled_optimizers=disabled_optimizers,
@@ -207,7 +211,7 @@ def profile(
         fork_after=fork_after,
         rules=Selection(select=select, ignore=ignore, min_bytes=min_bytes),
     )
-    return profile_model(path, config, on_progress=on_progress)
+    return profile_model(path if genai is None else genai.path, config, on_progress=on_progress)
 
 
 def profile_model(

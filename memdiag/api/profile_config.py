@@ -22,6 +22,7 @@ from memdiag.defaults import CPU_PROVIDER, DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFA
 from memdiag.deploy.workers import Wanted
 from memdiag.errors import UsageError
 from memdiag.ort.runtime import require_runtime
+from memdiag.records.generation import GenaiConfig
 from memdiag.records.workers import ForkAfter
 from memdiag.runner.job import InputConfig, Limits, SessionConfig, XrayConfig
 
@@ -73,6 +74,7 @@ def profile_config(
     feed: Sequence[str] = (),
     steps: int | None = None,
     prefill: int | None = None,
+    genai: GenaiConfig | None = None,
     session_options: Mapping[str, str] | None = None,
     optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
@@ -99,8 +101,9 @@ def profile_config(
 ) -> ProfileConfig:
     """Return the configuration of a profile.
 
-    The arguments are as in `memdiag.profile`; `rules` are the rules to run, and `command` is the
-    command line that asked for the profile.
+    The arguments are as in `memdiag.profile`; `genai` is the configuration of a model for
+    onnxruntime-genai, `rules` are the rules to run, and `command` is the command line that asked
+    for the profile.
 
     Raises:
         UsageError: an argument is not of its type, an option cannot be set, a file cannot be read
@@ -138,7 +141,7 @@ def profile_config(
             runs=runs,
             run=run,
             same_inputs=same_inputs,
-            generation=generation_config(feed=feed, steps=steps, prefill=prefill),
+            generation=generation_config(feed=feed, steps=steps, prefill=prefill, genai=genai),
         ),
         limits=limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes),
         xray=XrayConfig(when=xray, verify=verify),
@@ -161,7 +164,7 @@ PROFILE_OPTIONS = tuple(
     for name in inspect.signature(profile_config).parameters
     if name
     not in (
-        *("xray", "verify", "release", "run_peak", "rules", "command"),
+        *("genai", "xray", "verify", "release", "run_peak", "rules", "command"),
         *("processes", "sessions", "concurrency", "fork_after"),
     )
 )

@@ -37,6 +37,9 @@ from memdiag.units import MIB, counted, format_limit, format_size
 
 MAX_WARNINGS = 5
 MIN_NOTABLE_LAG_S = 0.002
+MAX_SLOPE_POINTS = 500
+"""Steps of a generation from which the growth of a token is computed, evenly spread."""
+
 MIN_NOTABLE_RETENTION = 0.05
 """Share of the steady memory above the baseline."""
 
@@ -149,10 +152,12 @@ def _measured_generation(generation: Generation | None, measured: Measurement) -
     """Return `generation` with the measured sizes of its cache, and the growth over its steps."""
     if generation is None:
         return None
-    resident = [run.rss_bytes for run in measured.runs]
+    # The slope compares all pairs of points.
+    steps = range(0, len(measured.runs), -(-len(measured.runs) // MAX_SLOPE_POINTS) or 1)
     growth = None
-    if len(resident) >= MIN_POINTS:
-        growth = robust_slope(range(len(resident)), resident).bytes_per_unit
+    if len(steps) >= MIN_POINTS:
+        resident = [measured.runs[step].rss_bytes for step in steps]
+        growth = robust_slope(steps, resident).bytes_per_unit
     return msgspec.structs.replace(
         generation,
         prefill_cache_bytes=measured.prefill_cache_bytes,

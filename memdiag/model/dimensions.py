@@ -4,7 +4,7 @@ import ast
 import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from onnx import TensorShapeProto, TypeProto, ValueInfoProto
@@ -147,6 +147,14 @@ def choose_sizes(
             value = _evaluate(tree, sizes)
             sizes[key] = (1 if key in batches else free_dim) if value is None else max(value, 0)
     return sizes
+
+
+def expression_sizes(symbols: Iterable[str], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of those of `symbols` that are arithmetic over names in `sizes`."""
+    keys = {name: Axis(name, 0, 1, None, name) for name in sizes}
+    trees = ((symbol, _parse(symbol, keys)) for symbol in set(symbols) - sizes.keys())
+    values = ((symbol, _evaluate(tree, sizes)) for symbol, tree in trees if tree is not None)
+    return {symbol: value for symbol, value in values if value is not None and value >= 0}
 
 
 def is_expression(symbol: str, keys: Mapping[str, Axis]) -> bool:

@@ -16,7 +16,14 @@ from onnx import ValueInfoProto
 
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import Role, axis_roles, dims_by_name, total_lengths
-from memdiag.model.dimensions import Axis, axes_of, batch_keys, is_expression, tensor_type
+from memdiag.model.dimensions import (
+    Axis,
+    axes_of,
+    batch_keys,
+    expression_sizes,
+    is_expression,
+    tensor_type,
+)
 from memdiag.model.inputs import InputPlan, plan_inputs
 from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import ELEMENT_TYPES
@@ -100,6 +107,26 @@ class Decoder:
         """
         plans = plan_inputs(self.model, dims=self.sizes(past=past, new=new), given=self.given)
         return tuple(_with_count(plan, past=past, total=past + new) for plan in plans)
+
+    def all_sizes(self, *, past: int, new: int) -> dict[str, int]:
+        """Return the sizes of all free dimensions in a call, and of sums of them, by symbol.
+
+        Exporters name the sizes of other values by sums such as ``past + new``.
+        """
+        shapes = {plan.name: plan.shape for plan in self.plans(past=past, new=new)}
+        sizes = {
+            axis.key: shapes[value.name][axis.position]
+            for value in self.model.graph.required_inputs
+            for axis in axes_of(value) or ()
+            if axis.size is None
+        }
+        graph = self.model.proto.graph
+        symbols = (
+            size.dim_param
+            for value in (*graph.value_info, *graph.output)
+            for size in value.type.tensor_type.shape.dim
+        )
+        return sizes | expression_sizes(symbols, sizes)
 
     def step_inputs(self) -> tuple[CallInput, ...]:
         """Return how the inputs that are not fed change from step to step."""
@@ -225,9 +252,16 @@ def _decoder(
                 + " Profile the model without --feed, --steps and --prefill."
             )
         past |= keys
+    fed = {pair.input for pair in pairs}
+    for name, each in axes.items():
+        is_past = any(axis.key in past for axis in each or ())
+        if is_past and name not in fed and "mask" not in name.lower():
+            raise UsageError(
+                f"--feed: input {name!r} has {_shape_words(each)}, with the length of the past, but"
+                " no output is fed to it. Name a pair for it as well."
+            )
     # Dimensions are counted by their place as well, as not all exporters name them.
     known = roles | dict.fromkeys(past, Role("past", 0, "fed"))
-    fed = {pair.input for pair in pairs}
     others = {
         name: each
         for name, each in axes.items()

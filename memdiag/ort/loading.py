@@ -136,6 +136,10 @@ class Timeline:
             self._peaks[phase] = LoadingMoment(present, cause)
         self._ends[phase] = dict(self.now)
 
+    def note_end(self, phase: PhaseName, extra: Mapping[TermName, int]) -> None:
+        """Note that at the end of `phase` there are `extra` bytes beside `now`."""
+        self._ends[phase] = dict(Counter(self.now) + Counter(extra))
+
     def peak(self, phase: PhaseName) -> LoadingMoment:
         """Return the largest moment of a phase."""
         return self._peaks[phase]

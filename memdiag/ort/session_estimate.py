@@ -20,6 +20,7 @@ from memdiag.model.shapes import Shapes
 from memdiag.ort.activations import ActivationPeak, LiveValue
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import Arena, Request
+from memdiag.ort.generation import CallsInArena, GenerationSizes, step_requests
 from memdiag.ort.loading import FREED_ORT_FILE, Loading, OrtFile, Timeline
 from memdiag.ort.operators import GATHERING
 from memdiag.ort.overheads import overhead
@@ -31,7 +32,7 @@ from memdiag.records.estimate import (
     LiveTensor,
     TermName,
 )
-from memdiag.records.phases import PHASES
+from memdiag.records.phases import PHASES, PhaseName
 from memdiag.units import MIB
 
 FAULT_BYTES = 64 << 10
@@ -51,6 +52,10 @@ twenty measured peaks are below (docs/estimates.md)."""
 
 MIN_MARGIN_BYTES = 4 * MIB
 """The smallest distance from the estimate to the ends of the interval, in bytes."""
+
+
+_MEASURED_PHASES: dict[PhaseName, PhaseName] = {"prefill": "first_run", "decode": "steady"}
+"""The phases whose overheads were measured, in place of those of a generation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +129,55 @@ class SessionEstimate:
             sizes, timeline, self._live_tensors(activations, shapes), more_mapped=more_mapped
         )
 
+    def generate(self, calls: GenerationSizes) -> EstimatedPoint:
+        """Return the estimate of a generation: the phases ``prefill`` and ``decode``."""
+        ctx, options = self._ctx, self._options
+        timeline = self._load()
+        loading, cache = self._loading, calls.cache
+        shapes = ctx.shapes_at(calls.prompt)
+        prompt, prompt_requests, _ = ctx.run(calls.prompt)
+        arena = loading.arena if options.has_arena else Arena()
+        served = CallsInArena(arena, calls.outputs)
+        before = arena.resident_bytes
+        past_bytes, cache_bytes = 0, cache.bytes_at(calls.prefill_tokens)
+        reads = sum(self._mapped_reads(shapes, runs=1).values())
+        timeline.now["mapped weights"] += reads
+
+        def note(phase: PhaseName, activations: ActivationPeak) -> None:
+            # Of the activations of a call, those that it returns as the cache are the cache.
+            others = max(0, activations.peak_bytes - cache_bytes)
+            taken: Counter[TermName] = Counter({"KV cache": past_bytes + cache_bytes})
+            taken["activations"] = others
+            if options.has_arena:
+                grown = arena.resident_bytes - before
+                cached = min(grown, past_bytes + cache_bytes)
+                others = min(others, grown - cached)
+                taken = Counter({"KV cache": cached, "activations": others})
+                taken["unused arena"] = grown - cached - others
+            timeline.note(phase, taken, self._cause(activations))
+            kept = min(taken["KV cache"], cache_bytes)
+            freed = sum(taken.values()) - kept if options.has_arena else 0
+            timeline.note_end(phase, {"KV cache": kept, "unused arena": freed})
+
+        served.serve(prompt_requests)
+        note("prefill", prompt)
+        first, last = ctx.run(calls.first_step), ctx.run(calls.last_step)
+        for requests in step_requests(first.requests, last.requests, calls.steps):
+            served.serve(requests)
+        tokens = calls.prefill_tokens + calls.steps
+        past_bytes, cache_bytes = cache.bytes_at(tokens - 1), cache.bytes_at(tokens)
+        # A step looks up as many rows as a token of the prompt.
+        runs = 1 + calls.steps / calls.prefill_tokens
+        more = sum(self._mapped_reads(shapes, runs=runs).values())
+        most = self._mapped_reads(shapes, runs=runs, fault_bytes=LARGE_FAULT_BYTES)
+        timeline.now["mapped weights"] += more - reads
+        note("decode", last.peak)
+        peak = max(prompt, last.peak, key=lambda each: each.peak_bytes)
+        sizes = calls.prompt if peak is prompt else calls.last_step
+        live = self._live_tensors(peak, ctx.shapes_at(sizes))
+        more_mapped = sum(most.values()) - more
+        return self._point(calls.prompt, timeline, live, more_mapped=more_mapped)
+
     def with_run_details(
         self, point: EstimatedPoint, doubled: Mapping[str, Mapping[str, int]]
     ) -> EstimatedPoint:
@@ -187,7 +241,7 @@ class SessionEstimate:
         timeline.now["planned block"] += arena.resident_bytes - before
 
     def _mapped_reads(
-        self, shapes: Shapes, *, runs: int, fault_bytes: int = FAULT_BYTES
+        self, shapes: Shapes, *, runs: float, fault_bytes: int = FAULT_BYTES
     ) -> dict[str, int]:
         """Return the bytes of each mapped weight that `runs` runs read.
 
@@ -222,7 +276,7 @@ class SessionEstimate:
         for name in PHASES:
             if name not in timeline.phases():
                 continue
-            extra = overhead(self._ctx.runtime, name)
+            extra = overhead(self._ctx.runtime, _MEASURED_PHASES.get(name, name))
             beside: dict[TermName, int] = {
                 "runtime": extra.session,
                 "graph": extra.graph_bytes(nodes, executed),

@@ -6,6 +6,7 @@ from msgspec import field
 
 from memdiag.records.base import PlottableRecord, Record
 from memdiag.records.dimension import Dimension
+from memdiag.records.generation import Generation
 from memdiag.records.phases import PhaseName
 
 ESTIMATE_SCHEMA: Final = "memdiag.estimate/1"
@@ -33,6 +34,7 @@ TermName = Literal[
     "packed weights",
     "tree tables",
     "activations",
+    "KV cache",
     "planned block",
     "unused arena",
     "kernel scratch",
@@ -54,6 +56,8 @@ TermName = Literal[
 - ``packed weights``: buffers of kernels;
 - ``tree tables``: the nodes and leaf values of tree ensembles, as their kernels store them;
 - ``activations``: values of the first run, in chunks of the arena;
+- ``KV cache``: keys and values that a generation feeds to its next call, during a call those of the
+  past beside those that it returns;
 - ``planned block``: the block that later runs take in addition;
 - ``unused arena``: parts of chunks, and gaps between values, that were written before;
 - ``kernel scratch``: working memory of kernels;
@@ -298,6 +302,8 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         calibration: measured points; empty unless asked for.
         notes: limits and assumptions of the estimate.
         duration_s: the time it took.
+        generation: the calls that are estimated, if they are those of a generation; None for runs
+            of equal shapes.
     """
 
     schema: Literal["memdiag.estimate/1"] = ESTIMATE_SCHEMA
@@ -320,6 +326,7 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     calibration: tuple[Calibration, ...] = ()
     notes: tuple[str, ...] = ()
     duration_s: float
+    generation: Generation | None = None
 
     def __post_init__(self) -> None:
         """Refuse a record without a point, and points without the phase of their peak."""

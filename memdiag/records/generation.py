@@ -1,6 +1,9 @@
 """A generation: one call with a prompt, then one call for each further token, with a KV cache."""
 
+from typing import Literal
+
 from memdiag.records.base import Record
+from memdiag.units import counted
 
 
 class KeyValueCache(Record, frozen=True, kw_only=True):
@@ -32,9 +35,29 @@ class KeyValueCache(Record, frozen=True, kw_only=True):
         if not self.layers:
             return f"{self.tensors} tensors, {self.token_bytes:,} bytes × {tokens:,} tokens"
         return (
-            f"{self.layers} layers × 2 × {self.heads} heads × {self.head_size} × {tokens:,} tokens"
+            f"{counted(self.layers, 'layer')} × 2 × {counted(self.heads, 'head')} ×"
+            f" {self.head_size} × {tokens:,} tokens"
             f" × {self.element_bytes} bytes{batch}"
         )
+
+
+class GenaiConfig(Record, frozen=True, kw_only=True):
+    """What the configuration of a model for onnxruntime-genai states of its cache.
+
+    Attributes:
+        feed: the pairs of patterns ``OUTPUT=INPUT``; empty if it names none.
+        layers, heads, head_size: the shape of the cache; None where it is not stated.
+        max_tokens: the longest context; None if it is not stated.
+        buffer_tokens: the tokens for which onnxruntime-genai allocates the cache at once (with
+            ``past_present_share_buffer``); None if it lets the cache grow.
+    """
+
+    feed: tuple[str, ...]
+    layers: int | None
+    heads: int | None
+    head_size: int | None
+    max_tokens: int | None
+    buffer_tokens: int | None
 
 
 class Generation(Record, frozen=True, kw_only=True):
@@ -42,12 +65,15 @@ class Generation(Record, frozen=True, kw_only=True):
 
     Attributes:
         feed: the pairs of patterns ``OUTPUT=INPUT`` by which outputs are fed to the next call.
-        is_found: whether memdiag found the pairs, as the user named none.
+        found_by: who named the pairs: the ``user``, the configuration for onnxruntime-genai
+            (``genai``), or memdiag by the ``names`` that exporters use.
         prefill_tokens: the tokens of the prompt, which are one call.
         steps: the calls of one token after it.
         cache: the KV cache.
         max_tokens: the longest context of the model; None if it is not known.
         max_tokens_source: where that is from.
+        buffer_tokens: the tokens for which onnxruntime-genai allocates the cache at once; None if
+            the model is not configured for that.
         prefill_cache_bytes, cache_bytes: the size of the arrays of the cache after the prompt, and
             after the last step, as measured; None in estimates, and if they were not reached.
         growth_bytes_per_token: by how much the resident set grew for each step: the Theil-Sen slope
@@ -55,12 +81,13 @@ class Generation(Record, frozen=True, kw_only=True):
     """
 
     feed: tuple[str, ...]
-    is_found: bool
+    found_by: Literal["user", "genai", "names"]
     prefill_tokens: int
     steps: int
     cache: KeyValueCache
     max_tokens: int | None = None
     max_tokens_source: str = ""
+    buffer_tokens: int | None = None
     prefill_cache_bytes: int | None = None
     cache_bytes: int | None = None
     growth_bytes_per_token: float | None = None

@@ -19,6 +19,7 @@ from memdiag.defaults import (
     DEFAULT_STEPS,
     DEFAULT_TIMEOUT_S,
 )
+from memdiag.records.generation import GenaiConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -132,13 +133,13 @@ class GenerationConfig:
         feed: pairs of patterns ``OUTPUT=INPUT``; those of an exporter if empty.
         prefill_tokens: the tokens of the prompt, which are one call.
         steps: the calls of one token after it.
-        max_tokens: the longest context by the configuration of the model; None without one.
+        genai: the configuration of the model for onnxruntime-genai; None without one.
     """
 
     feed: tuple[str, ...] = ()
     prefill_tokens: int = DEFAULT_PREFILL_TOKENS
     steps: int = DEFAULT_STEPS
-    max_tokens: int | None = None
+    genai: GenaiConfig | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,11 +7,17 @@ import onnx
 import pytest
 from onnx import helper
 
-from memdiag.api.profile_record import assemble_profile, measurement_notes
+from memdiag.api.profile_record import (
+    _measured_generation,
+    assemble_profile,
+    measurement_notes,
+)
 from memdiag.model.model_file import open_model
+from memdiag.records.profile import Run
 from memdiag.runner.job import Job
 from memdiag.runner.run import measure
 from memdiag.units import MIB
+from tests.reports import profiles
 from tests.reports.control_groups import group
 from tests.runner.conftest import fake_job
 
@@ -125,3 +131,18 @@ def test_a_kill_at_the_limit_of_the_control_group_is_called_so(
         )
     assert reason in profile.outcome.message
     assert profile.environment.memory_limit_bytes == 512 * MIB
+
+
+def test_the_growth_of_a_token_is_that_of_the_steps(fake_job: Callable[..., Job]) -> None:
+    planned = profiles.generated().generation
+    assert planned is not None
+    measured = measure(fake_job({}))
+    runs = tuple(Run(latency_s=0.1, rss_bytes=MIB + 3000 * step) for step in range(5001))
+    many = _measured_generation(planned, replace(measured, runs=runs, cache_bytes=7))
+    assert many is not None
+    assert many.growth_bytes_per_token == 3000
+    assert many.cache_bytes == 7
+    few = _measured_generation(planned, replace(measured, runs=runs[:3]))
+    assert few is not None
+    assert few.growth_bytes_per_token is None
+    assert _measured_generation(None, measured) is None

@@ -42,7 +42,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--env": ("KEY=VALUE", "environment variable"),
     "--environment": ("PATH", "interpreter or environment"),
     "--every": ("TIME", "Time between samples"),
-    "--feed": ("OUTPUT=INPUT", "Run a decoder as a program"),
+    "--feed": ("OUTPUT=INPUT", "a program generates a text"),
     "--fit": ("SIZE", "largest size of each free dimension"),
     "--fix": ("FILE", "fix.json"),
     "--fork-after": ("choice", "Fork the processes"),

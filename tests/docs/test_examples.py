@@ -13,6 +13,7 @@ from benchmarks import docs_examples
 from memdiag.api.project_settings import read_project_settings
 from memdiag.cli.app import command_module, command_parser, parse
 from memdiag.cli.commands import COMMANDS
+from tests.decoders import decoder, saved
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -127,14 +128,17 @@ def test_options_in_tables_are_taken(
     np.savez(tmp_path / "all.npz", ids=np.array([1]))
     words = options.replace("batch=4,sequence=", "tokens=").replace("NAME", "CPUExecutionProvider")
     words = words.replace("other/bin/python", sys.executable).replace("--out DIR", "")
+    model = sample_model("tied_if")
+    if any(option in words for option in ("--steps", "--prefill", "--feed")):
+        model = saved(tmp_path, decoder(positions=1024))
     finished = subprocess.run(
         [
             sys.executable,
             "-m",
             "memdiag",
             command,
-            str(sample_model("tied_if")),
-            *words.split(),
+            str(model),
+            *shlex.split(words),
             "--out",
             "out",
         ],

@@ -79,7 +79,7 @@ def test_inputs_that_are_not_fed_change_from_step_to_step(tmp_path: Path) -> Non
 def test_the_cache_has_a_formula(tmp_path: Path) -> None:
     cache = found(tmp_path, decoder(), dims={"batch": 3}).cache()
     assert cache.bytes_at(10) == 3 * 10 * TOKEN_BYTES
-    assert cache.formula(10) == "1 layers × 2 × 2 heads × 32 × 10 tokens × 4 bytes × batch 3"
+    assert cache.formula(10) == "1 layer × 2 × 2 heads × 32 × 10 tokens × 4 bytes × batch 3"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_the_cache_has_a_formula(tmp_path: Path) -> None:
     [
         ("gone.*=past_key_values.*", "no output is called 'gone.*'"),
         ("present.*=gone.*", "no input is called 'gone.*'"),
-        ("present.*.key=past_key_values.*.value", ""),  # a near miss: the shapes fit
+        ("present.*.key=past_key_values.*.key", "'past_key_values.0.value' has the shape"),
         ("present.0.key=past_key_values.*", "not a pair of patterns"),
         ("present.*", "not a pair of patterns"),
         ("logits=past_key_values.0.key", "cannot be fed"),
@@ -97,17 +97,21 @@ def test_the_cache_has_a_formula(tmp_path: Path) -> None:
 def test_a_pattern_that_does_not_fit_is_one_sentence(
     tmp_path: Path, feed: str, message: str
 ) -> None:
-    if not message:
-        assert found(tmp_path, decoder(), feed).pairs
-        return
     with pytest.raises(UsageError) as error:
         found(tmp_path, decoder(), feed)
     assert message in str(error.value)
 
 
+def test_keys_and_values_may_have_a_pattern_each(tmp_path: Path) -> None:
+    keys, values = "present.*.key=past_key_values.*.key", "present.*.value=past_key_values.*.value"
+    assert found(tmp_path, decoder(), keys, values).pairs == found(tmp_path, decoder()).pairs
+    with pytest.raises(UsageError, match=r"output 'present.0.key' is in two pairs"):
+        found(tmp_path, decoder(), keys, values, keys)
+
+
 def test_each_past_needs_an_output(tmp_path: Path) -> None:
     past = helper.make_tensor_value_info(
-        "past_key_values.1.key", TensorProto.FLOAT, ["batch", HEADS, "past_sequence_length", 4]
+        "past_key_values.1.key", TensorProto.FLOAT, ["batch", HEADS, "length_of_layer_1", 4]
     )
     with pytest.raises(UsageError, match=r"'past_key_values.1.key' is called .* but no output"):
         found(tmp_path, decoder(extra_inputs=(past,)))

@@ -79,7 +79,7 @@ def generated() -> Profile:
     )
     generation = Generation(
         feed=("present.*=past_key_values.*",),
-        is_found=True,
+        found_by="names",
         prefill_tokens=512,
         steps=10,
         cache=cache,

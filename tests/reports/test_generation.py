@@ -76,7 +76,9 @@ def test_the_page_draws_the_cache_over_the_context() -> None:
     assert FORMULA in page.text
     runs = json.loads(embedded(page, "charts"))["runs"]
     assert runs["first"] == 513
-    assert runs["cache"] == [24_576 * (512 + step) for step in range(1, 11)]
+    # Growth since the prompt, of the cache and of the resident set.
+    assert runs["cache"] == [24_576 * step for step in range(1, 11)]
+    assert runs["rss"] == [20 * profiles.MIB] * 10
     assert runs["axis"] == "tokens in the context"
     plain = json.loads(embedded(Page(REPORT.page(profiles.tied_if())), "charts"))["runs"]
     assert (plain["first"], plain["axis"], plain["cache"]) == (1, "run", [])

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from memdiag.api.estimating.generation import profiled_calls
 from memdiag.api.estimating.options import estimate_options, not_considered
 from memdiag.budgets.figures import late_bytes
 from memdiag.defaults import DEFAULT_PROVIDERS
@@ -33,7 +34,12 @@ def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:
     if profile.session.providers[:1] != DEFAULT_PROVIDERS:
         return profile
     try:
-        point = session_estimate(profile, ctx).at(ctx.sizes)
+        session = session_estimate(profile, ctx)
+        generation = profile.generation
+        if generation is None:
+            point = session.at(ctx.sizes)
+        else:
+            point = session.generate(profiled_calls(profile, ctx, generation))
     except Exception as error:  # a defect of the estimate must not lose a profile
         reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
         note = (

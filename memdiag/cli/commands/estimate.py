@@ -8,6 +8,7 @@ from memdiag.cli import CLEAN
 from memdiag.cli.options import (
     add_dims,
     add_format,
+    add_generation,
     add_load_from,
     add_model,
     add_optimizations,
@@ -26,7 +27,7 @@ ARGUMENTS = "MODEL"
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
-    add_model(parser)
+    add_model(parser, genai=True)
 
     group = parser.add_argument_group("Estimate")
     add_dims(group, ranges=True, lists=True)
@@ -66,6 +67,8 @@ def configure(parser: ArgumentParser) -> None:
         help="Run the model at the smallest and the largest sizes and at one between them, and"
         " correct the estimate by the first two.",
     )
+
+    add_generation(parser.add_argument_group("Generation"))
 
     group = parser.add_argument_group("Session")
     add_session_option(group)
@@ -111,6 +114,9 @@ def run(options: Namespace) -> int:
             cpu=options.cpu,
             assume=_assumptions(options.assume),
             runs=options.runs,
+            feed=options.feed,
+            steps=options.steps,
+            prefill=options.prefill,
             upper=options.upper,
             fit_bytes=None if options.fit is None else parse_size(options.fit),
             measure=options.measure,

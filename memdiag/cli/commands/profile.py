@@ -36,6 +36,7 @@ from memdiag.errors import UsageError
 if TYPE_CHECKING:
     from memdiag.api.budget import BudgetResult
     from memdiag.api.profile_config import ProfileConfig
+    from memdiag.model.genai_config import GenaiModel
     from memdiag.records.budget import Budget
     from memdiag.records.profile import Profile
 
@@ -44,7 +45,7 @@ ARGUMENTS = "MODEL"
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
-    add_model(parser)
+    add_model(parser, genai=True)
 
     group = parser.add_argument_group("Inputs")
     add_runs(group)
@@ -151,10 +152,14 @@ def run(options: Namespace) -> int:
     """
     from memdiag.api.budget import refuse_other_configuration
     from memdiag.cli.output import Destination
+    from memdiag.model.genai_config import find_genai_config
     from memdiag.records.budget import Budget
 
+    genai = find_genai_config(options.model)
     model, baseline = options.model, options.baseline
-    folder = options.out or Path("reports") / model.stem
+    folder = options.out or Path("reports") / _report_name(model, genai)
+    if genai is not None:
+        model = options.model = genai.path
     destination = Destination(folder, plotly=options.plotly)
     budget = read_budget(options.budget)
     if baseline is None and options.update_baseline:
@@ -163,7 +168,7 @@ def run(options: Namespace) -> int:
         raise UsageError(f"{baseline}: no such file. Create it with --update-baseline.")
     if budget is None and baseline is not None:
         budget = Budget()
-    config = _config(options, pinned=budget is not None and options.pin)
+    config = _config(options, genai, pinned=budget is not None and options.pin)
     has_earlier_profile = _has_completed_profile(folder)
     early = Destination(
         folder.with_name(f"{folder.name}.killed") if has_earlier_profile else folder
@@ -261,7 +266,12 @@ def read_budget(text: str | None) -> Budget | None:
     return budget
 
 
-def _config(options: Namespace, *, pinned: bool) -> ProfileConfig:
+def _report_name(model: Path, genai: GenaiModel | None) -> str:
+    """Return the name of the folder of the reports: of a model for genai, that of its folder."""
+    return model.stem if genai is None else genai.path.parent.resolve().name
+
+
+def _config(options: Namespace, genai: GenaiModel | None = None, *, pinned: bool) -> ProfileConfig:
     from memdiag.api.budget import pinned as with_pinned_malloc
     from memdiag.api.profile_config import profile_config
     from memdiag.api.project_settings import read_project_settings
@@ -278,6 +288,7 @@ def _config(options: Namespace, *, pinned: bool) -> ProfileConfig:
         feed=options.feed,
         steps=options.steps,
         prefill=options.prefill,
+        genai=None if genai is None else genai.config,
         **session,
         timeout_s=options.timeout,
         memory_limit_bytes=read_memory_limit(options),

@@ -14,6 +14,7 @@ from memdiag.reports.estimate.sentences import (
     estimate_headline,
     fit_lines,
     formula_text,
+    generation_lines,
     reduction_lines,
 )
 from memdiag.reports.estimate.tables import (
@@ -54,6 +55,7 @@ def show(
         console,
         [formula_text(estimate.formula, estimate.baseline_bytes)] if estimate.formula else [],
     )
+    block(console, generation_lines(estimate))
     block(console, reduction_lines(estimate))
     block(console, fit_lines(estimate))
     block(console, calibration_lines(estimate))
@@ -95,6 +97,7 @@ def markdown(estimate: Estimate) -> str:
                 if estimate.formula
                 else "",
             ),
+            md.section("Generation", md.bullets(generation_lines(estimate))),
             md.section("What lowers the peak", md.bullets(reduction_lines(estimate))),
             md.section("What fits", md.bullets(text.strip() for text in fit_lines(estimate))),
             md.section("Measured", md.bullets(calibration_lines(estimate))),

@@ -13,6 +13,7 @@ from memdiag.reports.estimate.sentences import (
     estimate_headline,
     fit_lines,
     formula_text,
+    generation_lines,
     reduction_lines,
 )
 from memdiag.reports.estimate.tables import live_table, phase_table, point_table, term_table
@@ -33,6 +34,7 @@ def render(estimate: Estimate, *, plotly: Plotly = "inline") -> bytes:
             "terms": term_table(estimate),
             "live": live_table(estimate.point),
             "layout": layout_caption(estimate.point.layout),
+            "generation": tuple(generation_lines(estimate)),
             "reductions": tuple(reduction_lines(estimate)),
             "points": point_table(estimate),
             "sizes": chart.sizes,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from memdiag.records.dimension import in_words
 from memdiag.records.estimate import Calibration, Estimate, Fit, Formula
+from memdiag.reports.generation import cache_sentences, calls_text, feed_sentence
 from memdiag.reports.text import at_sizes, model_file, plain
 from memdiag.units import counted, format_duration, format_limit, format_size
 
@@ -49,7 +50,10 @@ def estimate_headline(estimate: Estimate) -> EstimateHeadline:
     else:
         interval = interval_text(point.low_bytes + base, point.high_bytes + base)
         need = f"needs {peak} at its peak ({interval}) and {steady} after that"
-    sizes = at_sizes(estimate.dimensions)
+    generation = estimate.generation
+    sizes = (
+        at_sizes(estimate.dimensions) if generation is None else f"with {calls_text(generation)}"
+    )
     corrected = bool(estimate.calibration)
     how = "predicted, and corrected by measurements" if corrected else "predicted, not measured"
     first = ", ".join(
@@ -182,12 +186,20 @@ def reduction_lines(estimate: Estimate) -> list[str]:
             f"{change} the peak is {format_size(point.peak_bytes - each.peak_bytes)} lower"
             f" ({format_size(each.peak_bytes + base)})"
         )
-    can_shrink = any(size > 1 for size in sizes.values())
+    can_shrink = estimate.generation is None and any(size > 1 for size in sizes.values())
     if can_shrink and not is_smaller and point.peak_phase not in ("first_run", "steady"):
         lines.append(
             f"no smaller size lowers the peak: it is in {point.peak_phase}, before the runs"
         )
     return lines
+
+
+def generation_lines(estimate: Estimate) -> list[str]:
+    """Return the sentences on the calls of a generation and its KV cache; none without one."""
+    generation = estimate.generation
+    if generation is None:
+        return []
+    return [f"{text}." for text in (feed_sentence(generation), *cache_sentences(generation))]
 
 
 def calibration_lines(estimate: Estimate) -> list[str]:

@@ -23,6 +23,7 @@ TERM_COLORS: dict[str, str] = {
     "packed weights": "packed",
     "tree tables": "provider_libraries",
     "activations": "arena",
+    "KV cache": "kv_cache",
     "planned block": "allocator_retained",
     "unused arena": "unnamed",
     "kernel scratch": "mapped_files",

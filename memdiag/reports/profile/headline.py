@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from memdiag.records.profile import Memory, Profile, Status
 from memdiag.reports.control_group import container_sentence
-from memdiag.reports.profile.generation import calls_text
+from memdiag.reports.generation import calls_text
 from memdiag.reports.text import (
     at_sizes,
     model_file,

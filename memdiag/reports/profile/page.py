@@ -150,8 +150,10 @@ def _charts(profile: Profile, xrays: Sequence[PageXray]) -> dict[str, Any]:
     runs = [(number, run, run.end_s) for number, run in enumerate(profile.runs, start=1)]
     timed = [(number, run, end_s) for number, run, end_s in runs if end_s is not None]
     base = profile.baseline_rss_bytes
-    generation = profile.generation
+    generation, prefill = profile.generation, profile.phase("prefill")
     before = 0 if generation is None else generation.prefill_tokens
+    # With a generation growth since the prompt: the cache is small beside the weights.
+    since = base if prefill is None else prefill.end.rss_bytes
     return {
         "timeline": {
             "t": line.t_s,
@@ -187,14 +189,12 @@ def _charts(profile: Profile, xrays: Sequence[PageXray]) -> dict[str, Any]:
             "first": before + 1,
             "unit": "run" if generation is None else "token",
             "axis": "run" if generation is None else "tokens in the context",
+            "relative": "baseline" if generation is None else "the end of the prompt",
             "cache": []
             if generation is None
-            else [
-                generation.cache.bytes_at(before + number)
-                for number in range(1, len(profile.runs) + 1)
-            ],
+            else [generation.cache.bytes_at(number) for number in range(1, len(profile.runs) + 1)],
             "latency": [run.latency_s for run in profile.runs],
-            "rss": [run.rss_bytes - base for run in profile.runs],
+            "rss": [run.rss_bytes - since for run in profile.runs],
             "start": [end_s - run.latency_s for _, run, end_s in timed],
             "end": [end_s for _, _, end_s in timed],
             "sentence": [run_sentence(number, run) for number, run, _ in timed],

@@ -210,21 +210,21 @@
     const numbers = runs.latency.map((_, i) => i + runs.first);
     const panel = { gridcolor: c.line, zeroline: false, fixedrange: true, nticks: 4, rangemode: "tozero" };
     const scale = Math.max(...runs.latency) >= 1 ? { by: 1, name: "s" } : { by: 1000, name: "ms" };
-    const top = Math.max(...runs.rss.map(Math.abs));
+    const top = Math.max(...runs.rss.map(Math.abs), ...runs.cache);
     const by = top >= 2 * GIB ? { by: GIB, name: "GiB" } : { by: MIB, name: "MiB" };
     Plotly.react("runs", [
       { x: numbers, y: runs.latency.map((s) => s * scale.by), type: "bar", showlegend: false, marker: { color: c.muted }, hovertemplate: `${runs.unit} %{x}: %{y:.4~g} ${scale.name}<extra></extra>` },
       { x: numbers, y: runs.rss.map((b) => b / by.by), yaxis: "y2", type: "scatter", mode: "lines+markers", line: { color: c.anonymous, width: 2 }, marker: { size: runs.cache.length ? 3 : 6 },
-        name: "resident set above the baseline", showlegend: runs.cache.length > 0,
-        customdata: runs.rss.map(size), hovertemplate: `after ${runs.unit} %{x}: %{customdata} relative to baseline<extra></extra>` },
+        name: "resident set since the prompt", showlegend: runs.cache.length > 0,
+        customdata: runs.rss.map(size), hovertemplate: `after ${runs.unit} %{x}: %{customdata} relative to ${runs.relative}<extra></extra>` },
       ...(runs.cache.length ? [{ x: numbers, y: runs.cache.map((b) => b / by.by), yaxis: "y2", type: "scatter", mode: "lines", line: { color: c.peak, width: 2 },
-        name: "KV cache", showlegend: true, customdata: runs.cache.map(size), hovertemplate: "%{x} tokens: KV cache %{customdata}<extra></extra>" }] : []),
+        name: "KV cache since the prompt", showlegend: true, customdata: runs.cache.map(size), hovertemplate: "%{x} tokens: KV cache %{customdata} larger than after the prompt<extra></extra>" }] : []),
     ], {
       font: font(c), paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: runs.cache.length > 0, legend: { orientation: "h", x: 0, y: 0.52, yanchor: "middle" }, bargap: 0.35, dragmode: false,
       margin: { l: 62, r: 10, t: 10, b: 40 }, hoverlabel: { bgcolor: c.surface, bordercolor: c.muted, font: font(c) },
       xaxis: { title: { text: runs.axis, standoff: 4 }, fixedrange: true, showgrid: false, zeroline: false, anchor: "y2", tickformat: "d", dtick: numbers.length <= 20 ? 1 : undefined },
       yaxis: { ...panel, domain: [0.56, 1], title: { text: `latency, ${scale.name}` } },
-      yaxis2: { ...panel, domain: [0, 0.46], title: { text: `kept, ${by.name}` } },
+      yaxis2: { ...panel, domain: [0, 0.46], title: { text: `${runs.cache.length ? "growth" : "kept"}, ${by.name}` } },
     }, { ...config, displayModeBar: false });
   }
 

@@ -1,7 +1,7 @@
 """The calls of a generation: each receives keys and values that the call before it returned.
 
-The cache is in numpy's arrays, as `InferenceSession.run` returns them: during a call the past, the
-present and the array that is returned are in memory. Then the past is dropped.
+The cache is what `InferenceSession.run` returns: arrays in the memory that onnxruntime allocated
+for its outputs. During a call the past and the outputs are in memory. Then the past is dropped.
 """
 
 from __future__ import annotations

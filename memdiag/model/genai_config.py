@@ -1,0 +1,104 @@
+"""The configuration of a model for onnxruntime-genai: ``genai_config.json``.
+
+It names the file of the decoder, and the inputs and outputs of its cache with ``%d`` for the number
+of the layer.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memdiag.errors import ModelError
+from memdiag.records.generation import GenaiConfig
+
+CONFIG_NAME = "genai_config.json"
+MAX_CONFIG_BYTES = 1 << 20
+
+_CACHE_NAMES = (
+    ("present_key_names", "past_key_names"),
+    ("present_value_names", "past_value_names"),
+    ("present_names", "past_names"),  # keys and values in one tensor
+)
+
+
+class GenaiModel(NamedTuple):
+    """A model for onnxruntime-genai.
+
+    Attributes:
+        path: the ONNX file of its decoder.
+        config: what its configuration states of the cache.
+    """
+
+    path: Path
+    config: GenaiConfig
+
+
+def find_genai_config(path: Path) -> GenaiModel | None:
+    """Return the model whose configuration is at `path`: the file, or the folder that has it.
+
+    Return None if `path` is another file, such as a model.
+
+    Raises:
+        ModelError: the folder has no such file, or it cannot be read or names no decoder.
+    """
+    if path.is_dir():
+        path = path / CONFIG_NAME
+        if not path.is_file():
+            raise ModelError(
+                f"{path.parent}: this is a folder without a {CONFIG_NAME}. Name an ONNX file."
+            )
+    elif path.name != CONFIG_NAME:
+        return None
+    return read_genai_config(path)
+
+
+def read_genai_config(path: Path) -> GenaiModel:
+    """Return the model that the configuration `path` describes.
+
+    Raises:
+        ModelError: it cannot be read, or names no decoder.
+    """
+    try:
+        with path.open("rb") as file:
+            content = json.loads(file.read(MAX_CONFIG_BYTES))
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise ModelError(f"{path}: not JSON ({error}).") from error
+    model = _section(content, "model")
+    decoder, search = _section(model, "decoder"), _section(content, "search")
+    name = decoder.get("filename")
+    if "pipeline" in decoder:
+        raise ModelError(
+            f"{path}: the decoder is a pipeline of several models. Name one of the ONNX files."
+        )
+    if not isinstance(name, str) or not name:
+        raise ModelError(f"{path}: it names no file of a decoder (model.decoder.filename).")
+    inputs, outputs = _section(decoder, "inputs"), _section(decoder, "outputs")
+    feed = tuple(
+        f"{outputs[present]}={inputs[past]}".replace("%d", "*")
+        for present, past in _CACHE_NAMES
+        if isinstance(outputs.get(present), str) and isinstance(inputs.get(past), str)
+    )
+    max_length = _count(search, "max_length")
+    heads = _count(decoder, "num_key_value_heads") or _count(decoder, "num_attention_heads")
+    config = GenaiConfig(
+        feed=feed,
+        layers=_count(decoder, "num_hidden_layers"),
+        heads=heads,
+        head_size=_count(decoder, "head_size"),
+        max_tokens=_count(model, "context_length") or max_length,
+        buffer_tokens=max_length if search.get("past_present_share_buffer") is True else None,
+    )
+    return GenaiModel(path.parent / name, config)
+
+
+def _section(content: Any, name: str) -> dict[str, Any]:
+    found = content.get(name) if isinstance(content, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _count(section: dict[str, Any], name: str) -> int | None:
+    value = section.get(name)
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return value if is_count else None
