@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import onnx
 import pyarrow.dataset
@@ -101,6 +102,9 @@ def test_a_folder_is_measured_once_and_then_only_what_is_new(
     formats = {name: run("--format", name).stdout for name in sweep.MACHINE_FORMATS}
     assert all("a.onnx" in text for name, text in formats.items() if name != "github")
     assert "::warning" in formats["github"]
+    one = memdiag("sweep", "zoo/b.onnx", "--runs", 1, "--format", "junit")
+    cases = [case.get("name") for case in ET.fromstring(one.stdout).iter("testcase")]
+    assert cases == ["b.onnx"]
     unchanged = [path for path, at in records.items() if path.exists()]
     assert len(unchanged) == len(records) - 1  # but for the model that was missing
     assert all(path.stat().st_mtime_ns == records[path] for path in unchanged)

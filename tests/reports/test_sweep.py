@@ -84,10 +84,10 @@ def test_a_model_that_fails_only_now_is_named() -> None:
 
 
 def test_failures_with_the_same_sentence_are_one_without_the_path() -> None:
-    ((sentence, jobs),) = failures(sweeps.sweep())
+    ((sentence, jobs),) = failures(sweeps.sweep().requested_jobs)
     assert sentence == "the file ends inside initializer 'w'."
     assert len(jobs) == 3
-    assert failures(sweeps.sweep(series=(sweeps.series("a.onnx", 1),))) == []
+    assert failures(sweeps.sweep(series=(sweeps.series("a.onnx", 1),)).requested_jobs) == []
 
 
 def test_the_summary_fits_eighty_columns_and_quiet_is_the_answer() -> None:

@@ -176,7 +176,7 @@ def _regressions(sweep: Sweep) -> str:
     elif compared:
         models = counted(compared, "model")
         text = f"Of {models}, none needs more memory than in {store}, beyond the noise."
-    elif any(point.is_new for point in sweep.points):
+    elif any(point.is_new for _, point in sweep.requested_jobs):
         text = (
             f"Nothing is compared with {store}: no model was measured both there and now. Models"
             " are the same by name, relative to the folder that is given, with the same sizes,"
@@ -230,16 +230,17 @@ def estimate_line(sweep: Sweep) -> str:
     )
 
 
-def failures(sweep: Sweep) -> list[tuple[str, list[tuple[SweepSeries, SweepPoint]]]]:
-    """Return the jobs that did not complete by sentence, the most frequent sentence first."""
+def failures(
+    jobs: Iterable[tuple[SweepSeries, SweepPoint]],
+) -> list[tuple[str, list[tuple[SweepSeries, SweepPoint]]]]:
+    """Return those of `jobs` that did not complete by sentence, the most frequent one first."""
     found: dict[str, list[tuple[SweepSeries, SweepPoint]]] = defaultdict(list)
-    for series in sweep.series:
-        for point in series.points:
-            if point.is_failed:
-                text = plain(point.sentence)
-                for name in (series.address, series.model):  # which often start the sentence
-                    text = text.removeprefix(f"{plain(name)}: ")
-                found[text or point.status].append((series, point))
+    for series, point in jobs:
+        if point.is_failed:
+            text = plain(point.sentence)
+            for name in (series.address, series.model):  # which often start the sentence
+                text = text.removeprefix(f"{plain(name)}: ")
+            found[text or point.status].append((series, point))
     return sorted(found.items(), key=lambda each: (-len(each[1]), each[0]))
 
 

@@ -149,7 +149,7 @@ def failure_table(sweep: Sweep) -> Table:
         Column("to", max_width=MAX_NAME, css="name less"),
     )
     rows = []
-    for sentence, jobs in failures(sweep):
+    for sentence, jobs in failures((s, p) for s in sweep.series for p in s.points):
         series = [each for each, _ in jobs]
         names = list(dict.fromkeys(plain(each.model) for each in series))
         rows.append(
