@@ -93,7 +93,7 @@ def test_failures_with_the_same_sentence_are_one_without_the_path() -> None:
 def test_the_summary_fits_eighty_columns_and_quiet_is_the_answer() -> None:
     text = printed(sweeps.sweep())
     assert all(len(line) <= 80 for line in text.splitlines())
-    for part in ("shared-weight-transposed", "+212 MiB", "the file ends inside", "600 MiB"):
+    for part in ("shared-weight-transposed", "+212 MiB", "the file ends inside", "899 MiB"):
         assert part in text
     quiet = printed(sweeps.sweep(), quiet=True)
     assert text.startswith(quiet)
@@ -111,6 +111,29 @@ def test_an_exceeded_budget_is_the_answer_and_precedes_the_tables() -> None:
     assert "peak 899 MiB exceeds 500 MiB by 399 MiB" in markdown(record)
     assert b"peak 899 MiB exceeds 500 MiB by 399 MiB" in REPORT.render(record, "html")
     assert "budget" not in printed(sweeps.sweep())
+
+
+def test_the_placement_is_the_answer_also_when_quiet() -> None:
+    def first(*machines: int, unplaced: int = 0) -> str:
+        models = tuple(sweeps.series(f"{n}.onnx", 9) for n in range(sum(machines) + unplaced))
+        placement = sweeps.placement(*machines, unplaced=unplaced)
+        record = sweeps.over_budget(sweeps.sweep(series=models, placement=placement))
+        assert headline(record).lines[0].startswith("1 model exceeds the budget")
+        return headline(record).first
+
+    assert first(2, 1) == (
+        "3 models fit on 2 machines: 2 on machine 1 (1.00 GiB), 1 on machine 2 (1.00 GiB)."
+    )
+    assert first(1, 0, unplaced=2) == (
+        "1 of 3 models fits on 2 machines: 1 on machine 1 (1.00 GiB)."
+    )
+    assert first(0, unplaced=1) == "None of 1 model fits on 1 machine."
+    quiet = printed(sweeps.placed(), quiet=True)
+    assert quiet.startswith(
+        "1 model fits on 1 machine: 1 on machine 1 (1.00 GiB); 3 models without figures.\n"
+    )
+    table = printed(sweeps.placed()).split("\n\n")[1]
+    assert table.startswith("Models that fit together:\nmachine")
 
 
 def test_the_models_that_take_most_are_summed_once_each() -> None:

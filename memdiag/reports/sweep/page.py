@@ -96,7 +96,8 @@ def render(sweep: Sweep, *, pages: Collection[str] = (), plotly: Plotly = "inlin
                 filter(None, (_releases(sweep), *sorted(map(plain, machines))[:3]))
             ),
             "answer": answer,
-            "is_regression": bool(sweep.regressions or sweep.exceeded),
+            # The first sentence is then the regression or the exceeded budget.
+            "is_regression": bool(sweep.regressions or sweep.exceeded) and not sweep.placement,
             "exceeded": exceeded.first_rows(MAX_ANSWER_ROWS),
             "unlisted_exceeded": max(0, len(exceeded.rows) - MAX_ANSWER_ROWS),
             "groups": group_table(sweep.findings[:MAX_ANSWER_ROWS]),

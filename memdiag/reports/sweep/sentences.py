@@ -20,8 +20,9 @@ class SweepHeadline(NamedTuple):
     """The answer.
 
     Attributes:
-        first: the jobs that exceed the budget; else the regressions, if the sweep is compared with
-            a store; else the waste; else what was measured.
+        first: the placement, if it was asked for; else the jobs that exceed the budget; else the
+            regressions, if the sweep is compared with a store; else the waste; else what was
+            measured.
         lines: the other sentences of the answer.
     """
 
@@ -45,6 +46,7 @@ class ReleaseChange(NamedTuple):
 def headline(sweep: Sweep) -> SweepHeadline:
     """Return the answer of `sweep`."""
     sentences = (
+        _placement(sweep),
         _exceeded(sweep),
         _regressions(sweep) if sweep.against else "",
         *_waste(sweep),
@@ -74,6 +76,33 @@ def _measured(sweep: Sweep) -> str:
         of = f"{counted(failed, 'job')} of {counted(model_count(sweep.series), 'model')}"
         return f"None of {of}{releases} completed."
     return f"{text}, {failed:,} failed." if failed else f"{text}."
+
+
+def _placement(sweep: Sweep) -> str:
+    """Return how many models fit on which machines; empty without a placement."""
+    placement = sweep.placement
+    if placement is None:
+        return ""
+    placed = [
+        f"{len(machine.models):,} on machine {number} ({format_size(machine.memory_bytes)})"
+        for number, machine in enumerate(placement.machines, start=1)
+        if machine.models
+    ]
+    fitting = sum(len(machine.models) for machine in placement.machines)
+    models = fitting + len(placement.unplaced)
+    machines = counted(len(placement.machines), "machine")
+    missing = model_count(series for series, _ in sweep.requested_jobs) - models
+    if not placed:
+        text = f"None of {counted(models, 'model')} fits on {machines}"
+    else:
+        of = f" of {models:,}" if models > fitting else ""
+        text = (
+            f"{fitting:,}{of} {plural(models, 'model')} {plural(fitting, 'fits', 'fit')} on"
+            f" {machines}: {some_of(placed)}"
+        )
+    if missing > 0:
+        text += f"; {counted(missing, 'model')} without figures"
+    return f"{text}."
 
 
 def _exceeded(sweep: Sweep) -> str:
