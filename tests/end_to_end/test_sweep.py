@@ -72,7 +72,8 @@ def test_a_folder_is_measured_once_and_then_only_what_is_new(
     assert "No such file" in rows["missing.onnx"]["sentence"]
     assert "c.onnx: the same content as a.onnx" in first.stdout
 
-    assert first.stdout.startswith("2 jobs of 4 models on 1 release of onnxruntime, 2 failed.")
+    assert first.stdout.startswith("2 jobs of 4 models on onnxruntime ")
+    assert "at default sizes (--dim); 2 failed." in " ".join(first.stdout.split())
     assert "model/" in (tmp_path / "sweep" / "index.html").read_text()
     assert len(list((tmp_path / "sweep" / "model").glob("*.html"))) == 2
 

@@ -1,6 +1,7 @@
 """The report of a sweep: sentences, the summary on a terminal, Markdown."""
 
 import io
+import re
 
 import msgspec
 from rich.console import Console
@@ -26,13 +27,43 @@ def test_the_answer_counts_jobs_waste_and_changes() -> None:
         "1 of 4 models takes more memory than necessary: 90 MiB after the runs (minilm.onnx)."
     )
     assert answer.lines == (
+        "12 jobs of 4 models on 3 releases of onnxruntime, 1.22.1 to 1.32.0 (figures: the newest),"
+        " at tokens=512 or default sizes (--dim); 3 failed.",
         "1 model: shared-weight-transposed.",
-        "12 jobs of 4 models on 3 releases of onnxruntime, 3 failed.",
         "1.22.1 → 1.24.4: 1 model shrank (most: vits.onnx, -50 MiB at the peak, first in prepack).",
         "1.24.4 → 1.32.0: 1 model grew (most: albert.onnx, +212 MiB at the peak, first in"
         " prepack).",
         "Estimated peaks differ from the measured ones by 2.0 % (median), and 19 of 20 differ"
         " by at most 2.0 %.",
+    )
+
+
+def test_the_answer_names_the_release_and_the_sizes() -> None:
+    def measured(*dims: str) -> str:
+        each = sweeps.series("a.onnx", 9)
+        series = tuple(msgspec.structs.replace(each, dims=text) for text in dims)
+        record = sweeps.sweep(series=series, findings=(), releases=("1.22.1",))
+        assert "Models, on onnxruntime 1.22.1, the" in printed(record)
+        return headline(record).first
+
+    assert measured("batch=4") == "1 job of 1 model on onnxruntime 1.22.1, at batch=4."
+    assert measured("") == "1 job of 1 model on onnxruntime 1.22.1, at default sizes (--dim)."
+    assert measured("batch=4", "N=4").endswith("1.22.1, at batch=4 or N=4.")
+    assert measured(*(f"batch={n}" for n in range(4))).endswith(", at 4 combinations of sizes.")
+    two = sweeps.sweep(series=(sweeps.series("a.onnx", 9, 9),), releases=sweeps.RELEASES[:2])
+    assert "on 2 releases of onnxruntime, 1.22.1 and 1.24.4 (figures: the newest)," in (
+        headline(msgspec.structs.replace(two, findings=())).first
+    )
+    assert "Models, on the newest release, the" in printed(two)
+
+
+def test_jobs_of_earlier_sweeps_are_counted_apart() -> None:
+    series = sweeps.series("a.onnx", 9, 9)
+    assert "earlier" not in headline(sweeps.sweep(series=(series,))).first
+    old = msgspec.structs.replace(series.points[0], is_requested=False)
+    series = msgspec.structs.replace(series, points=(old, series.points[1]))
+    assert headline(sweeps.sweep(series=(series,))).first.endswith(
+        " This sweep names 1 of these 2 jobs; the others are of earlier sweeps."
     )
 
 
@@ -170,10 +201,10 @@ def test_a_sweep_whose_jobs_failed_says_that_none_completed() -> None:
 
 def test_changes_of_the_same_model_have_their_sizes() -> None:
     record = sweeps.sweep(series=(sweeps.with_step("a.onnx", 1, 9, at=1),))
-    assert "sizes" not in printed(record)
+    assert not re.search("^model +sizes", printed(record), re.MULTILINE)
     sized = tuple(msgspec.structs.replace(each, dims="batch=4") for each in record.series)
     record = msgspec.structs.replace(record, series=sized)
-    assert printed(record).count("batch=4") == 2  # of the change and of the model
+    assert printed(record).count("batch=4") == 3  # of the answer, the change and the model
 
 
 def test_an_empty_sweep_prints_one_line() -> None:

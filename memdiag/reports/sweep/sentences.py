@@ -13,6 +13,7 @@ from memdiag.sweeps.steps import DEFAULT_NOISE_SHARE
 from memdiag.units import counted, format_size, plural, some_of
 
 MAX_RULES = 4
+MAX_SIZES = 3
 MIN_ESTIMATES = 2
 
 
@@ -45,12 +46,14 @@ class ReleaseChange(NamedTuple):
 
 def headline(sweep: Sweep) -> SweepHeadline:
     """Return the answer of `sweep`."""
+    waste, rules = _waste(sweep)
     sentences = (
         _placement(sweep),
         _exceeded(sweep),
         _regressions(sweep) if sweep.against else "",
-        *_waste(sweep),
+        waste,
         _measured(sweep),
+        rules,
         *map(_change_line, release_changes(sweep)),
         estimate_line(sweep),
     )
@@ -64,18 +67,45 @@ def model_count(series: Iterable[SweepSeries]) -> int:
 
 
 def _measured(sweep: Sweep) -> str:
+    """Return how many jobs completed, on which releases and at which sizes."""
     points = list(sweep.points)
     failed = sum(point.is_failed for point in points)
     done = len(points) - failed
-    releases = f" on {counted(len(sweep.releases), 'release')} of onnxruntime"
-    text = (
-        f"{counted(done, 'job')} of {counted(model_count(sweep.series), 'model')}"
-        f"{releases if sweep.releases else ''}"
-    )
+    where = f"{_releases(sweep)}, {_sizes(sweep)}" if points else ""
+    models = counted(model_count(sweep.series), "model")
     if failed and not done:
-        of = f"{counted(failed, 'job')} of {counted(model_count(sweep.series), 'model')}"
-        return f"None of {of}{releases} completed."
-    return f"{text}, {failed:,} failed." if failed else f"{text}."
+        text = f"None of {counted(failed, 'job')} of {models}{where} completed."
+    elif failed:
+        text = f"{counted(done, 'job')} of {models}{where}; {failed:,} failed."
+    else:
+        text = f"{counted(done, 'job')} of {models}{where}."
+    requested = sum(point.is_requested for point in points)
+    if requested < len(points):
+        text += (
+            f" This sweep names {requested:,} of these {len(points):,} jobs; the others are of"
+            " earlier sweeps."
+        )
+    return text
+
+
+def _releases(sweep: Sweep) -> str:
+    """Return the releases, and which of them the figures are of."""
+    if len(sweep.releases) < 2:
+        return "".join(f" on onnxruntime {plain(each)}" for each in sweep.releases)
+    first, last = plain(sweep.releases[0]), plain(sweep.releases[-1])
+    word = "and" if len(sweep.releases) == 2 else "to"
+    releases = counted(len(sweep.releases), "release")
+    return f" on {releases} of onnxruntime, {first} {word} {last} (figures: the newest)"
+
+
+def _sizes(sweep: Sweep) -> str:
+    """Return the sizes of all series that were given."""
+    texts = list(dict.fromkeys(plain(series.dims) for series in sweep.series))
+    given = [text for text in texts if text]
+    if len(given) > MAX_SIZES:
+        return f"at {len(given):,} combinations of sizes"
+    default = () if given == texts else ("default sizes (--dim)",)
+    return f"at {' or '.join((*given, *default))}"
 
 
 def _placement(sweep: Sweep) -> str:
@@ -116,7 +146,7 @@ def _exceeded(sweep: Sweep) -> str:
     return f"{counted(count, 'model')} {verb} the budget in {counted(len(found), 'job')}: {names}."
 
 
-def _waste(sweep: Sweep) -> tuple[str, ...]:
+def _waste(sweep: Sweep) -> tuple[str, str]:
     """Return what models take more than necessary, and by which rules; empty without any."""
     found: dict[tuple[str, str], int] = {}
     for series in sweep.series:
@@ -124,7 +154,7 @@ def _waste(sweep: Sweep) -> tuple[str, ...]:
             name = series.model, series.address
             found[name] = max(found.get(name, 0), series.avoidable_bytes)
     if not found:
-        return ()
+        return "", ""
     worst = max(found, key=lambda name: found[name])
     most = format_size(found[worst])
     count, models = len(found), model_count(sweep.series)
