@@ -2,8 +2,10 @@
 
 import io
 import re
+from itertools import pairwise
 
 import msgspec
+import pytest
 from rich.console import Console
 
 from memdiag.records import codec
@@ -15,9 +17,9 @@ from memdiag.units import MIB
 from tests.reports import sweeps
 
 
-def printed(sweep: Sweep, *, quiet: bool = False) -> str:
+def printed(sweep: Sweep, *, quiet: bool = False, width: int = 80) -> str:
     out = io.StringIO()
-    REPORT.print_summary(sweep, Console(file=out, width=80, highlight=False), quiet=quiet)
+    REPORT.print_summary(sweep, Console(file=out, width=width, highlight=False), quiet=quiet)
     return out.getvalue()
 
 
@@ -205,6 +207,34 @@ def test_changes_of_the_same_model_have_their_sizes() -> None:
     sized = tuple(msgspec.structs.replace(each, dims="batch=4") for each in record.series)
     record = msgspec.structs.replace(record, series=sized)
     assert printed(record).count("batch=4") == 3  # of the answer, the change and the model
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_rows_that_differ_look_different_on_a_narrow_terminal(width: int) -> None:
+    """The rows differ in the middle of the model's name, or at the end of the labels."""
+    names = [f"organization/resnet50-batch-{n}/model.onnx" for n in (1, 2)]
+    labels = ("nightly-2026-01-30", "nightly-2026-01-31", "nightly-2026-02-01")
+    series = []
+    for at, name in enumerate(names, start=1):
+        each = sweeps.with_step(name, 500, 500 + 200 * (at == 1), 700, at=at)
+        points = tuple(
+            msgspec.structs.replace(point, label=label, onnxruntime="1.32.0")
+            for point, label in zip(each.points, labels, strict=True)
+        )
+        series.append(msgspec.structs.replace(each, points=points))
+    text = printed(sweeps.sweep(series=tuple(series)), width=width)
+    (changes,) = [part for part in text.split("\n\n") if part.startswith("Lasting changes")]
+    assert "…" not in changes
+    assert all(len(line) <= width for line in text.splitlines())
+    heading, *rows = changes.splitlines()[1:]
+    starts = [heading.index(word) for word in ("model", "where", "figure")]
+    # The lines of a cell, joined.
+    models, places = (
+        "".join(row[start:end].replace(" ", "") for row in rows) for start, end in pairwise(starts)
+    )
+    assert all(name in models for name in names)
+    assert f"{labels[0]}→{labels[1]}" in places
+    assert f"{labels[1]}→{labels[2]}" in places
 
 
 def test_an_empty_sweep_prints_one_line() -> None:
