@@ -155,15 +155,15 @@ def test_the_placement_is_the_answer_also_when_quiet() -> None:
         return headline(record).first
 
     assert first(2, 1) == (
-        "3 models fit on 2 machines: 2 on machine 1 (1.00 GiB), 1 on machine 2 (1.00 GiB)."
+        "3 models fit on 2 machines of 1.00 GiB: 2 on machine 1, 1 on machine 2."
     )
     assert first(1, 0, unplaced=2) == (
-        "1 of 3 models fits on 2 machines: 1 on machine 1 (1.00 GiB)."
+        "1 of 3 models fits on 2 machines of 1.00 GiB: 1 on machine 1."
     )
-    assert first(0, unplaced=1) == "None of 1 model fits on 1 machine."
+    assert first(0, unplaced=1) == "None of 1 model fits on 1 machine of 1.00 GiB."
     quiet = printed(sweeps.placed(), quiet=True)
     assert quiet.startswith(
-        "1 model fits on 1 machine: 1 on machine 1 (1.00 GiB); 3 models without figures.\n"
+        "1 model fits on 1 machine of 1.00 GiB: 1 on machine 1; 3 models without figures.\n"
     )
     table = printed(sweeps.placed()).split("\n\n")[1]
     assert table.startswith("Models that fit together:\nmachine")

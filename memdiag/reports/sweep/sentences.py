@@ -14,6 +14,7 @@ from memdiag.units import counted, format_size, plural, some_of
 
 MAX_RULES = 4
 MAX_SIZES = 3
+MAX_PLACED = 8
 MIN_ESTIMATES = 2
 
 
@@ -113,14 +114,18 @@ def _placement(sweep: Sweep) -> str:
     placement = sweep.placement
     if placement is None:
         return ""
+    sizes = {machine.memory_bytes for machine in placement.machines}
     placed = [
-        f"{len(machine.models):,} on machine {number} ({format_size(machine.memory_bytes)})"
+        f"{len(machine.models):,} on machine {number}"
+        + (f" ({format_size(machine.memory_bytes)})" if len(sizes) > 1 else "")
         for number, machine in enumerate(placement.machines, start=1)
         if machine.models
     ]
     fitting = sum(len(machine.models) for machine in placement.machines)
     models = fitting + len(placement.unplaced)
     machines = counted(len(placement.machines), "machine")
+    if len(sizes) == 1:
+        machines += f" of {format_size(placement.machines[0].memory_bytes)}"
     missing = model_count(series for series, _ in sweep.requested_jobs) - models
     if not placed:
         text = f"None of {counted(models, 'model')} fits on {machines}"
@@ -128,7 +133,7 @@ def _placement(sweep: Sweep) -> str:
         of = f" of {models:,}" if models > fitting else ""
         text = (
             f"{fitting:,}{of} {plural(models, 'model')} {plural(fitting, 'fits', 'fit')} on"
-            f" {machines}: {some_of(placed)}"
+            f" {machines}: {some_of(placed, MAX_PLACED)}"
         )
     if missing > 0:
         text += f"; {counted(missing, 'model')} without figures"

@@ -57,7 +57,7 @@ def step_table(steps: Sequence[tuple[SweepSeries, SweepStep]]) -> Table:
         Column("where", wraps=True, css="name"),
         Column("figure"),
         Column("before", "right", css="less"),
-        Column("after", "right"),
+        Column("after", "right", css="less"),
         Column("change", "right", css="strong"),
         Column("first changed phase", css="less"),
     )
@@ -185,7 +185,7 @@ def placement_table(placement: Placement | None) -> Table:
     """Return a row for each machine; none without a placement."""
     columns = (
         Column("machine"),
-        Column("memory", "right"),
+        Column("memory", "right", css="less"),
         Column("needed", "right"),
         Column("models", wraps=True, css="name"),
     )
