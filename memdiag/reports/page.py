@@ -126,24 +126,24 @@ def templates() -> Any:
     return environment
 
 
-def breakable(text: str) -> Any:
-    """Return `text` as HTML in which browsers may break long words between their parts."""
-    from markupsafe import Markup, escape
+def breakable(text: str) -> list[str]:
+    """Return the parts of `text` between which browsers may break its long words.
 
-    def broken(word: re.Match[str]) -> str:
-        parts = (
+    Templates join them with ``<wbr>``.
+    """
+    parts = [""]
+    for word in re.findall(r"\S+|\s+", text):
+        if len(word) <= MAX_UNBROKEN:
+            parts[-1] += word
+            continue
+        first, *others = (
             part[start : start + MAX_UNBROKEN]
-            for part in _PART_ENDS.split(word[0])
+            for part in _PART_ENDS.split(word)
             for start in range(0, len(part), MAX_UNBROKEN)
         )
-        return "<wbr>".join(str(escape(part)) for part in parts)
-
-    # Words are escaped one by one, since an escaped character cannot be broken.
-    pieces = (
-        broken(word) if len(word[0]) > MAX_UNBROKEN else str(escape(word[0]))
-        for word in re.finditer(r"\S+|\s+", text)
-    )
-    return Markup("".join(pieces))
+        parts[-1] += first
+        parts += others
+    return parts
 
 
 def companion_files(plotly: Plotly) -> tuple[tuple[str, bytes], ...]:

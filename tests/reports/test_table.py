@@ -106,7 +106,8 @@ def test_columns_that_are_empty_in_every_row_are_left_out() -> None:
 
 
 def test_long_words_break_between_their_parts_and_short_ones_do_not() -> None:
-    assert breakable("a <b> constant_fold") == "a &lt;b&gt; constant_fold"
-    assert breakable("zoo/light_vgg19.onnx") == "zoo/<wbr>light_<wbr>vgg19.<wbr>onnx"
-    assert breakable("NchwcTransformer, step 1") == "Nchwc<wbr>Transformer, step 1"
-    assert breakable("x" * 20 + "&") == "x" * 14 + "<wbr>" + "x" * 6 + "&amp;"
+    assert breakable("a <b> constant_fold") == ["a <b> constant_fold"]
+    assert breakable("zoo/light_vgg19.onnx") == ["zoo/", "light_", "vgg19.", "onnx"]
+    assert breakable("NchwcTransformer, step 1") == ["Nchwc", "Transformer, step 1"]
+    assert breakable("x" * 20 + "&") == ["x" * 14, "x" * 6 + "&"]
+    assert breakable("") == [""]
