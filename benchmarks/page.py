@@ -17,7 +17,7 @@ from benchmarks.check import many_nodes
 from benchmarks.readme import replace_part, table
 from benchmarks.real_models import real_models
 from benchmarks.statistics import spread
-from memdiag.records.sweep import Sweep, SweepPoint, SweepSeries
+from memdiag.records.sweep import Sweep, SweepPoint, SweepSeries, SweepStep
 from memdiag.reports import sweep as sweep_report
 from memdiag.reports.profile import REPORT
 from memdiag.runner.machine import describe_machine
@@ -104,12 +104,27 @@ def open_page(browser: Any, page: Path) -> Opening:
 
 
 def many_jobs() -> Sweep:
-    """Return the answers for 33,333 models on three releases."""
+    """Return the answers for 33,333 models on three releases; one of 20 grows on the newest."""
     chance, releases = random.Random(1), ("1.22.1", "1.24.4", "1.32.0")
     series = []
     for number in range(33_333):
         size = chance.lognormvariate(18, 1.2)
         peaks = [round(size * chance.gauss(1, 0.004)) for _ in releases]
+        keys = [chance.randbytes(16).hex() for _ in releases]
+        steps: tuple[SweepStep, ...] = ()
+        if number % 20 == 0:
+            peaks[-1] = round(1.1 * peaks[-1])
+            steps = (
+                SweepStep(
+                    figure="peak",
+                    before_key=keys[-2],
+                    key=keys[-1],
+                    before_bytes=peaks[-2],
+                    after_bytes=peaks[-1],
+                    noise_bytes=round(0.01 * size),
+                    phase="prepack",
+                ),
+            )
         series.append(
             SweepSeries(
                 model=f"organization{number % 977}/{chance.randbytes(6).hex()}/model.onnx",
@@ -118,7 +133,7 @@ def many_jobs() -> Sweep:
                 weight_bytes=round(0.4 * size),
                 points=tuple(
                     SweepPoint(
-                        key=chance.randbytes(16).hex(),
+                        key=key,
                         digest="",
                         onnxruntime=release,
                         started_s=1.8e9 + 60 * number,
@@ -127,8 +142,9 @@ def many_jobs() -> Sweep:
                         steady_bytes=round(0.9 * peak),
                         estimated_peak_bytes=round(size * chance.gauss(1, 0.05)),
                     )
-                    for release, peak in zip(releases, peaks, strict=True)
+                    for key, release, peak in zip(keys, releases, peaks, strict=True)
                 ),
+                steps=steps,
             )
         )
     return Sweep(store="sweep", releases=releases, series=tuple(series))

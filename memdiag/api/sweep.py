@@ -235,6 +235,7 @@ def sweep_answers(
         outcome.store,
         against=outcome.store if is_same else None if against is None else Path(against),
         new_keys=outcome.new_keys if is_same else None,
+        requested_keys=outcome.keys,
         place=place if machines else None,
     )
     notes = tuple(dict.fromkeys((*outcome.notes, *found.notes)))

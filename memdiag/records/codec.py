@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ _NEVER_NEGATIVE = re.compile(
 )
 """Names of fields with sizes, durations and counts; differences of sizes can be negative."""
 _CAPITAL = re.compile("[A-Z]")
+_preparing = threading.Lock()
+_decoders: dict[type[Record], msgspec.json.Decoder[Any]] = {}
 
 MAX_RECORD_BYTES = 256 << 20
 """Bytes of a saved record: the largest of real models have a few megabytes."""
@@ -46,6 +49,7 @@ def escaped(record: R) -> R:
     try:
         msgspec.json.encode(record)
     except UnicodeEncodeError:
+        decoder(type(record))
         return msgspec.convert(_escaped(msgspec.to_builtins(record)), type(record))
     return record
 
@@ -73,6 +77,19 @@ def encode_readable(record: Record) -> bytes:
     return msgspec.json.format(compact, indent=2) + b"\n"
 
 
+def decoder(kind: type[R]) -> msgspec.json.Decoder[R]:
+    """Return the decoder of `kind`. Threads that may decode the same types at once need it.
+
+    Where two threads decode a type, or types that share one, for the first time at once, msgspec
+    (up to 0.22 at least) crashes with SIGSEGV: one of them uses what the other has half prepared.
+    """
+    with _preparing:
+        found = _decoders.get(kind)
+        if found is None:
+            found = _decoders[kind] = msgspec.json.Decoder(kind)
+    return found
+
+
 def decode(data: bytes, kind: type[R], *, origin: str = "record") -> R:
     """Return the record of type `kind` in the JSON `data`; `origin` is the subject of errors.
 
@@ -81,7 +98,7 @@ def decode(data: bytes, kind: type[R], *, origin: str = "record") -> R:
     """
     try:
         _check_values(msgspec.json.decode(data))
-        return msgspec.json.decode(data, type=kind, strict=True)
+        return decoder(kind).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         name = _CAPITAL.sub(r" \g<0>", kind.__name__).strip().lower()
         raise RecordError(f"{origin}: not a valid {name}: {error}. {AGAIN}") from error

@@ -28,6 +28,8 @@ class SweepPoint(Record, frozen=True, kw_only=True):
         duration_s: how long the job took.
         latency_s: only from a job that ran alone.
         is_new: whether the job is not in the store that the sweep is compared with.
+        is_requested: whether the sweep names the job, done now or found in the store. The other
+            jobs of the store are its history.
     """
 
     key: str
@@ -45,6 +47,7 @@ class SweepPoint(Record, frozen=True, kw_only=True):
     duration_s: float | None = None
     latency_s: float | None = None
     is_new: bool = False
+    is_requested: bool = True
 
     @property
     def is_failed(self) -> bool:
@@ -64,7 +67,7 @@ class SweepStep(Record, frozen=True, kw_only=True):
             or more; empty if none did, or phases are not known.
         is_model_changed: whether the content of the model changed at the step as well.
         is_new: whether the point after the step is not in the store that the sweep is compared
-            with, and a point before the step is.
+            with, a point before the step is, and a requested job has the figure after the step.
     """
 
     figure: SteppedFigure
@@ -124,15 +127,33 @@ class SweepSeries(Record, frozen=True, kw_only=True):
 
     @property
     def is_compared(self) -> bool:
-        """Whether a new point and one that is not new were measured."""
-        return len({each.is_new for each in self.points if each.peak_bytes is not None}) == 2
+        """Whether a new requested point and one that is not new were measured."""
+        measured = [each for each in self.points if each.peak_bytes is not None]
+        has_new = any(each.is_new and each.is_requested for each in measured)
+        return has_new and not all(each.is_new for each in measured)
 
     @property
     def fails_now(self) -> bool:
-        """Whether a point completed before the new points, and all of these failed."""
-        new = [point for point in self.points if point.is_new]
+        """Whether a point completed before the new requested points, and all of these failed."""
+        new = [point for point in self.points if point.is_new and point.is_requested]
         earlier = any(not point.is_failed for point in self.points if not point.is_new)
         return bool(new) and all(point.is_failed for point in new) and earlier
+
+    @property
+    def newest_requested(self) -> SweepPoint | None:
+        """The last requested point that was measured or, without one, the last requested point."""
+        requested = [point for point in self.points if point.is_requested]
+        measured = (point for point in reversed(requested) if point.peak_bytes is not None)
+        return next(measured, requested[-1] if requested else None)
+
+    def judged_point(self, step: SweepStep) -> SweepPoint:
+        """Return the first requested point that was measured after `step`.
+
+        Without one, as in a step of the history, it is the point after the step.
+        """
+        after = self.points[self.points.index(self.point(step.key)) :]
+        judged = (p for p in after if p.is_requested and p.peak_bytes is not None)
+        return next(judged, after[0])
 
     def point(self, key: str) -> SweepPoint:
         """Return the point whose key is `key`.
@@ -270,9 +291,14 @@ class Sweep(SavableRecord, frozen=True, kw_only=True):
         return (point for series in self.series for point in series.points)
 
     @property
+    def requested_jobs(self) -> Iterator[tuple[SweepSeries, SweepPoint]]:
+        """The jobs that the sweep names, each with its series."""
+        return ((s, point) for s in self.series for point in s.points if point.is_requested)
+
+    @property
     def compares_nothing(self) -> bool:
         """Whether it has new jobs, and none of a model that is in the store for comparison."""
-        has_new = bool(self.against) and any(point.is_new for point in self.points)
+        has_new = bool(self.against) and any(p.is_new and p.is_requested for p in self.points)
         return has_new and not any(each.is_compared or each.fails_now for each in self.series)
 
     @property

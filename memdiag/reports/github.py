@@ -47,7 +47,8 @@ def growth_annotations(record: Growth) -> str:
 def sweep_annotations(record: Sweep) -> str:
     """Return workflow commands: errors, warnings for failures, and the answer.
 
-    Errors are exceeded budgets and regressions.
+    Errors are exceeded budgets and regressions; both and warnings are of the jobs that the sweep
+    names, the answer of the whole store.
     """
     lines = []
     for series, point, exceeded in record.over_budget[:MAX_ANNOTATIONS]:
@@ -59,7 +60,7 @@ def sweep_annotations(record: Sweep) -> str:
         sizes = f"{format_size(step.before_bytes)} → {format_size(step.after_bytes)}"
         message = f"{step_words(series, step)} ({sizes}), {step_place(series, step)}"
         lines.append(_command("error", series.address, "memory regression", message))
-    for sentence, jobs in failures(record)[:MAX_ANNOTATIONS]:
+    for sentence, jobs in failures(record.requested_jobs)[:MAX_ANNOTATIONS]:
         names = some_of(list(dict.fromkeys(plain(series.model) for series, _ in jobs)))
         lines.append(_command("warning", "", "not completed", f"{names}: {sentence}"))
     answer = headline(record)

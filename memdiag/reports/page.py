@@ -7,6 +7,7 @@ import functools
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
@@ -24,6 +25,11 @@ PLOTLY_FILE = "plotly.min.js"
 
 MAX_PAGE_BYTES = 8_000_000
 """Maximum size of a page, whatever the size of its record."""
+
+MAX_UNBROKEN = 14
+"""Longer words can be broken: at the ends of their parts, and within parts that are longer."""
+
+_PART_ENDS = re.compile(r"(?<=[/\\_.,:=-])|(?<=[a-z])(?=[A-Z])")
 
 _MAX_MARKUP_BYTES = 600_000  # of tables and findings
 _MAX_PLAIN_RECORD_BYTES = 600_000  # larger records are compressed
@@ -52,7 +58,12 @@ def page(
     nonce = hashlib.sha256(record).hexdigest()[:32]
     colors = {"light": kinds("light"), "dark": kinds("dark")}
     chart_json = _json(
-        {**charts, "themes": {"light": asdict(LIGHT), "dark": asdict(DARK)}, "kinds": colors}
+        {
+            **charts,
+            "themes": {"light": asdict(LIGHT), "dark": asdict(DARK)},
+            "kinds": colors,
+            "max_unbroken": MAX_UNBROKEN,
+        }
     )
     used = len(chart_json) + sum(map(len, inline)) + _MAX_MARKUP_BYTES
     shared = {
@@ -104,13 +115,35 @@ def templates() -> Any:
     """Return the environment of the templates."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FunctionLoader(_template),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["breakable"] = breakable
+    return environment
+
+
+def breakable(text: str) -> list[str]:
+    """Return the parts of `text` between which browsers may break its long words.
+
+    Templates join them with ``<wbr>``.
+    """
+    parts = [""]
+    for word in re.findall(r"\S+|\s+", text):
+        if len(word) <= MAX_UNBROKEN:
+            parts[-1] += word
+            continue
+        first, *others = (
+            part[start : start + MAX_UNBROKEN]
+            for part in _PART_ENDS.split(word)
+            for start in range(0, len(part), MAX_UNBROKEN)
+        )
+        parts[-1] += first
+        parts += others
+    return parts
 
 
 def companion_files(plotly: Plotly) -> tuple[tuple[str, bytes], ...]:

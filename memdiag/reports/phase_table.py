@@ -221,7 +221,7 @@ def table_of(
             Column(peak_heading, "right", css="strong"),
             lambda row: Cell(_mark(row) + size(row.peak_bytes), is_strong=row.is_peak),
         ),
-        (Column(ESTIMATED, "right"), lambda row: size(row.estimated_bytes)),
+        (Column(ESTIMATED, "right", css="less"), lambda row: size(row.estimated_bytes)),
         (Column("at end", "right"), lambda row: size(row.end_bytes)),
         (Column(ON_DEVICE, "right"), lambda row: size(row.device_bytes)),
         (Column("kept", "right"), lambda row: _kept_text(row, decimals)),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Format = Literal["console", "markdown", "html"]
 
-_ALL: tuple[Format, ...] = ("console", "markdown", "html")
+ALL_FORMATS: tuple[Format, ...] = ("console", "markdown", "html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Column:
     max_width: int | None = None
     css: str = ""
     legend: tuple[tuple[str, str], ...] = ()
-    formats: Sequence[Format] = _ALL
+    formats: Sequence[Format] = ALL_FORMATS
 
     @property
     def cell_classes(self) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Self
 import msgspec
 
 from memdiag.errors import MeasurementError, UsageError
-from memdiag.records.codec import decode
+from memdiag.records.codec import decode, decoder
 from memdiag.records.sweep_job import JobResult, SweepJob
 from memdiag.runner.machine import machine_class
 from memdiag.sweeps.job_process import JobProcess, JobProcessEnded, JobRequest, unfinished_result
@@ -288,14 +288,14 @@ def _are_alone(workers: Sequence[Mapping[str, Any]]) -> bool:
 
 def measure_on_worker(request: bytes) -> bytes:
     """Return the result of a job, both encoded, on a worker of the cluster."""
-    decoded = msgspec.json.decode(request, type=JobRequest)
+    decoded = decoder(JobRequest).decode(request)
     return msgspec.json.encode(measured(_own_process(), decoded))
 
 
 def estimate_on_worker(request: bytes) -> int | None:
     """Return the bytes that a job is expected to need, on a worker of the cluster."""
     try:
-        return _own_process().estimate(msgspec.json.decode(request, type=JobRequest))
+        return _own_process().estimate(decoder(JobRequest).decode(request))
     except JobProcessEnded:
         return None
 

@@ -55,7 +55,8 @@ def place_models(
     """Return the placement of the models of `sweep`.
 
     Args:
-        sweep: the sweep. Of several series of a model, the one with the largest peak counts.
+        sweep: the sweep, of which the models of requested jobs are placed. Of several series of a
+            model, the one with the largest peak counts.
         machines: the memory of each machine, in bytes.
         baselines: the process before the session, by key of a job.
         margin: the share of each machine's memory that is left free.
@@ -88,11 +89,11 @@ def needed_bytes(models: Sequence[PlacedModel]) -> int:
 
 
 def _models(sweep: Sweep, baselines: Mapping[str, int]) -> list[PlacedModel]:
-    """Return the models that were measured, the largest first."""
+    """Return the requested models that were measured, the largest first."""
     found: dict[tuple[str, str], PlacedModel] = {}
     for series in sweep.series:
-        point = series.newest
-        if point.peak_bytes is None:
+        point = series.newest_requested
+        if point is None or point.peak_bytes is None:
             continue
         baseline = baselines.get(point.key, 0)
         steady = point.peak_bytes if point.steady_bytes is None else point.steady_bytes

@@ -68,6 +68,7 @@ def summarize(
     *,
     against: Path | None = None,
     new_keys: Collection[str] | None = None,
+    requested_keys: Collection[str] | None = None,
     place: Callable[[Sweep], Placement] | None = None,
 ) -> Sweep:
     """Return the answers of `store`.
@@ -77,6 +78,7 @@ def summarize(
         against: a store to compare with: its points come before those of `store`, and jobs that it
             does not have are new. It may be `store` itself, with `new_keys`.
         new_keys: the keys of the new jobs; None for those that `against` does not have.
+        requested_keys: the keys of the jobs that the sweep names; None for all of the store.
         place: returns the placement for the answers without one.
 
     Raises:
@@ -92,7 +94,8 @@ def summarize(
     new = frozenset(new_keys or ()) if against is not None else frozenset()
     only_estimates = _use_estimates(rows.values())
     stores = [store] if against is None or against == store else [store, against]
-    series = _series(rows.values(), new, _peak_phases(stores, rows))
+    requested = rows.keys() if requested_keys is None else frozenset(requested_keys)
+    series = _series(rows.values(), new, requested, _peak_phases(stores, rows))
     share = _noise(series)
     series = _with_steps(series, share, stores)
     wastes = _wastes(store, {each.newest.key for each in series if not each.newest.is_failed})
@@ -214,10 +217,13 @@ def _addresses(rows: Iterable[Mapping[str, Any]]) -> defaultdict[str, set[str]]:
 
 
 def _series(
-    rows: Iterable[Mapping[str, Any]], new: Collection[str], peak_phases: Mapping[str, str]
+    rows: Iterable[Mapping[str, Any]],
+    new: Collection[str],
+    requested: Collection[str],
+    peak_phases: Mapping[str, str],
 ) -> list[SweepSeries]:
     return [
-        _one_series(each, new, peak_phases)
+        _one_series(each, new, requested, peak_phases)
         for each in sorted(_by_series(rows), key=lambda each: _series_id(each[-1]))
     ]
 
@@ -248,7 +254,10 @@ def _series_id(row: Mapping[str, Any]) -> _SeriesId:
 
 
 def _one_series(
-    rows: Sequence[Mapping[str, Any]], new: Collection[str], peak_phases: Mapping[str, str]
+    rows: Sequence[Mapping[str, Any]],
+    new: Collection[str],
+    requested: Collection[str],
+    peak_phases: Mapping[str, str],
 ) -> SweepSeries:
     weights = (row["weight_bytes"] for row in reversed(rows) if row["weight_bytes"])
     return SweepSeries(
@@ -256,7 +265,7 @@ def _one_series(
         weight_bytes=next(weights, None),
         points=tuple(
             sorted(
-                (_point(row, new, peak_phases) for row in rows),
+                (_point(row, new, requested, peak_phases) for row in rows),
                 key=lambda point: (release_order(point.onnxruntime), point.started_s, point.key),
             )
         ),
@@ -269,7 +278,10 @@ def _started_s(row: Mapping[str, Any]) -> float:
 
 
 def _point(
-    row: Mapping[str, Any], new: Collection[str], peak_phases: Mapping[str, str]
+    row: Mapping[str, Any],
+    new: Collection[str],
+    requested: Collection[str],
+    peak_phases: Mapping[str, str],
 ) -> SweepPoint:
     return SweepPoint(
         key=row["key"],
@@ -287,6 +299,7 @@ def _point(
         duration_s=row["duration_s"],
         latency_s=row["latency_s"],
         is_new=row["key"] in new,
+        is_requested=row["key"] in requested,
     )
 
 
@@ -358,7 +371,9 @@ def _steps(series: SweepSeries, share: float | None, count: int) -> list[SweepSt
                     after_bytes=round(after.level),
                     noise_bytes=math.ceil(noise),
                     is_model_changed=old.digest != new.digest,
-                    is_new=new.is_new and not all(p.is_new for p, _ in points[: after.start]),
+                    is_new=new.is_new
+                    and not all(p.is_new for p, _ in points[: after.start])
+                    and any(p.is_requested for p, _ in points[after.start : after.end]),
                 )
             )
     return found

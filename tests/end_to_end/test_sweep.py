@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import onnx
 import pyarrow.dataset
@@ -71,7 +72,8 @@ def test_a_folder_is_measured_once_and_then_only_what_is_new(
     assert "No such file" in rows["missing.onnx"]["sentence"]
     assert "c.onnx: the same content as a.onnx" in first.stdout
 
-    assert first.stdout.startswith("2 jobs of 4 models on 1 release of onnxruntime, 2 failed.")
+    assert first.stdout.startswith("2 jobs of 4 models on onnxruntime ")
+    assert "at default sizes (--dim); 2 failed." in " ".join(first.stdout.split())
     assert "model/" in (tmp_path / "sweep" / "index.html").read_text()
     assert len(list((tmp_path / "sweep" / "model").glob("*.html"))) == 2
 
@@ -101,6 +103,9 @@ def test_a_folder_is_measured_once_and_then_only_what_is_new(
     formats = {name: run("--format", name).stdout for name in sweep.MACHINE_FORMATS}
     assert all("a.onnx" in text for name, text in formats.items() if name != "github")
     assert "::warning" in formats["github"]
+    one = memdiag("sweep", "zoo/b.onnx", "--runs", 1, "--format", "junit")
+    cases = [case.get("name") for case in ET.fromstring(one.stdout).iter("testcase")]
+    assert cases == ["b.onnx"]
     unchanged = [path for path, at in records.items() if path.exists()]
     assert len(unchanged) == len(records) - 1  # but for the model that was missing
     assert all(path.stat().st_mtime_ns == records[path] for path in unchanged)

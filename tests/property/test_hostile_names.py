@@ -27,7 +27,7 @@ from memdiag.reports import xray as xray_report
 from tests.reports import comparisons, fix_records, profiles, runs, tied_xray, tuning_records
 from tests.reports.checks import check, finding
 
-BENIGN = "name of something"
+BENIGN = "name of something-else.onnx"
 HOSTILE = {
     "newline": "a\n::error file=x::gone\r\n::set-output name=x::y",
     "command": "::error::gone",

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from memdiag.records.profile import MAX_PHASES, MAX_SPANS, Memory, Profile
 from memdiag.records.sweep import SWEEP_SCHEMA, Sweep
 from memdiag.records.tuning import Tuning
 from tests.reports import comparisons, fix_records, profiles, tuning_records
+from tests.sweeps.results import result
 
 MEMORY = Memory(rss_bytes=3, anonymous_bytes=1, file_bytes=2, shared_bytes=None)
 
@@ -193,3 +196,33 @@ def test_a_change_between_columns_that_are_not_there_is_refused() -> None:
         RecordError, match="a change names the column 'elsewhere', which is missing"
     ):
         decode(json.dumps(record).encode(), Comparison)
+
+
+_AT_ONCE = """
+import sys, threading
+from pathlib import Path
+from memdiag.records.codec import decode
+from memdiag.records.sweep_job import JobResult
+
+sys.setswitchinterval(1e-6)
+together = threading.Barrier(2)
+data = Path(sys.argv[1]).read_bytes()
+
+def run():
+    together.wait()
+    decode(data, JobResult)
+
+threads = [threading.Thread(target=run) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_decode_a_type_for_the_first_time_at_once(tmp_path: Path) -> None:
+    """Without a lock around its preparation msgspec crashed in 16 of 20 processes."""
+    (tmp_path / "result.json").write_bytes(encode(result()))
+    words = [sys.executable, "-c", _AT_ONCE, str(tmp_path / "result.json")]
+    codes = [subprocess.run(words, check=False, timeout=60).returncode for _ in range(5)]
+    assert codes == [0] * 5

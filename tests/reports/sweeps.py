@@ -87,7 +87,7 @@ def over_budget(record: Sweep) -> Sweep:
 
 
 def sweep(*, against: str = "", **values: Any) -> Sweep:
-    """Return a sweep with waste, steps, a failure and a placement."""
+    """Return a sweep with waste, steps and a failure."""
     wasting = series("minilm.onnx", 220, 221, 220, avoidable_bytes=90 * MIB)
     failed = series("broken.onnx", None, None, None)
     sentence = "zoo/broken.onnx: the file ends inside initializer 'w'."
@@ -95,7 +95,6 @@ def sweep(*, against: str = "", **values: Any) -> Sweep:
         **{name: getattr(failed, name) for name in ("model", "address", "machine")},
         points=tuple(point("broken.onnx", n, None, sentence=sentence) for n in range(3)),
     )
-    placed = PlacedModel(model="albert.onnx", key="a", steady_bytes=400 * MIB, peak_bytes=600 * MIB)
     fields: dict[str, Any] = {
         "store": "sweep",
         "against": against,
@@ -127,11 +126,28 @@ def sweep(*, against: str = "", **values: Any) -> Sweep:
             ),
         ),
         "noise_share": 0.004,
-        "placement": Placement(
-            machines=(
-                PlacementMachine(memory_bytes=1024 * MIB, needed_bytes=600 * MIB, models=(placed,)),
-            ),
-            margin=0.1,
-        ),
     }
     return Sweep(**(fields | values))
+
+
+def placement(*machines: int, unplaced: int = 0) -> Placement:
+    """Return machines of 1 GiB with so many models of 300 MiB, and models that fit on none."""
+    sizes = {"steady_bytes": 200 * MIB, "peak_bytes": 300 * MIB}
+    model = PlacedModel(model="albert.onnx", key="a", **sizes)
+    return Placement(
+        machines=tuple(
+            PlacementMachine(
+                memory_bytes=1024 * MIB,
+                needed_bytes=(200 * count + 100) * MIB if count else 0,
+                models=count * (model,),
+            )
+            for count in machines
+        ),
+        margin=0.1,
+        unplaced=unplaced * (model,),
+    )
+
+
+def placed() -> Sweep:
+    """Return a sweep with waste, steps, a failure and a placement."""
+    return sweep(placement=placement(1))

@@ -76,7 +76,7 @@ BUILDERS: list[Callable[[], Any]] = [
     runs.server,
     growths.leak,
     growths.kept,
-    sweeps.sweep,
+    sweeps.placed,
     limits.limit,
     limits.program,
 ]

@@ -1,8 +1,11 @@
 """The report of a sweep: sentences, the summary on a terminal, Markdown."""
 
 import io
+import re
+from itertools import pairwise
 
 import msgspec
+import pytest
 from rich.console import Console
 
 from memdiag.records import codec
@@ -14,9 +17,9 @@ from memdiag.units import MIB
 from tests.reports import sweeps
 
 
-def printed(sweep: Sweep, *, quiet: bool = False) -> str:
+def printed(sweep: Sweep, *, quiet: bool = False, width: int = 80) -> str:
     out = io.StringIO()
-    REPORT.print_summary(sweep, Console(file=out, width=80, highlight=False), quiet=quiet)
+    REPORT.print_summary(sweep, Console(file=out, width=width, highlight=False), quiet=quiet)
     return out.getvalue()
 
 
@@ -26,13 +29,43 @@ def test_the_answer_counts_jobs_waste_and_changes() -> None:
         "1 of 4 models takes more memory than necessary: 90 MiB after the runs (minilm.onnx)."
     )
     assert answer.lines == (
+        "12 jobs of 4 models on 3 releases of onnxruntime, 1.22.1 to 1.32.0 (figures: the newest),"
+        " at tokens=512 or default sizes (--dim); 3 failed.",
         "1 model: shared-weight-transposed.",
-        "12 jobs of 4 models on 3 releases of onnxruntime, 3 failed.",
         "1.22.1 → 1.24.4: 1 model shrank (most: vits.onnx, -50 MiB at the peak, first in prepack).",
         "1.24.4 → 1.32.0: 1 model grew (most: albert.onnx, +212 MiB at the peak, first in"
         " prepack).",
         "Estimated peaks differ from the measured ones by 2.0 % (median), and 19 of 20 differ"
         " by at most 2.0 %.",
+    )
+
+
+def test_the_answer_names_the_release_and_the_sizes() -> None:
+    def measured(*dims: str) -> str:
+        each = sweeps.series("a.onnx", 9)
+        series = tuple(msgspec.structs.replace(each, dims=text) for text in dims)
+        record = sweeps.sweep(series=series, findings=(), releases=("1.22.1",))
+        assert "Models, on onnxruntime 1.22.1, the" in printed(record)
+        return headline(record).first
+
+    assert measured("batch=4") == "1 job of 1 model on onnxruntime 1.22.1, at batch=4."
+    assert measured("") == "1 job of 1 model on onnxruntime 1.22.1, at default sizes (--dim)."
+    assert measured("batch=4", "N=4").endswith("1.22.1, at batch=4 or N=4.")
+    assert measured(*(f"batch={n}" for n in range(4))).endswith(", at 4 combinations of sizes.")
+    two = sweeps.sweep(series=(sweeps.series("a.onnx", 9, 9),), releases=sweeps.RELEASES[:2])
+    assert "on 2 releases of onnxruntime, 1.22.1 and 1.24.4 (figures: the newest)," in (
+        headline(msgspec.structs.replace(two, findings=())).first
+    )
+    assert "Models, on the newest release, the" in printed(two)
+
+
+def test_jobs_of_earlier_sweeps_are_counted_apart() -> None:
+    series = sweeps.series("a.onnx", 9, 9)
+    assert "earlier" not in headline(sweeps.sweep(series=(series,))).first
+    old = msgspec.structs.replace(series.points[0], is_requested=False)
+    series = msgspec.structs.replace(series, points=(old, series.points[1]))
+    assert headline(sweeps.sweep(series=(series,))).first.endswith(
+        " This sweep names 1 of these 2 jobs; the others are of earlier sweeps."
     )
 
 
@@ -84,16 +117,16 @@ def test_a_model_that_fails_only_now_is_named() -> None:
 
 
 def test_failures_with_the_same_sentence_are_one_without_the_path() -> None:
-    ((sentence, jobs),) = failures(sweeps.sweep())
+    ((sentence, jobs),) = failures(sweeps.sweep().requested_jobs)
     assert sentence == "the file ends inside initializer 'w'."
     assert len(jobs) == 3
-    assert failures(sweeps.sweep(series=(sweeps.series("a.onnx", 1),))) == []
+    assert failures(sweeps.sweep(series=(sweeps.series("a.onnx", 1),)).requested_jobs) == []
 
 
 def test_the_summary_fits_eighty_columns_and_quiet_is_the_answer() -> None:
     text = printed(sweeps.sweep())
     assert all(len(line) <= 80 for line in text.splitlines())
-    for part in ("shared-weight-transposed", "+212 MiB", "the file ends inside", "600 MiB"):
+    for part in ("shared-weight-transposed", "+212 MiB", "the file ends inside", "899 MiB"):
         assert part in text
     quiet = printed(sweeps.sweep(), quiet=True)
     assert text.startswith(quiet)
@@ -111,6 +144,29 @@ def test_an_exceeded_budget_is_the_answer_and_precedes_the_tables() -> None:
     assert "peak 899 MiB exceeds 500 MiB by 399 MiB" in markdown(record)
     assert b"peak 899 MiB exceeds 500 MiB by 399 MiB" in REPORT.render(record, "html")
     assert "budget" not in printed(sweeps.sweep())
+
+
+def test_the_placement_is_the_answer_also_when_quiet() -> None:
+    def first(*machines: int, unplaced: int = 0) -> str:
+        models = tuple(sweeps.series(f"{n}.onnx", 9) for n in range(sum(machines) + unplaced))
+        placement = sweeps.placement(*machines, unplaced=unplaced)
+        record = sweeps.over_budget(sweeps.sweep(series=models, placement=placement))
+        assert headline(record).lines[0].startswith("1 model exceeds the budget")
+        return headline(record).first
+
+    assert first(2, 1) == (
+        "3 models fit on 2 machines of 1.00 GiB: 2 on machine 1, 1 on machine 2."
+    )
+    assert first(1, 0, unplaced=2) == (
+        "1 of 3 models fits on 2 machines of 1.00 GiB: 1 on machine 1."
+    )
+    assert first(0, unplaced=1) == "None of 1 model fits on 1 machine of 1.00 GiB."
+    quiet = printed(sweeps.placed(), quiet=True)
+    assert quiet.startswith(
+        "1 model fits on 1 machine of 1.00 GiB: 1 on machine 1; 3 models without figures.\n"
+    )
+    table = printed(sweeps.placed()).split("\n\n")[1]
+    assert table.startswith("Models that fit together:\nmachine")
 
 
 def test_the_models_that_take_most_are_summed_once_each() -> None:
@@ -147,10 +203,38 @@ def test_a_sweep_whose_jobs_failed_says_that_none_completed() -> None:
 
 def test_changes_of_the_same_model_have_their_sizes() -> None:
     record = sweeps.sweep(series=(sweeps.with_step("a.onnx", 1, 9, at=1),))
-    assert "sizes" not in printed(record)
+    assert not re.search("^model +sizes", printed(record), re.MULTILINE)
     sized = tuple(msgspec.structs.replace(each, dims="batch=4") for each in record.series)
     record = msgspec.structs.replace(record, series=sized)
-    assert printed(record).count("batch=4") == 2  # of the change and of the model
+    assert printed(record).count("batch=4") == 3  # of the answer, the change and the model
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_rows_that_differ_look_different_on_a_narrow_terminal(width: int) -> None:
+    """The rows differ in the middle of the model's name, or at the end of the labels."""
+    names = [f"organization/resnet50-batch-{n}/model.onnx" for n in (1, 2)]
+    labels = ("nightly-2026-01-30", "nightly-2026-01-31", "nightly-2026-02-01")
+    series = []
+    for at, name in enumerate(names, start=1):
+        each = sweeps.with_step(name, 500, 500 + 200 * (at == 1), 700, at=at)
+        points = tuple(
+            msgspec.structs.replace(point, label=label, onnxruntime="1.32.0")
+            for point, label in zip(each.points, labels, strict=True)
+        )
+        series.append(msgspec.structs.replace(each, points=points))
+    text = printed(sweeps.sweep(series=tuple(series)), width=width)
+    (changes,) = [part for part in text.split("\n\n") if part.startswith("Lasting changes")]
+    assert "…" not in changes
+    assert all(len(line) <= width for line in text.splitlines())
+    heading, *rows = changes.splitlines()[1:]
+    starts = [heading.index(word) for word in ("model", "where", "figure")]
+    # The lines of a cell, joined.
+    models, places = (
+        "".join(row[start:end].replace(" ", "") for row in rows) for start, end in pairwise(starts)
+    )
+    assert all(name in models for name in names)
+    assert f"{labels[0]}→{labels[1]}" in places
+    assert f"{labels[1]}→{labels[2]}" in places
 
 
 def test_an_empty_sweep_prints_one_line() -> None:

@@ -45,24 +45,73 @@ def test_junit_has_a_case_for_each_job_with_errors_and_regressions() -> None:
     assert [case.get("name") for case in root[0]][-1] == "vits.onnx · tokens=512"
 
 
-def test_junit_of_a_comparison_has_the_new_jobs_only() -> None:
-    record = sweeps.sweep(against="nightly")
-    assert list(ET.fromstring(machine_format(record, "junit"))) == []
-    albert = record.series[0]
-    points = (*albert.points[:2], msgspec.structs.replace(albert.points[2], is_new=True))
-    record = msgspec.structs.replace(
-        record, series=(msgspec.structs.replace(albert, points=points), *record.series[1:])
+def requesting(record: Sweep, *requested: tuple[str, str]) -> Sweep:
+    """Return `record` of a sweep that names only jobs with these models and releases."""
+    return msgspec.structs.replace(
+        record,
+        series=tuple(
+            msgspec.structs.replace(
+                series,
+                points=tuple(
+                    msgspec.structs.replace(
+                        point, is_requested=(series.model, point.onnxruntime) in requested
+                    )
+                    for point in series.points
+                ),
+            )
+            for series in record.series
+        ),
     )
-    (suite,) = ET.fromstring(machine_format(record, "junit"))
-    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == (
-        "onnxruntime 1.32.0",
-        "1",
-        "1",
+
+
+def test_the_formats_have_the_requested_jobs_and_no_others_of_the_store() -> None:
+    record = requesting(
+        sweeps.sweep(), ("albert.onnx", "1.24.4"), ("albert.onnx", "1.22.1"), ("vits.onnx", "9.9")
     )
-    (failure,) = suite.iter("failure")
-    assert failure.get("message") == (
-        "albert.onnx, +212 MiB at the peak, first in prepack, 1.24.4 → 1.32.0"
-    )
+    suites = ET.fromstring(machine_format(record, "junit"))
+    assert [(s.get("name"), [case.get("name") for case in s]) for s in suites] == [
+        ("onnxruntime 1.22.1", ["albert.onnx"]),
+        ("onnxruntime 1.24.4", ["albert.onnx"]),
+    ]
+    entries = json.loads(machine_format(record, "smaller-is-better"))
+    assert [(each["name"], each["value"], each["extra"]) for each in entries] == [
+        ("albert.onnx · peak", 500 * MIB, "onnxruntime 1.24.4"),
+        ("albert.onnx · steady", 450 * MIB, "onnxruntime 1.24.4"),
+    ]
+    metrics = json.loads(machine_format(record, "bmf"))
+    assert {name: each["peak-bytes"]["value"] for name, each in metrics.items()} == {
+        "albert.onnx": 500 * MIB
+    }
+    (peak,) = [
+        family
+        for family in families_in(machine_format(record, "openmetrics"))
+        if family.name == "memdiag_peak_bytes"
+    ]
+    assert [(s.labels["model"], s.labels["onnxruntime"]) for s in peak.samples] == [
+        ("albert.onnx", "1.22.1"),
+        ("albert.onnx", "1.24.4"),
+    ]
+    assert "::warning" not in machine_format(record, "github")  # of a job of an earlier sweep
+    failed = requesting(sweeps.sweep(), ("broken.onnx", "1.24.4"))
+    assert "::warning title=not completed" in machine_format(failed, "github")
+    assert json.loads(machine_format(failed, "bmf")) == {}
+
+
+def test_a_regression_is_a_failure_of_the_first_requested_job_after_it() -> None:
+    grown = sweeps.with_step("albert.onnx", 500, 712, 712, at=1, is_new=True)
+    record = sweeps.sweep(against="nightly", series=(grown,))
+    message = "albert.onnx, +212 MiB at the peak, first in prepack, 1.22.1 → 1.24.4"
+
+    def failures(record: Sweep) -> list[tuple[str | None, str | None]]:
+        suites = ET.fromstring(machine_format(record, "junit"))
+        assert [s.get("failures") for s in suites] == [
+            str(len(list(s.iter("failure")))) for s in suites
+        ]
+        return [(s.get("name"), f.get("message")) for s in suites for f in s.iter("failure")]
+
+    assert failures(record) == [("onnxruntime 1.24.4", message)]
+    later = requesting(record, ("albert.onnx", "1.32.0"))
+    assert failures(later) == [("onnxruntime 1.32.0", message)]
 
 
 def test_openmetrics_is_read_by_prometheus() -> None:
@@ -118,10 +167,16 @@ def test_github_gets_an_error_for_a_regression_and_a_warning_for_failures() -> N
 def test_an_exceeded_budget_is_a_failure_and_an_error() -> None:
     record = sweeps.over_budget(sweeps.sweep(against="nightly"))
     root = ET.fromstring(machine_format(record, "junit"))
-    (failure,) = root.iter("failure")
-    assert failure.get("message") == "peak 899 MiB exceeds 500 MiB by 399 MiB"
-    assert [suite.get("failures") for suite in root] == ["1"]
-    assert [case.get("name") for case in root.iter("testcase")] == ["vits.onnx · tokens=512"]
+    assert [suite.get("failures") for suite in root] == ["0", "0", "2"]
+    failed = {
+        case.get("name"): failure.get("message")
+        for case in root.iter("testcase")
+        for failure in case.iter("failure")
+    }
+    assert failed == {
+        "albert.onnx": "albert.onnx, +212 MiB at the peak, first in prepack, 1.24.4 → 1.32.0",
+        "vits.onnx · tokens=512": "peak 899 MiB exceeds 500 MiB by 399 MiB",
+    }
     first = machine_format(record, "github").splitlines()[0]
     assert first == (
         "::error file=zoo/vits.onnx,title=budget exceeded::vits.onnx · tokens=512 · onnxruntime"

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from selenium.webdriver.support.select import Select
 
@@ -91,6 +92,46 @@ def test_hostile_names_fit_a_phone(opened: Callable[..., Any], dark: bool) -> No
     assert page.execute_script("return document.images.length") == 0
     assert page.execute_script("return document.title") != "1"
     assert_quiet(page)
+
+
+def test_names_and_tables_are_whole_on_a_phone(opened: Callable[..., Any]) -> None:
+    grown = sweeps.with_step("organization/resnet50-batch-a/light_zfnet512.onnx", 500, 712, at=1)
+    page = opened(sweeps.sweep(series=(grown,), placement=sweeps.placement(1)), width=390)
+    drawn(page)
+    # The parts of a name are texts of their own, each on one line.
+    broken = """
+      const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+      const found = [];
+      while (texts.nextNode()) {
+        const text = texts.currentNode, range = document.createRange();
+        if (!text.parentElement.closest("tbody") || /\\s/.test(text.data.trim())) continue;
+        range.selectNodeContents(text);
+        const lines = new Set([...range.getClientRects()].map((box) => Math.round(box.top)));
+        if (lines.size > 1) found.push(text.data);
+      }
+      return found;
+    """
+    assert page.execute_script(broken) == []
+    cut = """
+      return [...document.querySelectorAll(".scroll")]
+        .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.innerText);
+    """
+    assert page.execute_script(cut) == []
+    assert page.execute_script(NAMES) == ["organization/resnet50-batch-a/light_zfnet512.onnx"]
+    assert_fits(page, 390)
+
+
+def test_sizes_of_nothing_are_empty(opened: Callable[..., Any]) -> None:
+    cells = "return [...document.querySelectorAll('#series tbody tr')].map((row) => row.innerText)"
+    empty, small = (
+        sweeps.series(name, 10, weight_bytes=size) for name, size in (("a", 0), ("b", 100))
+    )
+    points = (msgspec.structs.replace(empty.points[0], estimated_peak_bytes=10 * sweeps.MIB - 9),)
+    page = opened(sweeps.sweep(series=(msgspec.structs.replace(empty, points=points), small)))
+    wait_for(lambda: texts_in(page, "estimate-chart"))
+    rows = {row[0]: " ".join(row.split()) for row in page.execute_script(cells)}
+    assert rows["a"] == "a 10 MiB 9.0 MiB 0 %"
+    assert rows["b"].startswith("b 1 KiB 10 MiB")
 
 
 def test_many_models_are_compressed_and_found(opened: Callable[..., Any]) -> None:

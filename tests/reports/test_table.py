@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from memdiag.reports.page import templates
+from memdiag.reports.page import breakable, templates
 from memdiag.reports.table import Bar, Cell, Column, Row, Table, markdown_table, print_table
 
 TABLE = Table(
@@ -103,3 +103,11 @@ def test_a_table_without_rows_is_nothing() -> None:
 def test_columns_that_are_empty_in_every_row_are_left_out() -> None:
     table = Table(columns=(Column("a"), Column("b"), Column("c")), rows=(Row("1", "", "3"),))
     assert [column.heading for column in table.without_empty_columns().columns] == ["a", "c"]
+
+
+def test_long_words_break_between_their_parts_and_short_ones_do_not() -> None:
+    assert breakable("a <b> constant_fold") == ["a <b> constant_fold"]
+    assert breakable("zoo/light_vgg19.onnx") == ["zoo/", "light_", "vgg19.", "onnx"]
+    assert breakable("NchwcTransformer, step 1") == ["Nchwc", "Transformer, step 1"]
+    assert breakable("x" * 20 + "&") == ["x" * 14, "x" * 6 + "&"]
+    assert breakable("") == [""]

@@ -1,5 +1,6 @@
 """The placement: what is on a machine fits, and as many models as possible are placed."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +61,21 @@ def test_the_sizes_with_the_largest_peak_count_and_models_without_figures_do_not
     )
     (model,) = placement.machines[0].models
     assert (model.key, model.peak_bytes, model.steady_bytes) == ("abatch=8", 80, 50)
+
+
+def test_only_requested_models_are_placed() -> None:
+    requested = series("a", 9, 9)
+    earlier = msgspec.structs.replace(requested.points[0], key="old", peak_bytes=99)
+    newer = msgspec.structs.replace(requested.points[0], key="newer", is_requested=False)
+    other = series("b", 9, 9)
+    unrequested = msgspec.structs.replace(other.points[0], is_requested=False)
+    placement = place(
+        [100],
+        msgspec.structs.replace(requested, points=(earlier, *requested.points, newer)),
+        msgspec.structs.replace(other, points=(unrequested,)),
+    )
+    assert [model.key for model in placement.machines[0].models] == ["a"]
+    assert placement.unplaced == ()
 
 
 def test_where_not_all_fit_more_small_models_are_placed() -> None:

@@ -168,6 +168,26 @@ def test_a_store_is_compared_with_its_own_earlier_jobs_by_the_new_keys(tmp_path:
     assert not summarize(store, against=store, new_keys=set()).regressions
 
 
+def test_only_requested_jobs_are_judged(tmp_path: Path) -> None:
+    reference = write(tmp_path / "reference", [job("a.onnx", OLD, 50), *quiet_models()])
+    grown = [job("a.onnx", NEW, 90), job("a.onnx", NEW, 90, day=1, label="again")]
+    earlier, again = (rows[0]["key"] for rows in grown)
+    store = write(tmp_path / "store", [*grown, job("other.onnx", NEW, 90)])
+
+    def judged(*requested: str) -> Sweep:
+        return summarize(store, against=reference, requested_keys=requested)
+
+    for keys in ((earlier,), (again,)):  # the second one is beyond the step as well
+        found = judged(*keys)
+        assert {point.key for _, point in found.requested_jobs} == set(keys)
+        assert {s.judged_point(step).key for s, step in found.regressions} == set(keys)
+        assert not found.compares_nothing
+    other = judged("other.onnx-1.32.0--0")
+    assert not other.regressions
+    assert other.compares_nothing  # although a.onnx is in both stores
+    assert len(summarize(store, against=reference).regressions) == 2
+
+
 def test_the_noise_comes_from_repeated_jobs_and_not_from_releases(tmp_path: Path) -> None:
     repeated = [
         job(f"{number}.onnx", OLD, 100 + 2 * day, label=str(day), day=day)

@@ -173,7 +173,7 @@ def span_table(rows: Sequence[SpanRow]) -> Table:
         columns=(
             Column("transformer or step", css="name"),
             Column("phase", css="less"),
-            Column("time", "right"),
+            Column("time", "right", css="less"),
             Column("at its peak", "right", css="strong"),
             Column("kept", "right"),
             Column("graph", css="less"),

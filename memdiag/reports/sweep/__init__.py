@@ -62,13 +62,16 @@ def show(
 
 def _tables(sweep: Sweep) -> list[tuple[str, Table]]:
     """Return the tables of the summary with their titles."""
+    newest = "the newest release"
+    if len(sweep.releases) == 1:
+        newest = f"onnxruntime {plain(sweep.releases[0])}"
     return [
+        ("Models that fit together:", placement_table(sweep.placement)),
         ("Jobs that exceed the budget:", budget_table(sweep)),
         ("Waste that several models share:", group_table(sweep.findings)),
         (_CHANGES, step_table(steps_by_size(sweep))),
-        ("Models, on the newest release, the largest peak first:", model_table(sweep)),
+        (f"Models, on {newest}, the largest peak first:", model_table(sweep)),
         ("Jobs that did not complete:", failure_table(sweep)),
-        ("Models that fit together:", placement_table(sweep.placement)),
     ]
 
 

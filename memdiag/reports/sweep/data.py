@@ -59,8 +59,8 @@ def page_data(sweep: Sweep, pages: Collection[str]) -> dict[str, Any]:
                 shortened(plain(each.model), MAX_NAME),
                 texts.number(variant(each)),
                 texts.number(plain(each.machine)),
-                _kib(each.weight_bytes),
-                _kib(each.avoidable_bytes),
+                _kib_or_more(each.weight_bytes),
+                _kib_or_more(each.avoidable_bytes),
                 len(each.points),
                 page_key(each, pages),
             ]
@@ -112,6 +112,11 @@ def _index(series: SweepSeries, key: str) -> int:
 
 def _columns(rows: Iterable[list[Any]]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _kib_or_more(size: int | None) -> int | None:
+    """Return a size in KiB, of which 0 is nothing."""
+    return max(1, round(size / KIB)) if size else size
 
 
 def _kib(size: int | None) -> int | None:

@@ -5,6 +5,9 @@
 - ``customSmallerIsBetter``: the JSON of github-action-benchmark.
 - Bencher Metric Format (BMF): the JSON of Bencher.
 - OpenMetrics text: of the OpenMetrics specification 1.0, for Prometheus' textfile collector.
+
+All of them contain the jobs that the sweep names, done now or found in the store, and no others of
+the store.
 """
 
 from __future__ import annotations
@@ -33,20 +36,18 @@ _METRICS = (
 
 
 def junit(sweep: Sweep) -> str:
-    """Return JUnit XML with a test case for each job.
+    """Return JUnit XML with a test case for each job that the sweep names.
 
-    Of a comparison it has each new job, and each job that exceeds the budget.
+    A regression is a failure of the first of these jobs after the step.
     """
     suites = ET.Element("testsuites", name="memdiag sweep")
     exceeded = {each.key: each.sentences for each in sweep.exceeded}
     by_release: dict[str, list[tuple[SweepSeries, SweepPoint]]] = {}
-    for series in sweep.series:
-        for point in series.points:
-            if point.is_new or point.key in exceeded or not sweep.against:
-                by_release.setdefault(point.onnxruntime, []).append((series, point))
+    for series, point in sweep.requested_jobs:
+        by_release.setdefault(point.onnxruntime, []).append((series, point))
     steps: dict[str, list[tuple[SweepSeries, SweepStep]]] = {}
     for series, step in sweep.regressions:
-        steps.setdefault(step.key, []).append((series, step))
+        steps.setdefault(series.judged_point(step).key, []).append((series, step))
     for release in sweep.releases:
         jobs = by_release.get(release, [])
         if not jobs:
@@ -107,10 +108,11 @@ def smaller_is_better(sweep: Sweep) -> str:
             "name": f"{_name(series)} · {figure}",
             "unit": "bytes",
             "value": size,
-            "extra": f"onnxruntime {plain(series.newest.onnxruntime)}",
+            "extra": f"onnxruntime {plain(newest.onnxruntime)}",
         }
         for series in sweep.series
-        for figure, size in _figures(series.newest)
+        if (newest := series.newest_requested) is not None
+        for figure, size in _figures(newest)
     ]
     return json.dumps(entries, indent=2) + "\n"
 
@@ -119,7 +121,9 @@ def bmf(sweep: Sweep) -> str:
     """Return the newest figures of each series in the Bencher Metric Format."""
     benchmarks: dict[str, dict[str, dict[str, float]]] = {}
     for series in sweep.series:
-        newest, found = series.newest, dict[str, dict[str, float]]()
+        newest, found = series.newest_requested, dict[str, dict[str, float]]()
+        if newest is None:
+            continue
         for figure, size in _figures(newest):
             found[f"{figure}-bytes"] = {"value": size}
         if newest.latency_s is not None:
@@ -147,7 +151,7 @@ def openmetrics(sweep: Sweep) -> str:
     for metric, text, field in _METRICS:
         lines += [f"# TYPE {metric} gauge", f"# UNIT {metric} bytes", f"# HELP {metric} {text}"]
         for series in sweep.series:
-            newest = {point.onnxruntime: point for point in series.points}
+            newest = {p.onnxruntime: p for p in series.points if p.is_requested}
             for release, point in newest.items():
                 size = getattr(point, field)
                 if size is not None:

@@ -96,7 +96,8 @@ def render(sweep: Sweep, *, pages: Collection[str] = (), plotly: Plotly = "inlin
                 filter(None, (_releases(sweep), *sorted(map(plain, machines))[:3]))
             ),
             "answer": answer,
-            "is_regression": bool(sweep.regressions or sweep.exceeded),
+            # The first sentence is then the regression or the exceeded budget.
+            "is_regression": bool(sweep.regressions or sweep.exceeded) and not sweep.placement,
             "exceeded": exceeded.first_rows(MAX_ANSWER_ROWS),
             "unlisted_exceeded": max(0, len(exceeded.rows) - MAX_ANSWER_ROWS),
             "groups": group_table(sweep.findings[:MAX_ANSWER_ROWS]),
@@ -138,7 +139,7 @@ def _series_table(sweep: Sweep, pages: Collection[str]) -> Table:
         Column("peak", "right", css="strong"),
         Column("× weights", "right", css="less"),
         Column("after the runs", "right", css="less"),
-        Column("change", "right"),
+        Column("change", "right", css="" if any(s.steps for s in sweep.series) else "less"),
         Column("avoidable", "right"),
         Column("estimate", "right", css="less"),
         Column("failed", "right", css="less"),
@@ -156,15 +157,20 @@ def _series_row(series: SweepSeries, pages: Collection[str]) -> Row:
     error = next(iter(estimate_errors((newest,))), None)
     return Row(
         Cell(plain(series.model), note=variant(series)),
-        _size(weights),
+        _size(weights or None),
         _size(peak),
         _ratio(peak, weights),
         _size(newest.steady_bytes),
         format_size(change, signed=True) if change else "",
         _size(series.avoidable_bytes or None),
-        "" if error is None else f"{100 * error:+.0f} %",
+        "" if error is None else _percent(error),
         f"{failed:,} of {len(series.points):,}" if failed else "",
     )
+
+
+def _percent(share: float) -> str:
+    """Return a signed percentage; 0 without a sign."""
+    return f"{100 * share:+.0f} %" if round(100 * share) else "0 %"
 
 
 def _ratio(peak: int | None, weights: int | None) -> str:
@@ -179,19 +185,20 @@ def _size(size: int | None) -> str:
 
 
 def _listed(group: FindingGroup, pages: Collection[str]) -> ListedGroup:
-    size = format_size(group.steady_bytes or group.peak_bytes)
+    size = _size(group.steady_bytes or group.peak_bytes or None)
     when = "after the runs" if group.steady_bytes else "at the peak"
     models = tuple(
         ListedModel(
             plain(each.model),
-            format_size(each.steady_bytes or each.peak_bytes),
+            _size(each.steady_bytes or each.peak_bytes or None),
             page_file(each.key) if each.key in pages else "",
         )
         for each in group.models[:MAX_LINKED_MODELS]
     )
     more = group.model_count - len(models)
     return ListedGroup(
-        title=f"{counted(group.model_count, 'model')}: {plain(group.rule)}, {size} {when}",
+        title=f"{counted(group.model_count, 'model')}: {plain(group.rule)}"
+        + (f", {size} {when}" if size else ""),
         message=capitalized(plain(group.message)),
         remedy=plain(group.remedy),
         models=models,

@@ -13,6 +13,8 @@ from memdiag.sweeps.steps import DEFAULT_NOISE_SHARE
 from memdiag.units import counted, format_size, plural, some_of
 
 MAX_RULES = 4
+MAX_SIZES = 3
+MAX_PLACED = 8
 MIN_ESTIMATES = 2
 
 
@@ -20,8 +22,9 @@ class SweepHeadline(NamedTuple):
     """The answer.
 
     Attributes:
-        first: the jobs that exceed the budget; else the regressions, if the sweep is compared with
-            a store; else the waste; else what was measured.
+        first: the placement, if it was asked for; else the jobs that exceed the budget; else the
+            regressions, if the sweep is compared with a store; else the waste; else what was
+            measured.
         lines: the other sentences of the answer.
     """
 
@@ -44,11 +47,14 @@ class ReleaseChange(NamedTuple):
 
 def headline(sweep: Sweep) -> SweepHeadline:
     """Return the answer of `sweep`."""
+    waste, rules = _waste(sweep)
     sentences = (
+        _placement(sweep),
         _exceeded(sweep),
         _regressions(sweep) if sweep.against else "",
-        *_waste(sweep),
+        waste,
         _measured(sweep),
+        rules,
         *map(_change_line, release_changes(sweep)),
         estimate_line(sweep),
     )
@@ -62,18 +68,76 @@ def model_count(series: Iterable[SweepSeries]) -> int:
 
 
 def _measured(sweep: Sweep) -> str:
+    """Return how many jobs completed, on which releases and at which sizes."""
     points = list(sweep.points)
     failed = sum(point.is_failed for point in points)
     done = len(points) - failed
-    releases = f" on {counted(len(sweep.releases), 'release')} of onnxruntime"
-    text = (
-        f"{counted(done, 'job')} of {counted(model_count(sweep.series), 'model')}"
-        f"{releases if sweep.releases else ''}"
-    )
+    where = f"{_releases(sweep)}, {_sizes(sweep)}" if points else ""
+    models = counted(model_count(sweep.series), "model")
     if failed and not done:
-        of = f"{counted(failed, 'job')} of {counted(model_count(sweep.series), 'model')}"
-        return f"None of {of}{releases} completed."
-    return f"{text}, {failed:,} failed." if failed else f"{text}."
+        text = f"None of {counted(failed, 'job')} of {models}{where} completed."
+    elif failed:
+        text = f"{counted(done, 'job')} of {models}{where}; {failed:,} failed."
+    else:
+        text = f"{counted(done, 'job')} of {models}{where}."
+    requested = sum(point.is_requested for point in points)
+    if requested < len(points):
+        text += (
+            f" This sweep names {requested:,} of these {len(points):,} jobs; the others are of"
+            " earlier sweeps."
+        )
+    return text
+
+
+def _releases(sweep: Sweep) -> str:
+    """Return the releases, and which of them the figures are of."""
+    if len(sweep.releases) < 2:
+        return "".join(f" on onnxruntime {plain(each)}" for each in sweep.releases)
+    first, last = plain(sweep.releases[0]), plain(sweep.releases[-1])
+    word = "and" if len(sweep.releases) == 2 else "to"
+    releases = counted(len(sweep.releases), "release")
+    return f" on {releases} of onnxruntime, {first} {word} {last} (figures: the newest)"
+
+
+def _sizes(sweep: Sweep) -> str:
+    """Return the sizes of all series that were given."""
+    texts = list(dict.fromkeys(plain(series.dims) for series in sweep.series))
+    given = [text for text in texts if text]
+    if len(given) > MAX_SIZES:
+        return f"at {len(given):,} combinations of sizes"
+    default = () if given == texts else ("default sizes (--dim)",)
+    return f"at {' or '.join((*given, *default))}"
+
+
+def _placement(sweep: Sweep) -> str:
+    """Return how many models fit on which machines; empty without a placement."""
+    placement = sweep.placement
+    if placement is None:
+        return ""
+    sizes = {machine.memory_bytes for machine in placement.machines}
+    placed = [
+        f"{len(machine.models):,} on machine {number}"
+        + (f" ({format_size(machine.memory_bytes)})" if len(sizes) > 1 else "")
+        for number, machine in enumerate(placement.machines, start=1)
+        if machine.models
+    ]
+    fitting = sum(len(machine.models) for machine in placement.machines)
+    models = fitting + len(placement.unplaced)
+    machines = counted(len(placement.machines), "machine")
+    if len(sizes) == 1:
+        machines += f" of {format_size(placement.machines[0].memory_bytes)}"
+    missing = model_count(series for series, _ in sweep.requested_jobs) - models
+    if not placed:
+        text = f"None of {counted(models, 'model')} fits on {machines}"
+    else:
+        of = f" of {models:,}" if models > fitting else ""
+        text = (
+            f"{fitting:,}{of} {plural(models, 'model')} {plural(fitting, 'fits', 'fit')} on"
+            f" {machines}: {some_of(placed, MAX_PLACED)}"
+        )
+    if missing > 0:
+        text += f"; {counted(missing, 'model')} without figures"
+    return f"{text}."
 
 
 def _exceeded(sweep: Sweep) -> str:
@@ -87,7 +151,7 @@ def _exceeded(sweep: Sweep) -> str:
     return f"{counted(count, 'model')} {verb} the budget in {counted(len(found), 'job')}: {names}."
 
 
-def _waste(sweep: Sweep) -> tuple[str, ...]:
+def _waste(sweep: Sweep) -> tuple[str, str]:
     """Return what models take more than necessary, and by which rules; empty without any."""
     found: dict[tuple[str, str], int] = {}
     for series in sweep.series:
@@ -95,7 +159,7 @@ def _waste(sweep: Sweep) -> tuple[str, ...]:
             name = series.model, series.address
             found[name] = max(found.get(name, 0), series.avoidable_bytes)
     if not found:
-        return ()
+        return "", ""
     worst = max(found, key=lambda name: found[name])
     most = format_size(found[worst])
     count, models = len(found), model_count(sweep.series)
@@ -176,7 +240,7 @@ def _regressions(sweep: Sweep) -> str:
     elif compared:
         models = counted(compared, "model")
         text = f"Of {models}, none needs more memory than in {store}, beyond the noise."
-    elif any(point.is_new for point in sweep.points):
+    elif any(point.is_new for _, point in sweep.requested_jobs):
         text = (
             f"Nothing is compared with {store}: no model was measured both there and now. Models"
             " are the same by name, relative to the folder that is given, with the same sizes,"
@@ -230,16 +294,17 @@ def estimate_line(sweep: Sweep) -> str:
     )
 
 
-def failures(sweep: Sweep) -> list[tuple[str, list[tuple[SweepSeries, SweepPoint]]]]:
-    """Return the jobs that did not complete by sentence, the most frequent sentence first."""
+def failures(
+    jobs: Iterable[tuple[SweepSeries, SweepPoint]],
+) -> list[tuple[str, list[tuple[SweepSeries, SweepPoint]]]]:
+    """Return those of `jobs` that did not complete by sentence, the most frequent one first."""
     found: dict[str, list[tuple[SweepSeries, SweepPoint]]] = defaultdict(list)
-    for series in sweep.series:
-        for point in series.points:
-            if point.is_failed:
-                text = plain(point.sentence)
-                for name in (series.address, series.model):  # which often start the sentence
-                    text = text.removeprefix(f"{plain(name)}: ")
-                found[text or point.status].append((series, point))
+    for series, point in jobs:
+        if point.is_failed:
+            text = plain(point.sentence)
+            for name in (series.address, series.model):  # which often start the sentence
+                text = text.removeprefix(f"{plain(name)}: ")
+            found[text or point.status].append((series, point))
     return sorted(found.items(), key=lambda each: (-len(each[1]), each[0]))
 
 

@@ -13,8 +13,8 @@ from memdiag.records.sweep import (
     SweepStep,
 )
 from memdiag.reports.sweep.sentences import failures, model_count, releases_of, step_place
-from memdiag.reports.table import Cell, Column, Row, Table
-from memdiag.reports.text import plain
+from memdiag.reports.table import ALL_FORMATS, Cell, Column, Format, Row, Table
+from memdiag.reports.text import plain, shortened
 from memdiag.units import counted, format_size, plural, some_of
 
 OPTIONAL_STEP_COLUMNS = ("before", "after", "first changed phase")
@@ -27,11 +27,11 @@ MAX_SENTENCE = 300
 def group_table(groups: Sequence[FindingGroup]) -> Table:
     """Return a row for each group of findings."""
     columns = (
-        Column("waste", css="name"),
+        Column("waste", wraps=True, css="name"),
         Column("models", "right"),
         Column("steady", "right"),
         Column("peak", "right"),
-        Column("most in", max_width=MAX_NAME, css="name less"),
+        Column("most in", wraps=True, max_width=MAX_NAME, css="name less"),
     )
     return Table(columns=columns, rows=tuple(map(_group_row, groups)))
 
@@ -49,12 +49,15 @@ def _group_row(group: FindingGroup) -> Row:
 def step_table(steps: Sequence[tuple[SweepSeries, SweepStep]]) -> Table:
     """Return a row for each step."""
     columns = (
-        Column("model", max_width=MAX_NAME, css="name"),
-        Column("sizes", max_width=MAX_NAME, formats=("console", "markdown")),
-        Column("where", max_width=MAX_NAME, css="name"),
+        _name_column("model", [series.model for series, _ in steps], css="name"),
+        _name_column(
+            "sizes", [variant(series) for series, _ in steps], formats=("console", "markdown")
+        ),
+        # Never cut: labels of one sweep often differ in their last characters only.
+        Column("where", wraps=True, css="name"),
         Column("figure"),
         Column("before", "right", css="less"),
-        Column("after", "right"),
+        Column("after", "right", css="less"),
         Column("change", "right", css="strong"),
         Column("first changed phase", css="less"),
     )
@@ -76,9 +79,10 @@ def _step_row(series: SweepSeries, step: SweepStep) -> Row:
 
 def budget_table(sweep: Sweep) -> Table:
     """Return a row for each job that exceeds the budget."""
+    found = [series for series, _, _ in sweep.over_budget]
     columns = (
-        Column("model", max_width=MAX_NAME, css="name"),
-        Column("sizes", max_width=MAX_NAME, formats=("console", "markdown")),
+        _name_column("model", [series.model for series in found], css="name"),
+        _name_column("sizes", list(map(variant, found)), formats=("console", "markdown")),
         Column("onnxruntime"),
         Column("exceeded", wraps=True, css="prose"),
     )
@@ -110,16 +114,16 @@ def steps_by_size(sweep: Sweep) -> list[tuple[SweepSeries, SweepStep]]:
 
 def model_table(sweep: Sweep) -> Table:
     """Return a row for each series that was measured, the largest peak first."""
+    measured = [series for series in sweep.series if series.newest.peak_bytes is not None]
+    measured.sort(key=lambda series: -(series.newest.peak_bytes or 0))
     columns = (
-        Column("model", max_width=MAX_NAME),
-        Column("sizes", max_width=MAX_NAME),
+        _name_column("model", [series.model for series in measured]),
+        _name_column("sizes", list(map(variant, measured))),
         Column("weights", "right"),
         Column("peak", "right"),
         Column("after the runs", "right"),
         Column("avoidable", "right"),
     )
-    measured = [series for series in sweep.series if series.newest.peak_bytes is not None]
-    measured.sort(key=lambda series: -(series.newest.peak_bytes or 0))
     rows = []
     for series in measured:
         newest = series.newest
@@ -135,6 +139,20 @@ def model_table(sweep: Sweep) -> Table:
     return Table(columns=columns, rows=tuple(rows))
 
 
+def _name_column(
+    heading: str, texts: Sequence[str], *, css: str = "", formats: Sequence[Format] = ALL_FORMATS
+) -> Column:
+    """Return a column of `texts` that is cut on a terminal only where they stay distinct."""
+    is_distinct = len({shortened(plain(text), MAX_NAME) for text in texts}) == len(set(texts))
+    return Column(
+        heading,
+        wraps=True,
+        max_width=MAX_NAME if is_distinct else None,
+        css=css,
+        formats=formats,
+    )
+
+
 def variant(series: SweepSeries) -> str:
     """Return the sizes and options that distinguish a series from others of its model."""
     return plain(" · ".join(filter(None, (series.dims, series.options))))
@@ -144,12 +162,12 @@ def failure_table(sweep: Sweep) -> Table:
     """Return a row for each sentence of jobs that did not complete."""
     columns = (
         Column("models", "right"),
-        Column("on", max_width=MAX_NAME),
+        Column("on", wraps=True, max_width=MAX_NAME),
         Column("what happened", wraps=True, css="prose"),
-        Column("to", max_width=MAX_NAME, css="name less"),
+        Column("to", wraps=True, max_width=MAX_NAME, css="name less"),
     )
     rows = []
-    for sentence, jobs in failures(sweep):
+    for sentence, jobs in failures((s, p) for s in sweep.series for p in s.points):
         series = [each for each, _ in jobs]
         names = list(dict.fromkeys(plain(each.model) for each in series))
         rows.append(
@@ -167,7 +185,7 @@ def placement_table(placement: Placement | None) -> Table:
     """Return a row for each machine; none without a placement."""
     columns = (
         Column("machine"),
-        Column("memory", "right"),
+        Column("memory", "right", css="less"),
         Column("needed", "right"),
         Column("models", wraps=True, css="name"),
     )

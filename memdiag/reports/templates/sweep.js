@@ -16,6 +16,7 @@
   stepSeries.forEach((series, i) => { if (!steps.has(series)) steps.set(series, []); steps.get(series).push(i); });
   const count = (n) => n.toLocaleString("en-US");
   const kib = (n) => (n === null ? "" : size(n * KIB));
+  const percent = (n) => `${Math.round(n * 100) ? (n < 0 ? "−" : "+") : ""}${Math.round(Math.abs(n) * 100)} %`;
   const signed = (n) => `${n > 0 ? "+" : ""}${kib(n)}`;
   const range = (n) => Array.from({ length: n }, (_, i) => i);
   const pointsOf = (i) => range(counts[i]).map((each) => firsts[i] + each);
@@ -31,8 +32,8 @@
     return [names[i], weights[i], p, p !== null && p <= data.sweep.max_ratio * weights[i] ? p / weights[i] : null, steady[newest], change, avoidable[i], p && e !== null ? e / p - 1 : null, failed];
   });
   const shownAs = [
-    null, kib, kib, (n) => (n === null ? "" : n.toFixed(1)), kib, (n) => (n ? signed(n) : ""), (n) => (n ? kib(n) : ""),
-    (n) => (n === null ? "" : `${n < 0 ? "−" : "+"}${Math.round(Math.abs(n) * 100)} %`),
+    null, (n) => (n ? kib(n) : ""), kib, (n) => (n === null ? "" : n.toFixed(1)), kib, (n) => (n ? signed(n) : ""), (n) => (n ? kib(n) : ""),
+    (n) => (n === null ? "" : percent(n)),
   ];
 
   const MORE = 100, MAPPED = 25, order = new Intl.Collator("en", { numeric: true });
@@ -62,12 +63,12 @@
     const made = pattern.cloneNode(true), [name, ...cells] = made.cells, choose = document.createElement("button");
     choose.type = "button";
     choose.className = "sort";
-    choose.textContent = names[i];
+    choose.replaceChildren(...breakable(names[i]));
     choose.addEventListener("click", () => show(i));
-    name.replaceChildren(line ? choose : names[i]);
+    name.replaceChildren(...(line ? [choose] : breakable(names[i])));
     const note = document.createElement("span");
     note.className = "hint";
-    note.textContent = detail(i);
+    note.replaceChildren(...breakable(detail(i)));
     if (note.textContent) name.append(" ", note);
     if (pages[i]) {
       const link = document.createElement("a");
