@@ -199,19 +199,21 @@ class OptionSearch:
     def _best_combination(self) -> tuple[TuningOption, ...]:
         """Return the options that cost no time which take least memory together.
 
-        Their memory is accumulated from a few starts, and only the combinations are compared, the
-        smallest first. Where one is too slow, its options are compared one by one.
+        Their memory is accumulated from a few starts, and only a combination that takes less than
+        the best so far is compared. Where it is too slow, its options are compared one by one.
         """
-        base = self.point_evaluator.before
-        combined = [self._accumulate(start) for start in self._starts(base)]
-        for chosen in sorted(combined, key=self._cost):
+        best: tuple[TuningOption, ...] = ()
+        smallest = self.point_evaluator.before
+        for start in self._starts(smallest):
+            chosen = self._accumulate(start)
+            found = self._usable_figures(chosen)
+            if found is None or not is_worth_an_option(found, smallest):
+                continue
             self._compare(chosen)
-            best = chosen
             if self._figures(chosen, self.limit) is None:
-                best = self._grow((), self.limit, chosen)
-            if best:
-                return best
-        return ()
+                chosen = self._grow(best, self.limit, chosen)
+            best, smallest = chosen, self._figures(chosen) or smallest
+        return best
 
     def _starts(self, base: Figures) -> list[tuple[TuningOption, ...]]:
         """Return the options to combine from, by memory alone.
