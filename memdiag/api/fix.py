@@ -1,13 +1,13 @@
 """End a model's waste: build each rewrite, verify and measure it, and keep the best combination."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from memdiag.api.arguments import OnProgress, check_dims, ignore_progress, model_path
 from memdiag.api.check import Selection, analysis_context, find_waste
-from memdiag.api.comparison_inputs import find_comparison_inputs
+from memdiag.api.compared_model import ComparedModel, compared_model
 from memdiag.api.inputs import GivenInputs, read_given
 from memdiag.api.search_arguments import (
     check_search_arguments,
@@ -21,14 +21,12 @@ from memdiag.fixing.model_writer import ModelWriter, PublishedModel
 from memdiag.fixing.search import RewriteSearch
 from memdiag.fixing.state import FixState
 from memdiag.model.file_state import FileStates
-from memdiag.model.model_file import open_model
+from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.paths import path_text
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.runner.job import Job, Limits, TimeLimitReached
-from memdiag.runner.temporary import temporary_folder
-from memdiag.verify.model_evaluator import ModelEvaluator
 from memdiag.verify.other_runtimes import OtherRuntimes
 
 
@@ -88,75 +86,119 @@ def fix(
     target = Path(output) if output is not None else path.with_name(f"{path.stem}.fixed.onnx")
     check_search_arguments(max_slowdown, time_limit_s)
     require_runtime("run memdiag in an environment that has it")
-    deadline = deadline_after(time_limit_s)
+    job = Job(model=path, runs=None, limits=Limits(deadline=deadline_after(time_limit_s)))
     given = read_given(inputs or {})
     report_progress = on_progress or ignore_progress
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
-        if file.is_ort_format:
-            raise UsageError(
-                f"{path}: models in ORT format cannot be rewritten. Fix the ONNX model, and convert"
-                " the result."
-            )
-        writer = ModelWriter(file, target)
-        runtime = Runtime.installed()
-        ctx = analysis_context(file, runtime, dims=dims)
-        findings, notes = find_waste(ctx, Selection(select=only, min_bytes=0))
-        state = FixState(writer=writer, unsafe=unsafe, notes=[*notes], deadline=deadline)
-        rules = tuple(changes_by_rule(findings))
-        result: VerifiedResult | PublishedModel | None = None
-        dimensions: tuple[Dimension, ...] = ()
-        if dry_run or not rules:
-            state.record_possible(rules)
-        elif state.any_possible(rules):
-            writer.check_writable()
-            scratch = exits.enter_context(temporary_folder())
-            report_progress("finding inputs that the model runs with")
-            job = Job(model=path, runs=None, limits=Limits(deadline=deadline))
-            evaluator: ModelEvaluator | None = None
-            try:
-                comparison_inputs = find_comparison_inputs(
-                    file,
-                    job,
-                    scratch / "inputs",
-                    dims=dims or {},
-                    given=given,
-                    sizes=sizes,
-                    same_inputs=same_inputs,
+        return fix_file(
+            file,
+            target,
+            job,
+            lambda: compared_model(
+                exits,
+                file,
+                job,
+                dims=dims or {},
+                given=given,
+                sizes=sizes,
+                same_inputs=same_inputs,
+                report_progress=report_progress,
+            ),
+            only=only,
+            unsafe=unsafe,
+            unverified=unverified,
+            dry_run=dry_run,
+            max_slowdown=max_slowdown,
+            dims=dims,
+            check_with=check_with,
+            report_progress=report_progress,
+            started=started,
+        )
+
+
+def fix_file(
+    file: ModelFile,
+    target: Path,
+    job: Job,
+    compared: Callable[[], ComparedModel],
+    *,
+    only: Sequence[str] = (),
+    unsafe: bool = False,
+    unverified: bool = False,
+    dry_run: bool = False,
+    max_slowdown: float,
+    dims: Mapping[str, int] | None,
+    check_with: Sequence[str | Path] = (),
+    report_progress: OnProgress,
+    started: float,
+) -> Fix:
+    """Fix an open model, as `fix` does.
+
+    Args:
+        file: the model.
+        target: the path of the fixed model.
+        job: the session of the model, with the deadline of the search.
+        compared: returns the model with the evaluator of changes; called if one may be tried.
+        only: rules whose remedies are tried; all where empty.
+        unsafe: try remedies that change values as well.
+        unverified: write remedies also where the model cannot be run here.
+        dry_run: only record which remedies would be tried.
+        max_slowdown: the largest ratio of latencies that a remedy may cost.
+        dims: sizes of free dimensions by name.
+        check_with: interpreters with other releases of onnxruntime.
+        report_progress: called with a few words about the current step.
+        started: when the fix began, by `time.perf_counter`.
+
+    Raises:
+        UsageError, ReportError, MeasurementError: as in `fix`.
+    """
+    if file.is_ort_format:
+        raise UsageError(
+            f"{file.path}: models in ORT format cannot be rewritten. Fix the ONNX model, and"
+            " convert the result."
+        )
+    writer = ModelWriter(file, target)
+    runtime = Runtime.installed()
+    deadline = job.limits.deadline
+    findings, notes = find_waste(
+        analysis_context(file, runtime, dims=dims), Selection(select=only, min_bytes=0)
+    )
+    state = FixState(writer=writer, unsafe=unsafe, notes=[*notes], deadline=deadline)
+    rules = tuple(changes_by_rule(findings))
+    result: VerifiedResult | PublishedModel | None = None
+    dimensions: tuple[Dimension, ...] = ()
+    if dry_run or not rules:
+        state.record_possible(rules)
+    elif state.any_possible(rules):
+        writer.check_writable()
+        try:
+            base = compared()
+            interpreters = [Path(python) for python in check_with if base.evaluator is not None]
+            other_runtimes = OtherRuntimes(interpreters, job, base.inputs.sets, base.scratch)
+        except TimeLimitReached:
+            state.record_untried(rules, "the time limit ended the search before")
+            state.ended_by = "time_limit"
+            state.notes.append("the time limit passed before the original was measured")
+        else:
+            state.notes += base.inputs.notes
+            dimensions = base.inputs.dimensions
+            if base.evaluator is not None:
+                search = RewriteSearch(
+                    state,
+                    base.evaluator,
+                    other_runtimes,
+                    max_slowdown,
+                    report_progress,
+                    end=deadline.at,
+                    setup_s=time.perf_counter() - started,
                 )
-                state.notes += comparison_inputs.notes
-                dimensions = comparison_inputs.dimensions
-                if comparison_inputs.sets:
-                    report_progress("measuring the original")
-                    interpreters = [Path(python) for python in check_with]
-                    other_runtimes = OtherRuntimes(
-                        interpreters, job, comparison_inputs.sets, scratch
-                    )
-                    disk_bytes = sum(each.stat().st_size for each in file.files)
-                    evaluator = exits.enter_context(
-                        ModelEvaluator(job, comparison_inputs.sets, scratch, disk_bytes)
-                    )
-            except TimeLimitReached:
-                state.record_untried(rules, "the time limit ended the search before")
-                state.ended_by = "time_limit"
-                state.notes.append("the time limit passed before the original was measured")
+                result = search.run(rules)
+            elif unverified:
+                result = state.publish_unverified(rules)
             else:
-                if evaluator is not None:
-                    search = RewriteSearch(
-                        state,
-                        evaluator,
-                        other_runtimes,
-                        max_slowdown,
-                        report_progress,
-                        end=deadline.at,
-                        setup_s=time.perf_counter() - started,
-                    )
-                    result = search.run(rules)
-                elif unverified:
-                    result = state.publish_unverified(rules)
-                else:
-                    state.refuse_all(rules)
-        duration_s = round(time.perf_counter() - started, 6)
-        return _record(state, runtime, result, dimensions, duration_s)
+                state.refuse_all(rules)
+    duration_s = round(time.perf_counter() - started, 6)
+    return _record(state, runtime, result, dimensions, duration_s)
 
 
 def _record(

@@ -2,22 +2,30 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
 from memdiag.api.arguments import OnProgress, ignore_progress, model_path
-from memdiag.api.fix import fix
+from memdiag.api.fix import fix_file
 from memdiag.api.inputs import GivenInputs
 from memdiag.api.optimizer_outputs import OptimizerOutputs, optimizer_names
-from memdiag.api.option_tuning import TuneConfig, tune_model
+from memdiag.api.option_tuning import (
+    TuneConfig,
+    measured_original,
+    tune_compared,
+    tuned_job,
+)
 from memdiag.api.search_arguments import check_search_arguments, deadline_after
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
+from memdiag.model.file_state import FileStates
+from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import require_runtime
 from memdiag.records.tuning import Tuning
 from memdiag.tuning.record import unmeasured_tuning
 
 _SHARE_OF_REWRITING = 0.5
-"""The share of a time limit that the fix may take."""
+"""The share of the time after the first measurements that the fix may take."""
 
 
 def optimize(
@@ -62,7 +70,8 @@ def optimize(
         inputs: arrays, or paths of ``.npy`` files, by input name; others are generated.
         same_inputs: run with the same contents each time.
         sizes: further sizes of free dimensions at which outputs and latency are compared.
-        time_limit_s: seconds for everything; the fix gets half of them.
+        time_limit_s: seconds for everything; the fix gets half of what the first measurements
+            leave.
         on_progress: called with a few words about the current step.
 
     Raises:
@@ -94,27 +103,31 @@ def optimize(
     require_runtime("run memdiag in an environment that has it")
     path = model_path(model)
     target = Path(output) if output is not None else path.with_name(f"{path.stem}.optimized.onnx")
-    fixed = fix(
-        path,
-        target,
-        unsafe=unsafe,
-        max_slowdown=max_slowdown,
-        dims=dims,
-        inputs=inputs,
-        same_inputs=same_inputs,
-        sizes=sizes,
-        time_limit_s=None if time_limit_s is None else _SHARE_OF_REWRITING * time_limit_s,
-        on_progress=report_progress,
-    )
-    if fixed.ended_by == "interrupt":
-        duration_s = round(time.perf_counter() - started, 6)
-        return unmeasured_tuning(fixed, "interrupt", sessions, duration_s)
-    return tune_model(
-        path,
-        config,
-        deadline=deadline,
-        started=started,
-        report_progress=report_progress,
-        fixed=fixed,
-        outputs=OptimizerOutputs(target, only),
-    )
+    job = tuned_job(path, config, deadline)
+    end = deadline.at
+    with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
+        base = measured_original(exits, file, job, config, report_progress)
+        deadline.at = time.monotonic() + _SHARE_OF_REWRITING * (end - time.monotonic())
+        fixed = fix_file(
+            file,
+            target,
+            job,
+            lambda: base,
+            unsafe=unsafe,
+            max_slowdown=max_slowdown,
+            dims=dims,
+            report_progress=report_progress,
+            started=started,
+        )
+        if fixed.ended_by == "interrupt":
+            duration_s = round(time.perf_counter() - started, 6)
+            return unmeasured_tuning(fixed, "interrupt", sessions, duration_s)
+        deadline.at = end
+        return tune_compared(
+            base,
+            config,
+            started=started,
+            report_progress=report_progress,
+            fixed=fixed,
+            outputs=OptimizerOutputs(target, only),
+        )

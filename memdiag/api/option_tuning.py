@@ -8,26 +8,23 @@ from pathlib import Path
 from typing import Literal
 
 from memdiag.api.arguments import OnProgress, check_dims
-from memdiag.api.comparison_inputs import find_comparison_inputs
+from memdiag.api.compared_model import ComparedModel, compared_model
 from memdiag.api.inputs import GivenInputs, read_given
 from memdiag.api.optimizer_outputs import OptimizerOutputs
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
 from memdiag.errors import MeasurementError, UsageError
-from memdiag.model.file_state import FileStates
 from memdiag.model.graph_index import GraphIndex
-from memdiag.model.model_file import open_model
+from memdiag.model.model_file import ModelFile
 from memdiag.ort.reductions import largest_reduction
 from memdiag.ort.runtime import Runtime
 from memdiag.records.fix import Fix
 from memdiag.records.tuning import REWRITE, Tuning
 from memdiag.runner.job import Deadline, Job, Limits, SessionConfig, TimeLimitReached
-from memdiag.runner.temporary import temporary_folder
 from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import BUDGETS
-from memdiag.tuning.record import rewrite_option, tuning_record, unmeasured_tuning
+from memdiag.tuning.record import rewrite_option, tuning_record
 from memdiag.tuning.search import OptionSearch
-from memdiag.verify.model_evaluator import ModelEvaluator
 from memdiag.verify.outputs import Bound
 
 
@@ -67,22 +64,60 @@ class TuneConfig:
         check_dims(self.dims)
 
 
-def tune_model(
-    path: Path,
+def tuned_job(path: Path, config: TuneConfig, deadline: Deadline) -> Job:
+    """Return the session of the model at `path` for which options are searched."""
+    session = SessionConfig(
+        sessions=config.sessions, load_from=config.load_from, telemetry=config.telemetry
+    )
+    return Job(model=path, runs=None, session=session, limits=Limits(deadline=deadline))
+
+
+def measured_original(
+    exits: ExitStack, file: ModelFile, job: Job, config: TuneConfig, report_progress: OnProgress
+) -> ComparedModel:
+    """Return the original `file` with its evaluator, open until `exits` closes.
+
+    Raises:
+        MeasurementError: the model does not run here with generated inputs, or the time limit
+            passed before it was measured.
+    """
+    try:
+        base = compared_model(
+            exits,
+            file,
+            job,
+            dims=config.dims,
+            given=read_given(config.inputs),
+            sizes=config.sizes,
+            same_inputs=config.same_inputs,
+            report_progress=report_progress,
+        )
+    except TimeLimitReached as limit:
+        raise MeasurementError(
+            f"{file.path}: the time limit passed before the defaults were measured. Increase"
+            " --time-limit."
+        ) from limit
+    if base.evaluator is None:
+        raise MeasurementError(
+            f"{file.path}: the model does not run here with generated inputs. Use --input."
+        )
+    return base
+
+
+def tune_compared(
+    base: ComparedModel,
     config: TuneConfig,
     *,
-    deadline: Deadline,
     started: float,
     report_progress: OnProgress,
     fixed: Fix | None = None,
     outputs: OptimizerOutputs | None = None,
 ) -> Tuning:
-    """Return the tuning of the model at `path`.
+    """Return the tuning of a model.
 
     Args:
-        path: the original model.
+        base: the original, with an evaluator.
         config: what is searched for.
-        deadline: when the search ends.
         started: when everything began, by `time.perf_counter`.
         report_progress: called with a few words about the current step.
         fixed: the fix that came first, whose result is one of the options; None for none.
@@ -91,83 +126,49 @@ def tune_model(
     Raises:
         ModelError, MeasurementError, ReportError: as in `memdiag.tune` and `memdiag.optimize`.
     """
-    given = read_given(config.inputs)
-    with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
-        scratch = exits.enter_context(temporary_folder())
-        report_progress("finding inputs that the model runs with")
-        end = deadline.at
-        job = Job(
-            model=path,
-            runs=None,
-            session=SessionConfig(
-                sessions=config.sessions, load_from=config.load_from, telemetry=config.telemetry
-            ),
-            limits=Limits(deadline=deadline),
-        )
-        folder = scratch / "inputs"
-        try:
-            found = find_comparison_inputs(
-                file,
-                job,
-                folder,
-                dims=config.dims,
-                given=given,
-                sizes=config.sizes,
-                same_inputs=config.same_inputs,
-            )
-            if not found.sets:
-                raise MeasurementError(
-                    f"{path}: the model does not run here with generated inputs. Use --input."
-                )
-            report_progress("measuring the defaults")
-            disk_bytes = sum(each.stat().st_size for each in file.files)
-            evaluator = exits.enter_context(ModelEvaluator(job, found.sets, scratch, disk_bytes))
-        except TimeLimitReached as limit:
-            if fixed is not None and fixed.output is not None:
-                duration_s = round(time.perf_counter() - started, 6)
-                return unmeasured_tuning(fixed, "time_limit", config.sessions, duration_s)
-            raise MeasurementError(
-                f"{path}: the time limit passed before the defaults were measured. Increase"
-                " --time-limit."
-            ) from limit
-        points = PointEvaluator(
-            model_evaluator=evaluator,
-            bound=Bound.reordered(largest_reduction(file, GraphIndex(file))),
-            scratch=scratch,
-            disk_bytes=disk_bytes,
-            limit=config.max_slowdown,
-            budget=dict(config.budget),
-        )
-        runtime = Runtime.parse(evaluator.onnxruntime)
-        models: list[TuningOption] = []
-        if outputs is not None:
-            models += outputs.write(path, scratch / "optimizers", deadline, report_progress)
-        if fixed is not None and fixed.output is not None:
-            models.append(rewrite_option(fixed.output, [each.name for each in models]))
-        search = OptionSearch(
-            point_evaluator=points,
-            usable=[
-                option
-                for option in (*models, *tuning_options())
-                if option.is_available(runtime)
-                and option.is_relevant(job)
-                and (config.unsafe or not option.changes_values)
-                and (not config.only or option.name in (*config.only, REWRITE))
-            ],
-            budget=dict(config.budget),
-            limit=config.max_slowdown,
-            report_progress=report_progress,
-            end=end,
-        )
-        search.run()
-        chosen = search.chosen.options
-        published = outputs.publish(chosen, fixed) if outputs is not None else ()
-        return tuning_record(
-            file,
-            search,
-            fixed,
-            published=published,
-            notes=(*found.notes, *(outputs.notes if outputs is not None else ())),
-            dimensions=found.dimensions,
-            duration_s=round(time.perf_counter() - started, 6),
-        )
+    file, job, evaluator = base.file, base.job, base.evaluator
+    assert evaluator is not None
+    deadline = job.limits.deadline
+    end = deadline.at
+    points = PointEvaluator(
+        model_evaluator=evaluator,
+        bound=Bound.reordered(largest_reduction(file, GraphIndex(file))),
+        scratch=base.scratch,
+        disk_bytes=base.disk_bytes,
+        limit=config.max_slowdown,
+        budget=dict(config.budget),
+    )
+    runtime = Runtime.parse(evaluator.onnxruntime)
+    models: list[TuningOption] = []
+    if outputs is not None:
+        folder = base.scratch / "optimizers"
+        models += outputs.write(job.model, folder, deadline, report_progress)
+    if fixed is not None and fixed.output is not None:
+        models.append(rewrite_option(fixed.output, [each.name for each in models]))
+    search = OptionSearch(
+        point_evaluator=points,
+        usable=[
+            option
+            for option in (*models, *tuning_options())
+            if option.is_available(runtime)
+            and option.is_relevant(job)
+            and (config.unsafe or not option.changes_values)
+            and (not config.only or option.name in (*config.only, REWRITE))
+        ],
+        budget=dict(config.budget),
+        limit=config.max_slowdown,
+        report_progress=report_progress,
+        end=end,
+    )
+    search.run()
+    chosen = search.chosen.options
+    published = outputs.publish(chosen, fixed) if outputs is not None else ()
+    return tuning_record(
+        file,
+        search,
+        fixed,
+        published=published,
+        notes=(*base.inputs.notes, *(outputs.notes if outputs is not None else ())),
+        dimensions=base.inputs.dimensions,
+        duration_s=round(time.perf_counter() - started, 6),
+    )

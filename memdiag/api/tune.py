@@ -2,14 +2,22 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
 from memdiag.api.arguments import OnProgress, ignore_progress, model_path
 from memdiag.api.inputs import GivenInputs
-from memdiag.api.option_tuning import TuneConfig, tune_model
+from memdiag.api.option_tuning import (
+    TuneConfig,
+    measured_original,
+    tune_compared,
+    tuned_job,
+)
 from memdiag.api.search_arguments import check_search_arguments, deadline_after
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
+from memdiag.model.file_state import FileStates
+from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import require_runtime
 from memdiag.records.tuning import Tuning
 
@@ -33,12 +41,12 @@ def tune(
 ) -> Tuning:
     """Return the options that make `model` fit `budget` with the least latency.
 
-    The memory of every option is measured alone. Where an option saves memory, outputs are checked
-    and the latency is compared quickly with the defaults, the largest saving first. The other
-    options are then added to the option that saves the most, and kept if they save more. The
-    chosen point is measured again in several processes, and its latency is compared precisely.
-    Ctrl-C, or a time limit, ends the search with the best result so far. `memdiag.optimize`
-    rewrites the model as well.
+    The memory of every option is measured alone. Options that usually cost no time are combined by
+    memory, and the combination is compared with the defaults: outputs exactly, latency quickly.
+    Each other option is then added, compared, and kept if it saves more. The chosen point is
+    measured again in several processes, and its latency is compared precisely. Ctrl-C, or a time
+    limit, ends the search with the best result so far. `memdiag.optimize` rewrites the model as
+    well.
 
     Args:
         model: the ONNX file.
@@ -84,10 +92,9 @@ def tune(
     )
     config.check()
     require_runtime("run memdiag in an environment that has it")
-    return tune_model(
-        model_path(model),
-        config,
-        deadline=deadline,
-        started=started,
-        report_progress=on_progress or ignore_progress,
-    )
+    path = model_path(model)
+    report_progress = on_progress or ignore_progress
+    job = tuned_job(path, config, deadline)
+    with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
+        base = measured_original(exits, file, job, config, report_progress)
+        return tune_compared(base, config, started=started, report_progress=report_progress)

@@ -9,6 +9,11 @@ SearchEnd = Literal["completion", "time_limit", "interrupt"]
 """What ended a search: that nothing was left to try, its time limit, or Ctrl-C."""
 
 
+LatencyClock = Literal["wall", "cpu"]
+"""What a comparison of latencies timed: the runs, or the CPU time of their process without the time
+in which threads spin. CPU time scatters less on a busy machine."""
+
+
 class LatencyAt(Record, frozen=True, kw_only=True):
     """The latency with one set of inputs, before and after a change, from interleaved runs.
 
@@ -18,6 +23,7 @@ class LatencyAt(Record, frozen=True, kw_only=True):
         ratio: median ratio of after to before.
         low, high: 95 % confidence interval of the ratio.
         pairs: the number of pairs of runs.
+        clock: what was timed.
     """
 
     inputs: str
@@ -27,6 +33,7 @@ class LatencyAt(Record, frozen=True, kw_only=True):
     low: float
     high: float
     pairs: int
+    clock: LatencyClock = "wall"
 
 
 class Figures(Record, frozen=True, kw_only=True):

@@ -175,8 +175,11 @@ def latency_sentence(latencies: Sequence[LatencyAt]) -> str:
         return ""
     slowest = _slowest(latencies)
     if len(latencies) == 1:
-        return f"{_ratio(slowest)} that before."
-    return f"At worst {_ratio(slowest)} that before, with {plain(slowest.inputs)}."
+        return f"{_ratio(slowest)} that before{_clock_words(slowest)}."
+    return (
+        f"At worst {_ratio(slowest)} that before, with {plain(slowest.inputs)}"
+        f"{_clock_words(slowest)}."
+    )
 
 
 def outcome_figures(record: MeasuredChange) -> str:
@@ -279,7 +282,8 @@ def _size_change(label: str, before: int, after: int, spread: int = 0) -> Before
 
 
 def _latency_change(at: LatencyAt) -> BeforeAndAfter:
-    interval = f"{_ratio(at).removesuffix(')')}, {at.pairs} pairs)"
+    clock = ", CPU time" if at.clock == "cpu" else ""
+    interval = f"{_ratio(at).removesuffix(')')}, {at.pairs} pairs{clock})"
     return _duration_change(
         plain(at.inputs), at.before_s, at.after_s, f"{at.ratio:.2f} ×", interval
     )
@@ -301,6 +305,10 @@ def _duration_change(
 def _ratio(at: LatencyAt) -> str:
     """Return the ratio of latencies with its interval: ``0.99 × (0.97–1.01)``."""
     return f"{at.ratio:.2f} × ({at.low:.2f}–{at.high:.2f})"
+
+
+def _clock_words(at: LatencyAt) -> str:
+    return ", by CPU time" if at.clock == "cpu" else ""
 
 
 def _slowest(latencies: Sequence[LatencyAt]) -> LatencyAt:

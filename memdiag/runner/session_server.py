@@ -21,6 +21,7 @@ class SessionServer:
     Args:
         job: the model and the configuration of the session.
         feed_sets: the sets of inputs with which it can be run, by index.
+        cpu_time: let `run` return the CPU time of the process instead of latencies.
 
     Attributes:
         onnxruntime: the version in the child.
@@ -31,7 +32,9 @@ class SessionServer:
         TimeLimitReached: the job's deadline passed, here or in a later request.
     """
 
-    def __init__(self, job: Job, feed_sets: Sequence[Sequence[Feed]]) -> None:
+    def __init__(
+        self, job: Job, feed_sets: Sequence[Sequence[Feed]], *, cpu_time: bool = False
+    ) -> None:
         job.limits.deadline.check()
         self._job = job
         self._scratch = tempfile.TemporaryDirectory(prefix=own_prefix())
@@ -40,6 +43,7 @@ class SessionServer:
         message = job.message() | {
             "feed_sets": as_json(feed_sets),
             "signature": str(described),
+            "cpu_time": cpu_time,
         }
         self._child = Child(job, message, "serve.py")
         self._events = self._child.events(_POLL_S)

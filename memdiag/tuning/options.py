@@ -68,6 +68,7 @@ class TuningOption:
         shares_weights: whether all sessions of the process share weights that are mapped from a
             file once.
         excludes: names of options that cannot be combined with this one.
+        costs_time: whether runs usually take longer: it is compared by itself.
         changes_values: whether outputs may change beyond the order of sums.
         is_available: whether a release of onnxruntime, and this machine, have the option.
         is_relevant: whether the option can make a difference to a job.
@@ -86,6 +87,7 @@ class TuningOption:
     save_options: dict[str, str] = field(default_factory=dict)
     shares_weights: bool = False
     excludes: tuple[str, ...] = ()
+    costs_time: bool = False
     changes_values: bool = False
     is_available: Callable[[Runtime], bool] = _always
     is_relevant: Callable[[Job], bool] = _for_every_job
@@ -130,6 +132,7 @@ def _table() -> list[TuningOption]:
             name="share-weights",
             does="Weights are mapped once and passed to every session (`add_initializer`),"
             " unpacked.",
+            costs_time=True,
             hurts="Weights must be in a separate file, and matrix products pack them in every run."
             " Mapped pages count only while they are resident.",
             session={"session.disable_prepacking": "1"},
@@ -176,6 +179,7 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="folding-size-limit",
             does="Constants above 1 MiB are not folded.",
+            costs_time=True,
             hurts="What is not folded is computed in every run.",
             session={"optimization.constant_folding_max_output_size_in_bytes": str(1 << 20)},
             excludes=("disable-constant-folding", "optimization-off"),
@@ -201,6 +205,7 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="disable-constant-folding",
             does="Nothing is computed ahead: no folded copies of weights, and no peak of folding.",
+            costs_time=True,
             hurts="What would have been folded is computed in every run, and fusions after it are"
             " missed.",
             disabled=("ConstantFolding",),
@@ -210,6 +215,7 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="disable-nchwc",
             does="Weights of convolutions are not reordered into blocks of channels.",
+            costs_time=True,
             hurts="Convolutions are slower.",
             disabled=("NchwcTransformer",),
             excludes=("optimization-basic", "optimization-extended", "optimization-off"),
@@ -218,6 +224,7 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="disable-prepacking",
             does="Weights stay as they are: no packed copies, and external ones stay mapped.",
+            costs_time=True,
             hurts="Matrix products pack their operand in every run: slower, most of all with few"
             " rows.",
             session={"session.disable_prepacking": "1"},
@@ -232,6 +239,7 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="arena-off",
             does="Tensors are allocated and freed one by one: nothing is kept between runs.",
+            costs_time=True,
             hurts="Every run allocates again; without mmap-threshold malloc may keep more than the"
             " arena.",
             session={"enable_cpu_mem_arena": "false"},
@@ -240,6 +248,7 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="arena-shrinkage",
             does="The arena releases unused regions after every run.",
+            costs_time=True,
             hurts="The next run requests them from the system again.",
             run={"memory.enable_memory_arena_shrinkage": "cpu:0"},
             excludes=("arena-off",),
@@ -262,12 +271,14 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="one-thread",
             does="Kernels run in the calling thread: no scratch memory and stack for each thread.",
+            costs_time=True,
             hurts="Large operators take as many times longer as there were threads.",
             session={"intra_op_num_threads": "1"},
         ),
         TuningOption(
             name="optimization-basic",
             does="Graph optimization stops at basic: folding, dropping and simple fusions.",
+            costs_time=True,
             hurts="No fused and no blocked kernels: runs are usually slower.",
             session={"graph_optimization_level": "basic"},
             excludes=("disable-nchwc", "optimization-extended", "optimization-off"),
@@ -276,6 +287,7 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="optimization-extended",
             does="Graph optimization stops at extended: no convolution is blocked.",
+            costs_time=True,
             hurts="No fused and no blocked kernels: runs are usually slower.",
             session={"graph_optimization_level": "extended"},
             excludes=("disable-nchwc", "optimization-basic", "optimization-off"),
@@ -284,6 +296,7 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="optimization-off",
             does="The graph is not optimized at all: nothing is folded, fused or reordered.",
+            costs_time=True,
             hurts="Usually much slower.",
             session={"graph_optimization_level": "disable_all"},
             excludes=(

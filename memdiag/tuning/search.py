@@ -1,7 +1,7 @@
-"""The search of a tuning: every option alone, then combinations, then the choice."""
+"""The search of a tuning: memory of each option, combinations, and the choice."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -28,7 +28,7 @@ Names = frozenset[str]
 
 
 _PLAUSIBLE_RATIO = 2.0
-"""Options whose first runs exceeded the limit by this factor are compared last. These runs scatter:
+"""Options whose first runs exceeded the limit by this factor may cost time. These runs scatter:
 each is a single one in a fresh process."""
 
 
@@ -36,9 +36,11 @@ each is a single one in a fresh process."""
 class OptionSearch:
     """The points that were measured so far, the defaults first, and the choice among them.
 
-    The memory of each option is measured first. Outputs and latency are compared only where enough
-    memory would be saved, quickly, the largest saving first; the choice is compared precisely.
-    Options are tried until just enough time is left to measure the choice thoroughly.
+    Measuring memory takes a session, and comparing latency many runs. So the memory of each option
+    is measured first. Those that usually cost no time are combined by memory alone, and the
+    combination is compared once; then each option that may cost time is added and compared. These
+    comparisons are quick: the choice is compared precisely at the end, for which just enough time
+    is reserved.
 
     Attributes:
         point_evaluator: evaluates combinations of options.
@@ -94,14 +96,8 @@ class OptionSearch:
     @property
     def chosen(self) -> Point:
         """The recommended point: the confirmed one, or the best so far."""
-        if self._confirmed is not None:
-            return next(point for point in self.points if {*point.options} == self._confirmed)
-        standing = [
-            point
-            for point in self.points
-            if not point.options or frozenset(point.options) not in self._refuted
-        ]
-        return recommended_point(standing, self.budget, self.limit)
+        names = self._chosen_names()
+        return next(point for point in self.points if {*point.options} == names)
 
     def options_of(self, point: Point) -> tuple[TuningOption, ...]:
         """Return the options of `point`."""
@@ -134,14 +130,26 @@ class OptionSearch:
         if self.ended_by == "completion":
             return set()
         base = self.point_evaluator.before
+        chosen = self._chosen_names()
         return {
             names
             for names, point in self._points.items()
             if point.figures is not None
             and point.ratio is None
             and not point.problem
+            and not names <= chosen
             and is_worth_an_option(point.figures, base)
         }
+
+    def _chosen_names(self) -> Names:
+        if self._confirmed is not None:
+            return self._confirmed
+        standing = [
+            point
+            for names, point in self._points.items()
+            if not names or names not in self._refuted
+        ]
+        return frozenset(recommended_point(standing, self.budget, self.limit).options)
 
     def untried(self) -> tuple[str, ...]:
         """Return the names of the options whose memory was not measured."""
@@ -161,83 +169,123 @@ class OptionSearch:
         return next(point for point in self.points if point.options == best.options)
 
     def _explore(self) -> None:
-        """Try each option alone, then combinations."""
+        """Combine what costs no time by memory alone, and then add options that may cost time."""
         try:
-            base = self.point_evaluator.before
-            self._try_single_options(base)
-            for start, limit in self._starts(base):
-                best = self._shrink(self._grow(start, limit), limit)
-                if limit < inf:
-                    self._gather(best, limit)
+            self._measure_single_options()
+            self._compare_singles_that_fit()
+            best = self._best_combination()
+            best = self._shrink(self._grow(best, self.limit, self.usable), self.limit)
+            self._gather(best, self.limit)
+            self._compare_slow_options()
         except TimeLimitReached:
             self.ended_by = "time_limit"
 
-    def _try_single_options(self, base: Figures) -> None:
-        """Try each option alone.
-
-        Comparing takes longest: memory is measured first, and the largest saving is compared first.
-        Where time is limited, a third of it goes to memory, and the other options come last.
-        """
-        measured: list[TuningOption] = []
-        started = self.clock()
-        measuring_end = started + (self._deadline - started) / 3
-        for option in self.usable:
-            if self.clock() >= measuring_end:
+    def _measure_single_options(self) -> None:
+        """Measure the memory of each option alone, in a third of the time where it is limited."""
+        end = self.clock() + (self._deadline - self.clock()) / 3
+        for option in sorted(self.usable, key=lambda each: each.costs_time):
+            if self.clock() >= end:
                 break
             self._measure((option,))
-            measured.append(option)
-        measured.sort(key=lambda option: (self._seems_slow(option), self._single_cost(option)))
-        for option in measured:
-            self._try((option,), base)
-            self._check_deadline()
-        for option in self.usable:
-            self._try((option,), base)
 
-    def _seems_slow(self, option: TuningOption) -> bool:
-        """Return whether the few runs in which memory was measured were slow."""
-        figures = self._points[_names((option,))].figures
-        before_s = self.point_evaluator.before.latency_s
-        if figures is None or figures.latency_s is None or before_s is None:
-            return False
-        return figures.latency_s > _PLAUSIBLE_RATIO * self.limit * before_s
+    def _compare_singles_that_fit(self) -> None:
+        """Compare each option that alone fits a budget that the defaults exceed."""
+        if over_budget_bytes(self.point_evaluator.before, self.budget):
+            for option in self._measured():
+                figures = self._points[_names((option,))].figures
+                if figures is not None and not over_budget_bytes(figures, self.budget):
+                    self._compare((option,))
 
-    def _starts(self, base: Figures) -> Iterator[tuple[tuple[TuningOption, ...], float]]:
-        """Yield the options to start combining from, with the limit of the latency ratio.
+    def _best_combination(self) -> tuple[TuningOption, ...]:
+        """Return the options that cost no time which take least memory together.
 
-        They are the best single option, the best option that excludes it, the best model if the
-        best option is a setting (or the best setting if it is a model), and the best option however
-        slow it is, to show what can be saved at the cost of time.
+        Their memory is accumulated from a few starts, and only a combination that takes less than
+        the best so far is compared. Where it is too slow, its options are compared one by one.
         """
-        best = self._best_single_option(self.usable, base, self.limit)
-        starts = [best]
-        rivals = [option for option in self.usable if _clashes(option, best)]
+        best: tuple[TuningOption, ...] = ()
+        smallest = self.point_evaluator.before
+        for start in self._starts(smallest):
+            chosen = self._accumulate(start)
+            found = self._usable_figures(chosen)
+            if found is None or not is_worth_an_option(found, smallest):
+                continue
+            self._compare(chosen)
+            if self._figures(chosen, self.limit) is None:
+                chosen = self._grow(best, self.limit, chosen)
+            best, smallest = chosen, self._figures(chosen) or smallest
+        return best
+
+    def _starts(self, base: Figures) -> list[tuple[TuningOption, ...]]:
+        """Return the options to combine from, by memory alone.
+
+        They are the best option, the best option that excludes it, and the best model if the best
+        option is a setting (or the best setting if it is a model).
+        """
+        quick = [each for each in self._measured() if not self._may_cost_time(each)]
+        best = self._best_single_option(quick, base)
+        rivals = [option for option in quick if _clashes(option, best)]
         is_model = any(option.model for option in best)
-        others = [option for option in self.usable if bool(option.model) != is_model]
+        others = [option for option in quick if bool(option.model) != is_model]
+        starts = [best]
         for among in (rivals, others):
-            start = self._best_single_option(among, base, self.limit)
+            start = self._best_single_option(among, base)
             if start and start not in starts:
                 starts.append(start)
-        yield from ((start, self.limit) for start in starts)
-        slow = self._best_single_option(self.usable, base, inf)
-        if slow not in starts:
-            yield slow, inf
+        return [start for start in starts if start]
 
     def _best_single_option(
-        self, among: Sequence[TuningOption], base: Figures, limit: float
+        self, among: Sequence[TuningOption], base: Figures
     ) -> tuple[TuningOption, ...]:
         """Return the option with the least memory, in a tuple; an empty one where none helps."""
         found = [
-            (peak_plus_steady(figures), option)
+            option
             for option in among
-            if (figures := self._figures((option,), limit)) is not None
+            if (figures := self._usable_figures((option,))) is not None
             and is_worth_an_option(figures, base)
         ]
-        return (min(found, key=lambda entry: entry[0])[1],) if found else ()
+        return (min(found, key=self._single_cost),) if found else ()
 
-    def _grow(self, best: tuple[TuningOption, ...], limit: float) -> tuple[TuningOption, ...]:
-        """Add each option in turn, the most saving first, and keep options that save more."""
+    def _accumulate(self, best: tuple[TuningOption, ...]) -> tuple[TuningOption, ...]:
+        """Add options that cost no time, the most saving first, while they save memory.
+
+        Where time is limited, options that save nothing alone are left out.
+        """
+        base = self.point_evaluator.before
+        smallest = self._usable_figures(best) or base
+        for option in sorted(self._measured(), key=self._single_cost):
+            if option in best or self._may_cost_time(option) or _clashes(option, best):
+                continue
+            alone = self._usable_figures((option,))
+            if self.end < inf and (alone is None or not is_step(alone, base)):
+                continue
+            self._measure((*best, option))
+            found = self._usable_figures((*best, option))
+            if found is not None and is_worth_an_option(found, smallest):
+                best, smallest = (*best, option), found
+        return best
+
+    def _may_cost_time(self, option: TuningOption) -> bool:
+        """Return whether runs usually take longer with `option`, or did when it was measured."""
+        figures = self._points[_names((option,))].figures
+        before_s = self.point_evaluator.before.latency_s
+        if option.costs_time or figures is None or figures.latency_s is None or before_s is None:
+            return option.costs_time
+        return figures.latency_s > _PLAUSIBLE_RATIO * self.limit * before_s
+
+    def _grow(
+        self,
+        best: tuple[TuningOption, ...],
+        limit: float,
+        among: Sequence[TuningOption],
+    ) -> tuple[TuningOption, ...]:
+        """Add each option in turn, the most saving first, and keep options that save more.
+
+        The latency of each combination that saves memory is compared.
+        """
         smallest = self._figures(best) or self.point_evaluator.before
-        for option in sorted(self.usable, key=self._single_cost):
+        for option in among:
+            self._measure((option,))
+        for option in sorted(among, key=self._single_cost):
             if option in best or _clashes(option, best):
                 continue
             self._try((*best, option), smallest)
@@ -245,6 +293,14 @@ class OptionSearch:
             if found is not None and is_worth_an_option(found, smallest):
                 best, smallest = (*best, option), found
         return best
+
+    def _compare_slow_options(self) -> None:
+        """Compare the option with the least memory of all, to show what costs time."""
+        chosen = self.chosen
+        for option in sorted(self.usable, key=self._single_cost)[:1]:
+            figures = self._usable_figures((option,))
+            if figures is not None and chosen.figures is not None:
+                self._try((option,), chosen.figures)
 
     def _shrink(self, best: tuple[TuningOption, ...], limit: float) -> tuple[TuningOption, ...]:
         """Remove the options without which the combination is as good."""
@@ -297,6 +353,21 @@ class OptionSearch:
                 self._confirmed = names
                 return
             self._refuted.add(names)
+            self._compare_next()
+
+    def _compare_next(self) -> None:
+        """Compare the smallest measured point that is not known to be too slow."""
+        base = self.point_evaluator.before
+        rest = [
+            self._options_by_names[names]
+            for names, point in self._points.items()
+            if point.ratio is None and point.figures is not None and not point.problem
+            if is_worth_an_option(point.figures, base)
+        ]
+        for chosen in sorted(rest, key=self._cost):
+            self._compare(chosen)
+            if self._figures(chosen, self.limit) is not None:
+                return
 
     def _try(self, added: tuple[TuningOption, ...], reference: Figures) -> None:
         """Measure the memory with `added`; if it is less than `reference`, compare the latency too.
@@ -327,11 +398,12 @@ class OptionSearch:
     def _compare(self, added: tuple[TuningOption, ...]) -> None:
         point = self._points[_names(added)]
         if point.ratio is None and not point.problem:
+            self.report_progress(f"comparing {_joined(added)}")
             self._keep(self.point_evaluator.compare(point, added), added)
 
     def _check_deadline(self) -> None:
-        # While only the defaults are chosen, no thorough measurement is needed at the end.
-        end = self._deadline if self.chosen.options else self.end
+        # While only the defaults can be chosen, no thorough measurement is needed at the end.
+        end = self._deadline if self._best_if_fast().options else self.end
         self.point_evaluator.set_deadline(end)
         if self.clock() >= end:
             raise TimeLimitReached
@@ -347,13 +419,21 @@ class OptionSearch:
             return None
         return point.figures
 
+    def _measured(self) -> list[TuningOption]:
+        """Return the options whose memory was measured alone."""
+        return [option for option in self.usable if _names((option,)) in self._points]
+
+    def _usable_figures(self, added: tuple[TuningOption, ...]) -> Figures | None:
+        """Return the figures of a point that was measured and has no problem so far."""
+        point = self._points.get(_names(added))
+        return None if point is None or point.problem else point.figures
+
+    def _cost(self, added: tuple[TuningOption, ...]) -> float:
+        figures = self._usable_figures(added)
+        return inf if figures is None else peak_plus_steady(figures)
+
     def _single_cost(self, option: TuningOption) -> float:
-        point = self._points[_names((option,))]
-        return (
-            peak_plus_steady(point.figures)
-            if point.figures is not None and not point.problem
-            else inf
-        )
+        return self._cost((option,))
 
 
 def _fails(point: Point, limit: float) -> bool:

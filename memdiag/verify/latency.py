@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from math import ceil
 from typing import NamedTuple
 
+from memdiag.records.measured_change import LatencyClock
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.latency_ratio import CHECKPOINTS, LatencyRatio, paired_ratio
 
@@ -44,11 +45,13 @@ class LatencyComparison(NamedTuple):
     Attributes:
         before_s, after_s: medians of the turns.
         ratio: the ratio of the pairs.
+        clock: what was timed: the runs (``wall``), or the CPU time of their process.
     """
 
     before_s: float
     after_s: float
     ratio: LatencyRatio
+    clock: LatencyClock = "wall"
 
     def is_slower(self, limit: float) -> bool:
         """Return whether the interval shows a ratio above `limit` that can be noticed."""

@@ -21,6 +21,12 @@ _CONFIRMING_S = 60.0
 """Maximum duration of a comparison that has to confirm that a model is slower."""
 
 
+_NO_SPINNING = {
+    "session.intra_op.allow_spinning": "0",
+    "session.inter_op.allow_spinning": "0",
+}
+
+
 class InputSet(NamedTuple):
     """One set of inputs.
 
@@ -81,6 +87,7 @@ class ModelEvaluation:
                 low=comparison.ratio.low,
                 high=comparison.ratio.high,
                 pairs=comparison.ratio.pairs,
+                clock=comparison.clock,
             )
             for name, comparison in self.comparisons
         )
@@ -161,9 +168,11 @@ class ModelEvaluator:
 
         Outputs may differ by `bound`. Latency is compared in up to `pairs` pairs of runs with each
         of the timed inputs, and with a `limit` only until it is decided whether the model is slower
-        by more than that. A model that seems to be is compared again in new sessions, and that
-        result counts: one session of a model may be faster than another of the same model for its
-        whole life. Inputs after the first with which the model is slower are not compared.
+        by more than that. A model that seems to be is compared again in new sessions, by CPU time
+        unless it has another number of threads, and that result counts: one session of a model may
+        be faster than another of the same model for its whole life, and CPU time depends less on
+        what else the machine does. Inputs after the first with which the model is slower are not
+        compared.
 
         With `is_quick` only the first inputs are compared, and all alternately where sizes differ,
         and nothing is confirmed in new sessions.
@@ -250,18 +259,23 @@ class ModelEvaluator:
         again: dict[_TimedInputs, LatencyComparison] = {}
         if not slow:
             return again
-        self._restart()
-        with self._session(job) as server:
+        by_cpu = _threads(job) == _threads(self.job)
+        self._server.close()
+        self._needs_restart = True
+        with (
+            self._session(self.job, cpu_time=by_cpu) as original,
+            self._session(job, cpu_time=by_cpu) as changed,
+        ):
             for inputs in sorted(slow, key=lambda inputs: -found[inputs].ratio.low):
                 again[inputs] = compare_latency(
-                    self._server,
-                    server,
+                    original,
+                    changed,
                     inputs.feeds,
                     then=inputs.then,
                     pairs=MAX_PAIRS,
                     limit=limit,
                     budget_s=_CONFIRMING_S,
-                )
+                )._replace(clock="cpu" if by_cpu else "wall")
                 if again[inputs].is_slower(limit):
                     break
         return again
@@ -278,14 +292,22 @@ class ModelEvaluator:
         self._server = self._session(self.job)
         self._needs_restart = False
 
-    def _session(self, job: Job) -> SessionServer:
+    def _session(self, job: Job, *, cpu_time: bool = False) -> SessionServer:
         self.session_count += 1
-        return SessionServer(replace(job, runs=None), [each.feeds for each in self._input_sets])
+        if cpu_time:  # Threads that spin while they wait take CPU time as well.
+            options = {**job.session.options, **_NO_SPINNING}
+            job = replace(job, session=replace(job.session, options=options))
+        feeds = [each.feeds for each in self._input_sets]
+        return SessionServer(replace(job, runs=None), feeds, cpu_time=cpu_time)
 
     def _memory_job(self, job: Job) -> Job:
         """Return `job` with runs of all inputs: its arena has grown after them."""
         feeds = tuple(each.feeds for each in self._input_sets)
         return replace(job, feeds=feeds[0], later_feeds=feeds, runs=len(feeds))
+
+
+def _threads(job: Job) -> str | None:
+    return job.session.options.get("intra_op_num_threads")
 
 
 def _timed_inputs(input_sets: Sequence[InputSet]) -> Iterator[_TimedInputs]:

@@ -97,7 +97,7 @@ def test_the_best_model_of_an_optimizer_is_the_result(
     )
     (tmp_path / "m.optimized.onnx").write_bytes(model.read_bytes())
     (tmp_path / "old.data").write_bytes(b"of the fix")
-    monkeypatch.setattr("memdiag.api.optimize.fix", lambda *_, **__: fixed)
+    monkeypatch.setattr("memdiag.api.optimize.fix_file", lambda *_, **__: fixed)
     tuning = memdiag.optimize(model, sizes=[1])
     assert tuning.chosen == ("smaller",)
     assert tuning.before is not None
@@ -156,7 +156,7 @@ def test_an_interrupted_fix_ends_the_search_before_any_option(
     sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fixed = fix_records.verified(ended_by="interrupt")
-    monkeypatch.setattr("memdiag.api.optimize.fix", lambda *_, **__: fixed)
+    monkeypatch.setattr("memdiag.api.optimize.fix_file", lambda *_, **__: fixed)
     tuning = memdiag.optimize(sample_model("plain_mlp"))
     assert tuning.fix == fixed
     assert tuning.points == ()

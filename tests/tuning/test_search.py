@@ -314,11 +314,11 @@ def test_in_limited_time_what_saves_most_is_compared_first() -> None:
     usable = [option(name, *(saved.keys() - name)) for name in saved]
     unlimited = Scripted(less(**saved))
     searched(unlimited, *usable)
-    assert unlimited.compared == [{"e"}, {"c"}, {"d"}, {"a"}]
-    # In the first third of the time a, b, c and d are measured, and e when these were compared.
+    assert unlimited.compared == [{"e"}]
+    # In the first third of the time a, b, c and d are measured, and e when the best was compared.
     limited = Scripted(less(**saved))
     assert searched(limited, *usable, end=12).chosen.options == ("e",)
-    assert limited.compared == [{"c"}, {"d"}, {"a"}, {"e"}]
+    assert limited.compared == [{"c"}, {"e"}]
 
 
 def test_comparing_ends_with_the_time() -> None:
@@ -330,11 +330,16 @@ def test_comparing_ends_with_the_time() -> None:
     slow = Slow(less(a=5, b=10, c=30, d=20))
     search = searched(slow, *(option(name) for name in "abcd"), end=10)
     assert search.ended_by == "time_limit"
-    # All four were measured in the first third of the time, and two of them compared.
-    assert slow.compared == [{"c"}, {"d"}]
-    assert search.chosen.options == ("c",)
-    # The others save memory too: they are offered, and none but them.
-    assert {point.options for point in search.points if point.offered} == {("a",), ("b",)}
+    # All four were measured in the first third of the time, then accumulated and compared once.
+    assert slow.compared == [{"a", "b", "c", "d"}]
+    assert {*search.chosen.options} == {"a", "b", "c", "d"}
+    assert not any(point.offered for point in search.points)
+    # What could not be accumulated in time is offered.
+    exclusive = Slow(less(a=5, c=30, d=20))
+    usable = option("a", "d"), option("c", "d"), option("d", "a", "c"), option("e")
+    search = searched(exclusive, *usable, end=7)
+    assert {*search.chosen.options} == {"a", "c"}
+    assert {point.options for point in search.points if point.offered} == {("d",)}
 
 
 def test_what_seems_slow_when_memory_is_measured_is_compared_last() -> None:
@@ -349,7 +354,7 @@ def test_what_seems_slow_when_memory_is_measured_is_compared_last() -> None:
     slow = Slow(less(a=20, b=30, c=40))
     usable = option("a", "b", "c"), option("b", "a", "c"), option("c", "a", "b")
     searched(slow, *usable)
-    assert slow.compared == [{"b"}, {"a"}, {"c"}]
+    assert slow.compared == [{"b"}, {"c"}]
 
 
 def test_what_was_not_measured_in_time_is_named() -> None:
@@ -389,3 +394,27 @@ def test_a_deadline_leaves_the_best_so_far_confirmed(
     assert (search.ended_by == "time_limit") == (deadline < 2)
     assert search.is_confirmed
     assert search.chosen.options == expected
+
+
+def test_what_usually_costs_time_is_compared_beside_the_best_of_the_others() -> None:
+    def ratio(names: Names) -> float:
+        return 1.2 if "slow" in names else 1.0
+
+    usable = (
+        option("a"),
+        option("b"),
+        TuningOption(name="slow", does="x.", hurts="x.", costs_time=True),
+        TuningOption(name="harmless", does="x.", hurts="x.", costs_time=True),
+    )
+    scripted = Scripted(less(a=10, b=20, slow=40, harmless=5), ratio)
+    search = searched(scripted, *usable)
+    assert scripted.compared[0] == {"a", "b"}
+    assert {*search.chosen.options} == {"a", "b", "harmless"}
+
+
+def test_of_a_combination_that_is_too_slow_the_parts_are_compared() -> None:
+    def ratio(names: Names) -> float:
+        return 1.2 if "b" in names else 1.0
+
+    search = searched(Scripted(less(a=10, b=20, c=5), ratio), *(option(name) for name in "abc"))
+    assert {*search.chosen.options} == {"a", "c"}

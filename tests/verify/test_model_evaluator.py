@@ -1,6 +1,8 @@
 """Models judged beside an original: right ones pass, and each way of being wrong is seen."""
 
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +165,7 @@ def test_new_sessions_confirm_that_a_model_is_slower(
     verdict = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
     assert judge.session_count == started + 1 + 2
     assert [found.ratio.median for _, found in verdict.comparisons] == [1.0, 1.2]
+    assert [found.clock for _, found in verdict.comparisons] == ["wall", "cpu"]
     assert [one["feeds"] for one in asked] == [0, 1, 1]
     assert {asked[0]["before"], asked[0]["after"]}.isdisjoint(
         {asked[2]["before"], asked[2]["after"]}
@@ -197,3 +200,22 @@ def test_two_models_are_measured_in_turn(write: Write, judge: ModelEvaluator) ->
     )
     assert (one.disk_bytes, other.disk_bytes) == (1, 2)
     assert abs(one.steady_bytes - other.steady_bytes) < 4 << 20
+
+
+def test_with_another_number_of_threads_a_slowdown_is_confirmed_by_the_wall_clock(
+    judge: ModelEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, 2.0, 1.9)
+    one_thread = replace(judge.job.session, options={"intra_op_num_threads": "1"})
+    verdict = judge.evaluate(
+        replace(judge.job, session=one_thread), Bound.reordered(512), limit=1.05
+    )
+    assert [found.clock for _, found in verdict.comparisons] == ["wall"]
+
+
+def test_a_session_can_return_the_cpu_time_of_its_runs(judge: ModelEvaluator) -> None:
+    feeds = [each.feeds for each in judge._input_sets]
+    with SessionServer(replace(judge.job, runs=None), feeds, cpu_time=True) as server:
+        started = time.monotonic()
+        seconds = server.run(0, 3)
+        assert 0 < sum(seconds) < 64 * (time.monotonic() - started)

@@ -3,7 +3,8 @@
 Run by path beside `child.py`, whose protocol it uses: one job in, then one request per line. The
 answer to each is an event, or ``error``. Requests:
 
-- ``run``: run `times` times, each with other contents, and answer ``ran`` with the latencies;
+- ``run``: run `times` times, each with other contents, and answer ``ran`` with the latencies, or
+  with the seconds of CPU time if the job states ``cpu_time``;
 - ``restart``: go back to the first contents, so that two processes run with equal ones; answer
   ``restarted``;
 - ``save``: run once with the inputs as they were saved, and answer ``saved``.
@@ -127,6 +128,7 @@ def main() -> None:
         # Not in the event itself, which must fit one atomic write to a pipe.
         with open(job["signature"], "w", encoding="utf-8") as file:
             json.dump(signature(session), file)
+        clock = time.process_time if job["cpu_time"] else time.perf_counter
         channel.send("serving", onnxruntime=onnxruntime.__version__)
         while True:
             asked = channel.receive()
@@ -138,9 +140,9 @@ def main() -> None:
                 latencies = []
                 for _ in range(asked["times"]):
                     feeds = sets[asked["feeds"]].changed()
-                    started = time.perf_counter()
+                    started = clock()
                     run(None, feeds, each_run)
-                    latencies.append(time.perf_counter() - started)
+                    latencies.append(clock() - started)
                 channel.send("ran", latencies=latencies)
             else:
                 values = run(None, sets[asked["feeds"]].saved(), each_run)

@@ -1,0 +1,74 @@
+"""The original of a search: its file, its inputs, and the evaluator of changed models."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from memdiag.api.comparison_inputs import ComparisonInputs, find_comparison_inputs
+from memdiag.model.model_file import ModelFile
+from memdiag.runner.job import Job
+from memdiag.runner.temporary import temporary_folder
+from memdiag.verify.model_evaluator import ModelEvaluator
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedModel:
+    """An original with which changed models are compared.
+
+    Attributes:
+        file: the open model.
+        job: its session.
+        scratch: a folder for files of the search.
+        inputs: the inputs that it runs with.
+        evaluator: compares changed models with it; None if it runs with no generated inputs.
+    """
+
+    file: ModelFile
+    job: Job
+    scratch: Path
+    inputs: ComparisonInputs
+    evaluator: ModelEvaluator | None
+
+    @property
+    def disk_bytes(self) -> int:
+        """The size of the model's files."""
+        return sum(each.stat().st_size for each in self.file.files)
+
+
+def compared_model(
+    exits: ExitStack,
+    file: ModelFile,
+    job: Job,
+    *,
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray],
+    sizes: Sequence[int],
+    same_inputs: bool,
+    report_progress: Callable[[str], None],
+) -> ComparedModel:
+    """Find inputs for `file`, and measure it; its session is open until `exits` closes.
+
+    Raises:
+        MeasurementError: the model runs, but not in the process in which it is measured.
+        TimeLimitReached: the deadline of `job` passed.
+    """
+    scratch = exits.enter_context(temporary_folder())
+    report_progress("finding inputs that the model runs with")
+    inputs = find_comparison_inputs(
+        file,
+        job,
+        scratch / "inputs",
+        dims=dims,
+        given=given,
+        sizes=sizes,
+        same_inputs=same_inputs,
+    )
+    if not inputs.sets:
+        return ComparedModel(file=file, job=job, scratch=scratch, inputs=inputs, evaluator=None)
+    report_progress("measuring the original")
+    disk_bytes = sum(each.stat().st_size for each in file.files)
+    evaluator = exits.enter_context(ModelEvaluator(job, inputs.sets, scratch, disk_bytes))
+    return ComparedModel(file=file, job=job, scratch=scratch, inputs=inputs, evaluator=evaluator)
