@@ -12,7 +12,7 @@ from memdiag.ort.releases import PREPACKED_SAVED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.codec import escaped
 from memdiag.records.profile import Profile
-from memdiag.records.workers import ForkAfter
+from memdiag.records.workers import NO_WORKERS, ForkAfter
 from memdiag.runner.job import Job
 
 _SAVE_PREPACKED = "save-prepacked"
@@ -70,7 +70,7 @@ def with_workers(
         scratch: a folder for temporary files.
     """
     if profile.outcome.status != "completed":
-        return _with_note(profile, "no workers were measured: the model was not run to the end")
+        return _without_workers(profile, "the model was not run to the end")
 
     def shared_job() -> Job:
         # Late: saving models needs onnx_ir, which takes long to import.
@@ -89,9 +89,10 @@ def with_workers(
     try:
         found = trials.measure(wanted)
     except MemdiagError as error:
-        return _with_note(profile, f"no workers were measured: {error}")
+        return _without_workers(profile, str(error))
     return escaped(msgspec.structs.replace(profile, workers=found))
 
 
-def _with_note(profile: Profile, note: str) -> Profile:
+def _without_workers(profile: Profile, reason: str) -> Profile:
+    note = f"{NO_WORKERS}: {reason}"
     return escaped(msgspec.structs.replace(profile, notes=(*profile.notes, note)))
