@@ -53,6 +53,20 @@ def test_one_limit_that_is_both_is_stated_once() -> None:
     assert "In 250 MiB it is killed." in answer.second
 
 
+def test_a_server_that_only_stays_alive_is_not_said_to_work() -> None:
+    ends = limits.program()
+    slow = limits.point(20, load_s=None, is_slow=True, refault_bytes=900 * MIB)
+    points = (*ends.points[:2], slow)
+    smaller = msgspec.structs.replace(ends, points=points, smallest_bytes=20 * MIB)
+    assert limit_headline(smaller).first.startswith("works in 20 MiB")
+    alive = [msgspec.structs.replace(point, latency_s=None) for point in smaller.points]
+    server = msgspec.structs.replace(smaller, points=tuple(alive))
+    assert limit_headline(server).first == (
+        "is not killed in 20 MiB (contents of files are dropped and read again; its work was not"
+        " measured), and works without slowdown in 260 MiB."
+    )
+
+
 def test_a_limit_far_above_the_last_that_fails_is_not_called_the_least() -> None:
     program = limits.program()
     points = (*program.points[:2], limits.killed(100, phase=""))

@@ -73,10 +73,16 @@ def _first(limit: MemoryLimit) -> str:
         failed = limit.largest_failed
         is_found = failed is not None and (failed.limit_bytes or 0) > MIN_FAILED * smallest
         return f"{works} without slowdown{', and in no less' if is_found else ''}{where}."
-    reason = _slowness(limit)
+    if all(point.latency_s is None for point in limit.points):
+        # A server that is ended after some time: nothing shows how far it got.
+        works = f"is not killed in {format_size(smallest)}"
+        reason = " (contents of files are dropped and read again; its work was not measured)"
+    else:
+        reason = _slowness(limit)
     if comfortable is None:
         return f"{works}{reason}; no limit without slowdown was found{where}."
-    return f"{works}{reason}, and without slowdown in {format_size(comfortable)}{where}."
+    verb = "works " if works.startswith("is") else ""
+    return f"{works}{reason}, and {verb}without slowdown in {format_size(comfortable)}{where}."
 
 
 def _without_limit(limit: MemoryLimit) -> str:
