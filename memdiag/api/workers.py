@@ -1,9 +1,11 @@
 """What more processes, sessions or callers of a profiled model cost."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
+from memdiag.attribution.fused_weights import fused_search_targets
 from memdiag.attribution.search_target import search_target
 from memdiag.deploy.workers import Wanted, WorkerTrials
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
@@ -85,9 +87,17 @@ def with_workers(
         option = next(each for each in tuning_options() if each.name == _SAVE_PREPACKED)
         return PreparedModels(scratch).prepare(job, (option,))
 
-    trials = WorkerTrials(job, [search_target(file)], shared_job)
+    target = search_target(file)
+    targets = [target]
     try:
-        found = trials.measure(wanted)
+        with ExitStack() as opened:
+            if profile.attribution is not None:
+                # Weights that the optimizer computed, such as those of a Conv with its
+                # normalization, may have the name of the weight that they replace.
+                copies = tuple(each for each in profile.attribution.copies if each.kind != "fused")
+                alone = msgspec.structs.replace(profile.attribution, copies=copies, ranges=())
+                targets += fused_search_targets(target, alone, [job], scratch, opened)
+            found = WorkerTrials(job, targets, shared_job).measure(wanted)
     except MemdiagError as error:
         return _without_workers(profile, str(error))
     return escaped(msgspec.structs.replace(profile, workers=found))
