@@ -1,9 +1,11 @@
 """What more processes, sessions or callers of a profiled model cost."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
+from memdiag.attribution.fused_weights import fused_search_targets
 from memdiag.attribution.search_target import search_target
 from memdiag.deploy.workers import Wanted, WorkerTrials
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
@@ -12,7 +14,7 @@ from memdiag.ort.releases import PREPACKED_SAVED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.codec import escaped
 from memdiag.records.profile import Profile
-from memdiag.records.workers import ForkAfter
+from memdiag.records.workers import NO_WORKERS, ForkAfter
 from memdiag.runner.job import Job
 
 _SAVE_PREPACKED = "save-prepacked"
@@ -70,7 +72,7 @@ def with_workers(
         scratch: a folder for temporary files.
     """
     if profile.outcome.status != "completed":
-        return _with_note(profile, "no workers were measured: the model was not run to the end")
+        return _without_workers(profile, "the model was not run to the end")
 
     def shared_job() -> Job:
         # Late: saving models needs onnx_ir, which takes long to import.
@@ -85,13 +87,22 @@ def with_workers(
         option = next(each for each in tuning_options() if each.name == _SAVE_PREPACKED)
         return PreparedModels(scratch).prepare(job, (option,))
 
-    trials = WorkerTrials(job, [search_target(file)], shared_job)
+    target = search_target(file)
+    targets = [target]
     try:
-        found = trials.measure(wanted)
+        with ExitStack() as opened:
+            if profile.attribution is not None:
+                # Weights that the optimizer computed, such as those of a Conv with its
+                # normalization, may have the name of the weight that they replace.
+                copies = tuple(each for each in profile.attribution.copies if each.kind != "fused")
+                alone = msgspec.structs.replace(profile.attribution, copies=copies, ranges=())
+                targets += fused_search_targets(target, alone, [job], scratch, opened)
+            found = WorkerTrials(job, targets, shared_job).measure(wanted)
     except MemdiagError as error:
-        return _with_note(profile, f"no workers were measured: {error}")
+        return _without_workers(profile, str(error))
     return escaped(msgspec.structs.replace(profile, workers=found))
 
 
-def _with_note(profile: Profile, note: str) -> Profile:
+def _without_workers(profile: Profile, reason: str) -> Profile:
+    note = f"{NO_WORKERS}: {reason}"
     return escaped(msgspec.structs.replace(profile, notes=(*profile.notes, note)))

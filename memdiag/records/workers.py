@@ -9,6 +9,10 @@ ForkAfter = Literal["import", "load"]
 """The moment at which workers are forked from one process."""
 
 
+NO_WORKERS = "no workers were measured"
+"""The start of the note of a profile whose workers were requested and could not be measured."""
+
+
 class WorkerMemory(Record, frozen=True, kw_only=True):
     """The memory of one process, or the sum over several.
 

@@ -3,10 +3,12 @@
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 from memdiag.errors import MeasurementError
@@ -41,6 +43,13 @@ def is_measurement(command: Sequence[str]) -> bool:
     return any(word.startswith(_SCRIPTS + os.sep) for word in command)
 
 
+def _not_started(python: Path, reason: str | None) -> MeasurementError:
+    return MeasurementError(
+        f"{python}: cannot be started as a Python interpreter ({reason}). Check the path and its"
+        " permissions, or name another interpreter with --python."
+    )
+
+
 class Child:
     """A process that runs a script of `memdiag.runner.scripts`; a context manager that ends it.
 
@@ -59,6 +68,9 @@ class Child:
 
     def __init__(self, job: Job, message: dict[str, Any], script: str = "child.py") -> None:
         session = job.session
+        if job.entering and shutil.which(session.python) is None:
+            # /bin/sh, which enters a control group first, would start all the same.
+            raise _not_started(session.python, "not found, or not executable")
         try:
             self._process = subprocess.Popen(
                 [*job.entering, str(session.python), os.path.join(_SCRIPTS, script)],
@@ -74,9 +86,7 @@ class Child:
                 bufsize=0,
             )
         except OSError as error:
-            raise MeasurementError(
-                f"{session.python}: cannot be started as a Python interpreter ({error.strerror})."
-            ) from error
+            raise _not_started(session.python, error.strerror) from error
         self.pid = self._process.pid
         assert self._process.stderr is not None
         self._pipe = open_pipe(self._process.stderr.fileno())

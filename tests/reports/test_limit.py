@@ -13,7 +13,7 @@ from memdiag.records.limit import MemoryLimit
 from memdiag.reports.limit import REPORT, compose, kubernetes
 from memdiag.reports.limit.chart import limit_chart
 from memdiag.reports.limit.rows import trial_table
-from memdiag.reports.limit.sentences import limit_headline, suggestion_text
+from memdiag.reports.limit.sentences import limit_headline, suggestion_reason
 from memdiag.units import MIB
 from tests.reports import limits
 
@@ -33,8 +33,9 @@ def printed(limit: MemoryLimit, *, quiet: bool = False) -> str:
 def test_the_answer_has_both_limits_and_what_the_smaller_costs() -> None:
     answer = limit_headline(limits.limit())
     assert answer.line.startswith(
-        "encoder.onnx works in 240 MiB (latency × 1.50: contents of files are dropped and read"
-        " again), and without slowdown in 260 MiB, at batch 1"
+        "encoder.onnx: set the memory limit to 324 MiB, and the request to 270 MiB. It works in"
+        " 240 MiB (latency × 1.50: contents of files are dropped and read again), and without"
+        " slowdown in 260 MiB, at batch 1"
     )
     assert answer.second.startswith(
         "Beside that, 10 MiB of libraries and files are in use by other processes and were not"
@@ -47,10 +48,23 @@ def test_the_answer_has_both_limits_and_what_the_smaller_costs() -> None:
 
 def test_one_limit_that_is_both_is_stated_once() -> None:
     answer = limit_headline(limits.program())
-    assert answer.line == (
-        "python app.py --port 80 works in 260 MiB without slowdown, and in no less."
-    )
+    assert answer.subject == "python app.py --port 80"
+    assert answer.first == "works in 260 MiB without slowdown, and in no less."
     assert "In 250 MiB it is killed." in answer.second
+
+
+def test_a_server_that_only_stays_alive_is_not_said_to_work() -> None:
+    ends = limits.program()
+    slow = limits.point(20, load_s=None, is_slow=True, refault_bytes=900 * MIB)
+    points = (*ends.points[:2], slow)
+    smaller = msgspec.structs.replace(ends, points=points, smallest_bytes=20 * MIB)
+    assert limit_headline(smaller).first.startswith("works in 20 MiB")
+    alive = [msgspec.structs.replace(point, latency_s=None) for point in smaller.points]
+    server = msgspec.structs.replace(smaller, points=tuple(alive))
+    assert limit_headline(server).first == (
+        "is not killed in 20 MiB (contents of files are dropped and read again; its work was not"
+        " measured), and works without slowdown in 260 MiB."
+    )
 
 
 def test_a_limit_far_above_the_last_that_fails_is_not_called_the_least() -> None:
@@ -81,8 +95,7 @@ def test_a_trial_that_was_too_slow_also_names_where_it_is_killed() -> None:
 
 
 def test_the_suggestion_explains_its_margin() -> None:
-    text = suggestion_text(limits.limit())
-    assert text.startswith("request 270 MiB, limit 324 MiB.")
+    text = suggestion_reason(limits.limit())
     assert "the smallest limit without slowdown, with 10 MiB that were not counted here" in text
     assert "the limit is 20% more, for other inputs than these" in text
 
@@ -94,7 +107,7 @@ def test_without_a_group_the_measured_peak_and_the_estimate_are_offered() -> Non
         "took 280 MiB at its peak (resident set) and needs at most 310 MiB by its estimate"
     )
     assert "mounted read-only" in answer.ended
-    assert "the larger of measured peak and estimate" in suggestion_text(limit)
+    assert "the larger of measured peak and estimate" in suggestion_reason(limit)
     assert "No limit was tried: /sys/fs/cgroup" in printed(limit)
 
 

@@ -3,8 +3,12 @@
 import io
 
 import msgspec
+import pytest
 from rich.console import Console
 
+from memdiag.api.budget import BudgetResult
+from memdiag.cli.commands.profile import _print_result as print_result
+from memdiag.records.budget import Budget, Judgement
 from memdiag.records.profile import Profile
 from memdiag.records.workers import (
     Arrangement,
@@ -18,6 +22,7 @@ from memdiag.reports.profile.workers import (
     arrangement_table,
     process_table,
     shared_weight_table,
+    worker_answer,
     worker_sentences,
 )
 from memdiag.units import MIB
@@ -107,7 +112,10 @@ def test_what_they_take_what_one_more_costs_and_what_would_be_less() -> None:
         "One more process costs 200 MiB. Of each process 150 MiB private copies of weights,"
         " 2.0 MiB private pages of libraries are private, and 30 MiB are shared with others."
     )
-    assert saved.endswith("which all processes map: 250 MiB instead of 410 MiB.")
+    assert saved.endswith(
+        "which all processes map: 250 MiB instead of 410 MiB. memdiag tune MODEL --only"
+        " save-prepacked prints the program for that."
+    )
     assert callers == (
         "1 process, 2 callers of a session: 220 MiB instead of 410 MiB; a run takes 30 ms then, and"
         " 10 ms alone."
@@ -147,3 +155,40 @@ def test_every_report_has_them() -> None:
     assert 'id="h-workers"' not in REPORT.render(profiles.tied_if(), "html").decode()
     assert "measured together" not in shown(profiles.tied_if())
     assert max(map(len, shown(made, 80).splitlines())) <= 80
+
+
+def test_the_first_line_states_what_one_more_costs_and_what_would_be_less() -> None:
+    assert worker_answer(profile()) == (
+        "2 processes: 410 MiB together, and one more process costs 200 MiB. They would take 250 MiB"
+        " with saved packed weights or 220 MiB as 1 process, 2 callers of a session."
+    )
+    larger = arrangement(memory(430, 420, 410), callers=2)
+    for alternatives in ((), (larger,)):
+        assert worker_answer(profile(alternatives=alternatives)) == (
+            "2 processes: 410 MiB together, and one more process costs 200 MiB."
+        )
+    assert shown(profile()).startswith("tied_if.onnx: 2 processes: 410 MiB together")
+    assert worker_answer(profiles.tied_if()) == ""
+
+
+@pytest.mark.parametrize("is_judged", [False, True])
+def test_workers_that_could_not_be_measured_end_with_2(
+    capsys: pytest.CaptureFixture[str], is_judged: bool
+) -> None:
+    made = profiles.tied_if()
+    if is_judged:
+        judgement = Judgement(
+            model="model.onnx",
+            onnxruntime="1.32.0",
+            figures={"peak": 1},
+            processes=1,
+            budget=Budget(),
+            breaches=(),
+        )
+        made = msgspec.structs.replace(made, judgement=judgement)
+    reason = "no workers were measured: 2 GiB are available. Ask for fewer."
+    refused = msgspec.structs.replace(made, notes=(*made.notes, reason))
+    for printed, code in ((made, 0), (refused, 2)):
+        result = BudgetResult(profile=printed)
+        assert print_result(result, None, (), format="console", quiet=True) == code
+        assert (reason in capsys.readouterr().err) == (code == 2)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -210,8 +211,10 @@ def test_a_missing_runtime_is_said_to_be_missing(fake_job: MakeJob) -> None:
 
 
 def test_an_interpreter_that_is_none_is_a_measurement_error(fake_job: MakeJob) -> None:
-    with pytest.raises(MeasurementError, match="cannot be started as a Python interpreter"):
-        measure(fake_job({}, python=Path("/no/such/python")))
+    job = fake_job({}, python=Path("/no/such/python"))
+    for entering in ((), ("/bin/sh", "-c", 'exec "$@"', "sh")):
+        with pytest.raises(MeasurementError, match="cannot be started as a Python interpreter"):
+            measure(replace(job, entering=entering))
 
 
 def test_a_program_that_is_no_interpreter_is_an_outcome(fake_job: MakeJob) -> None:

@@ -145,7 +145,7 @@ def run(options: Namespace) -> int:
 
     Writes profile.json, report.html, report.md and timeline.png. Exit codes: 0; 1 if a budget or
     a baseline is exceeded; 2 if the model could not be loaded or run to the end (the profile up to
-    that point is saved).
+    that point is saved), or the requested workers could not be measured.
 
     The rules of memdiag check are compared with the measurement; select, ignore and min-bytes in
     [tool.memdiag] of pyproject.toml choose among them.
@@ -315,13 +315,15 @@ def _print_result(
 ) -> int:
     """Print a profile in `format`, and return the exit code.
 
-    How a run ended that did not complete is printed on standard error as well, in one sentence.
+    How a run ended that did not complete, and why no workers were measured, is printed on standard
+    error as well, in one sentence.
 
     Raises:
         ReportError: the job summary cannot be written.
     """
     from memdiag.cli.output import show
     from memdiag.records.codec import encode
+    from memdiag.records.workers import NO_WORKERS
     from memdiag.reports.text import plain
 
     profile, judgement = result.profile, result.profile.judgement
@@ -336,14 +338,19 @@ def _print_result(
     if not completed:
         _print_outcome(profile, written)
         return ERROR
+    no_workers = next((note for note in profile.notes if note.startswith(NO_WORKERS)), None)
+    if no_workers is not None:
+        print(plain(f"memdiag: {profile.model.path}: {no_workers}"), file=sys.stderr)
     if judgement is None:
-        return CLEAN
+        return ERROR if no_workers else CLEAN
     if format in ("console", "json"):
         _print_judgement(profile, baseline_status, to_stderr=format == "json", quiet=quiet)
     if result.incomparable and not judgement.budget.limits:
         # There was no other limit to compare with: that is not a pass.
         message = f"memdiag: {profile.model.path}: {result.incomparable}."
         print(plain(message), file=sys.stderr)
+        return ERROR
+    if no_workers is not None:
         return ERROR
     return CLEAN if judgement.is_met else FINDINGS
 

@@ -132,6 +132,11 @@ def request_xray(folder: Path) -> XrayAnswer:
     Raises:
         UsageError: no recording is under way there.
     """
+    if folder.is_file():
+        raise UsageError(
+            f"{folder}: this is a file. Name a process or the folder of a recording, or take the"
+            " X-ray of a model with memdiag profile."
+        )
     try:
         connection, secret = _connect(folder)
         with connection:

@@ -15,7 +15,7 @@ from memdiag.reports.limit.rows import trial_table
 from memdiag.reports.limit.sentences import (
     limit_headline,
     service_name,
-    suggestion_text,
+    suggestion_reason,
     yaml_comments,
 )
 from memdiag.reports.page import Plotly
@@ -39,7 +39,7 @@ def show(
     line(console, answer.second)
     line(console, answer.facts, "dim")
     console.print()
-    labelled(console, "Suggested", suggestion_text(limit))
+    labelled(console, "Margin", suggestion_reason(limit))
     table = trial_table(limit)
     if len(table.rows) > 1:
         console.print()
@@ -61,7 +61,7 @@ def markdown(limit: MemoryLimit) -> str:
             f"**{answer.ended_label}:** {md.escape(answer.ended)}" if answer.ended else "",
             md.escape(answer.second),
             md.escape(answer.facts),
-            md.section("Suggested", md.escape(suggestion_text(limit))),
+            md.escape(suggestion_reason(limit)),
             md.section("Kubernetes", md.code_block(kubernetes(limit).splitlines(), "yaml")),
             md.section("Compose", md.code_block(compose(limit).splitlines(), "yaml")),
             md.section("Trials", markdown_table(trial_table(limit))),

@@ -9,7 +9,7 @@ from memdiag.records.limit import MemoryLimit
 from memdiag.reports.limit import compose, kubernetes
 from memdiag.reports.limit.chart import limit_chart
 from memdiag.reports.limit.rows import trial_table
-from memdiag.reports.limit.sentences import limit_headline, suggestion_text
+from memdiag.reports.limit.sentences import limit_headline, suggestion_reason
 from memdiag.reports.page import Plotly, page
 from memdiag.reports.text import plain
 
@@ -22,7 +22,7 @@ def render(limit: MemoryLimit, *, plotly: Plotly = "inline") -> bytes:
         ("limit.js",),
         {
             "answer": limit_headline(limit),
-            "suggestion": suggestion_text(limit),
+            "suggestion": suggestion_reason(limit),
             "kubernetes": kubernetes(limit),
             "compose": compose(limit),
             "has_chart": bool(chart.x or chart.failed),

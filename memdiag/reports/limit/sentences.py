@@ -24,7 +24,8 @@ class LimitHeadline(NamedTuple):
 
     Attributes:
         subject: the file of the model, or the command.
-        first: the sentence after the subject.
+        advice: the limit and request to set.
+        first: the sentence after the subject that states in which limits it works.
         second: what was not counted, how it ends under smaller limits, and what the memory is.
         facts: the release, the number of trials, and the time that the search took.
         ended: why the search ended early, or was not possible; empty otherwise.
@@ -32,6 +33,7 @@ class LimitHeadline(NamedTuple):
     """
 
     subject: str
+    advice: str
     first: str
     second: str
     facts: str
@@ -40,8 +42,8 @@ class LimitHeadline(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The first sentence, preceded by the subject."""
-        return f"{self.subject} {self.first}"
+        """The limit and request to set, and in which limits it works."""
+        return f"{self.subject}: {self.advice} It {self.first}"
 
 
 def limit_headline(limit: MemoryLimit) -> LimitHeadline:
@@ -50,6 +52,8 @@ def limit_headline(limit: MemoryLimit) -> LimitHeadline:
     subject = model_file(limit.subject) if is_model else plain(limit.subject)
     return LimitHeadline(
         subject=subject if is_model else shortened(subject, MAX_COMMAND),
+        advice=f"set the memory limit to {format_size(limit.limit_bytes)}, and the request to"
+        f" {format_size(limit.request_bytes)}.",
         first=_first(limit),
         second=" ".join(filter(None, (_uncounted(limit), _below(limit), _memory(limit)))),
         facts=_facts(limit),
@@ -69,10 +73,16 @@ def _first(limit: MemoryLimit) -> str:
         failed = limit.largest_failed
         is_found = failed is not None and (failed.limit_bytes or 0) > MIN_FAILED * smallest
         return f"{works} without slowdown{', and in no less' if is_found else ''}{where}."
-    reason = _slowness(limit)
+    if all(point.latency_s is None for point in limit.points):
+        # A server that is ended after some time: nothing shows how far it got.
+        works = f"is not killed in {format_size(smallest)}"
+        reason = " (contents of files are dropped and read again; its work was not measured)"
+    else:
+        reason = _slowness(limit)
     if comfortable is None:
         return f"{works}{reason}; no limit without slowdown was found{where}."
-    return f"{works}{reason}, and without slowdown in {format_size(comfortable)}{where}."
+    verb = "works " if works.startswith("is") else ""
+    return f"{works}{reason}, and {verb}without slowdown in {format_size(comfortable)}{where}."
 
 
 def _without_limit(limit: MemoryLimit) -> str:
@@ -152,9 +162,8 @@ def _memory(limit: MemoryLimit) -> str:
     )
 
 
-def suggestion_text(limit: MemoryLimit) -> str:
-    """Return the suggested request and limit, with the reason for the margin."""
-    request, most = format_size(limit.request_bytes), format_size(limit.limit_bytes)
+def suggestion_reason(limit: MemoryLimit) -> str:
+    """Return what the suggested request and limit are, with the reason for the margin."""
     basis = (
         "the smallest limit without slowdown"
         if limit.is_measured_under_limits
@@ -165,9 +174,8 @@ def suggestion_text(limit: MemoryLimit) -> str:
     if limit.uncounted_bytes >= MIN_UNCOUNTED_BYTES:
         basis += f", with {format_size(limit.uncounted_bytes)} that were not counted here"
     return (
-        f"request {request}, limit {most}. The request is {basis}; the limit is"
-        f" {limit.margin:.0%} more, for other inputs than these, other machines, and what else runs"
-        " in the container."
+        f"The request is {basis}; the limit is {limit.margin:.0%} more, for other inputs than"
+        " these, other machines, and what else runs in the container."
     )
 
 
@@ -179,7 +187,7 @@ def yaml_comments(limit: MemoryLimit) -> tuple[str, ...]:
     return (
         f"{answer.subject}{version}: {how} by memdiag limit.",
         answer.line,
-        f"Suggested: {suggestion_text(limit)}",
+        suggestion_reason(limit),
     )
 
 

@@ -52,6 +52,7 @@ from memdiag.reports.profile.workers import (
     arrangement_table,
     process_table,
     shared_weight_table,
+    worker_answer,
     worker_sentences,
 )
 from memdiag.reports.report import Report
@@ -74,6 +75,8 @@ def show(
     """Print `profile`; `written` are the files to name; `quiet` prints only the answer."""
     answer = profile_headline(profile)
     style = "bold" if answer.completed else "bold red"
+    if workers := worker_answer(profile):
+        line(console, f"{answer.model}: {lowered(workers)}", style)
     line(console, f"{answer.model}: {lowered(answer.first)}", style)
     line(console, answer.second)
     if quiet:
@@ -157,6 +160,7 @@ def markdown(profile: Profile) -> str:
     return md.document(
         (
             f"## Memory profile of {md.code(answer.model)}",
+            f"**{md.escape(workers)}**" if (workers := worker_answer(profile)) else "",
             f"**{md.escape(answer.first)}** {md.escape(answer.second)}",
             md.escape(answer.facts),
             _advice_markdown(profile),

@@ -52,6 +52,7 @@ from memdiag.reports.profile.workers import (
     arrangement_table,
     process_table,
     shared_weight_table,
+    worker_answer,
     worker_sentences,
 )
 from memdiag.reports.text import plain
@@ -90,6 +91,7 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         "remedies": remedy_table(profile),
         "reload_hint": RELOAD_HINT,
         "reload_command": reload_command(profile),
+        "worker_answer": worker_answer(profile),
         "workers": worker_sentences(profile),
         "arrangements": arrangement_table(profile),
         "worker_processes": process_table(profile),

@@ -26,6 +26,28 @@ _CAUSES: dict[OwnerKind, str] = {
 }
 
 
+def worker_answer(profile: Profile) -> str:
+    """Return what all take together, what one more costs, and what sharing brings; or nothing."""
+    workers = profile.workers
+    if workers is None:
+        return ""
+    asked = workers.asked
+    text = (
+        f"{capitalized(_words(asked))}: {format_size(asked.together.pss_bytes)} together, and one"
+        f" more {_unit(asked)} costs {format_size(workers.one_more_bytes)}"
+    )
+    less = [
+        f"{format_size(each.together.pss_bytes)} {_sharing(each)}"
+        for each in workers.alternatives
+        if each.together.pss_bytes < asked.together.pss_bytes
+    ]
+    return f"{text}. They would take {' or '.join(less)}." if less else f"{text}."
+
+
+def _sharing(each: Arrangement) -> str:
+    return "with saved packed weights" if each.shares_prepacked else f"as {_words(each)}"
+
+
 def worker_sentences(profile: Profile) -> list[str]:
     """Return what the arrangement takes, what one more costs and why, and what others take."""
     workers = profile.workers
@@ -79,7 +101,10 @@ def _alternative(workers: Workers, each: Arrangement) -> str:
     how = capitalized(_words(each))
     if each.shares_prepacked:
         how = "With the model saved once with its packed weights, which all processes map"
-    return f"{how}: {format_size(size)} instead of {format_size(asked)}{latency}."
+    text = f"{how}: {format_size(size)} instead of {format_size(asked)}{latency}."
+    if each.shares_prepacked:
+        text += " memdiag tune MODEL --only save-prepacked prints the program for that."
+    return text
 
 
 def _words(each: Arrangement) -> str:

@@ -47,3 +47,10 @@ def test_a_file_that_memdiag_did_not_write_is_no_recording(tmp_path: Path, conte
     (tmp_path / CONTROL_FILE).write_text(content)
     with pytest.raises(UsageError, match="no recording is under way"):
         request_xray(tmp_path)
+
+
+def test_a_model_in_place_of_a_recording_is_referred_to_the_profile(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.touch()
+    with pytest.raises(UsageError, match=r"this is a file\..*with memdiag profile"):
+        request_xray(model)
