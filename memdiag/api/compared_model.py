@@ -47,9 +47,12 @@ def compared_model(
     given: Mapping[str, np.ndarray],
     sizes: Sequence[int],
     same_inputs: bool,
+    processes: int = 1,
     report_progress: Callable[[str], None],
 ) -> ComparedModel:
     """Find inputs for `file`, and measure it; its session is open until `exits` closes.
+
+    Figures are of `processes` together.
 
     Raises:
         MeasurementError: the model runs, but not in the process in which it is measured.
@@ -70,5 +73,7 @@ def compared_model(
         return ComparedModel(file=file, job=job, scratch=scratch, inputs=inputs, evaluator=None)
     report_progress("measuring the original")
     disk_bytes = sum(each.stat().st_size for each in file.files)
-    evaluator = exits.enter_context(ModelEvaluator(job, inputs.sets, scratch, disk_bytes))
+    evaluator = exits.enter_context(
+        ModelEvaluator(job, inputs.sets, scratch, disk_bytes, processes=processes)
+    )
     return ComparedModel(file=file, job=job, scratch=scratch, inputs=inputs, evaluator=evaluator)

@@ -37,6 +37,7 @@ def optimize(
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     unsafe: bool = False,
     sessions: int = 1,
+    processes: int = 1,
     load_from: Literal["path", "bytes"] = "path",
     telemetry: bool = False,
     dims: Mapping[str, int] | None = None,
@@ -64,6 +65,8 @@ def optimize(
         max_slowdown: the largest ratio of latencies that the changes may cost together.
         unsafe: try rewrites and options that change values as well.
         sessions: of the model, all in one process, whose memory is measured.
+        processes: with the model, whose memory together is made least. It is computed from one
+            process: what is mapped from files counts once, everything else for each.
         load_from: whether a session is given the path or the file's bytes, unless an option says.
         telemetry: measure with onnxruntime's telemetry on, and try to turn it off.
         dims: sizes of free dimensions by name; realistic ones where not given.
@@ -92,6 +95,7 @@ def optimize(
         max_slowdown=max_slowdown,
         unsafe=unsafe,
         sessions=sessions,
+        processes=processes,
         load_from=load_from,
         telemetry=telemetry,
         dims=dict(dims or {}),

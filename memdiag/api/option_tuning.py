@@ -40,6 +40,7 @@ class TuneConfig:
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN
     unsafe: bool = False
     sessions: int = 1
+    processes: int = 1
     load_from: Literal["path", "bytes"] = "path"
     telemetry: bool = False
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -61,6 +62,8 @@ class TuneConfig:
             raise UsageError(f"unknown option {unknown[0]!r}. Use one of {', '.join(names)}.")
         if self.sessions < 1:
             raise UsageError("sessions must be at least 1.")
+        if self.processes < 1:
+            raise UsageError("processes must be at least 1.")
         check_dims(self.dims)
 
 
@@ -90,6 +93,7 @@ def measured_original(
             given=read_given(config.inputs),
             sizes=config.sizes,
             same_inputs=config.same_inputs,
+            processes=config.processes,
             report_progress=report_progress,
         )
     except TimeLimitReached as limit:

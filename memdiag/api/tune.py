@@ -30,6 +30,7 @@ def tune(
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     unsafe: bool = False,
     sessions: int = 1,
+    processes: int = 1,
     load_from: Literal["path", "bytes"] = "path",
     telemetry: bool = False,
     dims: Mapping[str, int] | None = None,
@@ -56,6 +57,8 @@ def tune(
         max_slowdown: the largest ratio of latencies that options may cost.
         unsafe: try options that change values as well.
         sessions: of the model, all in one process, whose memory is measured.
+        processes: with the model, whose memory together is made least. It is computed from one
+            process: what is mapped from files counts once, everything else for each.
         load_from: whether a session is given the path or the file's bytes, unless an option says.
         telemetry: measure with onnxruntime's telemetry on, as it is by default since 1.29, and try
             to turn it off.
@@ -83,6 +86,7 @@ def tune(
         max_slowdown=max_slowdown,
         unsafe=unsafe,
         sessions=sessions,
+        processes=processes,
         load_from=load_from,
         telemetry=telemetry,
         dims=dict(dims or {}),

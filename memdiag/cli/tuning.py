@@ -43,6 +43,14 @@ def add_tuning_options(parser: ArgumentParser) -> None:
         default=1,
         help="Number of sessions of the model in one process.",
     )
+    parser.add_argument(
+        "--processes",
+        metavar="N",
+        type=whole_number(1),
+        default=1,
+        help="Number of processes with the model whose memory together is to be the least, and is"
+        " limited by --budget.",
+    )
     add_load_from(parser)
     parser.add_argument(
         "--telemetry",
@@ -89,6 +97,7 @@ def run_tuning(
             budget=budget,
             only=comma_list(",".join(options.only)),
             sessions=options.sessions,
+            processes=options.processes,
             load_from=options.load_from,
             telemetry=options.telemetry,
             on_progress=line.show,

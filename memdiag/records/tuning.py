@@ -81,6 +81,8 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
             offered point with the least memory; empty if no point is offered.
         session_count: the number of sessions that were started for the points.
         sessions: the number of sessions in each measured process.
+        processes: the number of processes whose memory together the figures are, computed from one
+            process.
         fix: the fix that ``memdiag optimize`` made before the options were tried; None without. Its
             notes are among `notes` too.
         output_files: the files of the model that an optimizer wrote, the model first, if that is a
@@ -94,6 +96,7 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
     program: str = ""
     session_count: int = 0
     sessions: int = 1
+    processes: int = 1
     fix: Fix | None = None
     output_files: tuple[str, ...] = ()
 

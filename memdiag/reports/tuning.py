@@ -221,7 +221,8 @@ def effort(tuning: Tuning) -> str:
     """Return how many sessions were started, and how long it took."""
     sessions = f"{tuning.sessions} sessions a process, " if tuning.sessions > 1 else ""
     duration = format_duration(tuning.duration_s)
-    return f"{sessions}{tuning.session_count} sessions were started in {duration}"
+    processes = f"{tuning.processes} processes together, " if tuning.processes > 1 else ""
+    return f"{processes}{sessions}{tuning.session_count} sessions were started in {duration}"
 
 
 def tuning_outcome(tuning: Tuning) -> str:

@@ -81,6 +81,7 @@ def tuning_record(
         else "",
         session_count=points.session_count,
         sessions=points.model_evaluator.job.session.sessions,
+        processes=points.model_evaluator.processes,
         fix=fixed,
         output_files=tuple(map(path_text, published)),
     )
@@ -152,6 +153,12 @@ def _notes(search: OptionSearch, fixed: Fix | None, published: Sequence[Path]) -
         yield f"{fixed.output} was written, but the chosen point does without it"
     if chosen.run_options:
         yield "the run options are part of it: pass them to every run"
+    processes = search.point_evaluator.model_evaluator.processes
+    if processes > 1:
+        yield (
+            f"memory is that of {processes} processes together, computed from one: what is mapped"
+            " from files counts once. memdiag profile --processes measures them together"
+        )
     if search.point_evaluator.model_evaluator.job.session.sessions > 1:
         yield "what a session maps from a file counts for each session, although pages are shared"
 

@@ -60,22 +60,42 @@ def measure_interleaved(jobs: Sequence[Job], times: int) -> list[list[Measuremen
     return seen
 
 
-def summarize(measurements: Sequence[Measurement], *, disk_bytes: int) -> Figures:
-    """Return the medians of `measurements`, memory above the baseline of each process."""
-    peaks = [_peak(each) for each in measurements]
-    steady = [_steady(each)[0] for each in measurements]
+def summarize(
+    measurements: Sequence[Measurement], *, disk_bytes: int, processes: int = 1
+) -> Figures:
+    """Return the medians of `measurements`, memory above the baseline of each process.
+
+    With several `processes` the memory is that of all together, computed from one: what is mapped
+    from files is in memory once, and everything else in each. This is the sum of their proportional
+    set sizes, if all have the same peak at the same time.
+    """
+    files = [_steady(each)[2] for each in measurements]
+    peaks = [
+        _of_all(_peak(each), file, processes)
+        for each, file in zip(measurements, files, strict=True)
+    ]
+    steady = [
+        _of_all(_steady(each)[0], file, processes)
+        for each, file in zip(measurements, files, strict=True)
+    ]
     latencies = [run.latency_s for each in measurements for run in each.runs]
     return Figures(
         peak_bytes=round(median(peaks)),
         peak_spread_bytes=max(peaks) - min(peaks),
         steady_bytes=round(median(steady)),
         steady_spread_bytes=max(steady) - min(steady),
-        anonymous_bytes=round(median(_steady(each)[1] for each in measurements)),
-        file_bytes=round(median(_steady(each)[2] for each in measurements)),
+        anonymous_bytes=processes * round(median(_steady(each)[1] for each in measurements)),
+        file_bytes=round(median(files)),
         load_s=median(_creation_s(each) for each in measurements),
         latency_s=median(latencies) if latencies else None,
         disk_bytes=disk_bytes,
     )
+
+
+def _of_all(resident_bytes: int, file_bytes: int, processes: int) -> int:
+    """Return the memory of `processes` that share what is mapped from files."""
+    shared_bytes = max(0, min(file_bytes, resident_bytes))
+    return processes * (resident_bytes - shared_bytes) + shared_bytes
 
 
 def _peak(measurement: Measurement) -> int:

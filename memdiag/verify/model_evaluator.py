@@ -101,9 +101,11 @@ class ModelEvaluator:
         input_sets: the inputs that models are compared with.
         scratch: a folder for outputs.
         disk_bytes: the size of the original's files.
+        processes: the number of processes whose memory together is returned, computed from one.
 
     Attributes:
         job: the job of the original.
+        processes: as above.
         before: the figures of the original.
         unstable: names of outputs that are random.
         onnxruntime: the release that models run on.
@@ -114,9 +116,15 @@ class ModelEvaluator:
     """
 
     def __init__(
-        self, job: Job, input_sets: Sequence[InputSet], scratch: Path, disk_bytes: int
+        self,
+        job: Job,
+        input_sets: Sequence[InputSet],
+        scratch: Path,
+        disk_bytes: int,
+        *,
+        processes: int = 1,
     ) -> None:
-        self.job = job
+        self.job, self.processes = job, processes
         self.session_count = 0
         self._input_sets = input_sets
         self._timed = tuple(_timed_inputs(input_sets))
@@ -220,7 +228,7 @@ class ModelEvaluator:
         """
         self.session_count += times * job.session.sessions
         (measurements,) = measure_interleaved([self._memory_job(job)], times)
-        return summarize(measurements, disk_bytes=disk_bytes)
+        return summarize(measurements, disk_bytes=disk_bytes, processes=self.processes)
 
     def measure_both(
         self,
@@ -240,8 +248,8 @@ class ModelEvaluator:
         self.session_count += times * sum(each.session.sessions for each in jobs)
         old, new = measure_interleaved(jobs, times)
         return (
-            summarize(old, disk_bytes=before_bytes),
-            summarize(new, disk_bytes=after_bytes),
+            summarize(old, disk_bytes=before_bytes, processes=self.processes),
+            summarize(new, disk_bytes=after_bytes, processes=self.processes),
         )
 
     def _confirmed(

@@ -56,3 +56,14 @@ def test_a_process_that_was_killed_once_is_started_again(
 def test_a_model_that_fails_is_named(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match=r"missing\.onnx: failed in parse: .*Check with"):
         memory.measure_once(Job(model=tmp_path / "missing.onnx", runs=None))
+
+
+def test_of_several_processes_pages_of_files_count_once(job: Job) -> None:
+    seen = measure(replace(job, runs=1))
+    one = memory.summarize([seen], disk_bytes=1)
+    three = memory.summarize([seen], disk_bytes=1, processes=3)
+    assert three.anonymous_bytes == 3 * one.anonymous_bytes
+    assert three.file_bytes == one.file_bytes
+    assert three.steady_bytes == 3 * one.steady_bytes - 2 * one.file_bytes
+    assert three.peak_bytes == 3 * one.peak_bytes - 2 * one.file_bytes
+    assert three.disk_bytes == 1
