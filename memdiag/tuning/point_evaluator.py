@@ -16,7 +16,7 @@ from memdiag.tuning.options import TuningOption
 from memdiag.tuning.points import over_budget_bytes
 from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.verify.acceptance import saves_memory
-from memdiag.verify.latency import MIN_PAIRS
+from memdiag.verify.latency import CLEARLY_ABOVE, MIN_PAIRS
 from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation, ModelEvaluator
 from memdiag.verify.outputs import Bound
 
@@ -111,8 +111,12 @@ class PointEvaluator:
         """Return `point` (options `chosen`) with its outputs checked and a quick latency ratio.
 
         The ratio comes from few pairs of runs, which only reveal points that are clearly slower.
+        Where no option usually costs time, more is needed to believe it: all pairs may be slower by
+        chance while the machine is busy.
         """
-        return self._compared(point, chosen, _QUICK_PAIRS, is_quick=True)
+        costs_time = any(option.costs_time for option in chosen)
+        doubt = 1.0 if costs_time else CLEARLY_ABOVE
+        return self._compared(point, chosen, _QUICK_PAIRS, is_quick=True, doubt=doubt)
 
     def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
         """Return `point` measured thoroughly, and whether it still saves enough.
@@ -148,7 +152,13 @@ class PointEvaluator:
         return self._verdicts.get(point.options)
 
     def _compared(
-        self, point: Point, chosen: tuple[TuningOption, ...], pairs: int, *, is_quick: bool = False
+        self,
+        point: Point,
+        chosen: tuple[TuningOption, ...],
+        pairs: int,
+        *,
+        is_quick: bool = False,
+        doubt: float = 1.0,
     ) -> Point:
         try:
             job = self._models.prepare(_configured(self.model_evaluator.job, chosen), chosen)
@@ -164,15 +174,16 @@ class PointEvaluator:
         if verdict.problem is not None:
             return self._refused(point, verdict.problem)
         self._verdicts[point.options] = verdict
-        return self._with_latency(point, verdict.comparisons)
+        return self._with_latency(point, verdict.comparisons, doubt * self.limit)
 
-    def _with_latency(self, point: Point, comparisons: Comparisons) -> Point:
+    def _with_latency(self, point: Point, comparisons: Comparisons, slower: float) -> Point:
+        """Return `point` with its ratio; it is slower if that is above `slower` beyond doubt."""
         name, slowest = max(
             ((name, comparison.ratio) for name, comparison in comparisons),
             key=lambda entry: entry[1].median,
             default=("", None),
         )
-        is_slower = any(comparison.is_slower(self.limit) for _, comparison in comparisons)
+        is_slower = any(comparison.is_slower(slower) for _, comparison in comparisons)
         is_within = all(comparison.is_within(self.limit) for _, comparison in comparisons)
         return self._with_fit(
             msgspec.structs.replace(

@@ -29,7 +29,7 @@ _LONG_S = 0.25
 """A run that takes longer needs no warm-up run before it."""
 
 _CLEAR_PAIRS = 4
-_CLEARLY_ABOVE = 1.25
+CLEARLY_ABOVE = 1.25
 """A comparison ends once its first pairs, `_CLEAR_PAIRS` of them, all exceed the limit by this
 factor: a model at the limit does so with a probability below 2^-4, one below it practically
 never."""
@@ -142,7 +142,7 @@ def _is_decided(
 ) -> bool:
     """Return whether `number` pairs decide if the ratio is above `limit`."""
     if number == _CLEAR_PAIRS:
-        return _comparison(seconds).is_slower(_CLEARLY_ABOVE * limit)
+        return _comparison(seconds).is_slower(CLEARLY_ABOVE * limit)
     if number not in CHECKPOINTS:
         return False
     found = _comparison(seconds)

@@ -160,3 +160,20 @@ def test_what_is_not_needed_to_keep_within_a_budget_has_to_save_or_to_be_faster(
     point, stands = points.confirm(point, idle)
     assert point.fits
     assert stands == (ratio < 1)
+
+
+@pytest.mark.usefixtures("same_memory")
+@pytest.mark.parametrize(
+    ("name", "low", "undecided"),
+    [("patterns-off", 1.1, True), ("patterns-off", 1.4, False), ("disable-prepacking", 1.1, False)],
+)
+def test_a_few_slow_pairs_are_believed_of_options_that_usually_cost_time(
+    points: PointEvaluator, monkeypatch: pytest.MonkeyPatch, name: str, low: float, undecided: bool
+) -> None:
+    found = LatencyComparison(1.0, 1.5, LatencyRatio(1.5, low, 1.6, 4))
+    monkeypatch.setattr(
+        "memdiag.verify.model_evaluator.compare_latency", lambda *arguments, **options: found
+    )
+    monkeypatch.setattr(points, "limit", 1.05)
+    chosen = (BY_NAME[name],)
+    assert points.compare(points.measure(chosen), chosen).undecided == undecided
