@@ -131,6 +131,7 @@ def fix_file(
     check_with: Sequence[str | Path] = (),
     report_progress: OnProgress,
     started: float,
+    is_quick: bool = False,
 ) -> Fix:
     """Fix an open model, as `fix` does.
 
@@ -148,6 +149,7 @@ def fix_file(
         check_with: interpreters with other releases of onnxruntime.
         report_progress: called with a few words about the current step.
         started: when the fix began, by `time.perf_counter`.
+        is_quick: whether the result is verified again afterwards.
 
     Raises:
         UsageError, ReportError, MeasurementError: as in `fix`.
@@ -191,6 +193,7 @@ def fix_file(
                     report_progress,
                     end=deadline.at,
                     setup_s=time.perf_counter() - started,
+                    is_quick=is_quick,
                 )
                 result = search.run(rules)
             elif unverified:

@@ -49,11 +49,11 @@ def optimize(
 ) -> Tuning:
     """Rewrite `model`, find its best session options, and return both as one record.
 
-    First comes `memdiag.fix`. Then every optimizer that is installed (onnxsim, onnxslim,
-    onnxoptimizer, onnxscript, and onnxruntime's own) writes a model from the original. The fixed
-    model and these are options like those of `memdiag.tune`: measured, verified, and combined with
-    settings in the same way. If the model of an optimizer is a part of the chosen point, it takes
-    the place of the fixed model.
+    First comes `memdiag.fix`, with few measurements, as the result is verified at the end. Then
+    every optimizer that is installed (onnxsim, onnxslim, onnxoptimizer, onnxscript, and
+    onnxruntime's own) writes a model from the original. The fixed model and these are options like
+    those of `memdiag.tune`: measured, verified, and combined with settings in the same way. If the
+    model of an optimizer is a part of the chosen point, it takes the place of the fixed model.
 
     Args:
         model: the ONNX file.
@@ -122,6 +122,7 @@ def optimize(
             dims=dims,
             report_progress=report_progress,
             started=started,
+            is_quick=True,
         )
         if fixed.ended_by == "interrupt":
             duration_s = round(time.perf_counter() - started, 6)

@@ -20,7 +20,7 @@ from memdiag.verify.acceptance import (
     slowness,
     undecided_slowness,
 )
-from memdiag.verify.latency import MIN_PAIRS
+from memdiag.verify.latency import CLEARLY_ABOVE, MIN_PAIRS, QUICK_PAIRS
 from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation, ModelEvaluator
 from memdiag.verify.other_runtimes import OtherRuntimes
 from memdiag.verify.outputs import Bound
@@ -51,6 +51,8 @@ class RewriteSearch:
         report_progress: called with a few words about the current step.
         end: when the search has to end, by `time.monotonic()`.
         setup_s: duration of everything before the search: inputs and figures of the original.
+        is_quick: whether the result is verified again afterwards. Memory is measured once then, and
+            few pairs of runs only reveal what is clearly slower.
     """
 
     state: FixState
@@ -60,6 +62,7 @@ class RewriteSearch:
     report_progress: Callable[[str], None]
     end: float = inf
     setup_s: float = 0.0
+    is_quick: bool = False
     # The candidates of the current rule, the best last.
     _ranked: list[Candidate] = field(init=False, default_factory=list)
     # The candidates of each rule whose best candidate was accepted.
@@ -166,9 +169,9 @@ class RewriteSearch:
             return f"{verdict.problem}; {memory_change(before, after)}"
         if not is_worth_it(before, after, verdict.comparisons, self._comparisons()):
             return _saves_nothing(before, after)
-        if slower := slowness(verdict.comparisons, self.max_slowdown):
+        if slower := self._slowness(verdict.comparisons):
             return slower
-        if doubt := undecided_slowness(verdict.comparisons, self.max_slowdown):
+        if doubt := self._undecided_slowness(verdict.comparisons):
             return SlowdownUndecided(f"{memory_change(before, after)}; {doubt}")
         return Candidate(
             change=change,
@@ -186,9 +189,17 @@ class RewriteSearch:
         return self.evaluator.evaluate(
             job,
             bound,
-            pairs=_PAIRS if is_saving else MIN_PAIRS,
+            pairs=QUICK_PAIRS if self.is_quick else _PAIRS if is_saving else MIN_PAIRS,
             limit=self.max_slowdown if is_saving else None,
+            is_quick=self.is_quick,
         )
+
+    def _slowness(self, comparisons: Comparisons) -> str | None:
+        doubt = CLEARLY_ABOVE if self.is_quick else 1.0
+        return slowness(comparisons, doubt * self.max_slowdown)
+
+    def _undecided_slowness(self, comparisons: Comparisons) -> str | None:
+        return None if self.is_quick else undecided_slowness(comparisons, self.max_slowdown)
 
     def _rank(self, found: Candidate) -> None:
         """Insert a candidate into the current rule's, in the order of preference."""
@@ -220,6 +231,8 @@ class RewriteSearch:
 
         Both the model and the model with only the accepted changes are measured, alternately.
         """
+        if self.is_quick:
+            return found
         about = format_duration(self._confirming_s())
         self.report_progress(f"measuring {found.change.name} again (about {about})")
         writer, accepted = self.state.writer, self.state.accepted
@@ -285,26 +298,36 @@ class RewriteSearch:
             return problem
         bound = self.state.bound(self.state.accepted)
         job = self._job(built)
-        verdict = self.evaluator.evaluate(job, bound, pairs=_FINAL_PAIRS, limit=self.max_slowdown)
+        is_same = len(self.state.accepted) == 1 and built.digest == last.digest
+        if self.is_quick and is_same:
+            verdict = last.verdict
+        else:
+            verdict = self.evaluator.evaluate(
+                job,
+                bound,
+                pairs=QUICK_PAIRS if self.is_quick else _FINAL_PAIRS,
+                limit=self.max_slowdown,
+                is_quick=self.is_quick,
+            )
         problem = (
             verdict.problem
-            or slowness(verdict.comparisons, self.max_slowdown)
+            or self._slowness(verdict.comparisons)
             or self.other_runtimes.problem(job, bound)
         )
         if problem is not None:
             return problem
         before, after = last.before, last.after
         # A single change was measured thoroughly already, if the model is the same.
-        if len(self.state.accepted) > 1 or built.digest != last.digest:
+        if not is_same:
             before, after = self.evaluator.measure_both(
                 job,
-                _PROCESSES,
+                1 if self.is_quick else _PROCESSES,
                 before_bytes=self.evaluator.before.disk_bytes,
                 after_bytes=built.disk_bytes,
             )
         if not is_worth_it(before, after, verdict.comparisons, ()):
             return f"together they save nothing ({memory_change(before, after)})"
-        if doubt := undecided_slowness(verdict.comparisons, self.max_slowdown):
+        if doubt := self._undecided_slowness(verdict.comparisons):
             return SlowdownUndecided(f"{memory_change(before, after)}; {doubt}")
         self.state.explain_invalidity()
         return VerifiedResult(
@@ -390,15 +413,16 @@ class RewriteSearch:
 
     def _trial_s(self) -> float:
         """Return the expected duration of the trial of one change."""
-        return self.evaluator.memory_s(1) + self.evaluator.comparison_s(_PAIRS)
+        pairs = QUICK_PAIRS if self.is_quick else _PAIRS
+        return self.evaluator.memory_s(1) + self.evaluator.comparison_s(pairs)
 
     def _confirming_s(self) -> float:
         """Return the expected duration of `_confirmed`."""
-        return self.evaluator.memory_s(2 * _PROCESSES)
+        return 0.0 if self.is_quick else self.evaluator.memory_s(2 * _PROCESSES)
 
     def _verification_s(self) -> float:
         """Return the expected duration of `_finish`."""
-        return self.evaluator.comparison_s(_FINAL_PAIRS)
+        return self.evaluator.comparison_s(QUICK_PAIRS if self.is_quick else _FINAL_PAIRS)
 
 
 def _saves_nothing(before: Figures, after: Figures) -> str:

@@ -16,11 +16,10 @@ from memdiag.tuning.options import TuningOption
 from memdiag.tuning.points import over_budget_bytes
 from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.verify.acceptance import saves_memory
-from memdiag.verify.latency import CLEARLY_ABOVE, MIN_PAIRS
+from memdiag.verify.latency import CLEARLY_ABOVE, MIN_PAIRS, QUICK_PAIRS
 from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation, ModelEvaluator
 from memdiag.verify.outputs import Bound
 
-_QUICK_PAIRS = 4
 _FINAL_PAIRS = 32
 _FINAL_PROCESSES = 3
 
@@ -116,7 +115,7 @@ class PointEvaluator:
         """
         costs_time = any(option.costs_time for option in chosen)
         doubt = 1.0 if costs_time else CLEARLY_ABOVE
-        return self._compared(point, chosen, _QUICK_PAIRS, is_quick=True, doubt=doubt)
+        return self._compared(point, chosen, QUICK_PAIRS, is_quick=True, doubt=doubt)
 
     def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
         """Return `point` measured thoroughly, and whether it still saves enough.

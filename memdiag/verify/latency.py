@@ -11,6 +11,8 @@ from memdiag.verify.latency_ratio import CHECKPOINTS, LatencyRatio, paired_ratio
 
 MIN_PAIRS = CHECKPOINTS[0]
 MAX_PAIRS = CHECKPOINTS[-1]
+QUICK_PAIRS = 4
+"""Pairs of a quick comparison, which only reveals what is clearly slower."""
 
 MAX_UNNOTICED_S = 20e-6
 """A difference per run that no user notices: calling a session from Python takes as long. Models
@@ -28,7 +30,7 @@ _MAX_RUNS = 5
 _LONG_S = 0.25
 """A run that takes longer needs no warm-up run before it."""
 
-_CLEAR_PAIRS = 4
+_CLEAR_PAIRS = QUICK_PAIRS
 CLEARLY_ABOVE = 1.25
 """A comparison ends once its first pairs, `_CLEAR_PAIRS` of them, all exceed the limit by this
 factor: a model at the limit does so with a probability below 2^-4, one below it practically

@@ -18,7 +18,13 @@ class HalvingEvaluator(ScriptedEvaluator):
     """Stands for `ModelEvaluator`: every changed model takes half of the original's memory."""
 
     def __init__(
-        self, job: Job, input_sets: Sequence[InputSet], scratch: Path, disk_bytes: int
+        self,
+        job: Job,
+        input_sets: Sequence[InputSet],
+        scratch: Path,
+        disk_bytes: int,
+        *,
+        processes: int = 1,
     ) -> None:
         super().__init__(job, {"changed": 50})
 

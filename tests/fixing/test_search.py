@@ -75,6 +75,7 @@ def run(file: ModelFile, tmp_path: Path) -> Run:
         others: ScriptedRuntimes | None = None,
         limit: float = 1.05,
         unsafe: bool = False,
+        is_quick: bool = False,
         **made: Any,
     ) -> Ended:
         evaluator = ScriptedEvaluator(Job(model=file.path), **made)
@@ -89,6 +90,7 @@ def run(file: ModelFile, tmp_path: Path) -> Run:
             cast(OtherRuntimes, others or ScriptedRuntimes()),
             limit,
             lambda words: None,
+            is_quick=is_quick,
         )
         return Ended(search.run(changes), state, evaluator)
 
@@ -123,6 +125,20 @@ def test_a_change_has_to_save_beside_what_was_accepted(run: Run, tmp_path: Path)
 def test_a_single_change_is_not_measured_a_second_time(run: Run) -> None:
     ended = run([renaming("a", "_1")], sizes={"g_1": 60})
     assert ended.evaluator.compared == [("g", "g_1")]
+
+
+def test_what_is_verified_later_is_measured_once_and_refused_only_where_clearly_slower(
+    run: Run,
+) -> None:
+    rules = [renaming("a", "_1")], [renaming("slow", "_2")]
+    ended = run(
+        *rules, is_quick=True, sizes={"g_1": 60, "g_1_2": 40}, ratios={"g_1": 1.1, "g_1_2": 2}
+    )
+    assert ended.statuses == {"a": "applied", "slow": "rejected"}
+    assert ended.evaluator.measured == ["g_1", "g_1_2"]
+    assert ended.evaluator.compared == []
+    thorough = run(*rules, sizes={"g_1": 60, "g_1_2": 40}, ratios={"g_1": 1.1, "g_1_2": 2})
+    assert thorough.statuses == {"a": "rejected", "slow": "rejected"}
 
 
 def test_the_same_model_is_measured_once(run: Run) -> None:
