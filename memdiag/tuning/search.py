@@ -201,10 +201,16 @@ class OptionSearch:
 
         Their memory is accumulated from a few starts, and only a combination that takes less than
         the best so far is compared. Where it is too slow, its options are compared one by one.
+        Where time is limited, the first option is compared alone before, so that there is a result.
         """
         best: tuple[TuningOption, ...] = ()
         smallest = self.point_evaluator.before
         for start in self._starts(smallest):
+            if self.end < inf and not best:
+                self._compare(start)
+                if self._figures(start, self.limit) is None:
+                    continue
+                best, smallest = start, self._figures(start) or smallest
             chosen = self._accumulate(start)
             found = self._usable_figures(chosen)
             if found is None or not is_worth_an_option(found, smallest):

@@ -330,8 +330,9 @@ def test_comparing_ends_with_the_time() -> None:
     slow = Slow(less(a=5, b=10, c=30, d=20))
     search = searched(slow, *(option(name) for name in "abcd"), end=10)
     assert search.ended_by == "time_limit"
-    # All four were measured in the first third of the time, then accumulated and compared once.
-    assert slow.compared == [{"a", "b", "c", "d"}]
+    # All four were measured in the first third of the time, and the best was compared, so that
+    # there is a result. Then they were accumulated and compared together.
+    assert slow.compared == [{"c"}, {"a", "b", "c", "d"}]
     assert {*search.chosen.options} == {"a", "b", "c", "d"}
     assert not any(point.offered for point in search.points)
     # What could not be accumulated in time is offered.
