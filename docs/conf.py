@@ -44,6 +44,9 @@ html_copy_source = False
 html_show_sphinx = False
 # The start page is docs/index.html; index.html at the top leads to it.
 html_extra_path = ["site_root"]
+html_static_path = ["static"]
+html_css_files = ["narrow.css"]
+html_search_scorer = str(HERE / "search_scorer.js")
 
 # Headings have anchors, so that pages can link to them.
 myst_heading_anchors = 4

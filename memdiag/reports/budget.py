@@ -58,6 +58,13 @@ def first_line(judgement: Judgement) -> str:
     return f"memory {against}: {plain(judgement.model)}: {answer}"
 
 
+def baseline_line(judgement: Judgement, status: str) -> str:
+    """Return that the baseline of a model was ``created``, ``updated`` or ``kept``."""
+    parts = (status, measured_sizes(judgement))
+    answer = ", ".join(part for part in parts if part)
+    return f"memory baseline: {plain(judgement.model)}: {answer}"
+
+
 def measured_sizes(judgement: Judgement) -> str:
     """Return the sizes of free dimensions: ``at batch 1 × sequence 128``; empty for none."""
     return f"at {plain(in_words(judgement.dimensions))}" if judgement.dimensions else ""

@@ -195,11 +195,14 @@ def offers(tuning: Tuning) -> Iterator[str]:
         names = [name for name in point.options if name != REWRITE]
         command = "tune" if tuning.fix is None else "optimize"
         again = f"run memdiag {command} {model} --only {','.join(names)}"
-        if {*names} == all_names - {REWRITE}:  # this command was just run
+        if not names:  # the rewritten model without options, which has no program
+            again = f"run memdiag fix {model}"
+        elif {*names} == all_names - {REWRITE}:  # this command was just run
             again = "run it again with a longer --time-limit"
+        result = "program" if names else "file"
         yield (
             f"not compared: {point_label(point)} takes peak {peak}, steady {steady}. To compare its"
-            f" latency and get its program, {again}"
+            f" latency and get its {result}, {again}"
         )
     if len(offered) > _MAX_OFFERS:
         left = len(offered) - _MAX_OFFERS

@@ -605,7 +605,11 @@ class MeasuredRun:
         limit = self._job.limits.memory_limit_bytes
         if limit is not None and rss_bytes > limit and self._is_timed:
             excess = format_size(rss_bytes - limit)
-            self._stop("limit", f"{excess} more than the limit of {format_limit(limit)}")
+            self._stop(
+                "limit",
+                f"memdiag ended the run at the first reading above the limit of"
+                f" {format_limit(limit)}, {excess} above it. The peak of a whole run is not known",
+            )
 
     def _stop(self, status: Status, message: str) -> None:
         """End the measurement of a child that has reached a limit, after a last reading."""

@@ -74,7 +74,8 @@ def test_the_site_is_complete_and_needs_no_other_host(tmp_path: Path) -> None:
 def test_broken_pages_fail_the_build(tmp_path: Path) -> None:
     docs = tmp_path / "repository" / "docs"
     (docs / "site_root").mkdir(parents=True)
-    for name in ("conf.py", "reference_pages.py", "site_root/index.html"):
+    (docs / "static").mkdir()
+    for name in ("conf.py", "reference_pages.py", "search_scorer.js", "site_root/index.html"):
         (docs / name).write_text((ROOT / "docs" / name).read_text())
     (docs / "index.md").write_text("# Index\n\n```{toctree}\nlisted\n```\n")
     (docs / "listed.md").write_text(

@@ -54,7 +54,9 @@ def test_a_baseline_is_written_and_compared_with(memdiag: RunMemdiag, tmp_path: 
     missing = memdiag(*words)
     assert missing.returncode == 2
     assert "kept.json: no such file. Create it with --update-baseline" in missing.stderr
-    assert "baseline created\n" in memdiag(*words, "--update-baseline").stdout
+    created = memdiag(*words, "--update-baseline").stdout
+    assert "memory baseline: model.onnx: created, at sequence 128\n" in created
+    assert "memory budget" not in created
     again = memdiag(*words)
     assert again.returncode == 0, again.stdout
     assert "memory budget: model.onnx: within its baseline, at sequence 128\n" in again.stdout

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from memdiag.records.dimension import Dimension
-from memdiag.records.tuning import Tuning
+from memdiag.records.tuning import REWRITE, Tuning
 from memdiag.reports.tuning import REPORT
 from tests.reports import fix_records
 from tests.reports import tuning_records as tunings
@@ -82,6 +82,21 @@ def test_a_command_that_was_just_run_is_not_suggested() -> None:
     further = msgspec.structs.replace(tuning, untried=("one-thread",))
     text = " ".join(printed(further, width=300))
     assert "run memdiag tune dir/m.onnx --dim n=4 --only arena-off" in text
+
+
+def test_a_rewrite_without_options_is_continued_with_a_fix() -> None:
+    points = (
+        tunings.DEFAULTS,
+        *(
+            msgspec.structs.replace(tunings.point(*names, at=(150, 75), ratio=None), offered=True)
+            for names in ((REWRITE,), (REWRITE, "arena-off"))
+        ),
+    )
+    tuning = msgspec.structs.replace(tunings.tuning(tunings.DEFAULTS, points), untried=("a",))
+    lines = printed(tuning, width=300)
+    alone, with_option = (line for line in lines if line.startswith("not compared: "))
+    assert alone.endswith(" To compare its latency and get its file, run memdiag fix dir/m.onnx")
+    assert with_option.endswith(" get its program, run memdiag tune dir/m.onnx --only arena-off")
 
 
 def test_options_left_out_do_not_hide_that_others_were_compared() -> None:

@@ -389,9 +389,10 @@ def _print_judgement(
 
     assert profile.judgement is not None
     stream = sys.stderr if to_stderr else sys.stdout
-    lines = list(budget.lines(profile.judgement)[: 1 if quiet else None])
+    has_limits = bool(budget.verdict(profile.judgement))
+    lines = list(budget.lines(profile.judgement)[: 1 if quiet else None]) if has_limits else []
     if baseline_status:
-        lines.append(f"baseline {baseline_status}")
+        lines.append(budget.baseline_line(profile.judgement, baseline_status))
     if not quiet and not to_stderr:
         print(file=stream)
     for text in lines:

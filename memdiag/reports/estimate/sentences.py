@@ -148,8 +148,14 @@ def _coefficient(value: float) -> str:
 
 
 def fit_lines(estimate: Estimate) -> list[str]:
-    """Return a sentence for each size that fits, or that does not."""
-    return [_fit_line(estimate, fit) for fit in estimate.fits]
+    """Return a sentence for each size that fits, or that does not, and how certain these are."""
+    lines = [_fit_line(estimate, fit) for fit in estimate.fits]
+    if not estimate.is_upper and any(fit.fits for fit in estimate.fits):
+        lines.append(
+            "These sizes fit if the peak is the most probable one. --upper finds sizes for which"
+            " the upper end of the interval fits."
+        )
+    return lines
 
 
 def _fit_line(estimate: Estimate, fit: Fit) -> str:

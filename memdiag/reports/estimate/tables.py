@@ -41,6 +41,8 @@ MAX_NAME = 40
 
 MAX_TYPE = 24
 
+_GRID_MARKS = {"yes": "", "probably": "?", "no": "✗"}
+
 OPTIONAL_POINT_COLUMNS = ("in phase", "after runs", "interval")
 """Columns that points of many dimensions do without on a terminal, the first one first."""
 
@@ -161,11 +163,7 @@ def point_table(estimate: Estimate) -> Table:
                 interval_text(point.low_bytes + base, point.high_bytes + base),
                 point.peak_phase,
                 _size(point.steady_bytes + base),
-                *(
-                    ("yes" if point.peak_bytes + base <= limit else "no",)
-                    if limit is not None
-                    else ()
-                ),
+                *((_fits_text(estimate, point, limit),) if limit is not None else ()),
             )
             for point in points
         ),
@@ -197,16 +195,35 @@ def point_grid(estimate: Estimate) -> Table | None:
             )
             for size in rows
         ),
-        caption="✗ does not fit" if _limit(estimate) is not None else "",
+        caption=_grid_caption(estimate),
     )
 
 
 def _peak(estimate: Estimate, point: EstimatedPoint | None) -> str:
     if point is None:
         return ""
-    size = point.peak_bytes + (estimate.baseline_bytes or 0)
+    size = format_size(point.peak_bytes + (estimate.baseline_bytes or 0))
     limit = _limit(estimate)
-    return format_size(size) + (" ✗" if limit is not None and size > limit else "")
+    mark = "" if limit is None else _GRID_MARKS[_fits_text(estimate, point, limit)]
+    return f"{size} {mark}" if mark else size
+
+
+def _grid_caption(estimate: Estimate) -> str:
+    """Return the meaning of the marks in the grid of `estimate`."""
+    limit = _limit(estimate)
+    if limit is None:
+        return ""
+    answers = {_fits_text(estimate, point, limit) for point in estimate.points}
+    uncertain = "? may not fit: the interval ends above the limit"
+    return f"✗ does not fit; {uncertain}" if "probably" in answers else "✗ does not fit"
+
+
+def _fits_text(estimate: Estimate, point: EstimatedPoint, limit: int) -> str:
+    """Return whether `point` fits into `limit` bytes: ``yes``, ``probably`` or ``no``."""
+    base = estimate.baseline_bytes or 0
+    if point.peak_bytes + base > limit:
+        return "no"
+    return "yes" if point.high_bytes + base <= limit else "probably"
 
 
 def _limit(estimate: Estimate) -> int | None:
