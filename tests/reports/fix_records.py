@@ -13,7 +13,7 @@ from tests.reports import profiles
 R = TypeVar("R", bound=Record)
 
 EVIL = f"\x1b[31m\n\u202e{profiles.HOSTILE}{'界' * 30} {'m' * 300}"
-_FIXED = ("schema", "status", "load_from", "ended_by")  # they have a choice of values
+_FIXED = ("schema", "status", "load_from", "ended_by", "clock")  # they have a choice of values
 
 
 def remedy(name: str, *weights: str, status: Any = "applied") -> Remedy:
