@@ -94,8 +94,8 @@ def test_without_a_regression_the_models_that_were_compared_are_counted() -> Non
         "Of 2 models, none needs more memory than in nightly, beyond the noise."
     )
     assert compared(False, is_new=False) == (
-        "Nothing can have changed: each job is in nightly already, with the same model, release,"
-        " sizes and options. A --label of their own measures them again."
+        "Nothing was measured anew: each job is in nightly already, with the same model, release,"
+        " sizes and options. With another --label the jobs are measured again."
     )
     only_new = sweeps.series("a.onnx", 9)
     points = (msgspec.structs.replace(only_new.points[0], is_new=True),)
@@ -155,15 +155,17 @@ def test_the_placement_is_the_answer_also_when_quiet() -> None:
         return headline(record).first
 
     assert first(2, 1) == (
-        "3 models fit on 2 machines of 1.00 GiB: 2 on machine 1, 1 on machine 2."
+        "3 models fit on 2 machines of 1.00 GiB: albert.onnx, albert.onnx on machine 1;"
+        " albert.onnx on machine 2."
     )
     assert first(1, 0, unplaced=2) == (
-        "1 of 3 models fits on 2 machines of 1.00 GiB: 1 on machine 1."
+        "1 of 3 models fits on 2 machines of 1.00 GiB: albert.onnx on machine 1; albert.onnx,"
+        " albert.onnx on none."
     )
     assert first(0, unplaced=1) == "None of 1 model fits on 1 machine of 1.00 GiB."
     quiet = printed(sweeps.placed(), quiet=True)
     assert quiet.startswith(
-        "1 model fits on 1 machine of 1.00 GiB: 1 on machine 1; 3 models without figures.\n"
+        "1 model fits on 1 machine of 1.00 GiB: albert.onnx on machine 1; 3 models\n"
     )
     table = printed(sweeps.placed()).split("\n\n")[1]
     assert table.startswith("Models that fit together:\nmachine")

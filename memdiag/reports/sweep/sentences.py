@@ -116,7 +116,7 @@ def _placement(sweep: Sweep) -> str:
         return ""
     sizes = {machine.memory_bytes for machine in placement.machines}
     placed = [
-        f"{len(machine.models):,} on machine {number}"
+        f"{some_of([plain(each.model) for each in machine.models])} on machine {number}"
         + (f" ({format_size(machine.memory_bytes)})" if len(sizes) > 1 else "")
         for number, machine in enumerate(placement.machines, start=1)
         if machine.models
@@ -133,8 +133,11 @@ def _placement(sweep: Sweep) -> str:
         of = f" of {models:,}" if models > fitting else ""
         text = (
             f"{fitting:,}{of} {plural(models, 'model')} {plural(fitting, 'fits', 'fit')} on"
-            f" {machines}: {some_of(placed, MAX_PLACED)}"
+            f" {machines}: {some_of(placed, MAX_PLACED, '; ')}"
         )
+        if placement.unplaced:
+            names = some_of([plain(each.model) for each in placement.unplaced])
+            text += f"; {names} on none"
     if missing > 0:
         text += f"; {counted(missing, 'model')} without figures"
     return f"{text}."
@@ -249,8 +252,8 @@ def _regressions(sweep: Sweep) -> str:
         )
     else:
         text = (
-            f"Nothing can have changed: each job is in {store} already, with the same model,"
-            " release, sizes and options. A --label of their own measures them again."
+            f"Nothing was measured anew: each job is in {store} already, with the same model,"
+            " release, sizes and options. With another --label the jobs are measured again."
         )
     broken = [each for each in sweep.series if each.fails_now]
     if broken:

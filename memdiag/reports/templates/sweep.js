@@ -48,7 +48,7 @@
 
   const text = document.createElement("input"), which = document.createElement("select"), found = document.createElement("span");
   text.type = "search";
-  text.placeholder = "filter by name, size or option";
+  text.placeholder = "filter rows";
   text.setAttribute("aria-label", "Filter by name, size or option");
   which.setAttribute("aria-label", "Filter by result");
   const filters = {
