@@ -92,7 +92,7 @@ class ModelFile:
         self._external_files = ExternalFiles(path)
         self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
         self._mapped_bytes = 0
-        self.is_ort_format = is_ort_format(mapping)
+        self.is_ort_format: bool = is_ort_format(mapping)
         found = self._skeleton(mapping, compact=True)
         self._references: Mapping[int, ReferenceKind] = found.references
         self.proto: ModelProto

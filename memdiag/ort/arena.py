@@ -95,7 +95,7 @@ class Arena:
     """
 
     def __init__(self) -> None:
-        self.held_bytes = 0
+        self.held_bytes: int = 0
         self._regions: list[int] = []
         self._next_region = FIRST_REGION
         # Size, region and start. Of equal chunks the one at the lower address is taken: later
