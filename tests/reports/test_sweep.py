@@ -94,7 +94,7 @@ def test_without_a_regression_the_models_that_were_compared_are_counted() -> Non
         "Of 2 models, none needs more memory than in nightly, beyond the noise."
     )
     assert compared(False, is_new=False) == (
-        "Nothing was measured anew: each job is in nightly already, with the same model, release,"
+        "Nothing new was measured: each job is in nightly already, with the same model, release,"
         " sizes and options. With another --label the jobs are measured again."
     )
     only_new = sweeps.series("a.onnx", 9)

@@ -252,7 +252,7 @@ def _regressions(sweep: Sweep) -> str:
         )
     else:
         text = (
-            f"Nothing was measured anew: each job is in {store} already, with the same model,"
+            f"Nothing new was measured: each job is in {store} already, with the same model,"
             " release, sizes and options. With another --label the jobs are measured again."
         )
     broken = [each for each in sweep.series if each.fails_now]
