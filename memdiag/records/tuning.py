@@ -32,7 +32,8 @@ class Point(Record, frozen=True, kw_only=True):
         low, high: 95 % confidence interval of the ratio.
         slowest_with: the inputs with that ratio.
         undecided: whether the interval of some inputs includes the allowed slowdown.
-        offered: whether the latency was not compared because the time limit had passed.
+        offered: whether it takes less than the chosen point, but was not compared because the
+            search ended before.
         on_front: whether no other point has less peak memory, less steady memory and less latency.
         fits: whether it keeps the budget and the allowed slowdown.
         problem: the reason why it cannot be used; empty if it can.

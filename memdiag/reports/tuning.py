@@ -198,7 +198,7 @@ def offers(tuning: Tuning) -> Iterator[str]:
         if not names:  # the rewritten model without options, which has no program
             again = f"run memdiag fix {model}"
         elif {*names} == all_names - {REWRITE}:  # this command was just run
-            again = "run it again with a longer --time-limit"
+            again = _again(tuning)
         result = "program" if names else "file"
         yield (
             f"not compared: {point_label(point)} takes peak {peak}, steady {steady}. To compare its"
@@ -286,8 +286,15 @@ def _next_step(tuning: Tuning) -> str:
     if tuning.chosen:
         return "Create the session as the program below does."
     if not is_conclusive(tuning):
-        return "Run it again with a longer --time-limit, or none."
+        return f"{capitalized(_again(tuning))}."
     return "Keep the defaults."
+
+
+def _again(tuning: Tuning) -> str:
+    """Return the advice to continue a search that ended early."""
+    if tuning.ended_by == "interrupt":
+        return "run it again"
+    return "run it again with a longer --time-limit, or none"
 
 
 def _fits(tuning: Tuning) -> bool:

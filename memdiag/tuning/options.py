@@ -297,7 +297,7 @@ def _table() -> list[TuningOption]:
             name="optimization-off",
             does="The graph is not optimized at all: nothing is folded, fused or reordered.",
             costs_time=True,
-            hurts="Usually much slower.",
+            hurts="Usually much slower, unless the file was optimized when it was written.",
             session={"graph_optimization_level": "disable_all"},
             excludes=(
                 "disable-constant-folding",

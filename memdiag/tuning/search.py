@@ -126,11 +126,11 @@ class OptionSearch:
         return best if best.undecided and best.options != self.chosen.options else None
 
     def _offered(self) -> set[Names]:
-        """Return the points that save memory but whose latency was not compared."""
+        """Return the points that take less than the chosen one but were not compared with it."""
         if self.ended_by == "completion":
             return set()
-        base = self.point_evaluator.before
         chosen = self._chosen_names()
+        base = self._points[chosen].figures or self.point_evaluator.before
         return {
             names
             for names, point in self._points.items()
@@ -352,8 +352,10 @@ class OptionSearch:
         while (point := self._best_if_fast()).options:
             names = frozenset(point.options)
             chosen = self._options_by_names[names]
-            about_s = max(0.0, min(self.point_evaluator.confirming_s, self.end - self.clock()))
-            self.report_progress(f"verifying {_joined(chosen)} (about {format_duration(about_s)})")
+            about_s = min(self.point_evaluator.confirming_s, self.end - self.clock())
+            if about_s > 0:
+                about = format_duration(about_s)
+                self.report_progress(f"verifying {_joined(chosen)} (about {about})")
             self._points[names], is_confirmed = self.point_evaluator.confirm(point, chosen)
             if is_confirmed:
                 self._confirmed = names

@@ -44,14 +44,14 @@ def listing(*names: str) -> ModelProto:
     return model
 
 
-def chain() -> ModelProto:
+def chain(output: str = "y = Add (x, small)") -> ModelProto:
     """Return a model with a large intermediate result that depends on constants alone."""
     return text_model(
-        """g (float[2, 6] x) => (float[2, 6] y) <float[1, 6] row, int64[2] sizes> {
+        f"""g (float[2, 6] x) => (float[2, 6] y) <float[1, 6] row, int64[2] sizes> {{
             axes = Constant <value_ints = [0]> ()
             big = Expand (row, sizes) curved = Exp (big)
-            small = ReduceSum <keepdims = 0> (curved, axes) y = Add (x, small)
-        }""",
+            small = ReduceSum <keepdims = 0> (curved, axes) {output}
+        }}""",
         row=random((1, 6)),
         sizes=np.array([50, 6]),
     )
@@ -138,6 +138,17 @@ def test_the_rewritten_model(tmp_path: Path, name: str) -> None:
     bound = Bound.reordered(case.reduction).relative if case.reduction else 0.0
     for feeds in case.feeds:
         assert largest_difference(tmp_path / "original.onnx", path, feeds, tmp_path) <= bound
+
+
+@pytest.mark.parametrize("output", ["y = Add (x, small)", "z = Mul (x, row) y = Add (z, small)"])
+def test_only_constants_that_nothing_else_reads_are_removed(tmp_path: Path, output: str) -> None:
+    model = chain(output)
+    of = finding(nodes=("Expand_1", "Exp_2"))
+    path = rewrite(store_folded_result, model, of, tmp_path, storage=None)
+    names = [each.name for each in onnx.load(path, load_external_data=False).graph.initializer]
+    assert ("row" in names) == ("row" in output)
+    assert "sizes" not in names
+    assert "Constant" not in operators(path)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The search of a tuning, on figures that are made up: what is tried, and what is chosen."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ import pytest
 
 from memdiag.records.measured_change import Figures
 from memdiag.records.tuning import Point
+from memdiag.runner.job import TimeLimitReached
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import over_budget_bytes
@@ -324,6 +325,8 @@ def test_in_limited_time_what_saves_most_is_compared_first() -> None:
 def test_comparing_ends_with_the_time() -> None:
     class Slow(Scripted):
         def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
+            if self.seconds > self.deadline:
+                raise TimeLimitReached
             self.seconds += 3
             return super().compare(point, chosen)
 
@@ -335,12 +338,13 @@ def test_comparing_ends_with_the_time() -> None:
     assert slow.compared == [{"c"}, {"a", "b", "c", "d"}]
     assert {*search.chosen.options} == {"a", "b", "c", "d"}
     assert not any(point.offered for point in search.points)
-    # What could not be accumulated in time is offered.
-    exclusive = Slow(less(a=5, c=30, d=20))
-    usable = option("a", "d"), option("c", "d"), option("d", "a", "c"), option("e")
-    search = searched(exclusive, *usable, end=7)
+    # What takes less than the result but could not be compared in time is offered.
+    exclusive = Slow(less(a=5, c=30, d=20, e=50))
+    slow_option = replace(option("e", "a", "c"), costs_time=True)
+    usable = option("a", "d"), option("c", "d"), option("d", "a", "c"), slow_option
+    search = searched(exclusive, *usable, end=10)
     assert {*search.chosen.options} == {"a", "c"}
-    assert {point.options for point in search.points if point.offered} == {("d",)}
+    assert {point.options for point in search.points if point.offered} == {("e",)}
 
 
 def test_what_seems_slow_when_memory_is_measured_is_compared_last() -> None:

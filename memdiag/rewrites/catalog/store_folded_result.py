@@ -1,7 +1,8 @@
 """Store the result that a chain of nodes computes from constants, so that no session computes it.
 
 The installed onnxruntime evaluates the chain once, in a separate process, and the result becomes an
-initializer. The nodes of the chain are removed, and with them the large values between.
+initializer. The nodes of the chain are removed, and with them the large values between and the
+constants that nothing else reads.
 
 There is no drawback in a run. The file grows by the result. Another release might have computed
 sums in another order.
@@ -26,6 +27,7 @@ from memdiag.rewrites.weights import (
     constant_tensor,
     initializers_are_inputs,
     new_initializer,
+    remove_weight,
 )
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
@@ -77,9 +79,14 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
             graph, editor.unique_name(f"{name}_stored"), ir.tensor(array, name=name)
         )
         value.replace_all_uses_with(stored)
+        operands = dict.fromkeys(each for node in chain for each in node.inputs if each is not None)
         for node in reversed(chain):
             if not any(output.uses() or output.is_graph_output() for output in node.outputs):
                 graph.remove(node, safe=True)
+        for operand in operands:
+            is_read = operand.uses() or operand.is_graph_output()
+            if constant_tensor(operand) is not None and not is_read:
+                remove_weight(editor, operand)
         changed = True
     return changed
 
