@@ -9,7 +9,7 @@ from typing import Literal
 from memdiag.api.arguments import OnProgress, ignore_progress, model_path
 from memdiag.api.fix import fix_file
 from memdiag.api.inputs import GivenInputs
-from memdiag.api.optimizer_outputs import OptimizerOutputs, optimizer_names
+from memdiag.api.optimizer_outputs import OptimizerOutputs, check_optimizers, optimizer_names
 from memdiag.api.option_tuning import (
     TuneConfig,
     measured_original,
@@ -36,6 +36,7 @@ def optimize(
     only: Sequence[str] = (),
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     unsafe: bool = False,
+    max_difference: float | None = None,
     sessions: int = 1,
     processes: int = 1,
     load_from: Literal["path", "bytes"] = "path",
@@ -64,6 +65,9 @@ def optimize(
             are tried in any case.
         max_slowdown: the largest ratio of latencies that the changes may cost together.
         unsafe: try rewrites and options that change values as well.
+        max_difference: the difference of an output that is accepted, as a share of its largest
+            value. Weights of 8 and 4 bits (``quantize-int8`` and ``quantize-int4``) are tried as
+            well then. None to accept only sums in another order.
         sessions: of the model, all in one process, whose memory is measured.
         processes: with the model, whose memory together is made least. It is computed from one
             process: what is mapped from files counts once, everything else for each.
@@ -102,8 +106,10 @@ def optimize(
         inputs=inputs or {},
         same_inputs=same_inputs,
         sizes=sizes,
+        max_difference=max_difference,
     )
     config.check(optimizer_names())
+    check_optimizers(only, changes_values=max_difference is not None)
     require_runtime("run memdiag in an environment that has it")
     path = model_path(model)
     target = Path(output) if output is not None else path.with_name(f"{path.stem}.optimized.onnx")
@@ -134,5 +140,5 @@ def optimize(
             started=started,
             report_progress=report_progress,
             fixed=fixed,
-            outputs=OptimizerOutputs(target, only),
+            outputs=OptimizerOutputs(target, only, changes_values=max_difference is not None),
         )

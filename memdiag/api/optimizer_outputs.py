@@ -14,7 +14,7 @@ from pathlib import Path
 from memdiag.api.arguments import OnProgress
 from memdiag.comparison.optimizers import OPTIMIZERS
 from memdiag.comparison.run_optimizer import OptimizerResult, run_optimizer
-from memdiag.errors import ReportError
+from memdiag.errors import ReportError, UsageError
 from memdiag.paths import path_text
 from memdiag.records.files import resolve_output
 from memdiag.records.fix import Fix
@@ -37,20 +37,42 @@ def optimizer_names() -> tuple[str, ...]:
     return tuple(name for name in OPTIMIZERS if name != _OWN)
 
 
+def check_optimizers(only: Sequence[str], *, changes_values: bool) -> None:
+    """Check that the optimizers among the names `only` may be tried.
+
+    Raises:
+        UsageError: one changes values, and that is not accepted.
+    """
+    changing = [name for name in only if name in OPTIMIZERS and OPTIMIZERS[name].changes_values]
+    if changing and not changes_values:
+        raise UsageError(
+            f"{changing[0]} changes outputs. Say with --max-difference how much is accepted,"
+            " such as 0.02."
+        )
+
+
 class OptimizerOutputs:
     """Lets each installed optimizer write the model, and publishes the output that is chosen.
 
     Args:
         target: the path of the chosen model.
         only: the names of the options and optimizers to try; all where empty.
+        changes_values: try also those whose models compute other values.
 
     Attributes:
         notes: sentences about optimizers that wrote nothing.
     """
 
-    def __init__(self, target: Path, only: Sequence[str] = ()) -> None:
+    def __init__(
+        self, target: Path, only: Sequence[str] = (), *, changes_values: bool = False
+    ) -> None:
         self._target = target
-        self._wanted = [name for name in optimizer_names() if not only or name in only]
+        self._wanted = [
+            name
+            for name in optimizer_names()
+            if (not only or name in only)
+            and (changes_values or not OPTIMIZERS[name].changes_values)
+        ]
         self._written: dict[str, Path] = {}
         self.notes: list[str] = []
 
@@ -159,6 +181,8 @@ def _option(name: str, result: OptimizerResult, others: Sequence[str]) -> Tuning
         if name in _FITS_ONE_MACHINE
         else ""
     )
+    if OPTIMIZERS[name].changes_values:
+        fits += " Its outputs differ from the original's, since its weights are rounded."
     return TuningOption(
         name=name,
         does=f"The model is loaded as {name}{version} wrote it, its weights in a file beside it.",

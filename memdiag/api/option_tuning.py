@@ -47,6 +47,7 @@ class TuneConfig:
     inputs: GivenInputs = field(default_factory=dict)
     same_inputs: bool = False
     sizes: Sequence[int] = DEFAULT_SIZES
+    max_difference: float | None = None
 
     def check(self, further_names: Sequence[str] = ()) -> None:
         """Check the values; `further_names` may be in `only` beside the names of options.
@@ -64,6 +65,8 @@ class TuneConfig:
             raise UsageError("sessions must be at least 1.")
         if self.processes < 1:
             raise UsageError("processes must be at least 1.")
+        if self.max_difference is not None and not 0 < self.max_difference < 1:
+            raise UsageError("--max-difference must be between 0 and 1.")
         check_dims(self.dims)
 
 
@@ -136,7 +139,9 @@ def tune_compared(
     end = deadline.at
     points = PointEvaluator(
         model_evaluator=evaluator,
-        bound=Bound.reordered(largest_reduction(file, GraphIndex(file))),
+        bound=Bound.reordered(largest_reduction(file, GraphIndex(file)))
+        if config.max_difference is None
+        else Bound.given(config.max_difference),
         scratch=base.scratch,
         disk_bytes=base.disk_bytes,
         limit=config.max_slowdown,
@@ -165,6 +170,11 @@ def tune_compared(
         end=end,
     )
     search.run()
+    notes = [*base.inputs.notes, *(outputs.notes if outputs is not None else ())]
+    if config.max_difference is not None and not config.inputs:
+        notes.append(
+            "the difference of outputs is that with generated inputs; give real ones with --input"
+        )
     chosen = search.chosen.options
     published = outputs.publish(chosen, fixed) if outputs is not None else ()
     return tuning_record(
@@ -172,7 +182,7 @@ def tune_compared(
         search,
         fixed,
         published=published,
-        notes=(*base.inputs.notes, *(outputs.notes if outputs is not None else ())),
+        notes=notes,
         dimensions=base.inputs.dimensions,
         duration_s=round(time.perf_counter() - started, 6),
     )

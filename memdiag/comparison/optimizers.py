@@ -13,6 +13,9 @@ ORIGINAL = "original"
 """The name of the unchanged model."""
 
 
+_OF_FEW_BITS = frozenset({"GatherBlockQuantized", "MatMulNBits"})
+
+
 class Optimizer(NamedTuple):
     """One optimizer.
 
@@ -22,10 +25,12 @@ class Optimizer(NamedTuple):
         optimize: reads the model at the first path and writes the result to the second one, with
             weights in a file beside it if the flag `large` is set. Returns None, or the reason why
             nothing was written.
+        changes_values: whether the result computes other values, as one with fewer bits does.
     """
 
     packages: tuple[str, ...]
     optimize: Callable[[str, str, bool], str | None]
+    changes_values: bool = False
 
 
 def _onnxruntime(level: str) -> Callable[[str, str, bool], None]:
@@ -79,6 +84,32 @@ def _onnxscript(source: str, target: str, large: bool) -> None:
     _save(optimizer.optimize(onnx.load(source)), target, large)
 
 
+def _quantized_weights(bits: int, block_size: int) -> Callable[[str, str, bool], str | None]:
+    """Return the optimizer that stores weights in `bits`, each block of them with a scale.
+
+    Kernels compute the products from these weights. At accuracy level 4 they quantize the other
+    operand to 8 bits, too, which is the fastest
+    (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#commicrosoftmatmulnbits).
+    """
+
+    def optimize(source: str, target: str, large: bool) -> str | None:
+        import onnx
+        from onnxruntime.quantization import matmul_nbits_quantizer as quantizer
+
+        config = quantizer.DefaultWeightOnlyQuantConfig(
+            block_size=block_size, is_symmetric=True, accuracy_level=4, bits=bits
+        )
+        quantizing = quantizer.MatMulNBitsQuantizer(onnx.load(source), algo_config=config)
+        quantizing.process()
+        model = quantizing.model.model
+        if not any(node.op_type in _OF_FEW_BITS for node in model.graph.node):
+            return "no matrix product and no Gather has a weight that can be stored in fewer bits"
+        _save(model, target, large)
+        return None
+
+    return optimize
+
+
 def _memdiag_fix(source: str, target: str, large: bool) -> str | None:
     # Imported by name, like the packages of the others: the layers above are not imported here.
     fixed = import_module("memdiag").fix(source, target)
@@ -100,6 +131,12 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "onnxsim": Optimizer(("onnxsim", "onnx"), _onnxsim),
     "onnxslim": Optimizer(("onnxslim", "onnx"), _onnxslim),
     "onnxscript": Optimizer(("onnxscript", "onnx"), _onnxscript),
+    "quantize-int8": Optimizer(
+        ("onnxruntime", "onnx", "onnx_ir"), _quantized_weights(8, 128), changes_values=True
+    ),
+    "quantize-int4": Optimizer(
+        ("onnxruntime", "onnx", "onnx_ir"), _quantized_weights(4, 32), changes_values=True
+    ),
     "memdiag-fix": Optimizer(("memdiag",), _memdiag_fix),
 }
 """All optimizers by name, in the order of the columns of a comparison."""

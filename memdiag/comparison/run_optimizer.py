@@ -27,7 +27,7 @@ TABLE = Path(optimizers.__file__).absolute()
 """The file with the optimizers, which the child loads by its path."""
 
 ALL = "all"
-"""The name for all optimizers."""
+"""The name for all optimizers whose models compute the same values."""
 
 MAX_SINGLE_FILE_BYTES = 1 << 30
 """Larger models are written with their weights in a file beside them."""
@@ -56,13 +56,14 @@ class OptimizerResult:
 
 
 def choose_optimizers(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of optimizers without repetition; `ALL` means every optimizer.
+    """Return the names of optimizers without repetition; `ALL` means all that keep values.
 
     Raises:
         UsageError: there is no such optimizer; the message lists the optimizers.
     """
+    keeping = [name for name, optimizer in OPTIMIZERS.items() if not optimizer.changes_values]
     wanted = dict.fromkeys(
-        name for given in names for name in (OPTIMIZERS if given == ALL else (given,))
+        name for given in names for name in (keeping if given == ALL else (given,))
     )
     wanted.pop(ORIGINAL, None)  # always the first column
     for name in wanted:

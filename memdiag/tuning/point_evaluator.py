@@ -13,7 +13,7 @@ from memdiag.records.measured_change import Figures
 from memdiag.records.tuning import Point
 from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.tuning.options import TuningOption
-from memdiag.tuning.points import over_budget_bytes
+from memdiag.tuning.points import is_plausible, over_budget_bytes
 from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.verify.acceptance import saves_memory
 from memdiag.verify.latency import CLEARLY_ABOVE, MIN_PAIRS, QUICK_PAIRS
@@ -122,7 +122,7 @@ class PointEvaluator:
 
         The memory of the point and of the defaults is measured alternately, in several processes
         each, and then its latency is compared precisely. If the time for that runs out, the
-        latency ratio of `point` is kept.
+        latency ratio of `point` is kept, and believed where it is plausible.
         """
         try:
             job = self._models.prepare(_configured(self.model_evaluator.job, chosen), chosen)
@@ -133,11 +133,15 @@ class PointEvaluator:
             return self._refused(point, f"it does not run: {error}"), False
         fits = self._fits(after)
         point = msgspec.structs.replace(point, figures=after, fits=fits)
+        is_in_time = True
         try:
             point = self._compared(point, chosen, _FINAL_PAIRS)
         except TimeLimitReached:
-            point = self._with_fit(point)
-        if point.problem or point.ratio is None or point.ratio > self.limit:
+            point, is_in_time = self._with_fit(point), False
+        is_fast = point.ratio is not None and point.ratio <= self.limit
+        if not is_fast and not is_in_time:
+            is_fast = is_plausible(point, chosen)
+        if point.problem or not is_fast:
             return point, False
         is_needed = fits and not self._fits(before)
         is_faster = fits and point.high is not None and point.high < 1

@@ -7,6 +7,7 @@ import msgspec
 
 from memdiag.records.measured_change import Figures
 from memdiag.records.tuning import Point
+from memdiag.tuning.options import TuningOption
 from memdiag.units import MIB
 
 BUDGETS: Mapping[str, Callable[[Figures], int]] = {
@@ -40,6 +41,16 @@ def is_worth_an_option(after: Figures, before: Figures) -> bool:
 def is_step(after: Figures, before: Figures) -> bool:
     """Return whether `after` saves so much that a few such savings may justify their options."""
     return _saving(after, before) > _STEP * max(_MIN_SAVING, _MIN_SHARE * peak_plus_steady(before))
+
+
+def is_plausible(point: Point, options: Sequence[TuningOption]) -> bool:
+    """Return whether `point`, with `options`, is probably as fast as the defaults.
+
+    So it is where the few pairs of a quick comparison do not decide, include that, and none of the
+    options usually costs time.
+    """
+    is_undecided = point.undecided and point.low is not None and point.low <= 1
+    return is_undecided and not any(option.costs_time for option in options)
 
 
 def usable_points(points: Sequence[Point]) -> list[tuple[Point, Figures, float]]:

@@ -13,6 +13,7 @@ from memdiag.runner.job import TimeLimitReached
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import (
+    is_plausible,
     is_step,
     is_worth_an_option,
     over_budget_bytes,
@@ -25,11 +26,6 @@ from memdiag.units import format_duration
 from memdiag.verify.step_estimate import StepEstimate
 
 Names = frozenset[str]
-
-
-_PLAUSIBLE_RATIO = 2.0
-"""Options whose first runs exceeded the limit by this factor may cost time. These runs scatter:
-each is a single one in a fresh process."""
 
 
 @dataclass(kw_only=True)
@@ -145,7 +141,9 @@ class OptionSearch:
         if self._confirmed is not None:
             return self._confirmed
         standing = [
-            point
+            msgspec.structs.replace(point, ratio=min(point.ratio, self.limit))
+            if point.ratio is not None and is_plausible(point, self._options_by_names[names])
+            else point
             for names, point in self._points.items()
             if not names or names not in self._refuted
         ]
@@ -227,7 +225,7 @@ class OptionSearch:
         They are the best option, the best option that excludes it, and the best model if the best
         option is a setting (or the best setting if it is a model).
         """
-        quick = [each for each in self._measured() if not self._may_cost_time(each)]
+        quick = [each for each in self._measured() if not each.costs_time]
         best = self._best_single_option(quick, base)
         rivals = [option for option in quick if _clashes(option, best)]
         is_model = any(option.model for option in best)
@@ -259,7 +257,7 @@ class OptionSearch:
         base = self.point_evaluator.before
         smallest = self._usable_figures(best) or base
         for option in sorted(self._measured(), key=self._single_cost):
-            if option in best or self._may_cost_time(option) or _clashes(option, best):
+            if option in best or option.costs_time or _clashes(option, best):
                 continue
             alone = self._usable_figures((option,))
             if self.end < inf and (alone is None or not is_step(alone, base)):
@@ -269,14 +267,6 @@ class OptionSearch:
             if found is not None and is_worth_an_option(found, smallest):
                 best, smallest = (*best, option), found
         return best
-
-    def _may_cost_time(self, option: TuningOption) -> bool:
-        """Return whether runs usually take longer with `option`, or did when it was measured."""
-        figures = self._points[_names((option,))].figures
-        before_s = self.point_evaluator.before.latency_s
-        if option.costs_time or figures is None or figures.latency_s is None or before_s is None:
-            return option.costs_time
-        return figures.latency_s > _PLAUSIBLE_RATIO * self.limit * before_s
 
     def _grow(
         self,

@@ -27,15 +27,22 @@ class Bound:
         relative: the allowed difference relative to the largest absolute value of an output; 0
             where the change only moves data.
         why: the reason for the bound.
+        is_given: whether the user gave the bound, and may give another one.
     """
 
     relative: float
     why: str
+    is_given: bool = False
 
     @classmethod
     def exact(cls) -> "Bound":
         """Return the bound of a change that leaves every operation unchanged."""
         return cls(relative=0.0, why="the change only moves data, so outputs must be equal")
+
+    @classmethod
+    def given(cls, relative: float) -> "Bound":
+        """Return the bound that a user gave."""
+        return cls(relative=relative, why="--max-difference", is_given=True)
 
     @classmethod
     def reordered(cls, reduction: int) -> "Bound":

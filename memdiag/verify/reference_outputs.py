@@ -74,7 +74,8 @@ class ReferenceOutputs:
 def interface_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
     """Return the first difference between two session signatures that a program could notice.
 
-    Names, their order, element types and metadata have to be equal. Ranks and sizes are compared
+    Names, their order and element types have to be equal, and the metadata that the model had.
+    Ranks and sizes are compared
     where both signatures declare them: where a model declares no shape the runtime infers one,
     which differs between models that compute the same.
     """
@@ -98,7 +99,7 @@ def interface_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str
                 )
                 return f"{kind} {name!r} changed from {old} to {new}"
     had, has = before["metadata"], after["metadata"]
-    changed = sorted(key for key in had.keys() | has.keys() if had.get(key) != has.get(key))
+    changed = sorted(key for key, value in had.items() if has.get(key) != value)
     return f"metadata {changed[0]!r} changed" if changed else None
 
 
@@ -132,7 +133,8 @@ def _problem(worst: Difference, bound: Bound) -> str:
         allowed = f"no difference is allowed, because {bound.why}"
     else:
         allowed = f"at most {bound.relative:.1e} is allowed: {bound.why}"
+    advice = "A larger one accepts it" if bound.is_given else "No option accepts it"
     return (
         f"output {worst.output} differs by {worst.relative:.1e} of its largest value; {allowed}."
-        " No option accepts it"
+        f" {advice}"
     )

@@ -164,6 +164,37 @@ def test_an_interrupted_fix_ends_the_search_before_any_option(
     assert "the search ended before the defaults were measured" in repr(tuning)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("equal_latency", "one_process_each")
+def test_weights_of_fewer_bits_are_tried_where_a_difference_is_accepted(
+    sample_model: SampleModel, only: Callable[..., None], tmp_path: Path
+) -> None:
+    only()
+    model = tmp_path / "m.onnx"
+    model.write_bytes(sample_model("plain_mlp", 32).read_bytes())
+    names = ["quantize-int8", "quantize-int4"]
+    tuning = memdiag.optimize(model, only=names, max_difference=0.05, sizes=[1])
+    assert tuning.chosen == ("quantize-int8",)
+    assert tuning.before is not None
+    assert tuning.after is not None
+    assert tuning.after.steady_bytes < 0.5 * tuning.before.steady_bytes
+    assert tuning.bound == 0.05
+    assert tuning.largest_difference is not None
+    assert 1e-4 < tuning.largest_difference < 0.05
+    assert any("give real ones with --input" in note for note in tuning.notes)
+    # 4 bits differ by more, which a larger bound would accept.
+    (problem,) = (point.problem for point in tuning.points if point.problem)
+    assert problem.endswith("at most 5.0e-02 is allowed: --max-difference. A larger one accepts it")
+
+
+def test_a_difference_has_to_be_accepted_and_sensible(sample_model: SampleModel) -> None:
+    with pytest.raises(UsageError, match="quantize-int8 changes outputs"):
+        memdiag.optimize(sample_model("plain_mlp"), only=["quantize-int8"])
+    for value in (0.0, 1.0, float("nan")):
+        with pytest.raises(UsageError, match="--max-difference must be between 0 and 1"):
+            memdiag.optimize(sample_model("plain_mlp"), max_difference=value)
+
+
 def test_names_of_optimizers_may_be_chosen_and_others_not(sample_model: SampleModel) -> None:
     with pytest.raises(UsageError, match=r"unknown option 'faster'.*onnxslim"):
         memdiag.optimize(sample_model("plain_mlp"), only=["onnxslim", "faster"])

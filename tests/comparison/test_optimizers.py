@@ -20,8 +20,9 @@ NAMES = (
 )
 
 
-def test_all_are_every_optimizer_in_order() -> None:
+def test_all_are_every_optimizer_that_keeps_values_in_order() -> None:
     assert choose_optimizers(["all"]) == NAMES
+    assert choose_optimizers(["quantize-int8"]) == ("quantize-int8",)
 
 
 def test_repeated_names_and_the_original_are_skipped() -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import psutil
 import pytest
 
@@ -139,10 +140,39 @@ def test_the_runtime_writes_its_optimized_model(
     done = real(name, sample_model("tied_if", 1), tmp_path)
     assert done.status == "completed"
     assert done.path is not None
-    import onnx
-
     # The transposed weight is folded into one of its own.
     assert "Transpose" not in str(onnx.load(done.path).graph)
+
+
+@pytest.mark.parametrize(("bits", "share"), [(8, 0.25), (4, 0.125)])
+def test_weights_of_matrix_products_are_stored_in_fewer_bits(
+    sample_model: SampleModel, tmp_path: Path, bits: int, share: float
+) -> None:
+    model = sample_model("plain_mlp", 4)
+    done = real(f"quantize-int{bits}", model, tmp_path)
+    assert done.path is not None
+    before, after = model.stat().st_size, done.path.stat().st_size
+    # A scale of 4 bytes is stored for each block of 128 or 32 weights.
+    assert share < after / before < share + 0.05
+
+
+def test_a_model_without_such_weights_is_not_quantized(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    text = '<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Exp(x) }'
+    onnx.save(onnx.parser.parse_model(text), model)
+    done = real("quantize-int8", model, tmp_path)
+    assert done.path is None
+    assert done.message.startswith("no matrix product and no Gather has a weight")
+
+
+def test_files_of_the_working_directory_do_not_matter(
+    sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.onnx.data").write_bytes(b"of an earlier run")
+    done = real("quantize-int8", sample_model("plain_mlp", 1), tmp_path, external=True)
+    assert done.path is not None, done.message
+    assert (done.path.parent / "model.onnx.data").exists()
 
 
 @pytest.mark.slow
@@ -163,13 +193,13 @@ def test_every_optimizer_writes_a_model_or_has_a_reason(
     assert done.run.version
 
 
-def real(name: str, model: Path, folder: Path) -> OptimizerResult:
+def real(name: str, model: Path, folder: Path, *, external: bool = False) -> OptimizerResult:
     return run_optimizer(
         name,
         model,
         folder / "out" / "model.onnx",
         python=interpreter_for(name),
-        external=False,
+        external=external,
         timeout_s=600,
         memory_limit_bytes=None,
     )

@@ -347,21 +347,6 @@ def test_comparing_ends_with_the_time() -> None:
     assert {point.options for point in search.points if point.offered} == {("e",)}
 
 
-def test_what_seems_slow_when_memory_is_measured_is_compared_last() -> None:
-    class Slow(Scripted):
-        def measure(self, chosen: tuple[TuningOption, ...]) -> Point:
-            point = super().measure(chosen)
-            assert point.figures is not None
-            latency_s = 0.05 if point.options == ("c",) else 0.011
-            taken = msgspec.structs.replace(point.figures, latency_s=latency_s)
-            return msgspec.structs.replace(point, figures=taken)
-
-    slow = Slow(less(a=20, b=30, c=40))
-    usable = option("a", "b", "c"), option("b", "a", "c"), option("c", "a", "b")
-    searched(slow, *usable)
-    assert slow.compared == [{"b"}, {"c"}]
-
-
 def test_what_was_not_measured_in_time_is_named() -> None:
     search = searched(Scripted(less(a=20)), *(option(name) for name in "abcd"), end=3)
     assert search.ended_by == "time_limit"
@@ -387,6 +372,26 @@ def test_an_undecided_quick_ratio_is_compared_exactly() -> None:
         doubtful = Doubtful(less(a=20, b=30))
         doubtful.exact = exact
         assert searched(doubtful, *usable).chosen.options == chosen
+
+
+@pytest.mark.parametrize(
+    ("low", "costs_time", "expected"),
+    [(0.9, False, ("a",)), (1.02, False, ()), (0.9, True, ())],
+)
+def test_what_is_undecided_when_the_time_is_over_is_chosen_where_it_is_plausible(
+    low: float, costs_time: bool, expected: tuple[str, ...]
+) -> None:
+    class Ending(Scripted):
+        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
+            point = super().compare(point, chosen)
+            return msgspec.structs.replace(point, ratio=1.1, low=low, high=1.2, undecided=True)
+
+        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
+            raise TimeLimitReached
+
+    search = searched(Ending(less(a=30)), replace(option("a"), costs_time=costs_time))
+    assert search.chosen.options == expected
+    assert search.ended_by == "time_limit"
 
 
 @pytest.mark.parametrize(("deadline", "expected"), [(0, ()), (1, ("a",)), (2, ("b",)), (9, ("b",))])

@@ -81,10 +81,14 @@ def test_shapes_that_one_of_both_does_not_state_are_no_change(
             "input 'x' changed from float32[n, 3] to float32[n, 4]",
         ),
         (signature(task="a"), signature(task="b"), "metadata 'task' changed"),
-        (signature(), signature(task="b"), "metadata 'task' changed"),
+        (signature(task="a"), signature(), "metadata 'task' changed"),
     ],
 )
 def test_a_change_names_the_value_and_the_difference(
     before: dict[str, Any], after: dict[str, Any], expected: str
 ) -> None:
     assert interface_change(before, after) == expected
+
+
+def test_metadata_may_be_added() -> None:
+    assert interface_change(signature(task="a"), signature(task="a", tool="b")) is None

@@ -20,6 +20,13 @@ def configure(parser: ArgumentParser) -> None:
         help="Write the new model to this file (default: NAME.optimized.onnx).",
     )
     add_tuning_options(parser)
+    parser.add_argument(
+        "--max-difference",
+        metavar="SHARE",
+        type=float,
+        help="Accept outputs that differ by this share of their largest value, such as 0.02, and"
+        " try weights of 8 and 4 bits as well (quantize-int8, quantize-int4).",
+    )
 
 
 def run(options: Namespace) -> int:
@@ -35,4 +42,5 @@ def run(options: Namespace) -> int:
     """
     from memdiag.api.optimize import optimize
 
-    return run_tuning(options, optimize, {"output": options.output})
+    further = {"output": options.output, "max_difference": options.max_difference}
+    return run_tuning(options, optimize, further)

@@ -59,6 +59,8 @@ def main() -> None:
         optimizer = load(job["optimizers"]).OPTIMIZERS[job["name"]]
         for package in optimizer.packages:
             importlib.import_module(package)
+        # onnx refuses to save weights to a file whose name a file of the working directory has.
+        os.chdir(os.path.dirname(job["target"]))
         started = time.perf_counter()
         remark = optimizer.optimize(job["source"], job["target"], job["large"])
         channel.send(
