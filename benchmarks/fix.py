@@ -15,12 +15,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
+
+import onnxruntime
 
 import memdiag
 from benchmarks.exported_models import exported_models
@@ -191,11 +194,15 @@ def real(folder: Path, count: int | None = None) -> str:
     """Return the table of real models and exported architectures, and medians of it.
 
     They come in an order that is random, and always the same; `count` are the first ones of it.
-    Every third is one of those apart, which nobody looked at while the search was written.
+    Every third is one of those apart, which nobody looked at while the search was written. Ctrl-C
+    ends it with the models so far.
     """
     models = {**real_models(), **exported_models()}
     order = sorted(models, key=lambda name: hashlib.sha256(name.encode()).digest())[:count]
-    results = [_real_result(name, models[name], folder) for name in order]
+    results: list[_RealResult] = []
+    with suppress(KeyboardInterrupt):
+        for name in order:
+            results.append(_real_result(name, models[name], folder))  # noqa: PERF401 - kept so far
     head = [
         "model",
         "weights, MB",
@@ -427,6 +434,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What fixing saves.")
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--models", type=int, help="number of models of the part real")
+    parser.add_argument(
+        "--into", metavar="PART", help="part of the README for the figures of another release"
+    )
     options = parser.parse_args()
     chosen = options.parts or list(PARTS)
     parts: dict[str, Callable[[Path], str]] = {
@@ -441,9 +451,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             text = parts[name](Path(folder))
         replace_part(
-            f"fix {name}",
-            f"{machine.cpu}, {machine.cpu_count} processors, {machine.platform}; memory above the"
-            f" baseline, medians of {_TIMES} fresh processes that ran with all inputs.\n\n{text}",
+            options.into or f"fix {name}",
+            f"{machine.cpu}, {machine.cpu_count} processors, {machine.platform}, onnxruntime"
+            f" {onnxruntime.__version__}; memory above the baseline, medians of {_TIMES} fresh"
+            f" processes that ran with all inputs.\n\n{text}",
         )
 
 
