@@ -202,7 +202,7 @@ def real(folder: Path, count: int | None = None) -> str:
     results: list[_RealResult] = []
     with suppress(KeyboardInterrupt):
         for name in order:
-            results.append(_real_result(name, models[name], folder))  # noqa: PERF401 - kept so far
+            results.append(_real_result(name, models[name], folder))
     head = [
         "model",
         "weights, MB",
