@@ -49,7 +49,7 @@ _SIZES = (1, 16)
 _TIMES = 3
 _ROUNDS = 15
 _PAIRS = 15
-_SEARCH_S = 90.0
+_SEARCH_S = 60.0
 """For the options of a real model; what is chosen is measured thoroughly after that."""
 
 _MAX_RATIO = 1.05
