@@ -399,7 +399,12 @@ class RewriteSearch:
             return []
         self.state.sufficient_time_limit_s = self._sufficient_time_limit_s()
         if self._accepted:
-            return ["the time limit ended the search; the result is the best so far"]
+            if any(outcome.status == "untried" for outcome in self.state.outcomes):
+                return ["the time limit ended the search; the result is the best so far"]
+            return [
+                "every remedy was tried; the time limit passed while the result was verified once"
+                " more"
+            ]
         return ["the time limit ended the search"]
 
     def _sufficient_time_limit_s(self) -> float:

@@ -31,6 +31,9 @@ MAX_UNUSED = 128 * MIB
 
 PAGE = 4096
 
+LATER_RUNS = 3
+"""Later runs of the same shapes after which the arena grows no more."""
+
 VALUE_ALIGNMENT = 64
 """Alignment of the values in a planned block."""
 
@@ -143,15 +146,21 @@ class Arena:
             else:
                 self.free(request.key)
 
-    def serve_again(self, requests: Sequence[Request]) -> None:
-        """Serve a later run with the `requests` of the first, in order.
+    def serve_again(self, requests: Sequence[Request], times: int = LATER_RUNS) -> None:
+        """Serve `times` later runs with the `requests` of the first, in order.
 
-        One block has places for the values whose sizes were known.
+        One block has places for the values whose sizes were known. It may take a whole region, so
+        that the other values of the second run need another one, in which the third run places the
+        block.
         """
         block = planned_block(requests)
-        if block:
-            self.take(-1, block)
-        self.serve(request for request in requests if not request.is_planned)
+        others = [request for request in requests if not request.is_planned]
+        for _ in range(times):
+            if block:
+                self.take(-1, block)
+            self.serve(others)
+            if block:
+                self.free(-1)
 
     def lifetimes(self, requests: Iterable[Request]) -> list[Lifetime]:
         """Serve `requests`, and return the chunks that they had, in the order of their ends."""

@@ -19,7 +19,7 @@ from memdiag.model.graph_index import Scope
 from memdiag.model.shapes import Shapes
 from memdiag.ort.activations import ActivationPeak, LiveValue
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.arena import Arena, Request
+from memdiag.ort.arena import LATER_RUNS, Arena, Request
 from memdiag.ort.generation import CallsInArena, GenerationSizes, step_requests
 from memdiag.ort.loading import FREED_ORT_FILE, Loading, OrtFile, Timeline
 from memdiag.ort.operators import GATHERING
@@ -233,11 +233,11 @@ class SessionEstimate:
         return self._loading.run()
 
     def _run_again(self, timeline: Timeline, arena: Arena, requests: Sequence[Request]) -> None:
-        """Let the second run take the block that was planned in the first one."""
-        if not self._options.has_pattern:
+        """Let later runs take the block that was planned in the first one."""
+        if not self._options.has_pattern or not self._options.runs:
             return
         before = arena.resident_bytes
-        arena.serve_again(requests)
+        arena.serve_again(requests, min(self._options.runs, LATER_RUNS))
         timeline.now["planned block"] += arena.resident_bytes - before
 
     def _mapped_reads(

@@ -43,6 +43,7 @@ class Figures(Record, frozen=True, kw_only=True):
 
     Attributes:
         peak_spread_bytes, steady_spread_bytes: largest minus smallest value of the processes.
+        lowest_peak_bytes, lowest_steady_bytes: the smallest value; None in older records.
         file_bytes: the part of steady memory that is mapped from files.
         latency_s: median over all inputs; None if no run was timed.
         disk_bytes: the size of the model's files.
@@ -57,6 +58,20 @@ class Figures(Record, frozen=True, kw_only=True):
     load_s: float
     latency_s: float | None
     disk_bytes: int
+    lowest_peak_bytes: int | None = None
+    lowest_steady_bytes: int | None = None
+
+    @property
+    def highest_peak_bytes(self) -> int | None:
+        """The largest peak of the processes; None in older records."""
+        low = self.lowest_peak_bytes
+        return None if low is None else low + self.peak_spread_bytes
+
+    @property
+    def highest_steady_bytes(self) -> int | None:
+        """The largest steady memory of the processes; None in older records."""
+        low = self.lowest_steady_bytes
+        return None if low is None else low + self.steady_spread_bytes
 
 
 class MeasuredChange(PlottableRecord, frozen=True, kw_only=True):

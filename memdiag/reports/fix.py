@@ -106,13 +106,14 @@ def remedy_section(fix: Fix) -> str:
     return md.section("Remedies", markdown_table(remedy_table(fix)))
 
 
-def written_text(fix: Fix) -> str:
+def written_text(fix: Fix, *, with_duration: bool = True) -> str:
     """Return the last line of the summary: which files were written, or why none were."""
     model, duration = plain(fix.model), format_duration(fix.duration_s)
     if fix.output is not None:
         written = (path for path in fix.output_files if path not in fix.kept_files)
         verified = "" if fix.verified else ", unverified"
-        return f"wrote {', '.join(map(plain, written))} in {duration}{verified}{_kept_clause(fix)}"
+        after = f" in {duration}" if with_duration else ""
+        return f"wrote {', '.join(map(plain, written))}{after}{verified}{_kept_clause(fix)}"
     if not fix.remedies:
         return f"{model}: nothing to fix was found, in {duration}"
     if possible := _with_status(fix, "possible"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.records import codec
+from memdiag.records.fix import Fix
 from memdiag.records.tuning import REWRITE, Point, Tuning
 from memdiag.reports import fix as fix_report
 from memdiag.reports import markdown as md
@@ -84,9 +85,10 @@ def show(
     line(console, summary_line(tuning), "bold")
     if quiet:
         return
-    if tuning.fix is not None and tuning.fix.remedies:
+    fix = _used_fix(tuning)
+    if fix is not None and fix.remedies:
         console.print()
-        fix_report.show_remedies(tuning.fix, console)
+        fix_report.show_remedies(fix, console)
     if tuning.chosen:
         show_changes(tuning, console)
     if tuning.points:
@@ -95,13 +97,20 @@ def show(
     if every:
         problems = [point for point in points_by_memory(tuning) if point.problem]
         block(console, [f"{point_label(point)}: {_problem(point)}" for point in problems])
-    if tuning.fix is not None and tuning.fix.output is not None:
-        releases = f"onnxruntime: {fix_report.releases_text(tuning.fix)}"
-        block(console, [fix_report.written_text(tuning.fix), releases])
+    if tuning.output_files:
+        block(console, [f"wrote {', '.join(map(plain, tuning.output_files))}"])
+    elif fix is not None and fix.output is not None:
+        releases = f"onnxruntime: {fix_report.releases_text(fix)}"
+        block(console, [fix_report.written_text(fix, with_duration=False), releases])
     notes = [f"note: {plain(note)}" for note in tuning.notes]
     block(console, [_count_line(tuning, every), *offers(tuning), *notes])
     _show_program(tuning, console)
     files(console, written)
+
+
+def _used_fix(tuning: Tuning) -> Fix | None:
+    """Return the fix, unless the chosen point does without its model."""
+    return tuning.fix if REWRITE in tuning.chosen or not tuning.chosen else None
 
 
 def _count_line(tuning: Tuning, every: bool) -> str:
@@ -446,7 +455,7 @@ def markdown(tuning: Tuning) -> str:
         md.code_block(program, "python"),
         *(points if tuning.points else ()),
         md.bullets(offers(tuning)),
-        remedies=fix_report.remedy_section(tuning.fix) if tuning.fix else "",
+        remedies=fix_report.remedy_section(fix) if (fix := _used_fix(tuning)) else "",
     )
 
 
@@ -458,7 +467,7 @@ def _page(tuning: Tuning, *, plotly: Plotly = "inline") -> bytes:
         {
             "kind": "tuning",
             **page_values(tuning, tuning_summary(tuning)),
-            "remedies": fix_report.remedy_table(tuning.fix) if tuning.fix else None,
+            "remedies": fix_report.remedy_table(fix) if (fix := _used_fix(tuning)) else None,
             "options": program_options(tuning),
             "program": plain_lines(tuning.program),
             "points": points_table(tuning, only_listed=False),

@@ -9,6 +9,7 @@ from memdiag.records.measured_change import Figures
 from memdiag.records.tuning import Point
 from memdiag.tuning.options import TuningOption
 from memdiag.units import MIB
+from memdiag.verify.acceptance import peaks_are_below, steady_is_below
 
 BUDGETS: Mapping[str, Callable[[Figures], int]] = {
     "peak": lambda figures: figures.peak_bytes,
@@ -109,11 +110,10 @@ def _simplest(points: Sequence[tuple[Point, Figures]]) -> Point:
 def _saving(after: Figures, before: Figures) -> int:
     """Return the bytes that `after` takes less than `before`; 0 where that may be chance."""
     saving_bytes = peak_plus_steady(before) - peak_plus_steady(after)
-    return (
-        saving_bytes
-        if saving_bytes > max(before.peak_spread_bytes, before.steady_spread_bytes)
-        else 0
-    )
+    if peaks_are_below(after, before) and steady_is_below(after, before):
+        return saving_bytes
+    spread_bytes = max(before.peak_spread_bytes, before.steady_spread_bytes)
+    return saving_bytes if saving_bytes > spread_bytes else 0
 
 
 def _dominates(first: Point, second: Point) -> bool:

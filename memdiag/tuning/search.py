@@ -74,6 +74,8 @@ class OptionSearch:
             self._explore()
             self.point_evaluator.set_deadline(self.end)
             self._confirm()
+            if self.clock() > self.end:
+                self.ended_by = "time_limit"
         except KeyboardInterrupt:
             self.ended_by = "interrupt"
         except TimeLimitReached:

@@ -89,6 +89,8 @@ def summarize(
         load_s=median(_creation_s(each) for each in measurements),
         latency_s=median(latencies) if latencies else None,
         disk_bytes=disk_bytes,
+        lowest_peak_bytes=min(peaks),
+        lowest_steady_bytes=min(steady),
     )
 
 

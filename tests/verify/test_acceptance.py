@@ -26,8 +26,10 @@ def taken(
     spread: float = 0,
     steady_spread: float = 0,
     disk: float = 100,
+    lowest: float | None = None,
 ) -> Figures:
-    """Return figures given in MiB."""
+    """Return figures given in MiB; `lowest` is that of peak and steady memory."""
+    low = None if lowest is None else round(lowest * MIB)
     return Figures(
         peak_bytes=round(peak * MIB),
         peak_spread_bytes=round(spread * MIB),
@@ -38,6 +40,8 @@ def taken(
         load_s=1.0,
         latency_s=1.0,
         disk_bytes=round(disk * MIB),
+        lowest_peak_bytes=low,
+        lowest_steady_bytes=low,
     )
 
 
@@ -72,6 +76,14 @@ def test_a_saving_is_more_than_a_trifle_and_costs_nothing_elsewhere(
     before: Figures, after: Figures, expected: bool
 ) -> None:
     assert saves_memory(before, after) is expected
+
+
+@pytest.mark.parametrize(("lowest", "expected"), [(89.9, False), (90.1, True)])
+def test_the_spread_does_not_matter_where_all_processes_took_less(
+    lowest: float, expected: bool
+) -> None:
+    before = taken(spread=60, steady_spread=60, lowest=lowest)
+    assert saves_memory(before, taken(88, 88, spread=2, steady_spread=2, lowest=88)) is expected
 
 
 def test_a_saving_exceeds_the_spread_of_both() -> None:
