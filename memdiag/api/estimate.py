@@ -15,7 +15,7 @@ from memdiag.api.arguments import (
     ignore_progress,
     model_path,
 )
-from memdiag.api.estimating.calibration import UNCHANGED, calibrate, corrected
+from memdiag.api.estimating.calibration import UNCHANGED, as_measured, calibrate, corrected
 from memdiag.api.estimating.fit import FitSearch, PeakAt
 from memdiag.api.estimating.formula import fit_formula
 from memdiag.api.estimating.generation import generation_sizes
@@ -98,7 +98,8 @@ def estimate(
         upper: the points are upper bounds, also for a malloc that keeps freed blocks, rather than
             the most probable values.
         fit_bytes: find the largest size of each dimension whose peak is at most this limit, with
-            the process before the session if its size is known.
+            the process before the session and the inputs if its size is known; and the largest size
+            at which the upper end of the interval is.
         measure: run the model at up to three of the points, and correct all points by the result.
         details: also find what lowers the peak, how tensors grow and where they are in the arena.
             Without these an estimate takes about half the time.
@@ -198,17 +199,33 @@ def estimate(
 
             _check_memory(file, points)
             line, calibration = calibrate(points, measured)
+            if line == UNCHANGED and len(calibration) > 2:
+                notes.append(
+                    "a line through the smallest and the largest measured point misses the one"
+                    " between them by more than the estimate does: only measured points are"
+                    " corrected"
+                )
+        measured_bytes = {tuple(each.dims.items()): each.measured_bytes for each in calibration}
 
         def final(point: EstimatedPoint) -> EstimatedPoint:
-            point = corrected(point, line)
+            known = measured_bytes.get(tuple(point.dims.items()))
+            point = corrected(point, line) if known is None else as_measured(point, known)
             return _upper(point) if upper else point
 
         points = tuple(map(final, points))
         fits: tuple[Fit, ...] = ()
         if fit_bytes is not None:
             on_progress("sizes that fit")
-            baseline = _baseline(runtime) or 0
-            fits = tuple(_search(ctx, grid, options, fit_bytes, baseline, final).all())
+            search = _search(
+                ctx,
+                grid,
+                options,
+                fit_bytes,
+                _baseline(runtime),
+                final,
+                upper_end=None if upper else lambda point: _upper(final(point)),
+            )
+            fits = tuple(search.all())
         several = [] if called else [n for n, sizes in grid.steps.items() if len(sizes) > 1]
         formula = fit_formula(points, several)
         if formula and formula.largest_error_bytes > MAX_ERROR * max(p.peak_bytes for p in points):
@@ -292,25 +309,36 @@ def _search(
     grid: SizeGrid,
     options: EstimateOptions,
     fit_bytes: int,
-    baseline: int,
+    baseline: int | None,
     final: Callable[[EstimatedPoint], EstimatedPoint],
+    *,
+    upper_end: Callable[[EstimatedPoint], EstimatedPoint] | None,
 ) -> FitSearch:
-    """Return the search; `final` corrects a point."""
+    """Return the search; `final` corrects a point, and `upper_end` makes it the upper end."""
     known = ctx.activations(grid.at({})).unknown
 
-    def peaks(with_options: EstimateOptions) -> PeakAt:
+    def peaks(
+        with_options: EstimateOptions, final: Callable[[EstimatedPoint], EstimatedPoint]
+    ) -> PeakAt:
         session = SessionEstimate(ctx, with_options)
 
         def peak_at(sizes: Mapping[str, int]) -> int | None:
             point = session.at(sizes)
             if ctx.activations(sizes).unknown > known:
                 return None
-            return baseline + final(point).peak_bytes
+            beside = 0 if baseline is None else baseline + point.input_bytes
+            return beside + final(point).peak_bytes
 
         return peak_at
 
-    remedies = {name: peaks(other) for name, other in other_options(options).items()}
-    return FitSearch(grid=grid, limit_bytes=fit_bytes, peak_at=peaks(options), remedies=remedies)
+    remedies = {name: peaks(other, final) for name, other in other_options(options).items()}
+    return FitSearch(
+        grid=grid,
+        limit_bytes=fit_bytes,
+        peak_at=peaks(options, final),
+        upper_at=None if upper_end is None else peaks(options, upper_end),
+        remedies=remedies,
+    )
 
 
 def _check_memory(file: ModelFile, points: Sequence[EstimatedPoint]) -> None:

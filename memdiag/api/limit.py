@@ -222,4 +222,5 @@ def _estimated_bytes(model: Path, config: ProfileConfig, inputs: ChosenInputs) -
         return None
     if predicted.baseline_bytes is None:
         return None
-    return predicted.baseline_bytes + max(predicted.point.high_bytes, predicted.point.peak_bytes)
+    point = predicted.point
+    return predicted.beside_bytes(point) + max(point.high_bytes, point.peak_bytes)

@@ -69,7 +69,7 @@ def needed_bytes(request: JobRequest) -> int | None:
     except Exception:  # the job itself will report what is wrong with the model
         return None
     # The bound for a malloc that keeps freed blocks; kernels of other providers are not considered.
-    return (found.baseline_bytes or 0) + found.point.high_bytes
+    return found.beside_bytes(found.point) + found.point.high_bytes
 
 
 class _OtherContentError(Exception):

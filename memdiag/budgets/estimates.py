@@ -21,8 +21,8 @@ ESTIMATED_FIGURES = ("peak", "steady", *BUDGET_PHASES, "process_peak")
 def estimated_figures(estimate: Estimate) -> dict[str, int]:
     """Return the figures of `estimate` at its first point, in bytes.
 
-    Memory is above the process before the session, except `process_peak`, which is missing where
-    the size of that process is not known.
+    Memory is above the process before the session, except `process_peak`, which includes the inputs
+    and is missing where the size of that process is not known.
     """
     point = estimate.point
     figures = {"peak": point.peak_bytes, "steady": point.steady_bytes}
@@ -30,7 +30,7 @@ def estimated_figures(estimate: Estimate) -> dict[str, int]:
         phase.name: phase.peak_bytes for phase in point.phases if phase.name in BUDGET_PHASES
     }
     if estimate.baseline_bytes is not None:
-        figures["process_peak"] = estimate.baseline_bytes + point.peak_bytes
+        figures["process_peak"] = estimate.beside_bytes(point) + point.peak_bytes
     return figures
 
 

@@ -125,9 +125,10 @@ class SessionEstimate:
         timeline.note("steady", {} if options.has_arena else run, at_peak)
         timeline.note("steady")
         more_mapped = sum(most.values()) - sum(more.values())
-        return self._point(
+        point = self._point(
             sizes, timeline, self._live_tensors(activations, shapes), more_mapped=more_mapped
         )
+        return msgspec.structs.replace(point, input_bytes=self._input_bytes(shapes))
 
     def generate(self, calls: GenerationSizes) -> EstimatedPoint:
         """Return the estimate of a generation: the phases ``prefill`` and ``decode``."""
@@ -257,6 +258,12 @@ class SessionEstimate:
                 nbytes = round(nbytes * (1 - exp(-rows * runs / parts)))
             found[each.name] = nbytes
         return found
+
+    def _input_bytes(self, shapes: Shapes) -> int:
+        """Return the bytes of the inputs of a run, as far as their sizes are known."""
+        main, graph = self._ctx.graphs.main, self._ctx.model.graph
+        kinds = [shapes.of(main, value.name) for value in graph.required_inputs]
+        return sum(kind.nbytes or 0 for kind in kinds if kind is not None)
 
     def _cause(self, activations: ActivationPeak) -> str:
         if activations.scope is None or activations.node is None:

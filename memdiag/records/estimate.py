@@ -173,6 +173,7 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
         phases: the phases in order.
         live: the values in memory at the peak of a run, the largest first.
         layout: the arena in the first run; None if it was not computed, or there is no arena.
+        input_bytes: the inputs of a run, which the program has beside the session.
     """
 
     dims: dict[str, int]
@@ -185,6 +186,7 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
     phases: tuple[EstimatedPhase, ...]
     live: tuple[LiveTensor, ...] = ()
     layout: RunLayout | None = None
+    input_bytes: int = 0
 
     @property
     def peak(self) -> EstimatedPhase:
@@ -202,11 +204,15 @@ class Fit(Record, frozen=True, kw_only=True):
     Attributes:
         dim: the dimension; empty if the model has no free dimension.
         dims: the sizes of all free dimensions.
-        peak_bytes: the peak at these, the process before the session included if it is known.
+        peak_bytes: the peak at these, the process before the session and the inputs included if
+            its size is known.
         limit_bytes: the limit.
         options: the session options with which it fits; empty for the options of the estimate.
         fits: whether it fits at these sizes; if not, they are the smallest ones.
         is_largest: False if the search ended before a size that does not fit.
+        next_peak_bytes: the peak at the next size of `dim`; None if it is not known.
+        certain_size: the largest size of `dim` at which the upper end of the interval fits, with
+            the options of the estimate; None if not even 1 does, or if the peaks are upper ends.
     """
 
     dim: str
@@ -216,6 +222,8 @@ class Fit(Record, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()
     fits: bool = True
     is_largest: bool = True
+    next_peak_bytes: int | None = None
+    certain_size: int | None = None
 
 
 class FormulaTerm(Record, frozen=True, kw_only=True):
@@ -335,6 +343,13 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         for point in self.points:
             if point.peak_phase not in {phase.name for phase in point.phases}:
                 raise ValueError("a point lacks the phase of its peak")
+
+    def beside_bytes(self, point: EstimatedPoint) -> int:
+        """Return what the process has beside the session at `point`: baseline and inputs.
+
+        0 where the baseline is not known.
+        """
+        return 0 if self.baseline_bytes is None else self.baseline_bytes + point.input_bytes
 
     @property
     def point(self) -> EstimatedPoint:

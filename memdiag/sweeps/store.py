@@ -315,8 +315,9 @@ def profile_rows(result: JobResult) -> Iterator[Row]:
         common["weight_bytes"] = profile.model.weight_bytes
         point = profile.estimate
     if result.estimate is not None:
-        common["baseline_bytes"] = result.estimate.baseline_bytes
         point = result.estimate.point
+        is_known = result.estimate.baseline_bytes is not None
+        common["baseline_bytes"] = result.estimate.beside_bytes(point) if is_known else None
     whole: Row = {"phase": "all", "duration_s": result.duration_s}
     if point is not None:
         whole["estimated_peak_bytes"] = point.peak_bytes

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -156,12 +157,31 @@ def test_all_sizes_up_to_the_largest_fit(chain: Path) -> None:
 def test_the_limit_includes_the_process_if_its_size_is_known(
     chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = estimate(chain, fit_bytes=4 * MIB)
     monkeypatch.setattr(module, "_baseline", lambda runtime: 50 * MIB)
     within = estimate(chain, fit_bytes=54 * MIB)
     assert within.baseline_bytes == 50 * MIB
-    assert within.fits[0].dims == alone.fits[0].dims
-    assert within.fits[0].peak_bytes == alone.fits[0].peak_bytes + 50 * MIB
+    sizes = within.fits[0].dims
+    point = estimate(chain, dims=sizes).point
+    # A run has one input of 4,096 floats for each n.
+    assert point.input_bytes == 4 * 4096 * sizes["n"]
+    assert within.fits[0].peak_bytes == 50 * MIB + point.input_bytes + point.peak_bytes
+    assert within.fits[0].peak_bytes <= 54 * MIB < (within.fits[0].next_peak_bytes or 0)
+
+
+def test_a_size_is_certain_where_the_upper_end_of_a_larger_one_fits(chain: Path) -> None:
+    (fit, *_) = estimate(chain, fit_bytes=12 * MIB).fits
+    certain = fit.certain_size
+    assert certain is not None
+    assert 1 < certain < fit.dims["n"]
+
+    def upper(size: int) -> int:
+        found = estimate(chain, dims={"n": size})
+        return found.beside_bytes(found.point) + found.point.high_bytes
+
+    assert upper(ceil(1.03 * certain)) <= 12 * MIB < upper(ceil(1.03 * (certain + 1)))
+    (bound, *_) = estimate(chain, fit_bytes=12 * MIB, upper=True).fits
+    assert bound.certain_size is None
+    assert bound.dims["n"] >= certain
 
 
 def test_what_does_not_fit_at_size_1_may_fit_with_other_options(tmp_path: Path) -> None:
@@ -430,6 +450,22 @@ def test_measured_points_correct_the_others(chain: Path, monkeypatch: pytest.Mon
     assert [point.high_bytes for point in found.points] == [
         point.pinned_high_bytes for point in found.points
     ]
+
+
+def test_a_line_that_misses_a_measured_point_corrects_nothing_else(
+    chain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [64, 128, 256, 512]
+    before = estimate(chain, dims={"n": sizes})
+    known = {point.dims["n"]: point.peak_bytes for point in before.points}
+    taken = {64: known[64], 256: known[256] + MIB, 512: known[512] + 100 * MIB}
+    monkeypatch.setattr(module, "_measured", lambda path, sizes, *rest: taken[sizes["n"]])
+    found = memdiag.estimate(chain, dims={"n": sizes}, measure=True)
+    assert [point.peak_bytes for point in found.points] == [
+        *(taken[64], known[128], taken[256], taken[512])
+    ]
+    assert all(p.low_bytes <= p.peak_bytes <= p.high_bytes for p in found.points)
+    assert any("only measured points are corrected" in note for note in found.notes)
 
 
 def test_one_point_is_measured_for_real(chain: Path) -> None:

@@ -139,3 +139,19 @@ def test_the_runtime_takes_the_same_regions(tmp_path: Path, rows: int) -> None:
     arena.take(-1, planned_block(requests))
     arena.serve(request for request in requests if not request.is_planned)
     assert arena.held_bytes == sum(map(int, extended))
+
+
+@pytest.mark.parametrize(
+    ("planned", "later_runs", "written"), [(900, 1, 901), (900, 2, 1800), (890, 2, 891)]
+)
+def test_the_third_run_may_write_another_region(
+    planned: int, later_runs: int, written: int
+) -> None:
+    # The block takes the region of 1 GiB whole where less than 128 MiB of it would be left: the
+    # output then needs a region of its own, in which the third run places the block.
+    value, output = Request(1, planned * MIB), Request(2, MIB, is_planned=False)
+    requests = [value, value._replace(nbytes=0), output, output._replace(nbytes=0)]
+    arena = Arena()
+    arena.serve(requests)
+    arena.serve_again(requests, later_runs)
+    assert arena.resident_bytes - arena.table_bytes == written * MIB

@@ -198,7 +198,15 @@ def measured() -> Estimate:
     return msgspec.structs.replace(line(), calibration=calibration)
 
 
-def fit(dim: str, size: int, *options: str, fits: bool = True, is_largest: bool = True) -> Fit:
+def fit(
+    dim: str,
+    size: int,
+    *options: str,
+    fits: bool = True,
+    is_largest: bool = True,
+    certain: int | None = None,
+    next_peak: int | None = None,
+) -> Fit:
     """Return a size of a dimension that fits into `LIMIT`, or does not."""
     return Fit(
         dim=dim,
@@ -208,6 +216,8 @@ def fit(dim: str, size: int, *options: str, fits: bool = True, is_largest: bool 
         options=options,
         fits=fits,
         is_largest=is_largest,
+        certain_size=certain,
+        next_peak_bytes=next_peak,
     )
 
 

@@ -139,15 +139,24 @@ def test_the_formula_has_powers_a_bound_and_its_error() -> None:
     ("fit", "text"),
     [
         (
-            estimates.fit("batch", 31),
+            estimates.fit("batch", 31, certain=31),
             "fits into 400 MiB: up to batch 31 at tokens 128 (peak 398 MiB)",
         ),
         (
-            estimates.fit("batch", 62, "enable_mem_pattern=0"),
-            "with enable_mem_pattern=0: up to batch 62 at tokens 128 (peak 398 MiB)",
+            estimates.fit("batch", 31, certain=20, next_peak=402 * MIB),
+            "fits into 400 MiB: up to batch 20, probably up to batch 31 at tokens 128 (peak 398"
+            " MiB; 32 needs 402 MiB)",
         ),
         (
-            estimates.fit("tokens", 512, is_largest=False),
+            estimates.fit("batch", 31),
+            "fits into 400 MiB: probably up to batch 31 at tokens 128 (peak 398 MiB)",
+        ),
+        (
+            estimates.fit("batch", 62, "enable_mem_pattern=0"),
+            "with enable_mem_pattern=0: probably up to batch 62 at tokens 128 (peak 398 MiB)",
+        ),
+        (
+            estimates.fit("tokens", 512, certain=512, is_largest=False),
             "fits into 400 MiB: up to tokens 512 or more (the search ended there) at batch 1 (peak"
             " 398 MiB)",
         ),
@@ -158,7 +167,11 @@ def test_the_formula_has_powers_a_bound_and_its_error() -> None:
         ),
         (
             Fit(dim="", dims={}, peak_bytes=MIB, limit_bytes=2 * MIB),
-            "fits into 2.0 MiB: the peak is 1.0 MiB",
+            "probably fits into 2.0 MiB: the peak is 1.0 MiB",
+        ),
+        (
+            Fit(dim="", dims={}, peak_bytes=MIB, limit_bytes=GIB),
+            "fits into 1.00 GiB: the peak is 1.0 MiB",
         ),
     ],
 )
@@ -166,7 +179,7 @@ def test_what_fits_is_a_sentence(fit: Fit, text: str) -> None:
     record = msgspec.structs.replace(estimates.single(), fits=(fit,))
     first, *certainty = (line.strip() for line in fit_lines(record))
     assert first == text
-    assert len(certainty) == fit.fits
+    assert bool(certainty) == ("probably" in text)
 
 
 def test_an_option_with_which_it_fits_follows_the_one_that_does_not() -> None:
@@ -176,7 +189,7 @@ def test_an_option_with_which_it_fits_follows_the_one_that_does_not() -> None:
     )
     lines = fit_lines(msgspec.structs.replace(estimates.single(), fits=fits))
     assert lines[0].endswith("the peak is 450 MiB")
-    assert lines[1].startswith("  with enable_mem_pattern=0: up to batch 2")
+    assert lines[1].startswith("  with enable_mem_pattern=0: probably up to batch 2")
 
 
 def test_a_tensor_that_grows_otherwise_states_the_factor() -> None:

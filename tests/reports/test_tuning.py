@@ -172,9 +172,24 @@ def test_all_points_are_shown_on_demand_and_why_some_cannot_be_used() -> None:
 
 
 def test_remedies_are_told_where_the_model_was_rewritten() -> None:
-    lines = printed(tunings.tuning(fix=fix_records.verified()))
+    rewritten = tunings.point("rewrite", at=(150, 75))
+    points = (tunings.DEFAULTS, rewritten)
+    fix = fix_records.verified(output="new.onnx", output_files=("new.onnx",), kept_files=())
+    lines = printed(tunings.tuning(rewritten, points, fix=fix))
     assert any(line.split() == ["applied", "good-one", "because"] for line in lines)
-    assert not any(line.startswith("applied") for line in printed(tunings.tuning()))
+    assert "wrote new.onnx" in lines
+    # What is not a part of the result is not listed as applied.
+    others = printed(tunings.tuning(fix=fix))
+    assert not any(line.startswith(("applied", "wrote")) for line in others)
+
+
+def test_the_files_of_an_optimizers_model_are_named() -> None:
+    tuning = msgspec.structs.replace(
+        tunings.tuning(fix=fix_records.verified()), output_files=("m.onnx", "m.onnx.data")
+    )
+    lines = printed(tuning)
+    assert "wrote m.onnx, m.onnx.data" in lines
+    assert not any("can load it" in line for line in lines)
 
 
 def test_several_sessions_are_told() -> None:

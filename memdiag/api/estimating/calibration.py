@@ -35,7 +35,9 @@ def calibrate(
     """Return the correction of the peak, and the measured points beside their estimates.
 
     The points with the smallest and the largest peak are measured, and one between them, which is
-    left out: the correction is the line through the two others.
+    left out: the correction is the line through the two others. Where this line is further from the
+    one between than the estimate is, as it is behind a jump that was not predicted, nothing is
+    corrected.
     """
     ordered = sorted(points, key=lambda point: (point.peak_bytes, *point.dims.values()))
     chosen = {id(each): each for each in (ordered[0], ordered[-1])}
@@ -43,6 +45,11 @@ def calibrate(
     held_out = [ordered[len(ordered) // 2]] if len(ordered) > 2 else []
     measured = {id(each): measure(each.dims) for each in (*outer, *held_out)}
     line = _line([(each.peak_bytes, measured[id(each)]) for each in outer])
+    for each in held_out:
+        found_bytes = measured[id(each)]
+        error = abs(line.corrected(each.peak_bytes) - found_bytes)
+        if error > abs(each.peak_bytes - found_bytes):
+            line = UNCHANGED
     found = tuple(
         Calibration(
             dims=each.dims,
@@ -72,7 +79,11 @@ def corrected(point: EstimatedPoint, line: LinearCorrection) -> EstimatedPoint:
     """Return `point` with its peak corrected, and the other figures in proportion."""
     if line == UNCHANGED:
         return point
-    peak = line.corrected(point.peak_bytes)
+    return as_measured(point, line.corrected(point.peak_bytes))
+
+
+def as_measured(point: EstimatedPoint, peak: int) -> EstimatedPoint:
+    """Return `point` with the peak `peak`, and the other figures in proportion."""
     ratio = peak / max(1, point.peak_bytes)
     return msgspec.structs.replace(
         point,

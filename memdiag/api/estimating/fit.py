@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import ceil
+
+import msgspec
 
 from memdiag.api.estimating.sizes import SizeGrid
 from memdiag.records.estimate import Fit
@@ -12,6 +15,9 @@ MAX_DIM_SIZE = 1 << 20
 PeakAt = Callable[[Mapping[str, int]], int | None]
 """A function that returns the peak at sizes; None where the shapes of the model are not known."""
 
+
+NEAR = 0.03
+"""How far from the predicted size a jump of the peak may come, as a share of that size."""
 
 CHECKED_SIZES = 16
 """Sizes below the largest size that are checked to fit, too."""
@@ -25,12 +31,15 @@ class FitSearch:
         grid: the sizes.
         limit_bytes: the limit.
         peak_at: the peak with the session options of the estimate.
+        upper_at: the upper end of the interval with the session options of the estimate; None if
+            the peaks are upper ends.
         remedies: the same with other options, by the names of these; the cheapest first.
     """
 
     grid: SizeGrid
     limit_bytes: int
     peak_at: PeakAt
+    upper_at: PeakAt | None = None
     remedies: Mapping[str, PeakAt] = field(default_factory=dict)
 
     def all(self) -> Iterator[Fit]:
@@ -42,7 +51,7 @@ class FitSearch:
             yield from self._without_dimensions()
         for dimension in self.grid.free:
             usual = self._largest(dimension.name, self.peak_at, 1)
-            yield usual
+            yield self._with_certain_size(usual)
             start = usual.dims[dimension.name] + 1 if usual.fits else 1
             if start > MAX_DIM_SIZE or not usual.is_largest:
                 continue
@@ -51,6 +60,28 @@ class FitSearch:
                 if found.fits:
                     yield found
                     start = found.dims[dimension.name] + 1
+
+    def _with_certain_size(self, fit: Fit) -> Fit:
+        """Return `fit` with the largest size at which the upper end of the interval fits.
+
+        A jump of the peak may come at a smaller size than is predicted, so that a size a little
+        larger has to fit as well.
+        """
+        upper_at = self.upper_at
+        if upper_at is None or not fit.fits:
+            return fit
+
+        def fits(size: int) -> bool:
+            assert upper_at is not None
+            peaks = (upper_at(self.grid.at({fit.dim: each})) for each in (size, _next_to(size)))
+            return all(peak is None or peak <= self.limit_bytes for peak in peaks)
+
+        largest = fit.dims[fit.dim]
+        if fits(largest):
+            return msgspec.structs.replace(fit, certain_size=largest)
+        return msgspec.structs.replace(
+            fit, certain_size=_last(fits, 1, largest) if fits(1) else None
+        )
 
     def _without_dimensions(self) -> Iterator[Fit]:
         usual = self._fit("", {}, self.peak_at({}) or 0)
@@ -88,7 +119,8 @@ class FitSearch:
             below = size
         # The end may be the end of the search, or the largest size of the model's shapes.
         ended = low == MAX_DIM_SIZE or peaks[low + 1] is None
-        return self._fit(name, self.grid.at({name: low}), peaks[low] or 0, options, not ended)
+        found = self._fit(name, self.grid.at({name: low}), peaks[low] or 0, options, not ended)
+        return msgspec.structs.replace(found, next_peak_bytes=peaks.get(low + 1))
 
     def _fit(
         self,
@@ -107,6 +139,10 @@ class FitSearch:
             fits=peak <= self.limit_bytes,
             is_largest=is_largest,
         )
+
+
+def _next_to(size: int) -> int:
+    return ceil((1 + NEAR) * size)
 
 
 def _last(fits: Callable[[int], bool], low: int, high: int) -> int:

@@ -101,7 +101,6 @@ def _size_chart(estimate: Estimate) -> SizeChart | None:
         if all(point.dims[name] == size for name, size in fixed.items())
     }
     x, y = tuple(sizes[x_name]), tuple(sizes[y_name] if y_name else ())
-    base = estimate.baseline_bytes or 0
     rows = [[points.get((size, other)) for size in x] for other in y or (0,)]
     return SizeChart(
         x_name=shortened(plain(x_name), MAX_NAME),
@@ -109,10 +108,12 @@ def _size_chart(estimate: Estimate) -> SizeChart | None:
         x=x,
         y=y,
         peak_bytes=tuple(
-            tuple(None if p is None else p.peak_bytes + base for p in row) for row in rows
+            tuple(None if p is None else p.peak_bytes + estimate.beside_bytes(p) for p in row)
+            for row in rows
         ),
         steady_bytes=tuple(
-            tuple(None if p is None else p.steady_bytes + base for p in row) for row in rows
+            tuple(None if p is None else p.steady_bytes + estimate.beside_bytes(p) for p in row)
+            for row in rows
         ),
         others=sizes_text(estimate, fixed) if fixed else "",
         limit_bytes=estimate.fits[0].limit_bytes if estimate.fits else None,

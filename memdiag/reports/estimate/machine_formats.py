@@ -36,19 +36,19 @@ def resources(estimate: Estimate) -> str:
     The request is the memory after the runs, the limit the upper bound of the peak.
     """
     estimate = codec.escaped(estimate)
-    point, base = estimate.largest, estimate.baseline_bytes
+    point, base = estimate.largest, estimate.beside_bytes(estimate.largest)
     at = f" at {sizes_text(estimate, point.dims)}" if point.dims else ""
     how = "predicted and corrected by measurements" if estimate.calibration else "predicted"
     before = (
         f"Add the memory of {BEFORE}, which is not known for this release."
-        if base is None
-        else f"Includes {_mebibytes(base)} of {BEFORE}."
+        if estimate.baseline_bytes is None
+        else f"Includes {_mebibytes(base)} of {BEFORE}, and of the inputs."
     )
     limit = max(point.high_bytes, point.peak_bytes)
     what = f"{model_file(estimate.model)}{at}, onnxruntime {plain(estimate.onnxruntime)}"
     return kubernetes_resources(
-        point.steady_bytes + (base or 0),
-        limit + (base or 0),
+        point.steady_bytes + base,
+        limit + base,
         (f"{what}: {how} by memdiag estimate.", before),
     )
 

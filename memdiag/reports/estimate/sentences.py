@@ -39,7 +39,8 @@ class EstimateHeadline(NamedTuple):
 
 def estimate_headline(estimate: Estimate) -> EstimateHeadline:
     """Return the answer of `estimate` at its first point."""
-    point, base = estimate.point, estimate.baseline_bytes or 0
+    point = estimate.point
+    base = estimate.beside_bytes(point)
     peak, steady = format_size(point.peak_bytes + base), format_size(point.steady_bytes + base)
     if estimate.is_upper:
         need = f"needs at most {peak} at its peak and {steady} after that"
@@ -51,9 +52,12 @@ def estimate_headline(estimate: Estimate) -> EstimateHeadline:
         interval = interval_text(point.low_bytes + base, point.high_bytes + base)
         need = f"needs {peak} at its peak ({interval}) and {steady} after that"
     generation = estimate.generation
-    sizes = (
-        at_sizes(estimate.dimensions) if generation is None else f"with {calls_text(generation)}"
-    )
+    if generation is not None:
+        sizes = f"with {calls_text(generation)}"
+    elif len(estimate.points) > 1:  # as in the table of points
+        sizes = f"at {sizes_text(estimate, point.dims)}"
+    else:
+        sizes = at_sizes(estimate.dimensions)
     corrected = bool(estimate.calibration)
     how = "predicted, and corrected by measurements" if corrected else "predicted, not measured"
     first = ", ".join(
@@ -77,8 +81,8 @@ def interval_text(low: int, high: int) -> str:
 def _points(estimate: Estimate) -> str:
     if len(estimate.points) == 1:
         return ""
-    base = estimate.baseline_bytes or 0
     largest = estimate.largest
+    base = estimate.beside_bytes(largest)
     return (
         f"The largest of {counted(len(estimate.points), 'point')} is"
         f" {format_size(largest.peak_bytes + base)}, at {sizes_text(estimate, largest.dims)}."
@@ -88,7 +92,9 @@ def _points(estimate: Estimate) -> str:
 def _process(estimate: Estimate) -> str:
     if estimate.baseline_bytes is None:
         return f"{BEFORE} are not included: their size is not known for this release."
-    return f"That includes {format_size(estimate.baseline_bytes)} of {BEFORE}."
+    inputs = estimate.point.input_bytes
+    included = f"That includes {format_size(estimate.baseline_bytes)} of {BEFORE}"
+    return f"{included}, and {format_size(inputs)} of inputs." if inputs else f"{included}."
 
 
 def _malloc(estimate: Estimate) -> str:
@@ -100,7 +106,7 @@ def _malloc(estimate: Estimate) -> str:
             "glibc's malloc may keep freed blocks beside that, unless"
             " MALLOC_MMAP_THRESHOLD_=131072 is in the environment."
         )
-    high = format_size(estimate.point.pinned_high_bytes + (estimate.baseline_bytes or 0))
+    high = format_size(estimate.point.pinned_high_bytes + estimate.beside_bytes(estimate.point))
     return (
         "The interval includes freed blocks that glibc's malloc may keep; with"
         f" MALLOC_MMAP_THRESHOLD_=131072 in the environment it ends at {high}."
@@ -150,12 +156,22 @@ def _coefficient(value: float) -> str:
 def fit_lines(estimate: Estimate) -> list[str]:
     """Return a sentence for each size that fits, or that does not, and how certain these are."""
     lines = [_fit_line(estimate, fit) for fit in estimate.fits]
-    if not estimate.is_upper and any(fit.fits for fit in estimate.fits):
+    if any(_is_probable(estimate, fit) for fit in estimate.fits):
         lines.append(
-            "These sizes fit if the peak is the most probable one. --upper finds sizes for which"
-            " the upper end of the interval fits."
+            "Probably: if the peak is the most probable one. The upper end of its interval includes"
+            " what glibc's malloc may keep."
         )
     return lines
+
+
+def _is_probable(estimate: Estimate, fit: Fit) -> bool:
+    """Return whether a size fits unless the peak is above the most probable one."""
+    if not fit.fits or estimate.is_upper:
+        return False
+    if fit.options or fit.dim:
+        return bool(fit.options) or fit.certain_size != fit.dims[fit.dim]
+    point = estimate.point
+    return point.high_bytes + estimate.beside_bytes(point) > fit.limit_bytes
 
 
 def _fit_line(estimate: Estimate, fit: Fit) -> str:
@@ -167,19 +183,29 @@ def _fit_line(estimate: Estimate, fit: Fit) -> str:
         end = "" if helped else "; no session option that was tried changes that"
         return f"does not fit into {limit}{at}: the peak is {peak}{end}"
     if not fit.dim:
-        return f"fits into {limit}{f' with {options}' if options else ''}: the peak is {peak}"
+        probably = "probably " if _is_probable(estimate, fit) else ""
+        with_options = f" with {options}" if options else ""
+        return f"{probably}fits into {limit}{with_options}: the peak is {peak}"
     others = {name: size for name, size in fit.dims.items() if name != fit.dim}
     at = f" at {sizes_text(estimate, others)}" if others else ""
     more = "" if fit.is_largest else " or more (the search ended there)"
-    size = f"{plain(fit.dim)} {fit.dims[fit.dim]:,}{more}"
+    largest = fit.dims[fit.dim]
+    size = f"{plain(fit.dim)} {largest:,}{more}"
+    beyond = ""
+    if fit.next_peak_bytes is not None:
+        beyond = f"; {largest + 1:,} needs {format_size(fit.next_peak_bytes)}"
+    end = f"{size}{at} (peak {peak}{beyond})"
     if options:
-        return f"  with {options}: up to {size}{at} (peak {peak})"
-    return f"fits into {limit}: up to {size}{at} (peak {peak})"
+        return f"  with {options}: {'' if estimate.is_upper else 'probably '}up to {end}"
+    if estimate.is_upper or fit.certain_size == largest:
+        return f"fits into {limit}: up to {end}"
+    certain = "" if fit.certain_size is None else f"up to {plain(fit.dim)} {fit.certain_size:,}, "
+    return f"fits into {limit}: {certain}probably up to {end}"
 
 
 def reduction_lines(estimate: Estimate) -> list[str]:
     """Return a sentence for each change that lowers the peak of the first point."""
-    point, base = estimate.point, estimate.baseline_bytes or 0
+    point, base = estimate.point, estimate.beside_bytes(estimate.point)
     sizes = {each.name: each.size for each in estimate.dimensions}
     lines = []
     is_smaller = False

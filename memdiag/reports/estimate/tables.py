@@ -49,11 +49,12 @@ OPTIONAL_POINT_COLUMNS = ("in phase", "after runs", "interval")
 
 def phase_table(estimate: Estimate) -> Table:
     """Return peak and kept memory of each phase, with the whole process if it is known."""
-    point, base = estimate.point, estimate.baseline_bytes
+    point, is_known = estimate.point, estimate.baseline_bytes is not None
+    base = estimate.beside_bytes(point)
     rows = []
     for phase in point.phases:
         sizes = [phase.peak_bytes, phase.kept_bytes]
-        if base is not None:
+        if is_known:
             sizes += [phase.peak_bytes + base, phase.kept_bytes + base]
         rows.append(
             Row(
@@ -63,7 +64,7 @@ def phase_table(estimate: Estimate) -> Table:
                 is_strong=phase.name == point.peak_phase,
             )
         )
-    totals = ("total peak", "total kept") if base is not None else ()
+    totals = ("total peak", "total kept") if is_known else ()
     return Table(
         columns=(
             Column("phase"),
@@ -145,7 +146,7 @@ def point_table(estimate: Estimate) -> Table:
     """Return a row for each point; no rows if there is one point only."""
     names = estimate.varied
     points = estimate.points if len(estimate.points) > 1 else ()
-    base = estimate.baseline_bytes or 0
+    base = estimate.beside_bytes
     limit = _limit(estimate)
     return Table(
         columns=(
@@ -159,10 +160,10 @@ def point_table(estimate: Estimate) -> Table:
         rows=tuple(
             Row(
                 *(_number(point.dims[name]) for name in names),
-                _size(point.peak_bytes + base),
-                interval_text(point.low_bytes + base, point.high_bytes + base),
+                _size(point.peak_bytes + base(point)),
+                interval_text(point.low_bytes + base(point), point.high_bytes + base(point)),
                 point.peak_phase,
-                _size(point.steady_bytes + base),
+                _size(point.steady_bytes + base(point)),
                 *((_fits_text(estimate, point, limit),) if limit is not None else ()),
             )
             for point in points
@@ -202,7 +203,7 @@ def point_grid(estimate: Estimate) -> Table | None:
 def _peak(estimate: Estimate, point: EstimatedPoint | None) -> str:
     if point is None:
         return ""
-    size = format_size(point.peak_bytes + (estimate.baseline_bytes or 0))
+    size = format_size(point.peak_bytes + estimate.beside_bytes(point))
     limit = _limit(estimate)
     mark = "" if limit is None else _GRID_MARKS[_fits_text(estimate, point, limit)]
     return f"{size} {mark}" if mark else size
@@ -220,7 +221,7 @@ def _grid_caption(estimate: Estimate) -> str:
 
 def _fits_text(estimate: Estimate, point: EstimatedPoint, limit: int) -> str:
     """Return whether `point` fits into `limit` bytes: ``yes``, ``probably`` or ``no``."""
-    base = estimate.baseline_bytes or 0
+    base = estimate.beside_bytes(point)
     if point.peak_bytes + base > limit:
         return "no"
     return "yes" if point.high_bytes + base <= limit else "probably"
