@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -53,6 +54,9 @@ _SEARCH_S = 60.0
 """For the options of a real model; what is chosen is measured thoroughly after that."""
 
 _MAX_RATIO = 1.05
+
+_REPEATED = ("silero_vad_16k", "minilm_int8")
+_SEARCHES = 10
 
 _LAYERS_MB = 160
 _REWRITE = "product-by-rows"
@@ -220,11 +224,20 @@ def real(folder: Path, count: int | None = None) -> str:
     return f"{words}\n\n{_medians(results)}\n\n{table(head + list(OPTIMIZERS), rows)}"
 
 
+def repeat(folder: Path) -> str:
+    """Return the table of results of the same search, several times."""
+    models = {**real_models(), **exported_models()}
+    rows = [_repeated(name, models[name], folder) for name in _REPEATED]
+    head = ["model", "before", "most often", "times", "others", "steady after, MB", "seconds"]
+    return table(head, rows)
+
+
 PARTS: dict[str, Callable[[Path], str]] = {
     "patterns": patterns,
     "tied": tied,
     "int4": int4,
     "real": real,
+    "repeat": repeat,
 }
 
 
@@ -270,6 +283,32 @@ def _medians(results: Sequence[_RealResult]) -> str:
     ]
     head = ["models", "number", "peak", "steady", "weights", "an optimizer takes less"]
     return table(head, rows)
+
+
+def _repeated(name: str, path: Path, folder: Path) -> list[str]:
+    """Return the row of a model that is optimized several times."""
+    model = folder / path.name
+    shutil.copy(path, model)
+    results = []
+    for _ in range(_SEARCHES):
+        found = memdiag.optimize(
+            model, folder / "optimized.onnx", sizes=(1,), time_limit_s=_SEARCH_S
+        )
+        results.append(found)
+        print(name, found.chosen, found.after, flush=True)
+    named = Counter(" + ".join(sorted(found.chosen)) or "nothing" for found in results)
+    (often, times), *others = named.most_common()
+    before = [found.before.steady_bytes / MB for found in results if found.before]
+    after = [found.after.steady_bytes / MB for found in results if found.after]
+    return [
+        name,
+        f"{median(before):.1f}",
+        often,
+        f"{times} of {len(results)}",
+        "; ".join(f"{other} ({count})" for other, count in others),
+        f"{median(after):.1f} ({min(after):.1f} to {max(after):.1f})",
+        f"{median(found.duration_s for found in results):.0f}",
+    ]
 
 
 def _costs(title: str, model: Path, folder: Path) -> list[list[str]]:

@@ -112,7 +112,10 @@ def _summary(
         of_all = f"the {len(confirmed):,} findings" if len(confirmed) > 1 else "the finding"
         if count < len(confirmed):
             of_all = f"{'one' if count == 1 else f'{count:,}'} of {of_all}"
-        unsaved = f"No remedy is known for {of_all} ({format_size(int(rest))})"
+        unsaved = (
+            f"No rewrite is known for {of_all} ({format_size(int(rest))}); memdiag optimize tries"
+            " options of the session as well"
+        )
     if len(findings) > len(confirmed):
         parts.append(f"{len(findings) - len(confirmed):,} more refuted by the measurement")
     if duration_s is not None:

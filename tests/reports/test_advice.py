@@ -219,17 +219,17 @@ def test_the_result_counts_what_a_remedy_saves_and_states_the_rest() -> None:
     tied = msgspec.structs.replace(finding(300), measured_bytes=300 * MIB)
     both = msgspec.structs.replace(profile, findings=(growing, tied))
     assert profile_advice(both).result == (
-        "A part of the memory is waste. Up to 300 MiB of 1.50 GiB could be saved. No remedy saves"
-        " the 600 MiB of folding-grows at steady state."
+        "A part of the memory is waste. Up to 300 MiB of 1.50 GiB could be saved. No rewrite saves"
+        " the 600 MiB of the finding folding-grows."
     )
     assert profile_summary(both) == (
-        "2 findings, up to 300 MiB avoidable at steady state. No remedy is known for one of the 2"
-        " findings (600 MiB)"
+        "2 findings, up to 300 MiB avoidable at steady state. No rewrite is known for one of the 2"
+        " findings (600 MiB); memdiag optimize tries options of the session as well"
     )
     at_load = msgspec.structs.replace(profile, findings=(growing, finding(0, 77)))
     assert profile_advice(at_load).result == (
-        "Loading needs 77 MiB more than necessary. No remedy saves the 600 MiB of folding-grows at"
-        " steady state."
+        "Loading needs 77 MiB more than necessary. No rewrite saves the 600 MiB of the finding"
+        " folding-grows."
     )
 
 

@@ -326,7 +326,8 @@ def _without_remedy(findings: Sequence[Finding]) -> str:
         return ""
     size = format_size(sum(finding.bytes for finding in unsaved))
     names = listed([finding.name for finding in unsaved], limit=_MAX_NAMES)
-    return f" No remedy saves the {size} of {names} at steady state."
+    name = "finding" if len(unsaved) == 1 else "findings"
+    return f" No rewrite saves the {size} of the {name} {names}."
 
 
 def _copies_clause(profile: Profile, worst: Finding) -> str:

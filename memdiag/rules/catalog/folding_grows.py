@@ -146,8 +146,9 @@ def _findings(
     detail = _detail(ctx, steady_bytes, replaced_bytes, names)
     if not unfolding_saves:
         detail += (
-            " Evaluating these nodes in every run instead saves no memory: the arena would keep"
-            f" {format_size(run_bytes)} more, and folding adds {format_size(growth)}."
+            f" Without folding these {format_size(growth)} would not be kept, but the nodes would"
+            f" be evaluated in every run, and the arena would keep {format_size(run_bytes)} for"
+            " that: nothing is saved."
         )
     saved_bytes = growth
     peak_bytes = max(growth, _peak_reduction(ctx, grown_results))
