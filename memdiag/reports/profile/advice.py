@@ -46,6 +46,15 @@ _RETURNING_AT_ONCE = {
 """The setting with which an allocator returns freed pages at once, by the allocator's name."""
 
 
+_LEVERS = {
+    "other heap": "less if the file is optimized already",
+    RETAINED: "mmap-threshold or another malloc",
+    ARENA_SLACK: "same-as-requested or arena-off",
+    "thread stacks": "one-thread",
+}
+"""What may lower each part of the steady memory beside the weights, by the part's label."""
+
+
 class MemoryPart(NamedTuple):
     """A part of the memory above the baseline.
 
@@ -419,7 +428,24 @@ def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ..
         return (AdviceStep(text, f"memdiag explain {worst.name}"),)
     if not _is_on_cpu(profile):
         return (AdviceStep("See which copies of weights the X-ray found, and in which step."),)
-    return (AdviceStep("Nothing: no rewrite and no session option is expected to save much."),)
+    return (_lever_step(profile, model),)
+
+
+def _lever_step(profile: Profile, model: str) -> AdviceStep:
+    """Return what may still save memory where no rule applies: most of a small model's memory."""
+    above = (profile.steady_rss_bytes or 0) - profile.baseline_rss_bytes
+    parts = [part for part in steady_parts(profile) if part.label in _LEVERS]
+    size = sum(part.size_bytes for part in parts)
+    if size < max(MIB, _NOTABLE_SHARE * above):
+        return AdviceStep("Nothing: no rewrite and no session option is expected to save much.")
+    named = ", ".join(f"{part.text} ({_LEVERS[part.label]})" for part in parts)
+    text = f"No rule applies, but a part of this may be saved: {named}."
+    if pages := runtime_bytes(profile):
+        text += (
+            f" The {format_size(pages)} of library pages may not; all processes that use"
+            " onnxruntime share them."
+        )
+    return AdviceStep(f"{text} Let memdiag measure it:", f"memdiag optimize {model}")
 
 
 def _fix_steps(costly: Sequence[Finding], model: str) -> list[AdviceStep]:
