@@ -3,34 +3,18 @@
 import sys
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
 
 import memdiag
+from tests.normalized_conv import FILTER_BYTES, write_normalized_conv
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-
-CHANNELS = 64
-FILTER_BYTES = 4 * CHANNELS * CHANNELS * 3 * 3
 
 
 @pytest.fixture
 def conv_model(tmp_path: Path) -> Path:
     """A convolution with a normalization, of which onnxruntime computes one filter and bias."""
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]>'
-        f" conv (float[1, {CHANNELS}, 8, 8] x) => (float[1, {CHANNELS}, 6, 6] y) {{"
-        " c = Conv(x, w) y = BatchNormalization(c, scale, shift, mean, variance) }"
-    )
-    generator = np.random.default_rng(0)
-    for name in ("w", "scale", "shift", "mean", "variance"):
-        shape = (CHANNELS, CHANNELS, 3, 3) if name == "w" else (CHANNELS,)
-        values = generator.uniform(0.5, 2, shape).astype(np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
-    path = tmp_path / "conv.onnx"
-    onnx.save(model, path)
-    return path
+    return write_normalized_conv(tmp_path / "conv.onnx")
 
 
 @pytest.mark.slow

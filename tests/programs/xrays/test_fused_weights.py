@@ -11,8 +11,6 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 import msgspec
-import numpy as np
-import onnx
 import pytest
 
 from memdiag.api.run import run
@@ -24,13 +22,12 @@ from memdiag.programs.xrays import optimizing_jobs as module
 from memdiag.programs.xrays import xray_task
 from memdiag.programs.xrays.optimizing_jobs import optimizing_jobs
 from memdiag.records.attribution import Attribution
+from tests.normalized_conv import CHANNELS, FILTER_BYTES, write_normalized_conv
 from tests.programs.rules.records import copy
 from tests.programs.rules.records import xray as an_xray
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
 
-CHANNELS = 64
-FILTER_BYTES = 4 * CHANNELS * CHANNELS * 3 * 3
 BIAS_BYTES = 4 * CHANNELS
 LINEAR_BYTES = 4 * 512 * 512
 CPU = "CPUExecutionProvider"
@@ -39,19 +36,7 @@ CPU = "CPUExecutionProvider"
 @pytest.fixture(scope="module")
 def conv_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A convolution with a normalization, of which onnxruntime computes one filter and bias."""
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]>'
-        f" conv (float[1, {CHANNELS}, 8, 8] x) => (float[1, {CHANNELS}, 6, 6] y) {{"
-        " c = Conv(x, w) y = BatchNormalization(c, scale, shift, mean, variance) }"
-    )
-    generator = np.random.default_rng(0)
-    for name in ("w", "scale", "shift", "mean", "variance"):
-        shape = (CHANNELS, CHANNELS, 3, 3) if name == "w" else (CHANNELS,)
-        values = generator.uniform(0.5, 2, shape).astype(np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
-    path = tmp_path_factory.mktemp("model") / "conv.onnx"
-    onnx.save(model, path)
-    return path
+    return write_normalized_conv(tmp_path_factory.mktemp("model") / "conv.onnx")
 
 
 @pytest.fixture
