@@ -10,7 +10,13 @@ from memdiag.errors import MeasurementError
 from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
-from memdiag.verify.latency import MAX_PAIRS, LatencyComparison, compare_latency, expected_s
+from memdiag.verify.latency import (
+    BUDGET_S,
+    MAX_PAIRS,
+    LatencyComparison,
+    compare_latency,
+    expected_s,
+)
 from memdiag.verify.memory import measure_interleaved, summarize
 from memdiag.verify.outputs import Bound, Difference
 from memdiag.verify.reference_outputs import ReferenceOutputs
@@ -185,6 +191,9 @@ class ModelEvaluator:
         With `is_quick` only the first inputs are compared, and all alternately where sizes differ,
         and nothing is confirmed in new sessions.
 
+        Where a time limit is near, the comparisons share the remaining time: fewer pairs decide
+        more often than none.
+
         Raises:
             TimeLimitReached: the job's deadline passed.
         """
@@ -196,7 +205,10 @@ class ModelEvaluator:
                 if problem is not None:
                     return ModelEvaluation(problem=problem, difference=worst)
                 latency_of: dict[_TimedInputs, LatencyComparison] = {}
-                for inputs in self._quick_timed if is_quick else self._timed:
+                timed = self._quick_timed if is_quick else self._timed
+                may_confirm = limit is not None and not is_quick
+                for number, inputs in enumerate(timed):
+                    parts = len(timed) - number + may_confirm
                     with self._comparing.timed(self._expected_s(inputs, pairs)):
                         latency_of[inputs] = compare_latency(
                             self._server,
@@ -205,6 +217,7 @@ class ModelEvaluator:
                             then=inputs.then,
                             pairs=pairs,
                             limit=limit,
+                            budget_s=self._budget_s(BUDGET_S, parts),
                         )
                     if limit is not None and latency_of[inputs].is_slower(limit):
                         break
@@ -274,7 +287,8 @@ class ModelEvaluator:
             self._session(self.job, cpu_time=by_cpu) as original,
             self._session(job, cpu_time=by_cpu) as changed,
         ):
-            for inputs in sorted(slow, key=lambda inputs: -found[inputs].ratio.low):
+            ordered = sorted(slow, key=lambda inputs: -found[inputs].ratio.low)
+            for number, inputs in enumerate(ordered):
                 again[inputs] = compare_latency(
                     original,
                     changed,
@@ -282,11 +296,15 @@ class ModelEvaluator:
                     then=inputs.then,
                     pairs=MAX_PAIRS,
                     limit=limit,
-                    budget_s=_CONFIRMING_S,
+                    budget_s=self._budget_s(_CONFIRMING_S, len(ordered) - number),
                 )._replace(clock="cpu" if by_cpu else "wall")
                 if again[inputs].is_slower(limit):
                     break
         return again
+
+    def _budget_s(self, most_s: float, parts: int) -> float:
+        """Return the time for one of `parts` comparisons: `most_s`, or a part of what is left."""
+        return min(most_s, max(0.0, self.job.limits.deadline.remaining_s) / parts)
 
     def _expected_s(self, inputs: _TimedInputs, pairs: int) -> float:
         """Return the expected duration of a comparison of latency, from the original's runs."""

@@ -13,7 +13,7 @@ from onnx import numpy_helper, parser
 from memdiag.errors import MeasurementError
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
-from memdiag.verify.latency import LatencyComparison
+from memdiag.verify.latency import BUDGET_S, LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
 from memdiag.verify.model_evaluator import InputSet, ModelEvaluator
 from memdiag.verify.outputs import Bound
@@ -181,6 +181,21 @@ def test_one_confirmed_slowdown_is_enough(
     verdict = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
     assert [found.ratio.median for _, found in verdict.comparisons] == [1.9]
     assert [one["feeds"] for one in asked] == [0, 0]
+
+
+def test_comparisons_share_the_time_that_is_left(
+    judge: ModelEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadline = judge.job.limits.deadline
+    asked = scripted(monkeypatch, *[1.0] * 4)
+    judge.evaluate(judge.job, Bound.exact(), limit=1.05)
+    monkeypatch.setattr(deadline, "at", time.monotonic() + 60)
+    judge.evaluate(judge.job, Bound.exact(), limit=1.05)
+    budgets = [cast(float, one["budget_s"]) for one in asked]
+    assert budgets[:2] == [BUDGET_S, BUDGET_S]
+    # The second and a confirmation may follow the first.
+    assert 5 < budgets[2] <= 60 / 3
+    assert budgets[2] < budgets[3] <= 60 / 2
 
 
 def test_what_is_not_slower_is_not_compared_again(
