@@ -46,6 +46,7 @@ from memdiag.verify.latency import compare_latency
 from memdiag.verify.memory import measure_interleaved, summarize
 from sample_models import load_recipes
 
+_DEFAULT_CACHE = Path(__file__).parents[1] / ".cache"
 _SIZES = (1, 16)
 _TIMES = 3
 _ROUNDS = 15
@@ -367,7 +368,7 @@ def _real_result(name: str, path: Path, folder: Path) -> _RealResult:
     before, after = found.before, found.after
     assert before is not None
     assert after is not None
-    peers = dict(zip(OPTIMIZERS, _peers(model, home), strict=True))
+    peers = _kept_peers(name, model, home)
     cells = [*_real_cells(name, weight_bytes, found), *(each.text for each in peers.values())]
     print(*cells, sep=" | ", flush=True)
     shutil.rmtree(home)
@@ -417,6 +418,17 @@ class _Peer(NamedTuple):
     text: str
     both_bytes: int | None = None
     ratio: float = inf
+
+
+def _kept_peers(name: str, model: Path, folder: Path) -> dict[str, _Peer]:
+    """Return the result of each optimizer, which is kept: it does not depend on memdiag."""
+    cache = Path(os.environ.get("MEMDIAG_CACHE") or _DEFAULT_CACHE)
+    kept = cache / "fix_peers" / onnxruntime.__version__ / f"{name}.json"
+    if not kept.exists():
+        found = dict(zip(OPTIMIZERS, _peers(model, folder), strict=True))
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(found))
+    return {name: _Peer(*values) for name, values in json.loads(kept.read_text()).items()}
 
 
 def _peers(model: Path, folder: Path) -> Iterator[_Peer]:

@@ -140,7 +140,7 @@ class PointEvaluator:
             point, is_in_time = self._with_fit(point), False
         is_fast = point.ratio is not None and point.ratio <= self.limit
         if not is_fast and not is_in_time:
-            is_fast = is_plausible(point, chosen)
+            is_fast = is_plausible(point, chosen, self.limit)
         if point.problem or not is_fast:
             return point, False
         is_needed = fits and not self._fits(before)

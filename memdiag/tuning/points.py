@@ -44,14 +44,16 @@ def is_step(after: Figures, before: Figures) -> bool:
     return _saving(after, before) > _STEP * max(_MIN_SAVING, _MIN_SHARE * peak_plus_steady(before))
 
 
-def is_plausible(point: Point, options: Sequence[TuningOption]) -> bool:
-    """Return whether `point`, with `options`, is probably as fast as the defaults.
+def is_plausible(point: Point, options: Sequence[TuningOption], limit: float) -> bool:
+    """Return whether `point`, with `options`, is probably not slower than `limit`.
 
-    So it is where the few pairs of a quick comparison do not decide, include that, and none of the
-    options usually costs time.
+    So it is where a few pairs do not decide, include a ratio of 1, and have a median at most twice
+    as far from 1 as the limit is, and where none of the options usually costs time.
     """
-    is_undecided = point.undecided and point.low is not None and point.low <= 1
-    return is_undecided and not any(option.costs_time for option in options)
+    if not point.undecided or point.low is None or point.ratio is None:
+        return False
+    is_near = point.low <= 1 and point.ratio - 1 <= 2 * (limit - 1)
+    return is_near and not any(option.costs_time for option in options)
 
 
 def usable_points(points: Sequence[Point]) -> list[tuple[Point, Figures, float]]:

@@ -144,7 +144,8 @@ class OptionSearch:
             return self._confirmed
         standing = [
             msgspec.structs.replace(point, ratio=min(point.ratio, self.limit))
-            if point.ratio is not None and is_plausible(point, self._options_by_names[names])
+            if point.ratio is not None
+            and is_plausible(point, self._options_by_names[names], self.limit)
             else point
             for names, point in self._points.items()
             if not names or names not in self._refuted

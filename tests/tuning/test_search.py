@@ -375,16 +375,21 @@ def test_an_undecided_quick_ratio_is_compared_exactly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "costs_time", "expected"),
-    [(0.9, False, ("a",)), (1.02, False, ()), (0.9, True, ())],
+    ("ratio", "low", "costs_time", "expected"),
+    [
+        (1.09, 0.9, False, ("a",)),
+        (1.12, 0.9, False, ()),
+        (1.09, 1.02, False, ()),
+        (1.09, 0.9, True, ()),
+    ],
 )
 def test_what_is_undecided_when_the_time_is_over_is_chosen_where_it_is_plausible(
-    low: float, costs_time: bool, expected: tuple[str, ...]
+    ratio: float, low: float, costs_time: bool, expected: tuple[str, ...]
 ) -> None:
     class Ending(Scripted):
         def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
             point = super().compare(point, chosen)
-            return msgspec.structs.replace(point, ratio=1.1, low=low, high=1.2, undecided=True)
+            return msgspec.structs.replace(point, ratio=ratio, low=low, high=1.2, undecided=True)
 
         def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
             raise TimeLimitReached
