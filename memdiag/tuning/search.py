@@ -120,7 +120,7 @@ class OptionSearch:
 
         None if no point is undecided, or if that point is the chosen one.
         """
-        best = self._best_if_fast()
+        best = self._best(self._believing_all)
         return best if best.undecided and best.options != self.chosen.options else None
 
     def _offered(self) -> set[Names]:
@@ -142,15 +142,7 @@ class OptionSearch:
     def _chosen_names(self) -> Names:
         if self._confirmed is not None:
             return self._confirmed
-        standing = [
-            msgspec.structs.replace(point, ratio=min(point.ratio, self.limit))
-            if point.ratio is not None
-            and is_plausible(point, self._options_by_names[names], self.limit)
-            else point
-            for names, point in self._points.items()
-            if not names or names not in self._refuted
-        ]
-        return frozenset(recommended_point(standing, self.budget, self.limit).options)
+        return frozenset(self._best(self._believing_plausible).options)
 
     def untried(self) -> tuple[str, ...]:
         """Return the names of the options whose memory was not measured."""
@@ -158,16 +150,30 @@ class OptionSearch:
         return tuple(option.name for option in self.usable if option.name not in tried)
 
     def _best_if_fast(self) -> Point:
-        """Return the point to choose if every undecided one were fast enough."""
+        """Return the point to confirm: the best if undecided ones were fast enough.
+
+        Where time is limited, these are only the plausible ones: the others are rarely confirmed.
+        """
+        is_limited = self.end < inf
+        return self._best(self._believing_plausible if is_limited else self._believing_all)
+
+    def _best(self, believed: Callable[[Point], bool]) -> Point:
+        """Return the point to recommend if those that are `believed` were fast enough."""
         standing = [
             msgspec.structs.replace(point, ratio=min(point.ratio, self.limit))
-            if point.undecided and point.ratio is not None
+            if point.ratio is not None and believed(point)
             else point
-            for point in self.points
-            if not point.options or frozenset(point.options) not in self._refuted
+            for names, point in self._points.items()
+            if not names or names not in self._refuted
         ]
         best = recommended_point(standing, self.budget, self.limit)
-        return next(point for point in self.points if point.options == best.options)
+        return self._points[frozenset(best.options)]
+
+    def _believing_all(self, point: Point) -> bool:
+        return point.undecided
+
+    def _believing_plausible(self, point: Point) -> bool:
+        return is_plausible(point, self.options_of(point), self.limit)
 
     def _explore(self) -> None:
         """Combine what costs no time by memory alone, and then add options that may cost time."""
@@ -209,7 +215,7 @@ class OptionSearch:
         for start in self._starts(smallest):
             if self.end < inf and not best:
                 self._compare(start)
-                if self._figures(start, self.limit) is None:
+                if not self._is_probably_fast(start):
                     continue
                 best, smallest = start, self._figures(start) or smallest
             chosen = self._accumulate(start)
@@ -221,6 +227,13 @@ class OptionSearch:
                 chosen = self._grow(best, self.limit, chosen)
             best, smallest = chosen, self._figures(chosen) or smallest
         return best
+
+    def _is_probably_fast(self, added: tuple[TuningOption, ...]) -> bool:
+        """Return whether a point can be used and is within the limit, or is plausible."""
+        point = self._points[_names(added)]
+        if point.ratio is None or point.problem:
+            return False
+        return point.ratio <= self.limit or self._believing_plausible(point)
 
     def _starts(self, base: Figures) -> list[tuple[TuningOption, ...]]:
         """Return the options to combine from, by memory alone.

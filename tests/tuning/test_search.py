@@ -399,6 +399,25 @@ def test_what_is_undecided_when_the_time_is_over_is_chosen_where_it_is_plausible
     assert search.ended_by == "time_limit"
 
 
+def test_in_limited_time_what_is_probably_too_slow_is_not_confirmed() -> None:
+    class Doubtful(Scripted):
+        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
+            point = super().compare(point, chosen)
+            is_slow = point.options == ("b",)
+            ratio = 1.2 if is_slow else 1.0
+            return msgspec.structs.replace(point, ratio=ratio, low=0.98, undecided=is_slow)
+
+        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
+            confirmed.append(point.options)
+            return super().confirm(point, chosen)
+
+    usable = option("a", "b"), option("b", "a")
+    for end, first in ((inf, ("b",)), (30, ("a",))):
+        confirmed: list[tuple[str, ...]] = []
+        searched(Doubtful(less(a=20, b=30)), *usable, end=end)
+        assert confirmed[0] == first
+
+
 @pytest.mark.parametrize(("deadline", "expected"), [(0, ()), (1, ("a",)), (2, ("b",)), (9, ("b",))])
 def test_a_deadline_leaves_the_best_so_far_confirmed(
     deadline: int, expected: tuple[str, ...]
