@@ -10,7 +10,7 @@ from memdiag.records.dimension import in_words
 from memdiag.records.estimate import Calibration, Estimate, Fit, Formula
 from memdiag.reports.generation import cache_sentences, calls_text, feed_sentence
 from memdiag.reports.text import at_sizes, model_file, plain
-from memdiag.units import counted, format_duration, format_limit, format_size
+from memdiag.units import MIB, counted, format_duration, format_limit, format_size
 
 BEFORE = "Python, numpy and onnxruntime before the session"
 
@@ -94,7 +94,7 @@ def _process(estimate: Estimate) -> str:
         return f"{BEFORE} are not included: their size is not known for this release."
     inputs = estimate.point.input_bytes
     included = f"That includes {format_size(estimate.baseline_bytes)} of {BEFORE}"
-    return f"{included}, and {format_size(inputs)} of inputs." if inputs else f"{included}."
+    return f"{included}, and {format_size(inputs)} of inputs." if inputs >= MIB else f"{included}."
 
 
 def _malloc(estimate: Estimate) -> str:
