@@ -38,7 +38,15 @@ from memdiag.ort.releases import newer_release_note
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.paths import path_text
-from memdiag.records.estimate import Calibration, Cpu, Estimate, EstimatedPoint, Fit, Reduction
+from memdiag.records.estimate import (
+    USUALLY_KEPT,
+    Calibration,
+    Cpu,
+    Estimate,
+    EstimatedPoint,
+    Fit,
+    Reduction,
+)
 from memdiag.records.generation import Generation
 from memdiag.units import format_size
 
@@ -98,8 +106,8 @@ def estimate(
         upper: the points are upper bounds, also for a malloc that keeps freed blocks, rather than
             the most probable values.
         fit_bytes: find the largest size of each dimension whose peak is at most this limit, with
-            the process before the session and the inputs if its size is known; and the largest size
-            at which the upper end of the interval is.
+            what malloc usually keeps, and the process before the session and the inputs if its size
+            is known; and the largest size at which the upper end of the interval is.
         measure: run the model at up to three of the points, and correct all points by the result.
         details: also find what lowers the peak, how tensors grow and where they are in the arena.
             Without these an estimate takes about half the time.
@@ -213,6 +221,11 @@ def estimate(
             return _upper(point) if upper else point
 
         points = tuple(map(final, points))
+        ratio = points[0].peak_bytes / max(1, first.peak_bytes)
+        lower = tuple(
+            msgspec.structs.replace(each, peak_bytes=round(ratio * each.peak_bytes))
+            for each in lower
+        )
         fits: tuple[Fit, ...] = ()
         if fit_bytes is not None:
             on_progress("sizes that fit")
@@ -223,6 +236,7 @@ def estimate(
                 fit_bytes,
                 _baseline(runtime),
                 final,
+                kept=0.0 if upper or calibration else USUALLY_KEPT,
                 upper_end=None if upper else lambda point: _upper(final(point)),
             )
             fits = tuple(search.all())
@@ -312,13 +326,20 @@ def _search(
     baseline: int | None,
     final: Callable[[EstimatedPoint], EstimatedPoint],
     *,
+    kept: float,
     upper_end: Callable[[EstimatedPoint], EstimatedPoint] | None,
 ) -> FitSearch:
-    """Return the search; `final` corrects a point, and `upper_end` makes it the upper end."""
+    """Return the search.
+
+    `final` corrects a point, of which malloc keeps the share `kept` more, and `upper_end` makes it
+    the upper end.
+    """
     known = ctx.activations(grid.at({})).unknown
 
     def peaks(
-        with_options: EstimateOptions, final: Callable[[EstimatedPoint], EstimatedPoint]
+        with_options: EstimateOptions,
+        final: Callable[[EstimatedPoint], EstimatedPoint],
+        kept: float = 0.0,
     ) -> PeakAt:
         session = SessionEstimate(ctx, with_options)
 
@@ -327,15 +348,15 @@ def _search(
             if ctx.activations(sizes).unknown > known:
                 return None
             beside = 0 if baseline is None else baseline + point.input_bytes
-            return beside + final(point).peak_bytes
+            return beside + round((1 + kept) * final(point).peak_bytes)
 
         return peak_at
 
-    remedies = {name: peaks(other, final) for name, other in other_options(options).items()}
+    remedies = {name: peaks(other, final, kept) for name, other in other_options(options).items()}
     return FitSearch(
         grid=grid,
         limit_bytes=fit_bytes,
-        peak_at=peaks(options, final),
+        peak_at=peaks(options, final, kept),
         upper_at=None if upper_end is None else peaks(options, upper_end),
         remedies=remedies,
     )

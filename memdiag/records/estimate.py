@@ -159,6 +159,11 @@ class RunLayout(Record, frozen=True, kw_only=True):
     unlisted: int = 0
 
 
+USUALLY_KEPT = 0.08
+"""By how much peaks with glibc's default malloc exceed the estimate, which is for one that returns
+what is freed: the median of unseen models (docs/estimates.md)."""
+
+
 class EstimatedPoint(Record, frozen=True, kw_only=True):
     """The memory at one size of the free dimensions, above the process before the session.
 
@@ -204,13 +209,14 @@ class Fit(Record, frozen=True, kw_only=True):
     Attributes:
         dim: the dimension; empty if the model has no free dimension.
         dims: the sizes of all free dimensions.
-        peak_bytes: the peak at these, the process before the session and the inputs included if
-            its size is known.
+        peak_bytes: the peak at these, with what malloc usually keeps, and with the process before
+            the session and the inputs if its size is known.
         limit_bytes: the limit.
         options: the session options with which it fits; empty for the options of the estimate.
         fits: whether it fits at these sizes; if not, they are the smallest ones.
         is_largest: False if the search ended before a size that does not fit.
-        next_peak_bytes: the peak at the next size of `dim`; None if it is not known.
+        next_size, next_peak_bytes: the next size of `dim` whose peak is above the limit, and its
+            peak; None if it is not known.
         certain_size: the largest size of `dim` at which the upper end of the interval fits, with
             the options of the estimate; None if not even 1 does, or if the peaks are upper ends.
     """
@@ -222,6 +228,7 @@ class Fit(Record, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()
     fits: bool = True
     is_largest: bool = True
+    next_size: int | None = None
     next_peak_bytes: int | None = None
     certain_size: int | None = None
 
@@ -343,6 +350,11 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         for point in self.points:
             if point.peak_phase not in {phase.name for phase in point.phases}:
                 raise ValueError("a point lacks the phase of its peak")
+
+    def usual_peak_bytes(self, point: EstimatedPoint) -> int:
+        """Return the peak of the process at `point` with what malloc usually keeps."""
+        kept = 0.0 if self.is_upper or self.calibration else USUALLY_KEPT
+        return self.beside_bytes(point) + round((1 + kept) * point.peak_bytes)
 
     def beside_bytes(self, point: EstimatedPoint) -> int:
         """Return what the process has beside the session at `point`: baseline and inputs.

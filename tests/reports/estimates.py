@@ -205,7 +205,7 @@ def fit(
     fits: bool = True,
     is_largest: bool = True,
     certain: int | None = None,
-    next_peak: int | None = None,
+    following: tuple[int, int] | None = None,
 ) -> Fit:
     """Return a size of a dimension that fits into `LIMIT`, or does not."""
     return Fit(
@@ -217,7 +217,8 @@ def fit(
         fits=fits,
         is_largest=is_largest,
         certain_size=certain,
-        next_peak_bytes=next_peak,
+        next_size=following[0] if following else None,
+        next_peak_bytes=following[1] if following else None,
     )
 
 

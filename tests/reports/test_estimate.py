@@ -10,7 +10,7 @@ from rich.console import Console
 from memdiag.api.load import load
 from memdiag.errors import RecordError
 from memdiag.records import codec
-from memdiag.records.estimate import Estimate, Fit, Reduction
+from memdiag.records.estimate import Estimate, EstimatedPoint, Fit, Reduction
 from memdiag.reports import report_of
 from memdiag.reports.estimate.chart import estimate_chart
 from memdiag.reports.estimate.layout import layout_caption, layout_chart
@@ -105,8 +105,13 @@ def test_sizes_are_a_grid_with_a_mark_where_they_do_not_fit() -> None:
     assert "batch peak interval" in " ".join(summary(estimates.line()).split())
 
 
+def uncertain(point: EstimatedPoint) -> EstimatedPoint:
+    return msgspec.structs.replace(point, high_bytes=point.peak_bytes + 60 * MIB)
+
+
 def test_a_size_whose_interval_ends_above_the_limit_fits_probably() -> None:
-    points = tuple(estimates.point(batch) for batch in (16, 31, 64))
+    points = tuple(estimates.point(batch) for batch in (16, 24, 31))
+    points = (points[0], *(uncertain(point) for point in points[1:]))
     record = msgspec.structs.replace(estimates.line(), points=points)
     table = point_table(record)
     assert [row.cells[-1].text for row in table.rows] == ["yes", "probably", "no"]
@@ -115,9 +120,10 @@ def test_a_size_whose_interval_ends_above_the_limit_fits_probably() -> None:
 
 
 def test_a_size_whose_interval_ends_above_the_limit_has_a_mark_in_the_grid() -> None:
-    points = tuple(estimates.point(batch, tokens) for batch in (16, 31) for tokens in (128, 512))
+    points = tuple(estimates.point(batch, tokens) for batch in (16, 24) for tokens in (128, 512))
+    points = tuple(map(uncertain, points))
     text = words(msgspec.structs.replace(estimates.grid(), points=points))
-    assert "batch 31 398 MiB ? " in text
+    assert "batch 24 342 MiB ? " in text
     assert "✗ does not fit; ? may not fit: the interval ends above the limit" in text
 
 
@@ -143,7 +149,7 @@ def test_the_formula_has_powers_a_bound_and_its_error() -> None:
             "fits into 400 MiB: up to batch 31 at tokens 128 (peak 398 MiB)",
         ),
         (
-            estimates.fit("batch", 31, certain=20, next_peak=402 * MIB),
+            estimates.fit("batch", 31, certain=20, following=(32, 402 * MIB)),
             "fits into 400 MiB: up to batch 20, probably up to batch 31 at tokens 128 (peak 398"
             " MiB; 32 needs 402 MiB)",
         ),
@@ -242,10 +248,13 @@ def test_measured_points_state_the_error_that_is_left() -> None:
     text = words(estimates.measured())
     assert "predicted, and corrected by measurements" in text
     assert (
-        "measured at batch 32 × tokens 128, and not used for the correction: 400 MiB, corrected"
-        " estimate 420 MiB (+5.0 %), before the correction 406 MiB" in text
+        "measured at batch 32 × tokens 128: 400 MiB above the process. The correction by the other"
+        " points gives 420 MiB (+5.0 %), the estimate without it 406 MiB" in text
     )
-    assert "measured at batch 1 × tokens 128: 210 MiB, predicted 200 MiB (-4.8 %)" in text
+    assert (
+        "measured at batch 1 × tokens 128: 210 MiB above the process, predicted 200 MiB (-4.8 %)"
+        in text
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import ceil
+from math import floor
 
 import msgspec
 
@@ -62,11 +62,7 @@ class FitSearch:
                     start = found.dims[dimension.name] + 1
 
     def _with_certain_size(self, fit: Fit) -> Fit:
-        """Return `fit` with the largest size at which the upper end of the interval fits.
-
-        A jump of the peak may come at a smaller size than is predicted, so that a size a little
-        larger has to fit as well.
-        """
+        """Return `fit` with the largest size at which the upper end of the interval fits."""
         upper_at = self.upper_at
         if upper_at is None or not fit.fits:
             return fit
@@ -97,11 +93,15 @@ class FitSearch:
         """Return the largest size of a dimension from `start` on; `start` if not even that fits."""
         peaks: dict[int, int | None] = {}
 
-        def fits(size: int) -> bool:
+        def peak_of(size: int) -> int | None:
             if size not in peaks:
                 peaks[size] = peak_at(self.grid.at({name: size}))
-            peak = peaks[size]
-            return peak is not None and peak <= self.limit_bytes
+            return peaks[size]
+
+        def fits(size: int) -> bool:
+            # A jump of the peak may come at a smaller size than is predicted.
+            peak, further = peak_of(size), peak_of(_next_to(size))
+            return peak is not None and max(peak, further or 0) <= self.limit_bytes
 
         if not fits(start):
             return self._fit(name, self.grid.at({name: start}), peaks[start] or 0, options)
@@ -120,7 +120,11 @@ class FitSearch:
         # The end may be the end of the search, or the largest size of the model's shapes.
         ended = low == MAX_DIM_SIZE or peaks[low + 1] is None
         found = self._fit(name, self.grid.at({name: low}), peaks[low] or 0, options, not ended)
-        return msgspec.structs.replace(found, next_peak_bytes=peaks.get(low + 1))
+        for size in range(low + 1, _next_to(low + 1) + 1):
+            peak = None if ended else peak_of(size)
+            if peak is not None and peak > self.limit_bytes:
+                return msgspec.structs.replace(found, next_size=size, next_peak_bytes=peak)
+        return found
 
     def _fit(
         self,
@@ -142,7 +146,7 @@ class FitSearch:
 
 
 def _next_to(size: int) -> int:
-    return ceil((1 + NEAR) * size)
+    return floor((1 + NEAR) * size)
 
 
 def _last(fits: Callable[[int], bool], low: int, high: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from memdiag.records.dimension import in_words
-from memdiag.records.estimate import Calibration, Estimate, Fit, Formula
+from memdiag.records.estimate import USUALLY_KEPT, Calibration, Estimate, Fit, Formula
 from memdiag.reports.generation import cache_sentences, calls_text, feed_sentence
 from memdiag.reports.text import at_sizes, model_file, plain
 from memdiag.units import MIB, counted, format_duration, format_limit, format_size
@@ -158,8 +158,13 @@ def fit_lines(estimate: Estimate) -> list[str]:
     lines = [_fit_line(estimate, fit) for fit in estimate.fits]
     if any(_is_probable(estimate, fit) for fit in estimate.fits):
         lines.append(
-            "Probably: if the peak is the most probable one. The upper end of its interval includes"
-            " what glibc's malloc may keep."
+            f"Probably: if glibc's malloc keeps no more than usual ({100 * USUALLY_KEPT:.0f} %),"
+            " which the peak includes."
+        )
+    if estimate.calibration and any(fit.fits for fit in estimate.fits):
+        lines.append(
+            "Beyond the measured sizes the correction is extrapolated. memdiag profile measures"
+            " them."
         )
     return lines
 
@@ -192,8 +197,8 @@ def _fit_line(estimate: Estimate, fit: Fit) -> str:
     largest = fit.dims[fit.dim]
     size = f"{plain(fit.dim)} {largest:,}{more}"
     beyond = ""
-    if fit.next_peak_bytes is not None:
-        beyond = f"; {largest + 1:,} needs {format_size(fit.next_peak_bytes)}"
+    if fit.next_size is not None and fit.next_peak_bytes is not None:
+        beyond = f"; {fit.next_size:,} needs {format_size(fit.next_peak_bytes)}"
     end = f"{size}{at} (peak {peak}{beyond})"
     if options:
         return f"  with {options}: {'' if estimate.is_upper else 'probably '}up to {end}"
@@ -245,12 +250,12 @@ def _calibration_line(estimate: Estimate, point: Calibration) -> str:
     at = f" at {sizes_text(estimate, point.dims)}" if point.dims else ""
     if not point.is_held_out:
         error = _error(point.estimated_bytes, point.measured_bytes)
-        return f"measured{at}: {measured}, predicted {estimated} ({error})"
+        return f"measured{at}: {measured} above the process, predicted {estimated} ({error})"
     error = _error(point.corrected_bytes, point.measured_bytes)
     corrected = format_size(point.corrected_bytes)
     return (
-        f"measured{at}, and not used for the correction: {measured}, corrected estimate"
-        f" {corrected} ({error}), before the correction {estimated}"
+        f"measured{at}: {measured} above the process. The correction by the other points gives"
+        f" {corrected} ({error}), the estimate without it {estimated}"
     )
 
 

@@ -221,10 +221,9 @@ def _grid_caption(estimate: Estimate) -> str:
 
 def _fits_text(estimate: Estimate, point: EstimatedPoint, limit: int) -> str:
     """Return whether `point` fits into `limit` bytes: ``yes``, ``probably`` or ``no``."""
-    base = estimate.beside_bytes(point)
-    if point.peak_bytes + base > limit:
+    if estimate.usual_peak_bytes(point) > limit:
         return "no"
-    return "yes" if point.high_bytes + base <= limit else "probably"
+    return "yes" if point.high_bytes + estimate.beside_bytes(point) <= limit else "probably"
 
 
 def _limit(estimate: Estimate) -> int | None:
