@@ -225,10 +225,10 @@ def real(folder: Path, count: int | None = None) -> str:
     return f"{words}\n\n{_medians(results)}\n\n{table(head + list(OPTIMIZERS), rows)}"
 
 
-def repeat(folder: Path) -> str:
-    """Return the table of results of the same search, several times."""
+def repeat(folder: Path, count: int | None = None) -> str:
+    """Return the table of results of the same search, several times, for the first `count` models."""
     models = {**real_models(), **exported_models()}
-    rows = [_repeated(name, models[name], folder) for name in _REPEATED]
+    rows = [_repeated(name, models[name], folder) for name in _REPEATED[:count]]
     head = ["model", "before", "most often", "times", "others", "steady after, MB", "seconds"]
     return table(head, rows)
 
@@ -484,7 +484,7 @@ def main() -> None:
     """Measure the parts that are named, or all, and write the figures into the README."""
     parser = argparse.ArgumentParser(description="What fixing saves.")
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--models", type=int, help="number of models of the part real")
+    parser.add_argument("--models", type=int, help="number of models of real and repeat")
     parser.add_argument(
         "--into", metavar="PART", help="part of the README for the figures of another release"
     )
@@ -493,6 +493,7 @@ def main() -> None:
     parts: dict[str, Callable[[Path], str]] = {
         **PARTS,
         "real": partial(real, count=options.models),
+        "repeat": partial(repeat, count=options.models),
     }
     unknown = [name for name in chosen if name not in PARTS]
     if unknown:
