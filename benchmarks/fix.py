@@ -226,7 +226,7 @@ def real(folder: Path, count: int | None = None) -> str:
 
 
 def repeat(folder: Path, count: int | None = None) -> str:
-    """Return the table of results of the same search, several times, for the first `count` models."""
+    """Return the table of results of equal searches, for the first `count` models."""
     models = {**real_models(), **exported_models()}
     rows = [_repeated(name, models[name], folder) for name in _REPEATED[:count]]
     head = ["model", "before", "most often", "times", "others", "steady after, MB", "seconds"]
