@@ -56,6 +56,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--label": ("text", "abel"),
     "--live": ("flag", "on the terminal while"),
     "--load-from": ("choice", "path, or from its bytes"),
+    "--max-difference": ("SHARE", "Accept outputs that differ"),
     "--max-slowdown": ("RATIO", "latency"),
     "--measure": ("flag", "Run the model"),
     "--memory": ("SIZE", "Memory that all jobs"),
