@@ -79,7 +79,7 @@ def test_a_program_that_takes_too_long_is_stopped() -> None:
 
 def test_a_process_that_leaves_the_group_is_noticed() -> None:
     parent = usable_parent()
-    leave = f'sleep 0.7; echo 0 > "{parent.folder}/cgroup.procs"; sleep 0.7'
+    leave = f'sleep 2; echo 0 > "{parent.folder}/cgroup.procs"; sleep 2'
     program = trials(parent, "sh", "-c", leave)
     program.measure(None)
     assert program.escaped is not None
