@@ -21,6 +21,7 @@ from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation, ModelEv
 from memdiag.verify.outputs import Bound
 
 _FINAL_PAIRS = 32
+_RESERVED_PAIRS = (2 * MIN_PAIRS, MIN_PAIRS)
 _FINAL_PROCESSES = 3
 
 
@@ -70,16 +71,17 @@ class PointEvaluator:
     def reserve_s(self, remaining_s: float) -> float:
         """Return how much of the remaining time to reserve for confirming a point.
 
-        Enough to measure its memory and the memory of the defaults again and to compare latency
-        briefly, or for memory alone, where that leaves most of the time for the search; otherwise
-        nothing.
+        Enough to measure its memory and the memory of the defaults again and to compare latency, as
+        precisely as half of the time allows; or for memory alone, where that takes a quarter at
+        most; otherwise nothing.
         """
         if remaining_s == inf:
             return 0.0
         memory_s = self.model_evaluator.memory_s(2 * _FINAL_PROCESSES)
-        all_s = memory_s + self.model_evaluator.comparison_s(MIN_PAIRS)
-        if all_s <= remaining_s / 2:
-            return all_s
+        for pairs in _RESERVED_PAIRS:
+            all_s = memory_s + self.model_evaluator.comparison_s(pairs)
+            if all_s <= remaining_s / 2:
+                return all_s
         return memory_s if memory_s <= remaining_s / 4 else 0.0
 
     def set_deadline(self, at: float) -> None:

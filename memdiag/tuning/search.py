@@ -354,8 +354,11 @@ class OptionSearch:
         return sorted(found, key=self._single_cost)
 
     def _confirm(self) -> None:
-        """Measure the best plausible point thoroughly; if it is not confirmed, the next one."""
-        while (point := self._best_if_fast()).options:
+        """Measure the best plausible point thoroughly; if it is not confirmed, the next one.
+
+        Where no point is plausible, others are compared, and then the undecided ones are confirmed.
+        """
+        while (point := self._next_to_confirm()).options:
             names = frozenset(point.options)
             chosen = self._options_by_names[names]
             about_s = min(self.point_evaluator.confirming_s, self.end - self.clock())
@@ -369,14 +372,32 @@ class OptionSearch:
             self._refuted.add(names)
             self._compare_next()
 
+    def _next_to_confirm(self) -> Point:
+        point = self._best_if_fast()
+        fits = not over_budget_bytes(self.point_evaluator.before, self.budget)
+        if point.options or (self.budget and fits):
+            return point
+        self._compare_next()
+        point = self._best_if_fast()
+        return point if point.options else self._best(self._believing_all)
+
     def _compare_next(self) -> None:
-        """Compare the smallest measured point that is not known to be too slow."""
+        """Compare the smallest measured point that is not expected to be too slow.
+
+        What contains options that are probably too slow together is expected to be so as well.
+        """
         base = self.point_evaluator.before
+        slow = [
+            names
+            for names, point in self._points.items()
+            if point.ratio is not None and not self._is_probably_fast(self._options_by_names[names])
+        ]
         rest = [
             self._options_by_names[names]
             for names, point in self._points.items()
             if point.ratio is None and point.figures is not None and not point.problem
             if is_worth_an_option(point.figures, base)
+            if not any(each <= names for each in slow)
         ]
         for chosen in sorted(rest, key=self._cost):
             self._compare(chosen)

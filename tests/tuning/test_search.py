@@ -418,6 +418,34 @@ def test_in_limited_time_what_is_probably_too_slow_is_not_confirmed() -> None:
         assert confirmed[0] == first
 
 
+def test_where_nothing_else_saves_what_is_undecided_is_confirmed_within_the_time() -> None:
+    class Doubtful(Scripted):
+        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
+            point = super().compare(point, chosen)
+            return msgspec.structs.replace(point, ratio=1.09, low=1.06, undecided=True)
+
+        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
+            point = msgspec.structs.replace(point, ratio=self.exact, undecided=False)
+            return point, self.exact <= LIMIT
+
+    for exact, expected in ((1.04, ("a",)), (1.09, ())):
+        search = searched(Doubtful(less(a=20), exact=exact), option("a"), option("b"), end=30)
+        assert search.chosen.options == expected
+        assert search.ended_by == "completion"
+
+
+def test_what_contains_options_that_are_probably_too_slow_is_not_compared_next() -> None:
+    class Doubtful(Scripted):
+        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
+            point = super().compare(point, chosen)
+            return msgspec.structs.replace(point, ratio=1.09, low=1.06, undecided=True)
+
+    doubtful = Doubtful(less(a=20, b=1), untrue=frozenset({frozenset("a")}))
+    search = searched(doubtful, option("a"), option("b"), end=30)
+    assert frozenset("ab") in tried(search)
+    assert doubtful.compared == [{"a"}]
+
+
 @pytest.mark.parametrize(("deadline", "expected"), [(0, ()), (1, ("a",)), (2, ("b",)), (9, ("b",))])
 def test_a_deadline_leaves_the_best_so_far_confirmed(
     deadline: int, expected: tuple[str, ...]
