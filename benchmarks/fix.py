@@ -37,12 +37,15 @@ from memdiag.api.comparison_inputs import find_comparison_inputs
 from memdiag.errors import MeasurementError
 from memdiag.model.model_file import open_model
 from memdiag.records.fix import Fix
-from memdiag.records.measured_change import Figures, LatencyAt, MeasuredChange
+from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.records.tuning import REWRITE, Tuning
 from memdiag.runner.job import Job
 from memdiag.runner.machine import describe_machine
 from memdiag.runner.session_server import SessionServer
+from memdiag.tuning.options import tuning_options
+from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.verify.latency import compare_latency
+from memdiag.verify.latency_ratio import LatencyRatio
 from memdiag.verify.memory import measure_interleaved, summarize
 from sample_models import load_recipes
 
@@ -55,6 +58,10 @@ _SEARCH_S = 60.0
 """For the options of a real model; what is chosen is measured thoroughly after that."""
 
 _MAX_RATIO = 1.05
+_MAX_HIGH = 1.08
+_LATENCY_PAIRS = 48
+_LATENCY_S = 30.0
+"""The latency of a result is compared again after its search, in sessions of its own."""
 
 _REPEATED = ("silero_vad_16k", "minilm_int8")
 _SEARCHES = 10
@@ -250,6 +257,7 @@ class _RealResult(NamedTuple):
         before_bytes: its peak.
         peak, steady: what is left of them.
         weights: the weights as a share of the steady memory before.
+        latency: the ratio of the latencies, compared after the search; None where nothing changed.
         lost_to: the optimizers whose model takes less, beyond 2 %, at no more latency.
     """
 
@@ -258,7 +266,15 @@ class _RealResult(NamedTuple):
     peak: float
     steady: float
     weights: float
+    latency: LatencyRatio | None
     lost_to: tuple[str, ...]
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether the latency is known to be within the bounds of the goal."""
+        if self.latency is None:
+            return True
+        return self.latency.median <= _MAX_RATIO and self.latency.high < _MAX_HIGH
 
 
 def _medians(results: Sequence[_RealResult]) -> str:
@@ -277,12 +293,14 @@ def _medians(results: Sequence[_RealResult]) -> str:
                 f"{median(values):.2f} ×"
                 for values in zip(*(each[2:5] for each in group), strict=True)
             ),
+            str(sum(each.is_fast for each in group)),
             str(sum(bool(each.lost_to) for each in group)),
         ]
         for name, group in groups.items()
         if group
     ]
-    head = ["models", "number", "peak", "steady", "weights", "an optimizer takes less"]
+    fast = f"at most {_MAX_RATIO} ×, interval below {_MAX_HIGH} ×"
+    head = ["models", "number", "peak", "steady", "weights", fast, "an optimizer takes less"]
     return table(head, rows)
 
 
@@ -368,8 +386,12 @@ def _real_result(name: str, path: Path, folder: Path) -> _RealResult:
     before, after = found.before, found.after
     assert before is not None
     assert after is not None
+    latency = _latency(found, model, home) if found.chosen else None
     peers = _kept_peers(name, model, home)
-    cells = [*_real_cells(name, weight_bytes, found), *(each.text for each in peers.values())]
+    cells = [
+        *_real_cells(name, weight_bytes, found, latency),
+        *(each.text for each in peers.values()),
+    ]
     print(*cells, sep=" | ", flush=True)
     shutil.rmtree(home)
     after_bytes = after.peak_bytes + after.steady_bytes
@@ -379,6 +401,7 @@ def _real_result(name: str, path: Path, folder: Path) -> _RealResult:
         peak=after.peak_bytes / before.peak_bytes,
         steady=after.steady_bytes / before.steady_bytes,
         weights=weight_bytes / before.steady_bytes,
+        latency=latency,
         lost_to=tuple(
             peer_name
             for peer_name, peer in peers.items()
@@ -388,7 +411,26 @@ def _real_result(name: str, path: Path, folder: Path) -> _RealResult:
     )
 
 
-def _real_cells(name: str, weight_bytes: int, found: Tuning) -> list[str]:
+def _latency(found: Tuning, model: Path, home: Path) -> LatencyRatio:
+    """Return the latency of the chosen point as a multiple of that of the unchanged model."""
+    unchanged = _with_inputs(model, home / "latency", (1,))
+    assert unchanged is not None
+    written = home / "optimized.onnx"
+    changed = replace(unchanged, model=written if written.exists() else model, runs=None)
+    options = tuple(option for option in tuning_options() if option.name in found.chosen)
+    for option in options:
+        changed = option.added_to(changed)
+    changed = PreparedModels(home).prepare(changed, options)
+    with (
+        SessionServer(replace(unchanged, runs=None), unchanged.later_feeds) as before,
+        SessionServer(changed, unchanged.later_feeds) as after,
+    ):
+        return compare_latency(before, after, 0, pairs=_LATENCY_PAIRS, budget_s=_LATENCY_S).ratio
+
+
+def _real_cells(
+    name: str, weight_bytes: int, found: Tuning, latency: LatencyRatio | None
+) -> list[str]:
     before, after = found.before, found.after
     assert before is not None
     assert after is not None
@@ -401,15 +443,10 @@ def _real_cells(name: str, weight_bytes: int, found: Tuning) -> list[str]:
         f"{before.peak_bytes / MB:.0f}",
         f"{before.steady_bytes / MB:.0f}",
         f"{after.peak_bytes / MB:.0f} / {after.steady_bytes / MB:.0f}",
-        _slowest(found),
+        "{:.2f} × ({:.2f}–{:.2f})".format(*latency[:3]) if latency else "",
         f"{found.duration_s:.0f}",
         ", ".join((*applied, *options)) or "nothing",
     ]
-
-
-def _slowest(found: MeasuredChange) -> str:
-    ratios = [(at.ratio, at.low, at.high) for at in found.latencies]
-    return "{:.2f} × ({:.2f}–{:.2f})".format(*max(ratios)) if ratios else ""
 
 
 class _Peer(NamedTuple):
