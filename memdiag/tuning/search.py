@@ -316,7 +316,7 @@ class OptionSearch:
 
     def _shrink(self, best: tuple[TuningOption, ...], limit: float) -> tuple[TuningOption, ...]:
         """Remove the options without which the combination is as good."""
-        for option in best if len(best) > 2 else ():
+        for option in best if len(best) > 1 else ():
             fewer = tuple(each for each in best if each is not option)
             smallest = self._figures(best)
             figures = self._measure(fewer).figures
