@@ -29,7 +29,8 @@ class Point(Record, frozen=True, kw_only=True):
         figures: memory and load time; None if the model did not run.
         ratio: the latency relative to the latency of the defaults: the largest median of all
             inputs. None if it was not compared.
-        low, high: 95 % confidence interval of the ratio.
+        low: lower end of the 95 % confidence interval of the ratio.
+        high: upper end of that interval, or of that of other inputs if it is larger there.
         slowest_with: the inputs with that ratio.
         undecided: whether the interval of some inputs includes the allowed slowdown.
         offered: whether it takes less than the chosen point, but was not compared because the

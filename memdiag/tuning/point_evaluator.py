@@ -195,7 +195,7 @@ class PointEvaluator:
                 point,
                 ratio=slowest.median if slowest else 1.0,
                 low=slowest.low if slowest else None,
-                high=slowest.high if slowest else None,
+                high=max((each.ratio.high for _, each in comparisons), default=None),
                 slowest_with=name,
                 undecided=not is_slower and not is_within,
             )

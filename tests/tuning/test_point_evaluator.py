@@ -177,3 +177,22 @@ def test_a_few_slow_pairs_are_believed_of_options_that_usually_cost_time(
     monkeypatch.setattr(points, "limit", 1.05)
     chosen = (BY_NAME[name],)
     assert points.compare(points.measure(chosen), chosen).undecided == undecided
+
+
+@pytest.mark.usefixtures("same_memory")
+def test_an_interval_includes_the_upper_ends_of_all_inputs(
+    points: PointEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = ModelEvaluation(
+        problem=None,
+        comparisons=(
+            ("small", LatencyComparison(1.0, 0.98, LatencyRatio(0.98, 0.94, 0.99, 32))),
+            ("large", LatencyComparison(1.0, 0.97, LatencyRatio(0.97, 0.9, 1.12, 32))),
+        ),
+    )
+    monkeypatch.setattr(ModelEvaluator, "evaluate", lambda *arguments, **options: found)
+    monkeypatch.setattr(points, "limit", 1.05)
+    chosen = (BY_NAME["patterns-off"],)
+    point = points.compare(points.measure(chosen), chosen)
+    assert (point.ratio, point.low, point.high, point.slowest_with) == (0.98, 0.94, 1.12, "small")
+    assert point.undecided
