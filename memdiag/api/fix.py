@@ -116,6 +116,21 @@ def fix(
         )
 
 
+def model_writer(file: ModelFile, target: Path) -> ModelWriter:
+    """Return what writes changed versions of the model `file` to `target`.
+
+    Raises:
+        UsageError: the model is in ORT format, or the original would be overwritten.
+        ReportError: the target exists and is no regular file.
+    """
+    if file.is_ort_format:
+        raise UsageError(
+            f"{file.path}: models in ORT format cannot be rewritten. Fix the ONNX model, and"
+            " convert the result."
+        )
+    return ModelWriter(file, target)
+
+
 def fix_file(
     file: ModelFile,
     target: Path,
@@ -154,12 +169,7 @@ def fix_file(
     Raises:
         UsageError, ReportError, MeasurementError: as in `fix`.
     """
-    if file.is_ort_format:
-        raise UsageError(
-            f"{file.path}: models in ORT format cannot be rewritten. Fix the ONNX model, and"
-            " convert the result."
-        )
-    writer = ModelWriter(file, target)
+    writer = model_writer(file, target)
     runtime = Runtime.installed()
     deadline = job.limits.deadline
     findings, notes = find_waste(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from memdiag.api.arguments import OnProgress, ignore_progress, model_path
-from memdiag.api.fix import fix_file
+from memdiag.api.fix import fix_file, model_writer
 from memdiag.api.inputs import GivenInputs
 from memdiag.api.optimizer_outputs import OptimizerOutputs, check_optimizers, optimizer_names
 from memdiag.api.option_tuning import (
@@ -68,17 +68,19 @@ def optimize(
         max_difference: the difference of an output that is accepted, as a share of its largest
             value. Weights of 8 and 4 bits (``quantize-int8`` and ``quantize-int4``) are tried as
             well then. None to accept only sums in another order.
-        sessions: of the model, all in one process, whose memory is measured.
-        processes: with the model, whose memory together is made least. It is computed from one
-            process: what is mapped from files counts once, everything else for each.
-        load_from: whether a session is given the path or the file's bytes, unless an option says.
+        sessions: the number of sessions of the model in each measured process.
+        processes: the number of processes that load the model; the search looks for the least
+            memory of all together. It is computed from one process: what is mapped from files
+            counts once, everything else for each.
+        load_from: whether a session is given the path or the file's bytes, where no option of the
+            search says otherwise.
         telemetry: measure with onnxruntime's telemetry on, and try to turn it off.
         dims: sizes of free dimensions by name; realistic ones where not given.
         inputs: arrays, or paths of ``.npy`` files, by input name; others are generated.
         same_inputs: run with the same contents each time.
         sizes: further sizes of free dimensions at which outputs and latency are compared.
-        time_limit_s: seconds for everything; the fix gets half of what the first measurements
-            leave.
+        time_limit_s: seconds for everything; the fix gets at most half of what the first
+            measurements leave, and the optimizers at most a quarter of the rest.
         on_progress: called with a few words about the current step.
 
     Raises:
@@ -116,6 +118,7 @@ def optimize(
     job = tuned_job(path, config, deadline)
     end = deadline.at
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
+        model_writer(file, target).check_writable()
         base = measured_original(exits, file, job, config, report_progress)
         deadline.at = time.monotonic() + _SHARE_OF_REWRITING * (end - time.monotonic())
         fixed = fix_file(
@@ -132,7 +135,7 @@ def optimize(
         )
         if fixed.ended_by == "interrupt":
             duration_s = round(time.perf_counter() - started, 6)
-            return unmeasured_tuning(fixed, "interrupt", sessions, duration_s)
+            return unmeasured_tuning(fixed, sessions, duration_s)
         deadline.at = end
         return tune_compared(
             base,

@@ -20,7 +20,6 @@ from memdiag.records.files import resolve_output
 from memdiag.records.fix import Fix
 from memdiag.runner.job import Deadline
 from memdiag.tuning.options import TuningOption
-from memdiag.units import counted
 
 MAX_OPTIMIZER_S = 600.0
 """Seconds after which an optimizer is ended; fewer if a time limit is near."""
@@ -102,13 +101,10 @@ class OptimizerOutputs:
         for index, name in enumerate(installed):
             remaining_s = end - time.monotonic()
             if remaining_s <= 0:
-                self.notes.append(
-                    f"{counted(len(installed) - index, 'optimizer')} were not tried in time:"
-                    f" {', '.join(installed[index:])}"
-                )
+                self.notes.append(f"not tried in time: {', '.join(installed[index:])}")
                 break
             report_progress(f"optimizing with {name}")
-            # The names of the target: the model refers to its weights by name.
+            # A model contains the name of the file of its weights, which that of the target is.
             path = folder / name / self._target.name
             result = run_optimizer(
                 name,

@@ -23,7 +23,7 @@ from memdiag.runner.job import Deadline, Job, Limits, SessionConfig, TimeLimitRe
 from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import BUDGETS
-from memdiag.tuning.record import rewrite_option, tuning_record
+from memdiag.tuning.record import rewrite_option, tuning_record, unmeasured_tuning
 from memdiag.tuning.search import OptionSearch
 from memdiag.verify.outputs import Bound
 
@@ -32,7 +32,7 @@ from memdiag.verify.outputs import Bound
 class TuneConfig:
     """What is searched for, and how the model is created and run.
 
-    The attributes are the arguments of `memdiag.tune` with these names.
+    The attributes are the arguments of `memdiag.optimize` with these names.
     """
 
     budget: Mapping[str, int] = field(default_factory=dict)
@@ -151,7 +151,13 @@ def tune_compared(
     models: list[TuningOption] = []
     if outputs is not None:
         folder = base.scratch / "optimizers"
-        models += outputs.write(job.model, folder, deadline, report_progress)
+        try:
+            models += outputs.write(job.model, folder, deadline, report_progress)
+        except KeyboardInterrupt:
+            if fixed is None:
+                raise
+            duration_s = round(time.perf_counter() - started, 6)
+            return unmeasured_tuning(fixed, config.sessions, duration_s)
     if fixed is not None and fixed.output is not None:
         models.append(rewrite_option(fixed.output, [each.name for each in models]))
     search = OptionSearch(
@@ -170,7 +176,7 @@ def tune_compared(
         end=end,
     )
     search.run()
-    notes = [*base.inputs.notes, *(outputs.notes if outputs is not None else ())]
+    notes = [*base.inputs.notes, *evaluator.notes, *(outputs.notes if outputs is not None else ())]
     if config.max_difference is not None and not config.inputs:
         notes.append(
             "the difference of outputs is that with generated inputs; give real ones with --input"

@@ -43,8 +43,8 @@ def tune(
     """Return the options that make `model` fit `budget` with the least latency.
 
     The memory of every option is measured alone. Options that usually cost no time are combined by
-    memory, and the combination is compared with the defaults: outputs exactly, latency quickly.
-    Each other option is then added, compared, and kept if it saves more. The chosen point is
+    memory, and the combination is compared with the defaults: its outputs and, quickly, its
+    latency. Each other option is then added, and compared if it saves more. The chosen point is
     measured again in several processes, and its latency is compared precisely. Ctrl-C, or a time
     limit, ends the search with the best result so far. `memdiag.optimize` rewrites the model as
     well.
@@ -56,10 +56,12 @@ def tune(
         only: names of the options to try; all where empty.
         max_slowdown: the largest ratio of latencies that options may cost.
         unsafe: try options that change values as well.
-        sessions: of the model, all in one process, whose memory is measured.
-        processes: with the model, whose memory together is made least. It is computed from one
-            process: what is mapped from files counts once, everything else for each.
-        load_from: whether a session is given the path or the file's bytes, unless an option says.
+        sessions: the number of sessions of the model in each measured process.
+        processes: the number of processes that load the model; the search looks for the least
+            memory of all together. It is computed from one process: what is mapped from files
+            counts once, everything else for each.
+        load_from: whether a session is given the path or the file's bytes, where no option of the
+            search says otherwise.
         telemetry: measure with onnxruntime's telemetry on, as it is by default since 1.29, and try
             to turn it off.
         dims: sizes of free dimensions by name; realistic ones where not given.

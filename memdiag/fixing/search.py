@@ -16,8 +16,8 @@ from memdiag.units import format_duration
 from memdiag.verify.acceptance import (
     is_worth_it,
     memory_change,
-    saves_memory,
     slowness,
+    takes_less,
     undecided_slowness,
 )
 from memdiag.verify.latency import CLEARLY_ABOVE, MIN_PAIRS, QUICK_PAIRS
@@ -81,9 +81,7 @@ class RewriteSearch:
         """
         self.state.before = self.evaluator.before
         self.state.notes += self.other_runtimes.notes
-        if self.evaluator.unstable:
-            names = ", ".join(sorted(self.evaluator.unstable))
-            self.state.notes.append(f"outputs that are random are not compared: {names}")
+        self.state.notes += self.evaluator.notes
         self._explore(rules)
         result = None
         try:
@@ -164,7 +162,7 @@ class RewriteSearch:
         job = self._job(built)
         before = self.evaluator.before if self._last is None else self._last.after
         after = self.evaluator.measure(job, 1, disk_bytes=built.disk_bytes)
-        verdict = self._compared(job, bound, saves_memory(before, after))
+        verdict = self._compared(job, bound, takes_less(before, after))
         if verdict.problem is not None:
             return f"{verdict.problem}; {memory_change(before, after)}"
         if not is_worth_it(before, after, verdict.comparisons, self._comparisons()):
@@ -393,19 +391,20 @@ class RewriteSearch:
 
     def _end_notes(self) -> list[str]:
         """Return notes about how the search ended."""
+        what = "rewriting" if self.is_quick else "the search"
         if self.state.ended_by == "interrupt":
-            return ["the search was interrupted; the result is the best so far"]
+            return [f"{what} was interrupted; the result is the best so far"]
         if self.state.ended_by == "completion":
             return []
         self.state.sufficient_time_limit_s = self._sufficient_time_limit_s()
         if self._accepted:
             if any(outcome.status == "untried" for outcome in self.state.outcomes):
-                return ["the time limit ended the search; the result is the best so far"]
+                return [f"the time limit ended {what}; the result is the best so far"]
             return [
                 "every remedy was tried; the time limit passed while the result was verified once"
                 " more"
             ]
-        return ["the time limit ended the search"]
+        return [f"the time limit ended {what}"]
 
     def _sufficient_time_limit_s(self) -> float:
         """Return the expected duration of a whole fix, with a margin, from measured durations."""
@@ -433,5 +432,7 @@ class RewriteSearch:
 def _saves_nothing(before: Figures, after: Figures) -> str:
     figures = memory_change(before, after)
     if (after.peak_bytes < before.peak_bytes) != (after.steady_bytes < before.steady_bytes):
-        return f"one figure falls, but the other does not ({figures})"
+        falls = ("peak", "steady memory")
+        less, rest = falls if after.peak_bytes < before.peak_bytes else falls[::-1]
+        return f"the {less} falls, but the {rest} does not ({figures})"
     return f"it saves nothing that can be measured ({figures})"

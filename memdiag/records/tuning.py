@@ -29,14 +29,15 @@ class Point(Record, frozen=True, kw_only=True):
         figures: memory and load time; None if the model did not run.
         ratio: the latency relative to the latency of the defaults: the largest median of all
             inputs. None if it was not compared.
-        low: lower end of the 95 % confidence interval of the ratio.
+        low: lower end of the 95 % confidence interval of the ratio; of four pairs, their smallest
+            ratio.
         high: upper end of that interval, or of that of other inputs if it is larger there.
         slowest_with: the inputs with that ratio.
         undecided: whether the interval of some inputs includes the allowed slowdown.
         offered: whether it takes less than the chosen point, but was not compared because the
             search ended before.
         on_front: whether no other point has less peak memory, less steady memory and less latency.
-        fits: whether it keeps the budget and the allowed slowdown.
+        fits: whether it keeps the budget and, as far as it is known, the allowed slowdown.
         problem: the reason why it cannot be used; empty if it can.
     """
 

@@ -61,6 +61,7 @@ MIN_NOTABLE_SLOWDOWN = 1.05
 _UNMEASURED = "no option was tried: the search ended before the defaults were measured"
 _MAX_PROBLEM = 200
 _MAX_OFFERS = 5
+_LIMITING = ("--only", "--time-limit")
 
 
 def is_conclusive(tuning: Tuning) -> bool:
@@ -164,9 +165,12 @@ def _why_defaults(tuning: Tuning) -> str:
     problems = Counter(_problem(point) for point in tried if point.problem)
     unusable = problems.total()
     reason = "".join(f" (most often: {problem})" for problem, _ in problems.most_common(1))
-    undecided = sum(point.undecided for point in tried)
-    slower = sum(point.ratio is not None and not point.undecided for point in tried)
-    offered = sum(point.offered for point in tried)
+    usable = [point for point in tried if not point.problem]
+    undecided = sum(point.undecided for point in usable)
+    slower = sum(
+        point.ratio is not None and not point.fits and not point.undecided for point in usable
+    )
+    offered = sum(point.offered for point in usable)
     idle = len(tried) - unusable - undecided - slower - offered
     parts = (
         (idle, "saved too little memory"),
@@ -203,7 +207,8 @@ def offers(tuning: Tuning) -> Iterator[str]:
         peak, steady = format_sizes(point.figures.peak_bytes, point.figures.steady_bytes)
         names = [name for name in point.options if name != REWRITE]
         command = "tune" if tuning.fix is None else "optimize"
-        again = f"run memdiag {command} {model} --only {','.join(names)}"
+        start = _without_limits(tuning.command) or f"memdiag {command} {model}"
+        again = f"run {start} --only {','.join(names)}"
         if not names:  # the rewritten model without options, which has no program
             again = f"run memdiag fix {model}"
         elif {*names} == all_names - {REWRITE}:  # this command was just run
@@ -219,6 +224,17 @@ def offers(tuning: Tuning) -> Iterator[str]:
         yield f"not compared: {left} more {points} memory"
     if tuning.untried:
         yield f"not tried in time: {', '.join(tuning.untried)}"
+
+
+def _without_limits(command: Sequence[str]) -> str:
+    """Return `command` without its options ``--only`` and ``--time-limit``."""
+    kept: list[str] = []
+    is_value = False
+    for word in command:
+        if not is_value and word.partition("=")[0] not in _LIMITING:
+            kept.append(word)
+        is_value = word in _LIMITING
+    return plain(shlex.join(kept))
 
 
 def program_options(tuning: Tuning) -> str:
@@ -415,12 +431,12 @@ def _size_cell(text: str, size: int | None) -> Cell:
 
 
 def _remark(point: Point, *, is_chosen: bool) -> str:
-    if point.undecided:
-        return "chosen, undecided" if is_chosen else "undecided"
     if is_chosen:
-        return "chosen"
+        return "chosen, undecided" if point.undecided else "chosen"
     if point.problem:
         return "cannot be used"
+    if point.undecided:
+        return "undecided"
     is_slower = point.low is not None and point.low > MIN_NOTABLE_SLOWDOWN
     return "slower" if is_slower else ""
 

@@ -1,7 +1,8 @@
 """The table of options: settings of a session or its environment that can save memory.
 
-An option is added by adding a row to `_table`. Rows are in the order in which a search tries them:
-options that saved the most memory on real models come first.
+An option is added by adding a row to `_table`. A search tries options that usually cost no time
+first, and within these in the order of the rows: those that saved the most memory on real models
+come first. `memdiag.tuning.program` writes each setting as Python.
 """
 
 import sys
@@ -68,7 +69,7 @@ class TuningOption:
         shares_weights: whether all sessions of the process share weights that are mapped from a
             file once.
         excludes: names of options that cannot be combined with this one.
-        costs_time: whether runs usually take longer: it is compared by itself.
+        costs_time: whether runs usually take longer: it is tried after the others.
         changes_values: whether outputs may change beyond the order of sums.
         is_available: whether a release of onnxruntime, and this machine, have the option.
         is_relevant: whether the option can make a difference to a job.
@@ -310,8 +311,9 @@ def _table() -> list[TuningOption]:
         ),
         TuningOption(
             name="same-as-requested",
-            does="An arena of the environment grows by requested sizes only (kSameAsRequested).",
-            hurts="More, smaller regions; all sessions of the process share the arena.",
+            does="All sessions share one arena, which grows by what is requested only"
+            " (kSameAsRequested).",
+            hurts="The arena has more and smaller regions.",
             shared_arena=True,
             excludes=("arena-off",),
         ),

@@ -112,8 +112,8 @@ class PointEvaluator:
         """Return `point` (options `chosen`) with its outputs checked and a quick latency ratio.
 
         The ratio comes from few pairs of runs, which only reveal points that are clearly slower.
-        Where no option usually costs time, more is needed to believe it: all pairs may be slower by
-        chance while the machine is busy.
+        Where no option usually costs time, only a ratio far above the limit counts as slower
+        (`CLEARLY_ABOVE`): all pairs may be slower by chance while the machine is busy.
         """
         costs_time = any(option.costs_time for option in chosen)
         doubt = 1.0 if costs_time else CLEARLY_ABOVE
@@ -134,12 +134,12 @@ class PointEvaluator:
         except MemdiagError as error:
             return self._refused(point, f"it does not run: {error}"), False
         fits = self._fits(after)
-        point = msgspec.structs.replace(point, figures=after, fits=fits)
+        point = msgspec.structs.replace(point, figures=after)
         is_in_time = True
         try:
             point = self._compared(point, chosen, _FINAL_PAIRS)
         except TimeLimitReached:
-            point, is_in_time = self._with_fit(point), False
+            point, is_in_time = self._with_fit(point, chosen), False
         is_fast = point.ratio is not None and point.ratio <= self.limit
         if not is_fast and not is_in_time:
             is_fast = is_plausible(point, chosen, self.limit)
@@ -179,7 +179,8 @@ class PointEvaluator:
         if verdict.problem is not None:
             return self._refused(point, verdict.problem)
         self._verdicts[point.options] = verdict
-        return self._with_latency(point, verdict.comparisons, doubt * self.limit)
+        point = self._with_latency(point, verdict.comparisons, doubt * self.limit)
+        return self._with_fit(point, chosen)
 
     def _with_latency(self, point: Point, comparisons: Comparisons, slower: float) -> Point:
         """Return `point` with its ratio; it is slower if that is above `slower` beyond doubt."""
@@ -190,21 +191,20 @@ class PointEvaluator:
         )
         is_slower = any(comparison.is_slower(slower) for _, comparison in comparisons)
         is_within = all(comparison.is_within(self.limit) for _, comparison in comparisons)
-        return self._with_fit(
-            msgspec.structs.replace(
-                point,
-                ratio=slowest.median if slowest else 1.0,
-                low=slowest.low if slowest else None,
-                high=max((each.ratio.high for _, each in comparisons), default=None),
-                slowest_with=name,
-                undecided=not is_slower and not is_within,
-            )
+        return msgspec.structs.replace(
+            point,
+            ratio=slowest.median if slowest else 1.0,
+            low=slowest.low if slowest else None,
+            high=max((each.ratio.high for _, each in comparisons), default=None),
+            slowest_with=name,
+            undecided=not is_slower and not is_within,
         )
 
-    def _with_fit(self, point: Point) -> Point:
+    def _with_fit(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
         """Return `point` with `fits` set from its latency ratio and its memory."""
-        fits = point.ratio is not None and point.ratio <= self.limit
-        fits = fits and point.figures is not None and self._fits(point.figures)
+        is_fast = point.ratio is not None and point.ratio <= self.limit
+        is_fast = is_fast or is_plausible(point, chosen, self.limit)
+        fits = is_fast and point.figures is not None and self._fits(point.figures)
         return msgspec.structs.replace(point, fits=fits)
 
     def _refused(self, point: Point, problem: str) -> Point:

@@ -47,8 +47,8 @@ def is_step(after: Figures, before: Figures) -> bool:
 def is_plausible(point: Point, options: Sequence[TuningOption], limit: float) -> bool:
     """Return whether `point`, with `options`, is probably not slower than `limit`.
 
-    So it is where a few pairs do not decide, include a ratio of 1, and have a median at most twice
-    as far from 1 as the limit is, and where none of the options usually costs time.
+    That is: it is undecided, its interval reaches 1 or less, its median exceeds 1 by at most twice
+    what the limit does, and none of its options usually costs time.
     """
     if not point.undecided or point.low is None or point.ratio is None:
         return False
@@ -94,7 +94,7 @@ def recommended_point(points: Sequence[Point], budget: Mapping[str, int], limit:
             within, key=lambda entry: (over_budget_bytes(entry[1], budget), len(entry[0].options))
         )[0]
     smallest = min((figures for _, figures in within), key=peak_plus_steady)
-    defaults, default_figures = within[0]
+    defaults, default_figures, _ = usable[0]
     equals = [
         (point, figures)
         for point, figures in within

@@ -171,11 +171,15 @@ def _share_once(model: str, embedded: bool) -> Iterator[str]:
     yield f"EXTERNAL = Path({external!r})" if embedded else "EXTERNAL = Path(MODEL)"
     yield 'RANGES = EXTERNAL.with_suffix(".ranges.json")'
     yield ""
-    yield "if not RANGES.exists():  # once: the file and range of each weight"
+    yield "modified = Path(MODEL).stat().st_mtime"
+    yield ""
+    yield "# Once for each model: the file and range of each weight."
+    yield "if not RANGES.exists() or RANGES.stat().st_mtime < modified:"
     yield "    import onnx"
     yield ""
     if embedded:
         yield '    model, data = onnx.load(MODEL), f"{EXTERNAL.name}.data"'
+        yield "    EXTERNAL.with_name(data).unlink(missing_ok=True)  # onnx appends to a file"
         yield "    onnx.save(model, EXTERNAL, save_as_external_data=True, location=data)"
     yield "    ranges = {}"
     yield "    for tensor in onnx.load(EXTERNAL, load_external_data=False).graph.initializer:"

@@ -8,7 +8,6 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.paths import path_text
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import Fix
-from memdiag.records.measured_change import SearchEnd
 from memdiag.records.tuning import REWRITE, TUNING_SCHEMA, Point, Tuning
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.points import peak_plus_steady
@@ -68,7 +67,9 @@ def tuning_record(
         bound=points.bound.relative,
         bound_reason=points.bound.why,
         ended_by=search.ended_by,
-        notes=(*(fixed.notes if fixed else ()), *notes, *_notes(search, fixed, published)),
+        notes=_distinct(
+            [*(fixed.notes if fixed else ()), *notes, *_notes(search, fixed, published)]
+        ),
         duration_s=duration_s,
         dimensions=dimensions,
         points=search.points,
@@ -87,10 +88,8 @@ def tuning_record(
     )
 
 
-def unmeasured_tuning(fixed: Fix, ended_by: SearchEnd, sessions: int, duration_s: float) -> Tuning:
-    """Return the record of a tuning that ended after the fix `fixed`, before any measurement."""
-    is_limit = ended_by == "time_limit"
-    ended = "the time limit passed" if is_limit else "the search was interrupted"
+def unmeasured_tuning(fixed: Fix, sessions: int, duration_s: float) -> Tuning:
+    """Return the record of a tuning that Ctrl-C ended after `fixed`, before any measurement."""
     return Tuning(
         schema=TUNING_SCHEMA,
         model=fixed.model,
@@ -101,14 +100,18 @@ def unmeasured_tuning(fixed: Fix, ended_by: SearchEnd, sessions: int, duration_s
         largest_difference=None,
         bound=None,
         bound_reason="",
-        ended_by=ended_by,
-        notes=(*fixed.notes, f"{ended} before any option was tried"),
+        ended_by="interrupt",
+        notes=(*fixed.notes, "the search was interrupted before any option was tried"),
         duration_s=duration_s,
         dimensions=fixed.dimensions,
         points=(),
         sessions=sessions,
         fix=fixed,
     )
+
+
+def _distinct(notes: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(notes))
 
 
 def _notes(search: OptionSearch, fixed: Fix | None, published: Sequence[Path]) -> Iterator[str]:
@@ -123,11 +126,11 @@ def _notes(search: OptionSearch, fixed: Fix | None, published: Sequence[Path]) -
         )
     if chosen.options and chosen.ratio is not None and chosen.low is not None:
         yield (
-            f"its largest latency ratio is {chosen.ratio:.2f} × (95 % interval"
-            f" {chosen.low:.2f}–{chosen.high:.2f}) beside the defaults, with"
+            f"the largest latency ratio of the chosen point is {chosen.ratio:.2f} ×"
+            f" ({chosen.low:.2f}–{chosen.high:.2f}) beside the defaults, with"
             f" {chosen.slowest_with or 'the inputs of the model'}"
         )
-    if (doubtful := search.undecided()) is not None:
+    if (doubtful := search.best_undecided()) is not None:
         high = ceil(100 * (doubtful.high or 1)) / 100
         yield (
             f"undecided: {' + '.join(doubtful.options)} would take {_sizes(doubtful)}, but latency"
@@ -146,7 +149,7 @@ def _notes(search: OptionSearch, fixed: Fix | None, published: Sequence[Path]) -
         if slower is not None:
             yield f"{' + '.join(slower.options)} would fit it at {slower.ratio:.2f} × the latency"
     if fixed is not None and fixed.output is None:
-        yield "no rewrite was worth it: only options were tuned"
+        yield "the fix kept no rewrite"
     if published:
         yield f"{path_text(published[0])} is what the optimizer wrote"
     elif fixed is not None and fixed.output is not None and REWRITE not in chosen.options:

@@ -32,11 +32,23 @@ Names = frozenset[str]
 class OptionSearch:
     """The points that were measured so far, the defaults first, and the choice among them.
 
-    Measuring memory takes a session, and comparing latency many runs. So the memory of each option
-    is measured first. Those that usually cost no time are combined by memory alone, and the
-    combination is compared once; then each option that may cost time is added and compared. These
-    comparisons are quick: the choice is compared precisely at the end, for which just enough time
-    is reserved.
+    Measuring memory takes a session, and comparing latency many runs. So memory decides which
+    points are compared:
+
+    1. The memory of each option is measured alone.
+    2. From up to three starts, options that usually cost no time are added by memory alone, and
+       the combination is compared.
+    3. Every other option is added to the best combination, and compared where it saves more.
+    4. Options without which the combination is as good are left out.
+    5. Options that save a little each are added together.
+    6. The option with the least memory is compared, which shows what it costs.
+    7. The best point is confirmed: measured in several processes, and compared precisely. If it
+       does not stand, the smallest point that is left is compared, and the next best is confirmed.
+
+    Comparisons before the last step are quick. With a time limit, the first step gets a third of
+    the time, each start is compared alone first, options that save nothing alone are not added, and
+    points that are probably fast enough are confirmed before the others. Time for the last step is
+    reserved where it is short enough.
 
     Attributes:
         point_evaluator: evaluates combinations of options.
@@ -115,7 +127,7 @@ class OptionSearch:
         ]
         return min(slow, key=lambda entry: entry[0])[1] if slow else None
 
-    def undecided(self) -> Point | None:
+    def best_undecided(self) -> Point | None:
         """Return the undecided point that would be chosen if it were known to be fast enough.
 
         None if no point is undecided, or if that point is the chosen one.
@@ -124,7 +136,7 @@ class OptionSearch:
         return best if best.undecided and best.options != self.chosen.options else None
 
     def _offered(self) -> set[Names]:
-        """Return the points that take less than the chosen one but were not compared with it."""
+        """Return the points that take less than the chosen one but were not compared in time."""
         if self.ended_by == "completion":
             return set()
         chosen = self._chosen_names()
@@ -181,9 +193,9 @@ class OptionSearch:
             self._measure_single_options()
             self._compare_singles_that_fit()
             best = self._best_combination()
-            best = self._shrink(self._grow(best, self.limit, self.usable), self.limit)
-            self._gather(best, self.limit)
-            self._compare_slow_options()
+            best = self._shrink(self._grow(best, self.usable))
+            self._gather(best)
+            self._compare_smallest_option()
         except TimeLimitReached:
             self.ended_by = "time_limit"
 
@@ -216,16 +228,18 @@ class OptionSearch:
             if self.end < inf and not best:
                 self._compare(start)
                 if not self._is_probably_fast(start):
+                    self._compare_again(start)
+                if not self._is_probably_fast(start):
                     continue
-                best, smallest = start, self._figures(start) or smallest
+                best, smallest = start, self._compared_figures(start) or smallest
             chosen = self._accumulate(start)
-            found = self._usable_figures(chosen)
+            found = self._measured_figures(chosen)
             if found is None or not is_worth_an_option(found, smallest):
                 continue
             self._compare(chosen)
-            if self._figures(chosen, self.limit) is None:
-                chosen = self._grow(best, self.limit, chosen)
-            best, smallest = chosen, self._figures(chosen) or smallest
+            if self._compared_figures(chosen, self.limit) is None:
+                chosen = self._grow(best, chosen)
+            best, smallest = chosen, self._compared_figures(chosen) or smallest
         return best
 
     def _is_probably_fast(self, added: tuple[TuningOption, ...]) -> bool:
@@ -260,7 +274,7 @@ class OptionSearch:
         found = [
             option
             for option in among
-            if (figures := self._usable_figures((option,))) is not None
+            if (figures := self._measured_figures((option,))) is not None
             and is_worth_an_option(figures, base)
         ]
         return (min(found, key=self._single_cost),) if found else ()
@@ -271,92 +285,88 @@ class OptionSearch:
         Where time is limited, options that save nothing alone are left out.
         """
         base = self.point_evaluator.before
-        smallest = self._usable_figures(best) or base
+        smallest = self._measured_figures(best) or base
         for option in sorted(self._measured(), key=self._single_cost):
             if option in best or option.costs_time or _clashes(option, best):
                 continue
-            alone = self._usable_figures((option,))
+            alone = self._measured_figures((option,))
             if self.end < inf and (alone is None or not is_step(alone, base)):
                 continue
             self._measure((*best, option))
-            found = self._usable_figures((*best, option))
+            found = self._measured_figures((*best, option))
             if found is not None and is_worth_an_option(found, smallest):
                 best, smallest = (*best, option), found
         return best
 
     def _grow(
-        self,
-        best: tuple[TuningOption, ...],
-        limit: float,
-        among: Sequence[TuningOption],
+        self, best: tuple[TuningOption, ...], among: Sequence[TuningOption]
     ) -> tuple[TuningOption, ...]:
         """Add each option in turn, the most saving first, and keep options that save more.
 
         The latency of each combination that saves memory is compared.
         """
-        smallest = self._figures(best) or self.point_evaluator.before
+        smallest = self._compared_figures(best) or self.point_evaluator.before
         for option in among:
             self._measure((option,))
         for option in sorted(among, key=self._single_cost):
             if option in best or _clashes(option, best):
                 continue
             self._try((*best, option), smallest)
-            found = self._figures((*best, option), limit)
+            found = self._compared_figures((*best, option), self.limit)
             if found is not None and is_worth_an_option(found, smallest):
                 best, smallest = (*best, option), found
         return best
 
-    def _compare_slow_options(self) -> None:
-        """Compare the option with the least memory of all, to show what costs time."""
-        chosen = self.chosen
-        for option in sorted(self.usable, key=self._single_cost)[:1]:
-            figures = self._usable_figures((option,))
-            if figures is not None and chosen.figures is not None:
-                self._try((option,), chosen.figures)
+    def _compare_smallest_option(self) -> None:
+        """Compare the option with the least memory alone, to show what that costs."""
+        smallest = min(self.usable, key=self._single_cost, default=None)
+        base = self.chosen.figures or self.point_evaluator.before
+        if smallest is not None and self._measured_figures((smallest,)) is not None:
+            self._try((smallest,), base)
 
-    def _shrink(self, best: tuple[TuningOption, ...], limit: float) -> tuple[TuningOption, ...]:
+    def _shrink(self, best: tuple[TuningOption, ...]) -> tuple[TuningOption, ...]:
         """Remove the options without which the combination is as good."""
         for option in best if len(best) > 1 else ():
             fewer = tuple(each for each in best if each is not option)
-            smallest = self._figures(best)
+            smallest = self._compared_figures(best)
             figures = self._measure(fewer).figures
             if smallest is None or figures is None or is_worth_an_option(smallest, figures):
                 continue
             self._compare(fewer)
-            if self._figures(fewer, limit) is not None:
+            if self._compared_figures(fewer, self.limit) is not None:
                 best = fewer
         return best
 
-    def _gather(self, best: tuple[TuningOption, ...], limit: float) -> None:
+    def _gather(self, best: tuple[TuningOption, ...]) -> None:
         """Add options that save a little each, which together may be worth it."""
-        taken = self._figures(best) or self.point_evaluator.before
-        for option in self._small_savings(best, limit):
+        taken = self._compared_figures(best) or self.point_evaluator.before
+        for option in self._small_savings(best):
             if _clashes(option, best):
                 continue
             added = (*best, option)
             figures = self._measure(added).figures
             if figures is not None and is_step(figures, taken):
                 self._compare(added)
-                if self._figures(added, limit) is not None:
+                if self._compared_figures(added, self.limit) is not None:
                     best, taken = added, figures
 
-    def _small_savings(self, best: tuple[TuningOption, ...], limit: float) -> list[TuningOption]:
+    def _small_savings(self, best: tuple[TuningOption, ...]) -> list[TuningOption]:
         """Return the options that save something alone and are not known to fail."""
         base = self.point_evaluator.before
         found = []
         for option in self.usable:
             single = self._measure((option,))
             combined = self._points.get(_names((*best, option)), single)
-            if option in best or _fails(single, limit) or _fails(combined, limit):
+            if option in best or _fails(single, self.limit) or _fails(combined, self.limit):
                 continue
             if single.figures is not None and is_step(single.figures, base):
                 found.append(option)
         return sorted(found, key=self._single_cost)
 
     def _confirm(self) -> None:
-        """Measure the best plausible point thoroughly; if it is not confirmed, the next one.
+        """Measure the best point thoroughly; if it is not confirmed, the next one.
 
-        Where no point is plausible, others are compared, and then the undecided ones are confirmed.
+        After each that is not confirmed, the smallest point that is left is compared.
         """
         while (point := self._next_to_confirm()).options:
             names = frozenset(point.options)
@@ -373,6 +383,11 @@ class OptionSearch:
             self._compare_next()
 
     def _next_to_confirm(self) -> Point:
+        """Return the best point; with a time limit, an undecided one only where no other is left.
+
+        Where that is the defaults although they exceed the budget, or without a budget, the
+        smallest point that is left is compared before.
+        """
         point = self._best_if_fast()
         fits = not over_budget_bytes(self.point_evaluator.before, self.budget)
         if point.options or (self.budget and fits):
@@ -390,7 +405,9 @@ class OptionSearch:
         slow = [
             names
             for names, point in self._points.items()
-            if point.ratio is not None and not self._is_probably_fast(self._options_by_names[names])
+            if names
+            and point.ratio is not None
+            and not self._is_probably_fast(self._options_by_names[names])
         ]
         rest = [
             self._options_by_names[names]
@@ -401,7 +418,7 @@ class OptionSearch:
         ]
         for chosen in sorted(rest, key=self._cost):
             self._compare(chosen)
-            if self._figures(chosen, self.limit) is not None:
+            if self._compared_figures(chosen, self.limit) is not None:
                 return
 
     def _try(self, added: tuple[TuningOption, ...], reference: Figures) -> None:
@@ -423,7 +440,11 @@ class OptionSearch:
         if known is not None:
             return known
         self._check_deadline()
-        untried = [each for each in self.usable if _names((each,)) not in self._points]
+        untried = [
+            each
+            for each in self.usable
+            if each not in added and _names((each,)) not in self._points
+        ]
         left = f"{len(untried)} options left" if untried else f"{len(self._points)} points so far"
         self.report_progress(
             f"trying {_joined(added)} ({left}, {self._step_estimate.step(len(untried))})"
@@ -434,6 +455,13 @@ class OptionSearch:
         point = self._points[_names(added)]
         if point.ratio is None and not point.problem:
             self.report_progress(f"comparing {_joined(added)}")
+            self._keep(self.point_evaluator.compare(point, added), added)
+
+    def _compare_again(self, added: tuple[TuningOption, ...]) -> None:
+        """Compare a point again if it is undecided: its few pairs may be slower by chance."""
+        point = self._points[_names(added)]
+        if point.undecided and not point.problem:
+            self.report_progress(f"comparing {_joined(added)} again")
             self._keep(self.point_evaluator.compare(point, added), added)
 
     def _check_deadline(self) -> None:
@@ -447,7 +475,9 @@ class OptionSearch:
         self._points[_names(chosen)], self._options_by_names[_names(chosen)] = point, chosen
         return point
 
-    def _figures(self, added: tuple[TuningOption, ...], limit: float = inf) -> Figures | None:
+    def _compared_figures(
+        self, added: tuple[TuningOption, ...], limit: float = inf
+    ) -> Figures | None:
         """Return the figures of a point that can be used and is not slower than `limit`."""
         point = self._points.get(_names(added))
         if point is None or point.ratio is None or _fails(point, limit):
@@ -458,13 +488,13 @@ class OptionSearch:
         """Return the options whose memory was measured alone."""
         return [option for option in self.usable if _names((option,)) in self._points]
 
-    def _usable_figures(self, added: tuple[TuningOption, ...]) -> Figures | None:
+    def _measured_figures(self, added: tuple[TuningOption, ...]) -> Figures | None:
         """Return the figures of a point that was measured and has no problem so far."""
         point = self._points.get(_names(added))
         return None if point is None or point.problem else point.figures
 
     def _cost(self, added: tuple[TuningOption, ...]) -> float:
-        figures = self._usable_figures(added)
+        figures = self._measured_figures(added)
         return inf if figures is None else peak_plus_steady(figures)
 
     def _single_cost(self, option: TuningOption) -> float:

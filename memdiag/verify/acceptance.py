@@ -18,14 +18,20 @@ _CLEARLY_FASTER = 0.9
 def is_worth_it(
     before: Figures, after: Figures, comparisons: Comparisons, before_comparisons: Comparisons
 ) -> bool:
-    """Return whether a change saves memory or, at no cost in memory, much time.
+    """Return whether a change saves memory or, at no cost in memory, room on disk or much time.
 
     `before_comparisons` compare the model before the change, `comparisons` the model after it, each
     with the original.
     """
-    if saves_memory(before, after):
+    if takes_less(before, after):
         return True
     return is_faster(comparisons, before_comparisons) and not _grows(before, after)
+
+
+def takes_less(before: Figures, after: Figures) -> bool:
+    """Return whether `after` takes less memory beyond doubt, or less room on disk and no more."""
+    is_smaller = before.disk_bytes - after.disk_bytes > _MIN_SHARE * before.disk_bytes
+    return saves_memory(before, after) or (is_smaller and not _grows(before, after))
 
 
 def saves_memory(before: Figures, after: Figures) -> bool:
@@ -36,9 +42,8 @@ def saves_memory(before: Figures, after: Figures) -> bool:
     spread does not matter where every process took less after the change than any before it: what
     malloc retains of some models differs by half from one process to the next.
     """
-    smaller = before.disk_bytes - after.disk_bytes > _MIN_SHARE * before.disk_bytes
-    gained = smaller or any(gain > doubt for gain, doubt in _gains(before, after))
-    return gained and not _grows(before, after)
+    is_gained = any(gain > doubt for gain, doubt in _gains(before, after))
+    return is_gained and not _grows(before, after)
 
 
 def is_faster(comparisons: Comparisons, before: Comparisons) -> bool:

@@ -89,7 +89,8 @@ def compare_latency(
 
     In its turn a session rests, runs a few times to warm up, and is then timed: the fastest of its
     runs counts, which was disturbed least. The session that goes first alternates, so that drift of
-    the machine affects both. At least `MIN_PAIRS` pairs are run whatever they take.
+    the machine affects both. `MIN_PAIRS` pairs are run (or `pairs`, if that is less) whatever they
+    take.
     With a `limit` the comparison ends at the first of `CHECKPOINTS` that decides whether the ratio
     is above it, or after four pairs that all are clearly above.
 

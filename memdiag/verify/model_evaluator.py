@@ -157,6 +157,14 @@ class ModelEvaluator:
     def __exit__(self, *error: object) -> None:
         self._server.close()
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about what is not compared."""
+        if not self.unstable:
+            return ()
+        names = ", ".join(sorted(self.unstable))
+        return (f"outputs that are random are not compared: {names}",)
+
     def memory_s(self, processes: int) -> float:
         """Return the expected duration of measuring the memory of so many processes."""
         return processes * self._process_s
@@ -188,8 +196,8 @@ class ModelEvaluator:
         what else the machine does. Inputs after the first with which the model is slower are not
         compared.
 
-        With `is_quick` only the first inputs are compared, and all alternately where sizes differ,
-        and nothing is confirmed in new sessions.
+        With `is_quick` only the first timed inputs and the last are compared, which are all sizes
+        in turn where there are several, and nothing is confirmed in new sessions.
 
         Where a time limit is near, the comparisons share the remaining time: fewer pairs decide
         more often than none.
@@ -197,32 +205,28 @@ class ModelEvaluator:
         Raises:
             TimeLimitReached: the job's deadline passed.
         """
+        may_confirm = limit is not None and not is_quick
+        latency_of: dict[_TimedInputs, LatencyComparison] = {}
+        worst: Difference | None = None
+        rest = self._quick_timed if is_quick else self._timed
         try:
-            if self._needs_restart:
-                self._restart()
-            with self._session(job) as server:
-                problem, worst = self._reference.check(server, bound)
-                if problem is not None:
-                    return ModelEvaluation(problem=problem, difference=worst)
-                latency_of: dict[_TimedInputs, LatencyComparison] = {}
-                timed = self._quick_timed if is_quick else self._timed
-                may_confirm = limit is not None and not is_quick
-                for number, inputs in enumerate(timed):
-                    parts = len(timed) - number + may_confirm
-                    with self._comparing.timed(self._expected_s(inputs, pairs)):
-                        latency_of[inputs] = compare_latency(
-                            self._server,
-                            server,
-                            inputs.feeds,
-                            then=inputs.then,
-                            pairs=pairs,
-                            limit=limit,
-                            budget_s=self._budget_s(BUDGET_S, parts),
-                        )
-                    if limit is not None and latency_of[inputs].is_slower(limit):
-                        break
-            if limit is not None and not is_quick:
-                latency_of |= self._confirmed(job, latency_of, limit)
+            while rest:
+                if self._needs_restart:
+                    self._restart()
+                with self._session(job) as server:
+                    if not latency_of:
+                        problem, worst = self._reference.check(server, bound)
+                        if problem is not None:
+                            return ModelEvaluation(problem=problem, difference=worst)
+                    found = self._compared(
+                        server, rest, pairs=pairs, limit=limit, may_confirm=may_confirm
+                    )
+                rest = rest[len(found) :]
+                if limit is not None and may_confirm:
+                    found |= self._confirmed(job, found, limit)
+                latency_of |= found
+                if limit is not None and any(each.is_slower(limit) for each in found.values()):
+                    break
         except MeasurementError as error:
             self._needs_restart = self._server.has_ended
             return ModelEvaluation(problem=f"it does not run: {error}")
@@ -265,12 +269,39 @@ class ModelEvaluator:
             summarize(new, disk_bytes=after_bytes, processes=self.processes),
         )
 
+    def _compared(
+        self,
+        server: SessionServer,
+        timed: Sequence[_TimedInputs],
+        *,
+        pairs: int,
+        limit: float | None,
+        may_confirm: bool,
+    ) -> dict[_TimedInputs, LatencyComparison]:
+        """Compare with each of the timed inputs, up to the first that seems to be slower."""
+        found: dict[_TimedInputs, LatencyComparison] = {}
+        for number, inputs in enumerate(timed):
+            parts = len(timed) - number + may_confirm
+            with self._comparing.timed(self._expected_s(inputs, pairs)):
+                found[inputs] = compare_latency(
+                    self._server,
+                    server,
+                    inputs.feeds,
+                    then=inputs.then,
+                    pairs=pairs,
+                    limit=limit,
+                    budget_s=self._budget_s(BUDGET_S, parts),
+                )
+            if limit is not None and found[inputs].is_slower(limit):
+                break
+        return found
+
     def _confirmed(
         self, job: Job, found: Mapping[_TimedInputs, LatencyComparison], limit: float
     ) -> dict[_TimedInputs, LatencyComparison]:
         """Compare again, in new sessions, with the inputs with which a model seems to be slower.
 
-        The clearest case comes first, and the first that is confirmed is the last.
+        The clearest case comes first. The others are left out once one is confirmed.
         """
         slow = [
             inputs

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,9 @@ def _problem(worst: Difference, bound: Bound) -> str:
         allowed = f"no difference is allowed, because {bound.why}"
     else:
         allowed = f"at most {bound.relative:.1e} is allowed: {bound.why}"
-    advice = "A larger one accepts it" if bound.is_given else "No option accepts it"
+    advice = "No option accepts it"
+    if bound.is_given:
+        advice = f"--max-difference {ceil(1000 * worst.relative) / 1000} accepts it"
     return (
         f"output {worst.output} differs by {worst.relative:.1e} of its largest value; {allowed}."
         f" {advice}"

@@ -34,7 +34,7 @@ def test_the_first_line_says_what_was_won_and_quiet_prints_no_more() -> None:
 
 
 def test_where_no_option_is_worth_it_the_defaults_are_the_answer() -> None:
-    slow = tunings.point("arena-off", at=(150, 75), ratio=2.5)
+    slow = tunings.point("arena-off", at=(150, 75), ratio=2.5, fits=False)
     points = (tunings.DEFAULTS, slow)
     (line,) = printed(tunings.tuning(tunings.DEFAULTS, points), quiet=True, width=200)
     assert line == (
@@ -62,10 +62,38 @@ def test_what_was_not_compared_in_time_is_named() -> None:
     assert not any(line.startswith("patterns-off") for line in lines)
     assert (
         "not compared: arena-off takes peak 150 MiB, steady 75 MiB. To compare its latency and get"
-        " its program, run memdiag tune dir/m.onnx --only arena-off"
+        " its program, run memdiag tune m.onnx --only arena-off"
     ) in lines
     assert "not tried in time: one-thread" in lines
     assert "program for arena-off (not compared):" in lines
+
+
+def test_what_is_suggested_has_the_options_of_the_command_that_was_run() -> None:
+    offered = msgspec.structs.replace(
+        tunings.point("arena-off", at=(150, 75), ratio=None), offered=True
+    )
+    words = "memdiag tune m.onnx --only arena-off,one-thread --budget steady=80MB --time-limit=60"
+    tuning = msgspec.structs.replace(
+        tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, offered)),
+        untried=("one-thread",),
+        command=tuple(words.split()),
+    )
+    text = " ".join(printed(tuning, width=300))
+    assert "run memdiag tune m.onnx --budget steady=80MB --only arena-off" in text
+
+
+def test_each_point_is_counted_once_where_the_defaults_are_kept() -> None:
+    failed = tunings.point("arena-off", at=(150, 75), ratio=1.5)
+    failed = msgspec.structs.replace(failed, problem="it does not run", undecided=True)
+    unconfirmed = msgspec.structs.replace(
+        tunings.point("one-thread", at=(150, 75), ratio=1.0), fits=True
+    )
+    points = (tunings.DEFAULTS, failed, unconfirmed)
+    (line,) = printed(tunings.tuning(tunings.DEFAULTS, points), quiet=True, width=300)
+    assert line.endswith(
+        "no option is worth it: 1 saved too little memory, 1 could not be used (most often: it"
+        " does not run)"
+    )
 
 
 def test_a_command_that_was_just_run_is_not_suggested() -> None:
@@ -100,7 +128,7 @@ def test_a_rewrite_without_options_is_continued_with_a_fix() -> None:
 
 
 def test_options_left_out_do_not_hide_that_others_were_compared() -> None:
-    slow = tunings.point("arena-off", at=(150, 75), ratio=2.5)
+    slow = tunings.point("arena-off", at=(150, 75), ratio=2.5, fits=False)
     tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, slow))
     line = printed(msgspec.structs.replace(tuning, untried=("a", "b")), width=300)[0]
     assert line.endswith(
@@ -124,7 +152,7 @@ def test_one_point_is_singular() -> None:
 
 
 def test_where_nothing_is_chosen_or_offered_no_program_is_printed() -> None:
-    slow = tunings.point("arena-off", at=(150, 75), ratio=2.5)
+    slow = tunings.point("arena-off", at=(150, 75), ratio=2.5, fits=False)
     tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, slow))
     text = "\n".join(printed(msgspec.structs.replace(tuning, program="")))
     assert "program" not in text

@@ -119,7 +119,7 @@ def test_what_another_remedy_decided_is_kept(
     with open_model(aligned(product(), tmp_path)) as file:
         editor = ModelEditor(file)
         editor.storage = storage
-        assert module.check(editor, OF) == "they are moved already"
+        assert module.check(editor, OF) == "its weights are in another file already"
         assert module.apply(editor, OF) is False
         assert editor.storage == storage
 

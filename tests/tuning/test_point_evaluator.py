@@ -180,6 +180,23 @@ def test_a_few_slow_pairs_are_believed_of_options_that_usually_cost_time(
 
 
 @pytest.mark.usefixtures("same_memory")
+@pytest.mark.parametrize(
+    ("name", "ratio", "fits"),
+    [("patterns-off", 1.09, True), ("patterns-off", 1.2, False), ("one-thread", 1.09, False)],
+)
+def test_what_is_probably_fast_enough_fits(
+    points: PointEvaluator, monkeypatch: pytest.MonkeyPatch, name: str, ratio: float, fits: bool
+) -> None:
+    found = LatencyComparison(1.0, ratio, LatencyRatio(ratio, 0.9, 1.3, 4))
+    monkeypatch.setattr(
+        "memdiag.verify.model_evaluator.compare_latency", lambda *arguments, **options: found
+    )
+    monkeypatch.setattr(points, "limit", 1.05)
+    chosen = (BY_NAME[name],)
+    assert points.compare(points.measure(chosen), chosen).fits == fits
+
+
+@pytest.mark.usefixtures("same_memory")
 def test_an_interval_includes_the_upper_ends_of_all_inputs(
     points: PointEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

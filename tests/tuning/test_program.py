@@ -281,6 +281,12 @@ def test_shared_weights_are_there_once_for_all_sessions(
         program = session_program(str(path), shared, sessions, embedded=not external)
         taken.append(run(program, tmp_path)["VmHWM"])
     assert taken[2] - taken[1] < 6 * MIB
+    # A model that is newer than the file of the ranges was exchanged.
+    (ranges,) = path.parent.glob("*.ranges.json")
+    ranges.write_text("{}")
+    os.utime(ranges, (0, 0))
+    run(program, tmp_path)
+    assert json.loads(ranges.read_text())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is an option of glibc")

@@ -10,6 +10,7 @@ from memdiag.verify.acceptance import (
     memory_change,
     saves_memory,
     slowness,
+    takes_less,
     takes_less_memory,
     takes_less_time,
     undecided_slowness,
@@ -75,7 +76,12 @@ def comparisons(*ratios: tuple[float, float, float]) -> tuple[tuple[str, Latency
 def test_a_saving_is_more_than_a_trifle_and_costs_nothing_elsewhere(
     before: Figures, after: Figures, expected: bool
 ) -> None:
-    assert saves_memory(before, after) is expected
+    assert takes_less(before, after) is expected
+
+
+def test_a_smaller_file_saves_no_memory() -> None:
+    assert not saves_memory(taken(), taken(disk=50))
+    assert saves_memory(taken(), taken(steady=90, disk=50))
 
 
 @pytest.mark.parametrize(("lowest", "expected"), [(89.9, False), (90.1, True)])

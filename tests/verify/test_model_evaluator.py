@@ -81,7 +81,7 @@ def judge(write: Write, bench: Callable[[Path], ModelEvaluator]) -> Iterator[Mod
 
 @pytest.mark.usefixtures("equal_latency")
 def test_the_same_model_passes(write: Write, judge: ModelEvaluator) -> None:
-    assert judge.unstable == frozenset()
+    assert judge.notes == ()
     verdict = judge.evaluate(Job(model=write("same")), Bound.exact(), pairs=10)
     assert verdict.problem is None
     assert verdict.difference is not None
@@ -131,7 +131,7 @@ def test_a_wrong_model_is_refused(
 def test_what_is_random_is_not_compared(write: Write, bench: Callable[..., ModelEvaluator]) -> None:
     noisy = write("noisy", "r = RandomNormalLike(x) y = MatMul(r, w)")
     with bench(noisy) as judge:
-        assert judge.unstable == {"y"}
+        assert judge.notes == ("outputs that are random are not compared: y",)
         assert judge.evaluate(Job(model=noisy), Bound.exact(), pairs=10).problem is None
 
 
@@ -182,6 +182,18 @@ def test_one_confirmed_slowdown_is_enough(
     verdict = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
     assert [found.ratio.median for _, found in verdict.comparisons] == [1.9]
     assert [one["feeds"] for one in asked] == [0, 0]
+
+
+def test_after_a_slowdown_that_is_not_confirmed_the_other_inputs_are_compared(
+    judge: ModelEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = scripted(monkeypatch, 2.0, 1.0, 1.01)
+    verdict = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
+    assert [found.ratio.median for _, found in verdict.comparisons] == [1.0, 1.01]
+    assert [one["feeds"] for one in asked] == [0, 0, 1]
+    asked = scripted(monkeypatch, 2.0, 1.0, 2.0, 1.9)
+    verdict = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
+    assert [found.ratio.median for _, found in verdict.comparisons] == [1.0, 1.9]
 
 
 def test_comparisons_share_the_time_that_is_left(

@@ -11,7 +11,7 @@ ARGUMENTS = "MODEL"
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
-    add_model(parser)
+    add_model(parser, ort_format=False)
     parser.add_argument(
         "-o",
         "--output",

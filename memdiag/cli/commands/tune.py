@@ -17,8 +17,8 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Find the session options and environment with which a model uses the least memory.
 
-    Measures the memory of every option, compares the latency of options that save memory with
-    the defaults, and combines those that help. Ctrl-C or --time-limit ends the search with the best
+    Measures the memory of every option, combines those that help, and compares the latency of
+    combinations with that of the defaults. Ctrl-C or --time-limit ends the search with the best
     result so far. memdiag optimize rewrites the model as well. --out DIR writes tune.json,
     tune.html, tune.md and tune.png. Exit codes: 0; 1 if a budget was given and no combination fits
     it, or if the search ended before any option was compared; 2 on errors.

@@ -26,7 +26,7 @@ REWRITE = Rewrite(
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why the weights cannot be moved; None if they can."""
-    return "they are moved already" if editor.storage is not None else None
+    return "its weights are in another file already" if editor.storage is not None else None
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:

@@ -23,7 +23,7 @@ REWRITE = Rewrite(
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why the weights cannot be referenced; None if they can."""
     if editor.storage is not None:
-        return "they are moved already"
+        return "its weights are in another file already"
     if not is_aligned(editor, IN_PLACE_ALIGNMENT):
         return f"weights are not at multiples of {IN_PLACE_ALIGNMENT} bytes in the file"
     return None
