@@ -25,6 +25,9 @@ from memdiag.tuning.points import (
 from memdiag.units import format_duration
 from memdiag.verify.step_estimate import StepEstimate
 
+_FAR = 1.25
+"""In limited time a start is left out if it takes this multiple of the best combination."""
+
 Names = frozenset[str]
 
 
@@ -46,9 +49,9 @@ class OptionSearch:
        does not stand, the smallest point that is left is compared, and the next best is confirmed.
 
     Comparisons before the last step are quick. With a time limit, the first step gets a third of
-    the time, each start is compared alone first, options that save nothing alone are not added, and
-    points that are probably fast enough are confirmed before the others. Time for the last step is
-    reserved where it is short enough.
+    the time, and options that save nothing alone are not added. Starts are compared alone until one
+    is fast enough; later ones that take far more are left out. Points that are probably fast enough
+    are confirmed before the others. Time for the last step is reserved where it is short enough.
 
     Attributes:
         point_evaluator: evaluates combinations of options.
@@ -225,6 +228,8 @@ class OptionSearch:
         best: tuple[TuningOption, ...] = ()
         smallest = self.point_evaluator.before
         for start in self._starts(smallest):
+            if self.end < inf and best and self._cost(start) > _FAR * peak_plus_steady(smallest):
+                continue
             if self.end < inf and not best:
                 self._compare(start)
                 if not self._is_probably_fast(start):

@@ -434,6 +434,17 @@ def test_where_nothing_else_saves_what_is_undecided_is_confirmed_within_the_time
         assert search.ended_by == "completion"
 
 
+@pytest.mark.parametrize(
+    ("end", "second", "is_followed"), [(30, 30, False), (30, 45, True), (inf, 30, True)]
+)
+def test_in_limited_time_a_start_that_takes_far_more_is_not_followed(
+    end: float, second: float, is_followed: bool
+) -> None:
+    usable = (option("a", "b"), option("b", "a"), option("c"))
+    search = searched(Scripted(less(a=50, b=second, c=5)), *usable, end=end)
+    assert (frozenset("bc") in tried(search)) == is_followed
+
+
 def test_in_limited_time_few_pairs_that_are_slower_by_chance_are_compared_again() -> None:
     class Noisy(Scripted):
         def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
