@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,7 @@ from memdiag.api.arguments import OnProgress, check_dims
 from memdiag.api.compared_model import ComparedModel, compared_model
 from memdiag.api.inputs import GivenInputs, read_given
 from memdiag.api.optimizer_outputs import OptimizerOutputs
+from memdiag.api.option_estimates import expected_savings
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.model.graph_index import GraphIndex
@@ -160,19 +162,26 @@ def tune_compared(
             return unmeasured_tuning(fixed, config.sessions, duration_s)
     if fixed is not None and fixed.output is not None:
         models.append(rewrite_option(fixed.output, [each.name for each in models]))
+    usable = [
+        option
+        for option in (*models, *tuning_options())
+        if option.is_available(runtime)
+        and option.is_relevant(job)
+        and (config.unsafe or not option.changes_values)
+        and (not config.only or option.name in (*config.only, REWRITE))
+    ]
+    expected: Mapping[str, int] = {}
+    if end < inf:
+        report_progress("estimating what options save")
+        sizes = {dimension.name: dimension.size for dimension in base.inputs.dimensions}
+        expected = expected_savings(file, runtime, job, sizes, usable)
     search = OptionSearch(
         point_evaluator=points,
-        usable=[
-            option
-            for option in (*models, *tuning_options())
-            if option.is_available(runtime)
-            and option.is_relevant(job)
-            and (config.unsafe or not option.changes_values)
-            and (not config.only or option.name in (*config.only, REWRITE))
-        ],
+        usable=usable,
         budget=dict(config.budget),
         limit=config.max_slowdown,
         report_progress=report_progress,
+        expected=expected,
         end=end,
     )
     search.run()

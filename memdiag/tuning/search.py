@@ -25,6 +25,9 @@ from memdiag.tuning.points import (
 from memdiag.units import format_duration
 from memdiag.verify.step_estimate import StepEstimate
 
+_PROMISING = 0.1
+"""In limited time options come first that are expected to save this share of peak plus steady."""
+
 _FAR = 1.25
 """In limited time a start is left out if it takes this multiple of the best combination."""
 
@@ -49,9 +52,10 @@ class OptionSearch:
        does not stand, the smallest point that is left is compared, and the next best is confirmed.
 
     Comparisons before the last step are quick. With a time limit, the first step gets a third of
-    the time, and options that save nothing alone are not added. Starts are compared alone until one
-    is fast enough; later ones that take far more are left out. Points that are probably fast enough
-    are confirmed before the others. Time for the last step is reserved where it is short enough.
+    the time and begins with what estimates promise most, and options that save nothing alone are
+    not added. Starts are compared alone until one is fast enough; later ones that take far more are
+    left out. Points that are probably fast enough are confirmed before the others. Time for the
+    last step is reserved where it is short enough.
 
     Attributes:
         point_evaluator: evaluates combinations of options.
@@ -59,6 +63,7 @@ class OptionSearch:
         budget: bytes above the baseline by kind.
         limit: the largest ratio of latencies.
         report_progress: called with a few words about the current step.
+        expected: the bytes of peak plus steady memory that options are expected to save, by name.
         end: when the search has to end, by `clock`.
         ended_by: what ended the search.
     """
@@ -68,6 +73,7 @@ class OptionSearch:
     budget: Mapping[str, int]
     limit: float
     report_progress: Callable[[str], None]
+    expected: Mapping[str, int] = field(default_factory=dict)
     end: float = inf
     clock: Callable[[], float] = time.monotonic
     ended_by: SearchEnd = "completion"
@@ -205,7 +211,13 @@ class OptionSearch:
     def _measure_single_options(self) -> None:
         """Measure the memory of each option alone, in a third of the time where it is limited."""
         end = self.clock() + (self._deadline - self.clock()) / 3
-        for option in sorted(self.usable, key=lambda each: each.costs_time):
+        least_bytes = _PROMISING * peak_plus_steady(self.point_evaluator.before)
+
+        def order(option: TuningOption) -> tuple[float, bool]:
+            saved_bytes = self.expected.get(option.name, 0)
+            return (-saved_bytes if saved_bytes >= least_bytes else 0, option.costs_time)
+
+        for option in sorted(self.usable, key=order):
             if self.clock() >= end:
                 break
             self._measure((option,))
@@ -308,11 +320,20 @@ class OptionSearch:
     ) -> tuple[TuningOption, ...]:
         """Add each option in turn, the most saving first, and keep options that save more.
 
-        The latency of each combination that saves memory is compared.
+        The latency of each combination that saves memory is compared. In limited time, options that
+        were measured alone are added before others are measured.
         """
-        smallest = self._compared_figures(best) or self.point_evaluator.before
+        if self.end < inf:
+            measured = self._measured()
+            best = self._add_each(best, [option for option in among if option in measured])
         for option in among:
             self._measure((option,))
+        return self._add_each(best, among)
+
+    def _add_each(
+        self, best: tuple[TuningOption, ...], among: Sequence[TuningOption]
+    ) -> tuple[TuningOption, ...]:
+        smallest = self._compared_figures(best) or self.point_evaluator.before
         for option in sorted(among, key=self._single_cost):
             if option in best or _clashes(option, best):
                 continue
@@ -483,9 +504,14 @@ class OptionSearch:
     def _compared_figures(
         self, added: tuple[TuningOption, ...], limit: float = inf
     ) -> Figures | None:
-        """Return the figures of a point that can be used and is not slower than `limit`."""
+        """Return the figures of a point that can be used and is not slower than `limit`.
+
+        Where time is limited, an undecided point counts only if it is probably fast enough.
+        """
         point = self._points.get(_names(added))
         if point is None or point.ratio is None or _fails(point, limit):
+            return None
+        if limit < inf and self.end < inf and not self._is_probably_fast(added):
             return None
         return point.figures
 

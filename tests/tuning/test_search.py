@@ -118,6 +118,7 @@ def searched(
     *usable: TuningOption,
     say: object = None,
     end: float = inf,
+    expected: Mapping[str, int] | None = None,
 ) -> OptionSearch:
     search = OptionSearch(
         point_evaluator=cast(PointEvaluator, scripted),
@@ -125,6 +126,7 @@ def searched(
         budget=scripted.budget,
         limit=LIMIT,
         report_progress=cast(Callable[[str], None], say or (lambda words: None)),
+        expected=expected or {},
         end=end,
         clock=lambda: scripted.seconds,
     )
@@ -445,6 +447,27 @@ def test_in_limited_time_a_start_that_takes_far_more_is_not_followed(
     assert (frozenset("bc") in tried(search)) == is_followed
 
 
+def test_in_limited_time_nothing_is_added_to_what_is_probably_too_slow() -> None:
+    class Doubtful(Scripted):
+        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
+            point = super().compare(point, chosen)
+            is_slow = "a" in point.options
+            ratio = 1.3 if is_slow else 1.0
+            return msgspec.structs.replace(point, ratio=ratio, low=1.06, undecided=is_slow)
+
+    doubtful = Doubtful(less(a=40, b=20))
+    assert searched(doubtful, option("a"), option("b"), end=30).chosen.options == ("b",)
+    assert doubtful.compared.index(frozenset("b")) < doubtful.compared.index(frozenset("ab"))
+
+
+def test_in_limited_time_what_estimates_promise_is_tried_first() -> None:
+    usable = (*map(option, "abc"), TuningOption(name="d", does="x.", hurts="x.", costs_time=True))
+    saving = {"b": 20 * MIB - 1, "c": 20 * MIB, "d": 40 * MIB}
+    search = searched(Scripted(less(a=20, d=40)), *usable, end=3, expected=saving)
+    assert [point.options for point in search.points[:3]] == [(), ("d",), ("a",)]
+    assert search.chosen.options == ("d",)
+
+
 def test_in_limited_time_few_pairs_that_are_slower_by_chance_are_compared_again() -> None:
     class Noisy(Scripted):
         def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
@@ -464,7 +487,7 @@ def test_what_contains_options_that_are_probably_too_slow_is_not_compared_next()
             return msgspec.structs.replace(point, ratio=1.09, low=1.06, undecided=True)
 
     doubtful = Doubtful(less(a=20, b=1), untrue=frozenset({frozenset("a")}))
-    search = searched(doubtful, option("a"), option("b"), end=30)
+    search = searched(doubtful, option("a"), option("b"))
     assert frozenset("ab") in tried(search)
     assert {*doubtful.compared} == {frozenset("a")}
 

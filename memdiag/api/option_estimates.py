@@ -1,0 +1,54 @@
+"""What session options are expected to save, from the structure of the model alone."""
+
+from collections.abc import Mapping, Sequence
+
+from memdiag.api.estimating.options import estimate_options
+from memdiag.defaults import DEFAULT_RUNS
+from memdiag.model.model_file import ModelFile
+from memdiag.ort.analysis import AnalysisContext
+from memdiag.ort.runtime import Runtime
+from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
+from memdiag.runner.job import Job
+from memdiag.tuning.options import TuningOption
+
+
+def expected_savings(
+    file: ModelFile,
+    runtime: Runtime,
+    job: Job,
+    sizes: Mapping[str, int],
+    options: Sequence[TuningOption],
+) -> dict[str, int]:
+    """Return the bytes of peak plus steady memory that options are expected to save, by name.
+
+    Options that are expected to save nothing, or that estimates do not consider, are left out.
+
+    Args:
+        file: the open model.
+        runtime: the release of onnxruntime.
+        job: the session without the options.
+        sizes: the sizes of free dimensions by name.
+        options: the options, each of which is added alone.
+    """
+    ctx = AnalysisContext(file, runtime, sizes=sizes, reads_weights=False)
+    totals: dict[EstimateOptions, int] = {}
+
+    def total_bytes(settings: Job) -> int:
+        chosen = estimate_options(
+            settings.session.options,
+            settings.session.disabled_optimizers,
+            load_from=settings.session.load_from,
+            runs=DEFAULT_RUNS,
+        )
+        if chosen not in totals:
+            point = SessionEstimate(ctx, chosen).at(sizes)
+            totals[chosen] = point.peak_bytes + point.steady_bytes
+        return totals[chosen]
+
+    before = total_bytes(job)
+    savings = {
+        option.name: before - total_bytes(option.added_to(job))
+        for option in options
+        if option.model is None and not option.save_options
+    }
+    return {name: saved for name, saved in savings.items() if saved > 0}
