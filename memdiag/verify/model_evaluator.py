@@ -358,9 +358,14 @@ class ModelEvaluator:
         return SessionServer(replace(job, runs=None), feeds, cpu_time=cpu_time)
 
     def _memory_job(self, job: Job) -> Job:
-        """Return `job` with runs of all inputs: its arena has grown after them."""
+        """Return `job` with runs of all inputs: its arena has grown after them.
+
+        What runs with options of their own free at their end, such as the arena's regions, malloc
+        may keep from the second time on: these run with all inputs twice.
+        """
         feeds = tuple(each.feeds for each in self._input_sets)
-        return replace(job, feeds=feeds[0], later_feeds=feeds, runs=len(feeds))
+        times = 2 if job.session.run_options else 1
+        return replace(job, feeds=feeds[0], later_feeds=feeds, runs=times * len(feeds))
 
 
 def _threads(job: Job) -> str | None:

@@ -1,7 +1,7 @@
 """Models judged beside an original: right ones pass, and each way of being wrong is seen."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -13,9 +13,11 @@ from onnx import numpy_helper, parser
 
 from memdiag.errors import MeasurementError
 from memdiag.runner.job import Feed, Job
+from memdiag.runner.run import Measurement
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.latency import BUDGET_S, LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
+from memdiag.verify.memory import measure_interleaved
 from memdiag.verify.model_evaluator import InputSet, ModelEvaluator
 from memdiag.verify.outputs import Bound
 
@@ -228,6 +230,24 @@ def test_two_models_are_measured_in_turn(write: Write, judge: ModelEvaluator) ->
     )
     assert (one.disk_bytes, other.disk_bytes) == (1, 2)
     assert abs(one.steady_bytes - other.steady_bytes) < 4 << 20
+
+
+def test_with_options_of_runs_memory_is_that_after_all_inputs_twice(
+    judge: ModelEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int | None] = []
+
+    def measured(jobs: Sequence[Job], times: int) -> list[list[Measurement]]:
+        runs.extend(job.runs for job in jobs)
+        return measure_interleaved(jobs, times)
+
+    monkeypatch.setattr("memdiag.verify.model_evaluator.measure_interleaved", measured)
+    shrinking = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
+    session = replace(judge.job.session, run_options=shrinking)
+    judge.measure_both(replace(judge.job, session=session), 1, before_bytes=1, after_bytes=1)
+    before, after = runs
+    assert before is not None
+    assert after == 2 * before
 
 
 def test_with_another_number_of_threads_a_slowdown_is_confirmed_by_the_wall_clock(
