@@ -110,7 +110,8 @@ def _environment(variables: Mapping[str, str]) -> Iterator[str]:
 
 def _imports(point: Point) -> Iterator[str]:
     if point.saved_options:
-        yield from ("import hashlib", "import os", "import platform", "import tempfile")
+        # hashlib and tempfile would take 4 MiB, a part of what the options save.
+        yield from ("import os", "import platform", "import zlib")
     if point.shares_weights:
         yield "import json"
     if point.shares_weights or point.saved_options or point.load_from == "bytes":
@@ -133,13 +134,15 @@ def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
     yield '    if line.startswith(("flags", "Features")):'
     yield "        cpu = line"
     yield "        break"
-    yield 'cpu = hashlib.sha256(f"{platform.machine()} {cpu}".encode()).hexdigest()[:8]'
+    yield 'cpu = f"{zlib.crc32((platform.machine() + cpu).encode()):08x}"'
     yield f"OPTIMIZED = {str(PurePath(model).with_suffix(''))!r}"
     yield 'OPTIMIZED += f".{ort.__version__}-{cpu}.prepacked.onnx"'
     yield "saved, modified = Path(OPTIMIZED), Path(MODEL).stat().st_mtime"
     yield ""
     yield "# Writing the file takes as much memory as the defaults: the first start saves none."
     yield "if not saved.exists() or saved.stat().st_mtime < modified:  # once for each model"
+    yield "    import tempfile"
+    yield ""
     # Written to another folder: no process ever reads a file that is half written.
     yield "    with tempfile.TemporaryDirectory(dir=saved.parent) as folder:"
     for line in _options("saving", settings):
