@@ -60,6 +60,13 @@ def width(model: Path) -> int:
     return int(onnx.load(model).graph.initializer[0].dims[0])
 
 
+def compare_as(monkeypatch: pytest.MonkeyPatch, found: LatencyComparison) -> None:
+    """Let every comparison of latency return `found`."""
+    monkeypatch.setattr(
+        "memdiag.verify.model_evaluator.compare_latency", lambda *arguments, **options: found
+    )
+
+
 def _time_is_over(*args: object, **how: object) -> ModelEvaluation:
     raise TimeLimitReached
 
@@ -149,10 +156,7 @@ def test_within_a_budget_means_all_of_it(points: PointEvaluator) -> None:
 def test_what_is_not_needed_to_keep_within_a_budget_has_to_save_or_to_be_faster(
     points: PointEvaluator, monkeypatch: pytest.MonkeyPatch, ratio: float
 ) -> None:
-    found = LatencyComparison(1.0, ratio, LatencyRatio(ratio, ratio, ratio, 15))
-    monkeypatch.setattr(
-        "memdiag.verify.model_evaluator.compare_latency", lambda *arguments, **options: found
-    )
+    compare_as(monkeypatch, LatencyComparison(1.0, ratio, LatencyRatio(ratio, ratio, ratio, 15)))
     idle = (BY_NAME["denormal-as-zero"],)
     points.budget = {"peak": 1 << 40}
     assert points.defaults().fits
@@ -170,10 +174,7 @@ def test_what_is_not_needed_to_keep_within_a_budget_has_to_save_or_to_be_faster(
 def test_a_few_slow_pairs_are_believed_of_options_that_usually_cost_time(
     points: PointEvaluator, monkeypatch: pytest.MonkeyPatch, name: str, low: float, undecided: bool
 ) -> None:
-    found = LatencyComparison(1.0, 1.5, LatencyRatio(1.5, low, 1.6, 4))
-    monkeypatch.setattr(
-        "memdiag.verify.model_evaluator.compare_latency", lambda *arguments, **options: found
-    )
+    compare_as(monkeypatch, LatencyComparison(1.0, 1.5, LatencyRatio(1.5, low, 1.6, 4)))
     monkeypatch.setattr(points, "limit", 1.05)
     chosen = (BY_NAME[name],)
     assert points.compare(points.measure(chosen), chosen).undecided == undecided
@@ -187,10 +188,7 @@ def test_a_few_slow_pairs_are_believed_of_options_that_usually_cost_time(
 def test_what_is_probably_fast_enough_fits(
     points: PointEvaluator, monkeypatch: pytest.MonkeyPatch, name: str, ratio: float, fits: bool
 ) -> None:
-    found = LatencyComparison(1.0, ratio, LatencyRatio(ratio, 0.9, 1.3, 4))
-    monkeypatch.setattr(
-        "memdiag.verify.model_evaluator.compare_latency", lambda *arguments, **options: found
-    )
+    compare_as(monkeypatch, LatencyComparison(1.0, ratio, LatencyRatio(ratio, 0.9, 1.3, 4)))
     monkeypatch.setattr(points, "limit", 1.05)
     chosen = (BY_NAME[name],)
     assert points.compare(points.measure(chosen), chosen).fits == fits
