@@ -13,14 +13,18 @@ from memdiag.records.measured_change import Figures
 from memdiag.records.tuning import Point
 from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.tuning.options import TuningOption
-from memdiag.tuning.points import is_plausible, over_budget_bytes
+from memdiag.tuning.points import is_probably_fast, over_budget_bytes
 from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.verify.acceptance import saves_memory
 from memdiag.verify.latency import CLEARLY_ABOVE, MIN_PAIRS, QUICK_PAIRS
 from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation, ModelEvaluator
 from memdiag.verify.outputs import Bound
 
-_FINAL_PAIRS = 32
+_FINAL_PAIRS = 64
+"""Most comparisons are decided after fewer pairs: a busy machine takes longer, but rejects no more
+points."""
+
+_EXPECTED_PAIRS = 32
 _RESERVED_PAIRS = (2 * MIN_PAIRS, MIN_PAIRS)
 _FINAL_PROCESSES = 3
 
@@ -66,7 +70,7 @@ class PointEvaluator:
     def confirming_s(self) -> float:
         """Approximate duration of confirming a point."""
         memory_s = self.model_evaluator.memory_s(2 * _FINAL_PROCESSES)
-        return memory_s + self.model_evaluator.comparison_s(_FINAL_PAIRS)
+        return memory_s + self.model_evaluator.comparison_s(_EXPECTED_PAIRS)
 
     def reserve_s(self, remaining_s: float) -> float:
         """Return how much of the remaining time to reserve for confirming a point.
@@ -141,8 +145,8 @@ class PointEvaluator:
         except TimeLimitReached:
             point, is_in_time = self._with_fit(point, chosen), False
         is_fast = point.ratio is not None and point.ratio <= self.limit
-        if not is_fast and not is_in_time:
-            is_fast = is_plausible(point, chosen, self.limit)
+        if not is_in_time:
+            is_fast = is_probably_fast(point, chosen, self.limit)
         if point.problem or not is_fast:
             return point, False
         is_needed = fits and not self._fits(before)
@@ -202,8 +206,7 @@ class PointEvaluator:
 
     def _with_fit(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
         """Return `point` with `fits` set from its latency ratio and its memory."""
-        is_fast = point.ratio is not None and point.ratio <= self.limit
-        is_fast = is_fast or is_plausible(point, chosen, self.limit)
+        is_fast = is_probably_fast(point, chosen, self.limit)
         fits = is_fast and point.figures is not None and self._fits(point.figures)
         return msgspec.structs.replace(point, fits=fits)
 

@@ -56,6 +56,16 @@ def is_plausible(point: Point, options: Sequence[TuningOption], limit: float) ->
     return is_near and not any(option.costs_time for option in options)
 
 
+def is_probably_fast(point: Point, options: Sequence[TuningOption], limit: float) -> bool:
+    """Return whether `point`, with `options`, can be used at a latency ratio of `limit` or less.
+
+    A plausible point counts, too.
+    """
+    if point.ratio is None or point.problem:
+        return False
+    return point.ratio <= limit or is_plausible(point, options, limit)
+
+
 def usable_points(points: Sequence[Point]) -> list[tuple[Point, Figures, float]]:
     """Return the points without a problem that were compared, with figures and latency ratios."""
     return [

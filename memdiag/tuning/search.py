@@ -14,6 +14,7 @@ from memdiag.tuning.options import TuningOption
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import (
     is_plausible,
+    is_probably_fast,
     is_step,
     is_worth_an_option,
     over_budget_bytes,
@@ -261,10 +262,7 @@ class OptionSearch:
 
     def _is_probably_fast(self, added: tuple[TuningOption, ...]) -> bool:
         """Return whether a point can be used and is within the limit, or is plausible."""
-        point = self._points[_names(added)]
-        if point.ratio is None or point.problem:
-            return False
-        return point.ratio <= self.limit or self._believing_plausible(point)
+        return is_probably_fast(self._points[_names(added)], added, self.limit)
 
     def _starts(self, base: Figures) -> list[tuple[TuningOption, ...]]:
         """Return the options to combine from, by memory alone.
