@@ -157,11 +157,15 @@ def rows_of(
             )
             name = f"memdiag fix, at most {slowdown:g} × as slow"
             rows.append(["", name, *_cells(fixed.after or before, unique), _remark(fixed)])
+        found = memdiag.optimize(
+            model, folder / "optimized.onnx", sizes=_SIZES, time_limit_s=_SEARCH_S
+        )
+        rows.append(["", "memdiag optimize", *_cells(found.after or before, unique), _by(found)])
         for name in OPTIMIZERS:
             target = folder / f"{name.partition(',')[0]}.onnx"
             why = optimize(name, model, target)
-            found = None if why else measured(target, folder / f"inputs-{name}")
-            rows.append(["", name, *_cells(found, unique), why])
+            written = None if why else measured(target, folder / f"inputs-{name}")
+            rows.append(["", name, *_cells(written, unique), why])
     for row in rows:
         print(*row, sep=" | ", flush=True)
     return rows
@@ -202,7 +206,7 @@ def int4(folder: Path) -> str:
     return table(_HEAD, rows_of(f"qdq_matmul, {_LAYERS_MB} MB", model, _LAYERS_MB))
 
 
-def real(folder: Path, count: int | None = None) -> str:
+def real(folder: Path, count: int | None = None, search_s: float = _SEARCH_S) -> str:
     """Return the table of real models and exported architectures, and medians of it.
 
     They come in an order that is random, and always the same; `count` are the first ones of it.
@@ -214,7 +218,7 @@ def real(folder: Path, count: int | None = None) -> str:
     results: list[_RealResult] = []
     with suppress(KeyboardInterrupt):
         for name in order:
-            results.append(_real_result(name, models[name], folder))
+            results.append(_real_result(name, models[name], folder, search_s))
     head = [
         "model",
         "weights, MB",
@@ -227,7 +231,8 @@ def real(folder: Path, count: int | None = None) -> str:
     ]
     rows = [each.cells for each in sorted(results, key=lambda each: each.cells[0])]
     words = (
-        "Medians of after / before, and of the least that a single copy of the weights would be:"
+        f"Each search takes at most {search_s:.0f} s. Medians of after / before, and of the least"
+        " that a single copy of the weights would be:"
     )
     return f"{words}\n\n{_medians(results)}\n\n{table(head + list(OPTIMIZERS), rows)}"
 
@@ -369,7 +374,7 @@ def _timed(code: str, *arguments: str | Path) -> tuple[float, float]:
     return seconds, peak
 
 
-def _real_result(name: str, path: Path, folder: Path) -> _RealResult:
+def _real_result(name: str, path: Path, folder: Path, search_s: float) -> _RealResult:
     home = folder / name
     home.mkdir()
     model = home / path.name
@@ -381,7 +386,7 @@ def _real_result(name: str, path: Path, folder: Path) -> _RealResult:
         model,
         home / "optimized.onnx",
         sizes=(1,),
-        time_limit_s=_SEARCH_S,
+        time_limit_s=search_s,
     )
     before, after = found.before, found.after
     assert before is not None
@@ -434,9 +439,6 @@ def _real_cells(
     before, after = found.before, found.after
     assert before is not None
     assert after is not None
-    remedies = found.fix.remedies if found.fix and REWRITE in found.chosen else ()
-    applied = [remedy.name for remedy in remedies if remedy.status == "applied"]
-    options = [name for name in found.chosen if name != REWRITE]
     return [
         name,
         f"{weight_bytes / MB:.0f}",
@@ -445,8 +447,16 @@ def _real_cells(
         f"{after.peak_bytes / MB:.0f} / {after.steady_bytes / MB:.0f}",
         "{:.2f} × ({:.2f}–{:.2f})".format(*latency[:3]) if latency else "",
         f"{found.duration_s:.0f}",
-        ", ".join((*applied, *options)) or "nothing",
+        _by(found),
     ]
+
+
+def _by(found: Tuning) -> str:
+    """Return the names of the rewrites and options that are chosen."""
+    remedies = found.fix.remedies if found.fix and REWRITE in found.chosen else ()
+    applied = [remedy.name for remedy in remedies if remedy.status == "applied"]
+    options = [name for name in found.chosen if name != REWRITE]
+    return ", ".join((*applied, *options)) or "nothing"
 
 
 class _Peer(NamedTuple):
@@ -523,13 +533,16 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--models", type=int, help="number of models of real and repeat")
     parser.add_argument(
-        "--into", metavar="PART", help="part of the README for the figures of another release"
+        "--seconds", type=float, default=_SEARCH_S, help="time limit of each search of real"
+    )
+    parser.add_argument(
+        "--into", metavar="PART", help="another part of the README for the figures of real"
     )
     options = parser.parse_args()
     chosen = options.parts or list(PARTS)
     parts: dict[str, Callable[[Path], str]] = {
         **PARTS,
-        "real": partial(real, count=options.models),
+        "real": partial(real, count=options.models, search_s=options.seconds),
         "repeat": partial(repeat, count=options.models),
     }
     unknown = [name for name in chosen if name not in PARTS]

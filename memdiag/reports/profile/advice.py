@@ -47,7 +47,7 @@ _RETURNING_AT_ONCE = {
 
 
 _LEVERS = {
-    "other heap": "less if the file is optimized already",
+    "other heap": "often less if the file is optimized already",
     RETAINED: "mmap-threshold or another malloc",
     ARENA_SLACK: "same-as-requested or arena-off",
     "thread stacks": "one-thread",
