@@ -23,7 +23,7 @@ from memdiag.fixing.state import FixState
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.runtime import Runtime, require_runtime
-from memdiag.paths import path_text
+from memdiag.paths import ORT_SUFFIX, path_text
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.runner.job import Job, Limits, TimeLimitReached
@@ -120,7 +120,8 @@ def model_writer(file: ModelFile, target: Path) -> ModelWriter:
     """Return what writes changed versions of the model `file` to `target`.
 
     Raises:
-        UsageError: the model is in ORT format, or the original would be overwritten.
+        UsageError: the model or the name of the target is in ORT format, or the original would be
+            overwritten.
         ReportError: the target exists and is no regular file.
     """
     if file.is_ort_format:
@@ -128,6 +129,8 @@ def model_writer(file: ModelFile, target: Path) -> ModelWriter:
             f"{file.path}: models in ORT format cannot be rewritten. Fix the ONNX model, and"
             " convert the result."
         )
+    if target.suffix.lower() == ORT_SUFFIX:
+        raise UsageError(f"{target}: the new model is in ONNX format. Choose a name with .onnx.")
     return ModelWriter(file, target)
 
 

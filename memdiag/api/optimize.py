@@ -22,7 +22,7 @@ from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import require_runtime
 from memdiag.records.tuning import Tuning
-from memdiag.tuning.record import unmeasured_tuning
+from memdiag.tuning.record import interrupted_tuning
 
 _SHARE_OF_REWRITING = 0.5
 """The share of the time after the first measurements that the fix may take."""
@@ -116,6 +116,7 @@ def optimize(
     path = model_path(model)
     target = Path(output) if output is not None else path.with_name(f"{path.stem}.optimized.onnx")
     job = tuned_job(path, config, deadline)
+    config.check_usable(job)
     end = deadline.at
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
         model_writer(file, target).check_writable()
@@ -135,7 +136,9 @@ def optimize(
         )
         if fixed.ended_by == "interrupt":
             duration_s = round(time.perf_counter() - started, 6)
-            return unmeasured_tuning(fixed, sessions, duration_s)
+            return interrupted_tuning(
+                fixed, sessions=sessions, processes=processes, duration_s=duration_s
+            )
         deadline.at = end
         return tune_compared(
             base,

@@ -11,6 +11,8 @@ from contextlib import suppress
 from math import inf
 from pathlib import Path
 
+import msgspec
+
 from memdiag.api.arguments import OnProgress
 from memdiag.comparison.optimizers import OPTIMIZERS
 from memdiag.comparison.run_optimizer import OptimizerResult, run_optimizer
@@ -116,17 +118,15 @@ class OptimizerOutputs:
                 memory_limit_bytes=None,
             )
             if result.path is None:
-                self.notes.append(f"{name} wrote nothing: {result.message}")
+                self.notes.append(f"{name} wrote no model: {result.message}")
+                shutil.rmtree(path.parent, ignore_errors=True)
                 continue
             self._written[name] = result.path
             found.append(_option(name, result, [each for each in installed if each != name]))
         return found
 
-    def publish(self, chosen: Sequence[str], fixed: Fix | None) -> tuple[Path, ...]:
-        """Move the output that is among the options `chosen` to the target.
-
-        It takes the place of the model of the fix `fixed`, if there is one, whose own files are
-        removed.
+    def publish(self, chosen: Sequence[str]) -> tuple[Path, ...]:
+        """Copy the output that is among the options `chosen` to the target.
 
         Returns:
             the files of the model, the model first; nothing if no output was chosen.
@@ -158,12 +158,41 @@ class OptimizerOutputs:
         finally:
             for temporary in hidden:
                 temporary.unlink(missing_ok=True)
-        kept = {Path(each) for each in fixed.kept_files} if fixed else ()
-        for earlier in map(Path, fixed.output_files if fixed else ()):
-            if earlier not in kept and resolve_output(earlier) not in moved:
-                with suppress(OSError):
-                    earlier.unlink(missing_ok=True)
+        if self._target.is_symlink():  # the weights are beside the file that it leads to
+            return tuple(moved)
         return tuple(self._target.with_name(each.name) for each in files)
+
+
+def without_model(fixed: Fix, published: Sequence[Path]) -> Fix:
+    """Return `fixed` after its model was removed, which is not a part of the best combination.
+
+    Files of the original stay, and those of the model `published` that have taken its place.
+    """
+    kept = {Path(each) for each in fixed.kept_files}
+    replaced = {resolve_output(each) for each in published}
+    for path in map(Path, fixed.output_files):
+        if path not in kept and resolve_output(path) not in replaced:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+    remedies = [
+        msgspec.structs.replace(
+            remedy, status="rejected", reason=f"not in the best combination ({remedy.reason})"
+        )
+        if remedy.status == "applied"
+        else remedy
+        for remedy in fixed.remedies
+    ]
+    return msgspec.structs.replace(
+        fixed,
+        output=None,
+        output_files=(),
+        kept_files=(),
+        kept_bytes=0,
+        remedies=tuple(remedies),
+        is_valid=None,
+        oldest_onnxruntime=None,
+        oldest_reason="",
+    )
 
 
 def _is_installed(name: str) -> bool:
@@ -172,17 +201,17 @@ def _is_installed(name: str) -> bool:
 
 def _option(name: str, result: OptimizerResult, others: Sequence[str]) -> TuningOption:
     version = f" {result.run.version}" if result.run else ""
-    fits = (
+    caveats = (
         " It fits this release of onnxruntime and this machine's instruction set only."
         if name in _FITS_ONE_MACHINE
         else ""
     )
     if OPTIMIZERS[name].changes_values:
-        fits += " Its outputs differ from the original's, since its weights are rounded."
+        caveats += " Its outputs differ from the original's, since its weights are rounded."
     return TuningOption(
         name=name,
         does=f"The model is loaded as {name}{version} wrote it, its weights in a file beside it.",
-        hurts=f"It is another file than the original.{fits}",
+        hurts=f"It is another file than the original.{caveats}",
         model=result.path,
         excludes=tuple(others),
     )

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Literal
@@ -11,7 +11,7 @@ from typing import Literal
 from memdiag.api.arguments import OnProgress, check_dims
 from memdiag.api.compared_model import ComparedModel, compared_model
 from memdiag.api.inputs import GivenInputs, read_given
-from memdiag.api.optimizer_outputs import OptimizerOutputs
+from memdiag.api.optimizer_outputs import OptimizerOutputs, without_model
 from memdiag.api.option_estimates import expected_savings
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
 from memdiag.errors import MeasurementError, UsageError
@@ -22,10 +22,11 @@ from memdiag.ort.runtime import Runtime
 from memdiag.records.fix import Fix
 from memdiag.records.tuning import REWRITE, Tuning
 from memdiag.runner.job import Deadline, Job, Limits, SessionConfig, TimeLimitReached
+from memdiag.runner.try_inputs import try_once
 from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.tuning.point_evaluator import PointEvaluator
-from memdiag.tuning.points import BUDGETS
-from memdiag.tuning.record import rewrite_option, tuning_record, unmeasured_tuning
+from memdiag.tuning.points import BUDGETS, peak_plus_steady
+from memdiag.tuning.record import interrupted_tuning, rewrite_option, tuning_record
 from memdiag.tuning.search import OptionSearch
 from memdiag.verify.outputs import Bound
 
@@ -71,6 +72,26 @@ class TuneConfig:
             raise UsageError("--max-difference must be between 0 and 1.")
         check_dims(self.dims)
 
+    def check_usable(self, job: Job) -> None:
+        """Check that each option that is to be tried can be tried with `job`.
+
+        Raises:
+            UsageError: one cannot; with the reason.
+        """
+        runtime = Runtime.installed()
+        for option in tuning_options():
+            if option.name not in self.only:
+                continue
+            if not option.is_available(runtime):
+                problem = f"is not available here, with onnxruntime {runtime}. Leave it out"
+            elif not option.is_relevant(job):
+                problem = "makes no difference to this model and session. Leave it out"
+            elif option.changes_values and not self.unsafe:
+                problem = "changes values. Allow that with --unsafe"
+            else:
+                continue
+            raise UsageError(f"{option.name}: it {problem}.")
+
 
 def tuned_job(path: Path, config: TuneConfig, deadline: Deadline) -> Job:
     """Return the session of the model at `path` for which options are searched."""
@@ -86,8 +107,8 @@ def measured_original(
     """Return the original `file` with its evaluator, open until `exits` closes.
 
     Raises:
-        MeasurementError: the model does not run here with generated inputs, or the time limit
-            passed before it was measured.
+        MeasurementError: the session cannot be created, the model does not run with the inputs, or
+            the time limit passed before it was measured.
     """
     try:
         base = compared_model(
@@ -107,8 +128,14 @@ def measured_original(
             " --time-limit."
         ) from limit
     if base.evaluator is None:
+        trial = try_once(job, ())
+        if not trial.has_session:
+            raise MeasurementError(
+                f"{file.path}: the session cannot be created ({trial.problem}). Try another release"
+                " of onnxruntime."
+            )
         raise MeasurementError(
-            f"{file.path}: the model does not run here with generated inputs. Use --input."
+            f"{file.path}: the model does not run with these inputs. Use --dim or --input."
         )
     return base
 
@@ -139,11 +166,9 @@ def tune_compared(
     assert evaluator is not None
     deadline = job.limits.deadline
     end = deadline.at
-    points = PointEvaluator(
+    point_evaluator = PointEvaluator(
         model_evaluator=evaluator,
-        bound=Bound.reordered(largest_reduction(file, GraphIndex(file)))
-        if config.max_difference is None
-        else Bound.given(config.max_difference),
+        bound=_bound(file, config, may_be_given=outputs is not None),
         scratch=base.scratch,
         disk_bytes=base.disk_bytes,
         limit=config.max_slowdown,
@@ -151,15 +176,18 @@ def tune_compared(
     )
     runtime = Runtime.parse(evaluator.onnxruntime)
     models: list[TuningOption] = []
-    if outputs is not None:
+    if outputs is not None and fixed is not None:
         folder = base.scratch / "optimizers"
         try:
             models += outputs.write(job.model, folder, deadline, report_progress)
         except KeyboardInterrupt:
-            if fixed is None:
-                raise
-            duration_s = round(time.perf_counter() - started, 6)
-            return unmeasured_tuning(fixed, config.sessions, duration_s)
+            return interrupted_tuning(
+                fixed,
+                sessions=config.sessions,
+                processes=config.processes,
+                notes=outputs.notes,
+                duration_s=round(time.perf_counter() - started, 6),
+            )
     if fixed is not None and fixed.output is not None:
         models.append(rewrite_option(fixed.output, [each.name for each in models]))
     usable = [
@@ -170,13 +198,19 @@ def tune_compared(
         and (config.unsafe or not option.changes_values)
         and (not config.only or option.name in (*config.only, REWRITE))
     ]
-    expected: Mapping[str, int] = {}
+    expected: dict[str, int] = {}
+    notes: list[str] = []
     if end < inf:
         report_progress("estimating what options save")
         sizes = {dimension.name: dimension.size for dimension in base.inputs.dimensions}
-        expected = expected_savings(file, runtime, job, sizes, usable)
+        try:
+            expected = expected_savings(file, runtime, job, sizes, usable)
+        except Exception as error:  # a defect of the estimate must not lose the fix
+            notes.append(f"what options save could not be estimated ({type(error).__name__})")
+        if fixed is not None and fixed.before and fixed.after:
+            expected[REWRITE] = peak_plus_steady(fixed.before) - peak_plus_steady(fixed.after)
     search = OptionSearch(
-        point_evaluator=points,
+        point_evaluator=point_evaluator,
         usable=usable,
         budget=dict(config.budget),
         limit=config.max_slowdown,
@@ -185,13 +219,17 @@ def tune_compared(
         end=end,
     )
     search.run()
-    notes = [*base.inputs.notes, *evaluator.notes, *(outputs.notes if outputs is not None else ())]
+    notes += [*base.inputs.notes, *evaluator.notes, *(outputs.notes if outputs is not None else ())]
     if config.max_difference is not None and not config.inputs:
         notes.append(
             "the difference of outputs is that with generated inputs; give real ones with --input"
         )
-    chosen = search.chosen.options
-    published = outputs.publish(chosen, fixed) if outputs is not None else ()
+    published: tuple[Path, ...] = ()
+    if outputs is not None and fixed is not None:
+        published = outputs.publish(search.chosen.options)
+        is_open = REWRITE in search.chosen.options or search.may_still_choose(REWRITE)
+        if fixed.output is not None and not is_open:
+            fixed = without_model(fixed, published)
     return tuning_record(
         file,
         search,
@@ -201,3 +239,11 @@ def tune_compared(
         dimensions=base.inputs.dimensions,
         duration_s=round(time.perf_counter() - started, 6),
     )
+
+
+def _bound(file: ModelFile, config: TuneConfig, *, may_be_given: bool) -> Bound:
+    """Return how far outputs may differ; `may_be_given` tells whether the command has an option."""
+    if config.max_difference is not None:
+        return Bound.given(config.max_difference)
+    bound = Bound.reordered(largest_reduction(file, GraphIndex(file)))
+    return replace(bound, may_be_given=may_be_given)

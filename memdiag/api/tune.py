@@ -101,6 +101,7 @@ def tune(
     path = model_path(model)
     report_progress = on_progress or ignore_progress
     job = tuned_job(path, config, deadline)
+    config.check_usable(job)
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
         base = measured_original(exits, file, job, config, report_progress)
         return tune_compared(base, config, started=started, report_progress=report_progress)

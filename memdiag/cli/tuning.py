@@ -35,7 +35,13 @@ def add_tuning_options(parser: ArgumentParser) -> None:
         metavar="FIGURE=SIZE,…",
         help="Limits of figures (peak, steady, anonymous), e.g. peak=1.2GB,steady=800MB.",
     )
-    add_list(parser, "--only", metavar="NAME", help="Try only these options; can be repeated.")
+    add_list(
+        parser,
+        "--only",
+        metavar="NAME",
+        help="Try only these options, or optimizers of memdiag optimize, which tries its rewrites"
+        " in any case; can be repeated.",
+    )
     parser.add_argument(
         "--sessions",
         metavar="N",

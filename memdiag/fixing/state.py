@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from memdiag.errors import MemdiagError
 from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import BuiltModel, ModelWriter, PublishedModel
 from memdiag.model.graph_index import GraphIndex
@@ -69,16 +70,23 @@ class FixState:
         editor = self.writer.editor(self.accepted)
         refused: dict[str, list[Finding]] = defaultdict(list)
         possible: list[Finding] = []
-        for finding in findings:
-            reason = rewriter.check(editor, finding)
-            if reason is None:
-                possible.append(finding)
-            else:
-                refused[reason].append(finding)
-        # A list, because `any` of a generator would stop at the first that changes something.
-        if possible and not any([rewriter.apply(editor, finding) for finding in possible]):
-            refused["it changes nothing"] += possible
-            possible = []
+        try:
+            for finding in findings:
+                reason = rewriter.check(editor, finding)
+                if reason is None:
+                    possible.append(finding)
+                else:
+                    refused[reason].append(finding)
+            # A list, because `any` of a generator would stop at the first that changes something.
+            if possible and not any([rewriter.apply(editor, finding) for finding in possible]):
+                refused["it changes nothing"] += possible
+                possible = []
+        except MemdiagError:
+            raise
+        except Exception as error:  # a defect of one rewrite must not lose the others
+            reason = f"the rewrite has a defect ({type(error).__name__}: {error}). Please report it"
+            self.record(change, "refused", reason)
+            return None
         for reason, refused_findings in refused.items():
             self.record(Change(rewriter, tuple(refused_findings)), "refused", reason)
         return (Change(rewriter, tuple(possible)), editor) if possible else None

@@ -2,6 +2,9 @@
 
 from typing import Final, Literal
 
+import msgspec
+
+from memdiag.defaults import DEFAULT_MAX_SLOWDOWN
 from memdiag.records.base import Record
 from memdiag.records.fix import Fix
 from memdiag.records.measured_change import Figures, MeasuredChange
@@ -10,6 +13,9 @@ TUNING_SCHEMA: Final = "memdiag.tuning/1"
 
 REWRITE: Final = "rewrite"
 """The name of the fixed model among the options of a point."""
+
+LOAD_BY_PATH: Final = "load-by-path"
+"""The name of the option to create the session from the path of the model, not its bytes."""
 
 
 class Point(Record, frozen=True, kw_only=True):
@@ -33,7 +39,7 @@ class Point(Record, frozen=True, kw_only=True):
             ratio.
         high: upper end of that interval, or of that of other inputs if it is larger there.
         slowest_with: the inputs with that ratio.
-        undecided: whether the interval of some inputs includes the allowed slowdown.
+        undecided: whether it is neither known to be fast enough nor known to be too slow.
         offered: whether it takes less than the chosen point, but was not compared because the
             search ended before.
         on_front: whether no other point has less peak memory, less steady memory and less latency.
@@ -80,8 +86,11 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
             empty if the search ended before the defaults were measured.
         untried: the options whose memory was not measured.
         chosen: the options of the chosen point; empty for the defaults.
-        program: Python that sets up the chosen point. If that is the defaults, it sets up the
-            offered point with the least memory; empty if no point is offered.
+        program: Python that sets up the point of `program_options`; empty without one.
+        program_options: the options of the chosen point. If that is the defaults, those of the
+            offered point with the least memory whose model still exists; empty without one.
+        budget: bytes above the baseline by ``peak``, ``steady`` or ``anonymous``; empty for none.
+        max_slowdown: the largest ratio of latencies that was allowed.
         session_count: the number of sessions that were started for the points.
         sessions: the number of sessions in each measured process.
         processes: the number of processes whose memory together the figures are, computed from one
@@ -97,6 +106,9 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
     untried: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     program: str = ""
+    program_options: tuple[str, ...] = ()
+    budget: dict[str, int] = msgspec.field(default_factory=dict)
+    max_slowdown: float = DEFAULT_MAX_SLOWDOWN
     session_count: int = 0
     sessions: int = 1
     processes: int = 1

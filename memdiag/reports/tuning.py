@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from memdiag.records import codec
 from memdiag.records.fix import Fix
-from memdiag.records.tuning import REWRITE, Point, Tuning
+from memdiag.records.tuning import LOAD_BY_PATH, REWRITE, Point, Tuning
 from memdiag.reports import fix as fix_report
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, line, terminal_text
@@ -55,10 +55,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-MIN_NOTABLE_SLOWDOWN = 1.05
-"""Points whose interval is above this ratio are marked as slower."""
-
-_UNMEASURED = "no option was tried: the search ended before the defaults were measured"
 _MAX_PROBLEM = 200
 _MAX_OFFERS = 5
 _LIMITING = ("--only", "--time-limit")
@@ -143,7 +139,7 @@ def summary_line(tuning: Tuning) -> str:
     at = f", {sizes_of_inputs}" if sizes_of_inputs else ""
     before, after, chosen = tuning.before, tuning.after, tuning.chosen_point
     if not tuning.points:
-        return f"{plain(tuning.model)}: {_UNMEASURED}"
+        return f"{plain(tuning.model)}: {_interrupted(tuning)}"
     if chosen is None:
         return f"{plain(tuning.model)}: the chosen options are not among the points"
     start = plain(tuning.model) + (": " if chosen.fits else ": nothing fits; the nearest is ")
@@ -159,17 +155,27 @@ def summary_line(tuning: Tuning) -> str:
     return f"{start}{saving}{ratio}, with {point_label(chosen)}{at}"
 
 
+def _interrupted(tuning: Tuning) -> str:
+    """Return what an interrupted search left that tried no option: the rewritten model, if any."""
+    start = "interrupted before any option was tried"
+    if tuning.fix is None or tuning.fix.output is None:
+        return start
+    saving = saving_text(memory_changes(tuning)[:2])
+    return f"{start}; the rewritten model: {saving or plain(tuning.fix.output)}"
+
+
 def _why_defaults(tuning: Tuning) -> str:
     """Return the sentence on why the defaults were kept, with tried and untried options."""
+    if tuning.budget and _fits(tuning):
+        return "they fit the budget, and nothing that fits it is faster beyond doubt"
     tried = [point for point in tuning.points if point.options]
     problems = Counter(_problem(point) for point in tried if point.problem)
     unusable = problems.total()
     reason = "".join(f" (most often: {problem})" for problem, _ in problems.most_common(1))
     usable = [point for point in tried if not point.problem]
     undecided = sum(point.undecided for point in usable)
-    slower = sum(
-        point.ratio is not None and not point.fits and not point.undecided for point in usable
-    )
+    compared = [(point, point.ratio) for point in usable if not point.undecided]
+    slower = sum(ratio is not None and ratio > tuning.max_slowdown for _, ratio in compared)
     offered = sum(point.offered for point in usable)
     idle = len(tried) - unusable - undecided - slower - offered
     parts = (
@@ -209,14 +215,12 @@ def offers(tuning: Tuning) -> Iterator[str]:
         command = "tune" if tuning.fix is None else "optimize"
         start = _without_limits(tuning.command) or f"memdiag {command} {model}"
         again = f"run {start} --only {','.join(names)}"
-        if not names:  # the rewritten model without options, which has no program
-            again = f"run memdiag fix {model}"
-        elif {*names} == all_names - {REWRITE}:  # this command was just run
+        # Rewrites are tried in any case, and so are all names if these are all.
+        if not names or {*names} == all_names - {REWRITE}:
             again = _again(tuning)
-        result = "program" if names else "file"
         yield (
             f"not compared: {point_label(point)} takes peak {peak}, steady {steady}. To compare its"
-            f" latency and get its {result}, {again}"
+            f" latency and get its program, {again}"
         )
     if len(offered) > _MAX_OFFERS:
         left = len(offered) - _MAX_OFFERS
@@ -239,10 +243,8 @@ def _without_limits(command: Sequence[str]) -> str:
 
 def program_options(tuning: Tuning) -> str:
     """Return the options that the program sets up; empty if there is no program."""
-    if tuning.chosen:
-        return " + ".join(map(plain, tuning.chosen))
-    offered = _offered(tuning)
-    return f"{point_label(offered[0])} (not compared)" if offered and tuning.program else ""
+    names = " + ".join(map(plain, tuning.program_options))
+    return names if tuning.chosen or not names else f"{names} (not compared)"
 
 
 def effort(tuning: Tuning) -> str:
@@ -278,7 +280,7 @@ def tuning_summary(tuning: Tuning) -> ChangeSummary:
         answer = answer_sentence(changes)
         if not _fits(tuning):
             answer = f"Nothing fits the budget; the nearest is: {saving_text(changes)}."
-    fix = tuning.fix if REWRITE in tuning.chosen or not tuning.points else None
+    fix = _used_fix(tuning)
     releases = f"{capitalized(fix_report.releases_text(fix))}." if fix and fix.output else ""
     return make_summary(
         tuning,
@@ -289,7 +291,7 @@ def tuning_summary(tuning: Tuning) -> ChangeSummary:
             ("Latency", latency_sentence(tuning.latencies) if changes else ""),
             ("Outputs", f"{capitalized(outputs_text(tuning))}." if changes else ""),
             ("It depends on", _dependencies(tuning) if is_changed else ""),
-            ("Files", fix_report.needed_files(fix) if fix else ""),
+            ("Files", _needed_files(tuning)),
             ("onnxruntime", releases),
             ("What to do", _next_step(tuning)),
         ),
@@ -299,12 +301,20 @@ def tuning_summary(tuning: Tuning) -> ChangeSummary:
 def _changed(tuning: Tuning) -> str:
     """Return the sentence on the chosen options, or why there are none."""
     if tuning.chosen:
-        return f"The session's options: {joined_names(tuning.chosen)}."
+        return f"Chosen: {joined_names(tuning.chosen)}."
     if not tuning.points:
-        return f"{capitalized(_UNMEASURED)}."
+        return f"{capitalized(_interrupted(tuning))}."
     if not is_conclusive(tuning):
         return f"Nothing: no option was compared {_until(tuning)}."
     return "No option is worth it: the defaults are the best that was found."
+
+
+def _needed_files(tuning: Tuning) -> str:
+    """Return the files of the chosen model; empty for the original."""
+    if tuning.output_files:
+        return f"{', '.join(map(plain, tuning.output_files))}."
+    fix = _used_fix(tuning)
+    return fix_report.needed_files(fix) if fix else ""
 
 
 def _next_step(tuning: Tuning) -> str:
@@ -344,8 +354,8 @@ def _point_settings(point: Point) -> Iterator[str]:
         yield "one arena for all sessions"
     if point.saved_options:
         yield "the optimized model, saved once"
-    if point.load_from == "bytes":
-        yield "the model's bytes instead of its path"
+    if LOAD_BY_PATH in point.options:
+        yield "the model's path instead of its bytes"
     if point.shares_weights:
         yield "weights mapped once for all sessions"
 
@@ -393,7 +403,7 @@ def points_table(tuning: Tuning, *, only_listed: bool) -> Table:
 def _point_cells(tuning: Tuning, point: Point, peak: str, steady: str) -> Row:
     figures = point.figures
     is_chosen = point.options == tuning.chosen
-    remark = _remark(point, is_chosen=is_chosen)
+    remark = _remark(point, tuning.max_slowdown, is_chosen=is_chosen)
     ratio = "" if point.problem else "not compared"
     if point.ratio is not None:
         interval = f" ({point.low:.2f}–{point.high:.2f})" if point.low and point.high else ""
@@ -430,14 +440,14 @@ def _size_cell(text: str, size: int | None) -> Cell:
     return Cell(text, title=f"{size:,} bytes", sort_key=size)
 
 
-def _remark(point: Point, *, is_chosen: bool) -> str:
+def _remark(point: Point, max_slowdown: float, *, is_chosen: bool) -> str:
     if is_chosen:
         return "chosen, undecided" if point.undecided else "chosen"
     if point.problem:
         return "cannot be used"
     if point.undecided:
         return "undecided"
-    is_slower = point.low is not None and point.low > MIN_NOTABLE_SLOWDOWN
+    is_slower = point.low is not None and point.low > max_slowdown
     return "slower" if is_slower else ""
 
 

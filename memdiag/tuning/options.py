@@ -20,6 +20,7 @@ from memdiag.ort.releases import (
 )
 from memdiag.ort.runtime import Runtime
 from memdiag.paths import ORT_SUFFIX
+from memdiag.records.tuning import LOAD_BY_PATH
 from memdiag.runner.child import TELEMETRY_OFF
 from memdiag.runner.job import Job
 
@@ -120,7 +121,7 @@ def _table() -> list[TuningOption]:
     mimalloc = _library("libmimalloc.so.2", "libmimalloc.so.2.0")
     return [
         TuningOption(
-            name="load-by-path",
+            name=LOAD_BY_PATH,
             does="The runtime reads the file itself: Python keeps no copy of it for the session's"
             " life.",
             hurts="The model must be in a file.",
@@ -289,7 +290,7 @@ def _table() -> list[TuningOption]:
             name="optimization-extended",
             does="Graph optimization stops at extended: no convolution is blocked.",
             costs_time=True,
-            hurts="No fused and no blocked kernels: runs are usually slower.",
+            hurts="Convolutions are slower.",
             session={"graph_optimization_level": "extended"},
             excludes=("disable-nchwc", "optimization-basic", "optimization-off"),
             is_relevant=_for_onnx_format,

@@ -80,6 +80,9 @@ def tuning_record(
         )
         if program_point
         else "",
+        program_options=program_point.options if program_point else (),
+        budget=dict(search.budget),
+        max_slowdown=search.limit,
         session_count=points.session_count,
         sessions=points.model_evaluator.job.session.sessions,
         processes=points.model_evaluator.processes,
@@ -88,24 +91,30 @@ def tuning_record(
     )
 
 
-def unmeasured_tuning(fixed: Fix, sessions: int, duration_s: float) -> Tuning:
-    """Return the record of a tuning that Ctrl-C ended after `fixed`, before any measurement."""
+def interrupted_tuning(
+    fixed: Fix, *, sessions: int, processes: int, notes: Sequence[str] = (), duration_s: float
+) -> Tuning:
+    """Return the record of a tuning that Ctrl-C ended after `fixed`, before any option was tried.
+
+    `notes` are sentences about what was tried meanwhile.
+    """
     return Tuning(
         schema=TUNING_SCHEMA,
         model=fixed.model,
         onnxruntime=fixed.onnxruntime,
-        before=None,
-        after=None,
-        latencies=(),
-        largest_difference=None,
-        bound=None,
-        bound_reason="",
+        before=fixed.before,
+        after=fixed.after,
+        latencies=fixed.latencies,
+        largest_difference=fixed.largest_difference,
+        bound=fixed.bound,
+        bound_reason=fixed.bound_reason,
         ended_by="interrupt",
-        notes=(*fixed.notes, "the search was interrupted before any option was tried"),
+        notes=_distinct([*fixed.notes, *notes]),
         duration_s=duration_s,
         dimensions=fixed.dimensions,
         points=(),
         sessions=sessions,
+        processes=processes,
         fix=fixed,
     )
 
@@ -127,8 +136,7 @@ def _notes(search: OptionSearch, fixed: Fix | None, published: Sequence[Path]) -
     if chosen.options and chosen.ratio is not None and chosen.low is not None:
         yield (
             f"the largest latency ratio of the chosen point is {chosen.ratio:.2f} ×"
-            f" ({chosen.low:.2f}–{chosen.high:.2f}) beside the defaults, with"
-            f" {chosen.slowest_with or 'the inputs of the model'}"
+            f" ({chosen.low:.2f}–{chosen.high:.2f}) beside the defaults, with {chosen.slowest_with}"
         )
     if (doubtful := search.best_undecided()) is not None:
         high = ceil(100 * (doubtful.high or 1)) / 100
@@ -149,11 +157,11 @@ def _notes(search: OptionSearch, fixed: Fix | None, published: Sequence[Path]) -
         if slower is not None:
             yield f"{' + '.join(slower.options)} would fit it at {slower.ratio:.2f} × the latency"
     if fixed is not None and fixed.output is None:
-        yield "the fix kept no rewrite"
+        yield "the result contains no rewrite"
     if published:
         yield f"{path_text(published[0])} is what the optimizer wrote"
     elif fixed is not None and fixed.output is not None and REWRITE not in chosen.options:
-        yield f"{fixed.output} was written, but the chosen point does without it"
+        yield f"{fixed.output} is the rewritten model, whose latency was not compared"
     if chosen.run_options:
         yield "the run options are part of it: pass them to every run"
     processes = search.point_evaluator.model_evaluator.processes

@@ -23,7 +23,7 @@ from memdiag.tuning.points import (
     usable_points,
     with_pareto_front,
 )
-from memdiag.units import format_duration
+from memdiag.units import counted, format_duration
 from memdiag.verify.step_estimate import StepEstimate
 
 _PROMISING = 0.1
@@ -165,6 +165,10 @@ class OptionSearch:
         if self._confirmed is not None:
             return self._confirmed
         return frozenset(self._best(self._believing_plausible).options)
+
+    def may_still_choose(self, name: str) -> bool:
+        """Return whether the search ended before it could choose or reject the option `name`."""
+        return name in self.untried() or any(name in names for names in self._offered())
 
     def untried(self) -> tuple[str, ...]:
         """Return the names of the options whose memory was not measured."""
@@ -402,6 +406,7 @@ class OptionSearch:
             self._points[names], is_confirmed = self.point_evaluator.confirm(point, chosen)
             if is_confirmed:
                 self._confirmed = names
+                self._keep(self.point_evaluator.defaults(), ())
                 return
             self._refuted.add(names)
             self._compare_next()
@@ -469,7 +474,9 @@ class OptionSearch:
             for each in self.usable
             if each not in added and _names((each,)) not in self._points
         ]
-        left = f"{len(untried)} options left" if untried else f"{len(self._points)} points so far"
+        left = f"{len(self._points)} points so far"
+        if untried:
+            left = f"{counted(len(untried), 'option')} left"
         self.report_progress(
             f"trying {_joined(added)} ({left}, {self._step_estimate.step(len(untried))})"
         )

@@ -27,12 +27,12 @@ class Bound:
         relative: the allowed difference relative to the largest absolute value of an output; 0
             where the change only moves data.
         why: the reason for the bound.
-        is_given: whether the user gave the bound, and may give another one.
+        may_be_given: whether the user may give another bound (``--max-difference``).
     """
 
     relative: float
     why: str
-    is_given: bool = False
+    may_be_given: bool = False
 
     @classmethod
     def exact(cls) -> "Bound":
@@ -42,7 +42,7 @@ class Bound:
     @classmethod
     def given(cls, relative: float) -> "Bound":
         """Return the bound that a user gave."""
-        return cls(relative=relative, why="--max-difference", is_given=True)
+        return cls(relative=relative, why="--max-difference", may_be_given=True)
 
     @classmethod
     def reordered(cls, reduction: int) -> "Bound":

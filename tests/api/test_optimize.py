@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from memdiag.comparison.optimizers import Optimizer
 from memdiag.errors import ReportError, UsageError
 from memdiag.records.tuning import Tuning
 from memdiag.reports.tuning import is_conclusive
+from memdiag.tuning.options import tuning_options
 from memdiag.units import MIB
 from tests.reports import fix_records
 
@@ -114,11 +116,69 @@ def test_the_best_model_of_an_optimizer_is_the_result(
     problems = {point.options: point.problem for point in tuning.points if point.problem}
     assert ("another",) in problems
     assert any(
-        note.startswith("crashing wrote nothing: the optimizer died of") for note in tuning.notes
+        note.startswith("crashing wrote no model: the optimizer died of") for note in tuning.notes
     )
     assert any(note.startswith("absent is not installed and is not tried") for note in tuning.notes)
     # Two models are never combined.
     assert not any({"smaller", "rewrite"} <= {*names} for names in tried(tuning))
+
+
+@pytest.mark.usefixtures("equal_latency", "one_process_each", "no_optimizers")
+def test_a_rewritten_model_that_is_not_chosen_is_removed(
+    sample_model: SampleModel,
+    only: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    only("patterns-off")
+    model, target = tmp_path / "m.onnx", tmp_path / "m.optimized.onnx"
+    for path in (model, target):
+        path.write_bytes(sample_model("plain_mlp").read_bytes())
+    (tmp_path / "new.data").write_bytes(b"of the fix")
+    (tmp_path / "old.data").write_bytes(b"of the original")
+    fixed = fix_records.verified(
+        output=str(target),
+        output_files=(str(target), str(tmp_path / "new.data"), str(tmp_path / "old.data")),
+        kept_files=(str(tmp_path / "old.data"),),
+    )
+    monkeypatch.setattr("memdiag.api.optimize.fix_file", lambda *_, **__: fixed)
+    tuning = memdiag.optimize(model, sizes=[1])
+    assert ("rewrite",) in tried(tuning)
+    assert tuning.chosen == ()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["m.onnx", "old.data"]
+    assert tuning.fix is not None
+    assert (tuning.fix.output, tuning.fix.output_files) == (None, ())
+    assert all(remedy.status != "applied" for remedy in tuning.fix.remedies)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("denormal-as-zero", "changes values. Allow that with --unsafe"),
+        ("map-ort-file", "makes no difference to this model"),
+        ("share-weights", "makes no difference to this model"),
+        ("mimalloc", "is not available here"),
+    ],
+)
+def test_an_option_that_cannot_be_tried_is_refused_with_the_reason(
+    sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch, name: str, reason: str
+) -> None:
+    found = [
+        replace(option, is_available=lambda _: False) if option.name == "mimalloc" else option
+        for option in tuning_options()
+    ]
+    monkeypatch.setattr("memdiag.api.option_tuning.tuning_options", lambda: found)
+    steps: list[str] = []
+    for search in (memdiag.tune, memdiag.optimize):
+        with pytest.raises(UsageError, match=f"{name}: it {reason}"):
+            search(sample_model("plain_mlp"), only=[name], on_progress=steps.append)
+    assert not steps
+
+
+def test_an_output_in_ort_format_is_refused(sample_model: SampleModel, tmp_path: Path) -> None:
+    for search in (memdiag.fix, memdiag.optimize):
+        with pytest.raises(UsageError, match=r"is in ONNX format\. Choose a name with \.onnx"):
+            search(sample_model("plain_mlp"), tmp_path / "m.ort")
 
 
 @pytest.mark.slow
@@ -149,7 +209,7 @@ def test_nothing_to_rewrite_is_said(sample_model: SampleModel, only: Callable[..
     tuning = memdiag.optimize(sample_model("plain_mlp"), sizes=[1])
     assert tuning.fix is not None
     assert tuning.fix.output is None
-    assert tuning.notes == ("the fix kept no rewrite",)
+    assert tuning.notes == ("the result contains no rewrite",)
     assert tried(tuning) == [(), ("patterns-off",)]
 
 
@@ -162,7 +222,7 @@ def test_an_interrupted_fix_ends_the_search_before_any_option(
     assert tuning.fix == fixed
     assert tuning.points == ()
     assert not is_conclusive(tuning)
-    assert "the search ended before the defaults were measured" in repr(tuning)
+    assert "interrupted before any option was tried; the rewritten model: peak" in repr(tuning)
 
 
 def test_ctrl_c_while_an_optimizer_works_leaves_the_result_of_the_fix(
@@ -176,6 +236,7 @@ def test_ctrl_c_while_an_optimizer_works_leaves_the_result_of_the_fix(
     monkeypatch.setattr("memdiag.api.optimize.OptimizerOutputs.write", interrupted)
     tuning = memdiag.optimize(sample_model("plain_mlp"), sizes=[1])
     assert (tuning.fix, tuning.points, tuning.ended_by) == (fixed, (), "interrupt")
+    assert (tuning.before, tuning.after) == (fixed.before, fixed.after)
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_measured(

@@ -155,5 +155,5 @@ def test_what_cannot_be_asked_for_is_refused(sample_model: SampleModel, tmp_path
     path = tmp_path / "m.onnx"
     text = '<ir_version: 9, opset_import: ["" : 17]> g (float[3] x) => (float[3] y) { y = Odd(x) }'
     onnx.save(parser.parse_model(text), path)
-    with pytest.raises(MeasurementError, match="does not run here"):
+    with pytest.raises(MeasurementError, match=r"session cannot be created \(.*Odd"):
         memdiag.tune(path)

@@ -112,7 +112,7 @@ def test_a_command_that_was_just_run_is_not_suggested() -> None:
     assert "run memdiag tune dir/m.onnx --dim n=4 --only arena-off" in text
 
 
-def test_a_rewrite_without_options_is_continued_with_a_fix() -> None:
+def test_what_was_not_compared_is_continued_by_the_same_command() -> None:
     points = (
         tunings.DEFAULTS,
         *(
@@ -123,8 +123,41 @@ def test_a_rewrite_without_options_is_continued_with_a_fix() -> None:
     tuning = msgspec.structs.replace(tunings.tuning(tunings.DEFAULTS, points), untried=("a",))
     lines = printed(tuning, width=300)
     alone, with_option = (line for line in lines if line.startswith("not compared: "))
-    assert alone.endswith(" To compare its latency and get its file, run memdiag fix dir/m.onnx")
+    assert alone.endswith(" get its program, run it again with a longer --time-limit, or none")
     assert with_option.endswith(" get its program, run memdiag tune dir/m.onnx --only arena-off")
+
+
+def test_the_program_is_named_after_its_own_options_not_after_the_smallest_point() -> None:
+    points = (
+        tunings.DEFAULTS,
+        *(
+            msgspec.structs.replace(tunings.point(name, at=at, ratio=None), offered=True)
+            for name, at in (("onnxslim", (100, 50)), ("arena-off", (150, 75)))
+        ),
+    )
+    tuning = msgspec.structs.replace(
+        tunings.tuning(tunings.DEFAULTS, points), program_options=("arena-off",)
+    )
+    assert "program for arena-off (not compared):" in printed(tuning, width=300)
+
+
+def test_defaults_that_fit_a_budget_are_no_failed_search() -> None:
+    half = tunings.point("arena-off", at=(100, 75), ratio=1.02)
+    tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, half))
+    fitting = msgspec.structs.replace(tuning, budget={"peak": 1 << 40})
+    assert "they fit the budget" in printed(fitting, width=300)[0]
+    assert "no option is worth it" in printed(tuning, width=300)[0]
+
+
+@pytest.mark.parametrize(
+    ("max_slowdown", "said"),
+    [(1.05, "1 saved memory but lost too much time"), (1.5, "1 saved too little memory")],
+)
+def test_too_slow_is_what_exceeds_the_allowed_slowdown(max_slowdown: float, said: str) -> None:
+    slow = tunings.point("arena-off", at=(190, 145), ratio=1.3, fits=False)
+    tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, slow))
+    tuning = msgspec.structs.replace(tuning, max_slowdown=max_slowdown)
+    assert printed(tuning, width=300)[0].endswith(said)
 
 
 def test_options_left_out_do_not_hide_that_others_were_compared() -> None:

@@ -74,7 +74,7 @@ def test_the_page_says_what_was_won_how_to_set_it_up_and_what_was_tried() -> Non
     page = words(chosen)
     for message in (
         "Peak 200 MiB → 150 MiB (0.75 ×), steady 150 MiB → 75 MiB (0.50 ×).",
-        "The session's options: disable-prepacking + mmap-threshold.",
+        "Chosen: disable-prepacking + mmap-threshold.",
         "1.02 × (0.97–1.07) that before.",
         "session.disable_prepacking=1.",
         "Create the session as the program below does.",

@@ -27,7 +27,7 @@ def test_all_that_a_point_sets_is_named() -> None:
         disabled_optimizers=("MatMulAddFusion",),
         shared_arena=True,
         saved_options={"x": "y"},
-        load_from="bytes",
+        options=(*tuning_records.CHOSEN.options, "load-by-path"),
         shares_weights=True,
     )
     tuning = tuning_records.tuning(point, (tuning_records.DEFAULTS, point))
@@ -36,7 +36,7 @@ def test_all_that_a_point_sets_is_named() -> None:
         "session.disable_prepacking=1, $MALLOC_MMAP_THRESHOLD_=131072 in the environment,"
         " memory.enable_memory_arena_shrinkage=cpu:0 for each run, without the graph"
         " transformer MatMulAddFusion, one arena for all sessions, the optimized model, saved once,"
-        " the model's bytes instead of its path, weights mapped once for all sessions."
+        " the model's path instead of its bytes, weights mapped once for all sessions."
     )
 
 

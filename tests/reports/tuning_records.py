@@ -66,6 +66,7 @@ def tuning(
     fix: Fix | None = None,
     sessions: int = 1,
 ) -> Tuning:
+    offered = next((point.options for point in points if point.offered), ())
     return Tuning(
         schema=TUNING_SCHEMA,
         model="dir/m.onnx",
@@ -90,7 +91,8 @@ def tuning(
         duration_s=12.0,
         points=points,
         chosen=chosen.options,
-        program="import onnxruntime as ort\n",
+        program="import onnxruntime as ort\n" if chosen.options or offered else "",
+        program_options=chosen.options or offered,
         session_count=20,
         sessions=sessions,
         fix=fix,
