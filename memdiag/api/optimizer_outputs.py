@@ -30,7 +30,6 @@ MAX_SHARE = 0.25
 """The share of the remaining time that all optimizers together may take."""
 
 _OWN = "memdiag-fix"
-_FITS_ONE_MACHINE = frozenset({"onnxruntime-extended", "onnxruntime-all"})
 
 
 def optimizer_names() -> tuple[str, ...]:
@@ -203,7 +202,7 @@ def _option(name: str, result: OptimizerResult, others: Sequence[str]) -> Tuning
     version = f" {result.run.version}" if result.run else ""
     caveats = (
         " It fits this release of onnxruntime and this machine's instruction set only."
-        if name in _FITS_ONE_MACHINE
+        if OPTIMIZERS[name].fits_one_machine
         else ""
     )
     if OPTIMIZERS[name].changes_values:

@@ -26,11 +26,14 @@ class Optimizer(NamedTuple):
             weights in a file beside it if the flag `large` is set. Returns None, or the reason why
             nothing was written.
         changes_values: whether the result computes other values, as one with fewer bits does.
+        fits_one_machine: whether the result needs this release of onnxruntime and the instruction
+            set of this machine.
     """
 
     packages: tuple[str, ...]
     optimize: Callable[[str, str, bool], str | None]
     changes_values: bool = False
+    fits_one_machine: bool = False
 
 
 def _onnxruntime(level: str) -> Callable[[str, str, bool], None]:
@@ -125,8 +128,12 @@ def _save(model: Any, target: str, large: bool) -> None:
 
 OPTIMIZERS: dict[str, Optimizer] = {
     "onnxruntime-basic": Optimizer(("onnxruntime",), _onnxruntime("ORT_ENABLE_BASIC")),
-    "onnxruntime-extended": Optimizer(("onnxruntime",), _onnxruntime("ORT_ENABLE_EXTENDED")),
-    "onnxruntime-all": Optimizer(("onnxruntime",), _onnxruntime("ORT_ENABLE_ALL")),
+    "onnxruntime-extended": Optimizer(
+        ("onnxruntime",), _onnxruntime("ORT_ENABLE_EXTENDED"), fits_one_machine=True
+    ),
+    "onnxruntime-all": Optimizer(
+        ("onnxruntime",), _onnxruntime("ORT_ENABLE_ALL"), fits_one_machine=True
+    ),
     "onnxoptimizer": Optimizer(("onnxoptimizer", "onnx"), _onnxoptimizer),
     "onnxsim": Optimizer(("onnxsim", "onnx"), _onnxsim),
     "onnxslim": Optimizer(("onnxslim", "onnx"), _onnxslim),

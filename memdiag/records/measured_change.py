@@ -1,4 +1,4 @@
-"""The common part of fixes and tunings: figures, latency and outputs before and after a change."""
+"""The common part of fixes and tunings: memory, latency and outputs, before and after a change."""
 
 from typing import Literal
 

@@ -17,8 +17,6 @@ from memdiag.model.wire import THIS_FILE
 from memdiag.paths import path_text
 from memdiag.records.finding import Finding
 
-"""The names of the domain of ONNX's own operators."""
-
 TargetStorage = Literal["in_place", "external", "embedded"]
 """``in_place``: references into the original's files, which must be kept, but for a few weights
 that cannot be referenced; ``external``: an aligned data file beside the model; ``embedded``: in the

@@ -21,8 +21,7 @@ from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation, ModelEv
 from memdiag.verify.outputs import Bound
 
 _FINAL_PAIRS = 64
-"""Most comparisons are decided after fewer pairs: a busy machine takes longer, but rejects no more
-points."""
+"""The most pairs of the thorough comparison. Most end earlier; a busy machine needs more pairs."""
 
 _EXPECTED_PAIRS = 32
 _RESERVED_PAIRS = (2 * MIN_PAIRS, MIN_PAIRS)

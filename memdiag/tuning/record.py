@@ -52,20 +52,20 @@ def tuning_record(
         dimensions: the free dimensions, with the realistic sizes.
         duration_s: the duration of everything.
     """
-    points, chosen = search.point_evaluator, search.chosen
-    verdict = points.verdict(chosen)
+    evaluator, chosen = search.point_evaluator, search.chosen
+    verdict = evaluator.verdict(chosen)
     difference = verdict.difference if verdict else None
     program_point = chosen if chosen.options else _smallest_offered(search)
     return Tuning(
         schema=TUNING_SCHEMA,
         model=path_text(file.path),
-        onnxruntime=points.model_evaluator.onnxruntime,
-        before=points.before,
+        onnxruntime=evaluator.model_evaluator.onnxruntime,
+        before=evaluator.before,
         after=chosen.figures,
         latencies=verdict.latencies if verdict else (),
         largest_difference=difference.relative if difference else None,
-        bound=points.bound.relative,
-        bound_reason=points.bound.why,
+        bound=evaluator.bound.relative,
+        bound_reason=evaluator.bound.why,
         ended_by=search.ended_by,
         notes=_distinct(
             [*(fixed.notes if fixed else ()), *notes, *_notes(search, fixed, published)]
@@ -83,9 +83,9 @@ def tuning_record(
         program_options=program_point.options if program_point else (),
         budget=dict(search.budget),
         max_slowdown=search.limit,
-        session_count=points.session_count,
-        sessions=points.model_evaluator.job.session.sessions,
-        processes=points.model_evaluator.processes,
+        session_count=evaluator.session_count,
+        sessions=evaluator.model_evaluator.job.session.sessions,
+        processes=evaluator.model_evaluator.processes,
         fix=fixed,
         output_files=tuple(map(path_text, published)),
     )

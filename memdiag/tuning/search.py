@@ -54,9 +54,9 @@ class OptionSearch:
 
     Comparisons before the last step are quick. With a time limit, the first step gets a third of
     the time and begins with what estimates promise most, and options that save nothing alone are
-    not added. Starts are compared alone until one is fast enough; later ones that take far more are
-    left out. Points that are probably fast enough are confirmed before the others. Time for the
-    last step is reserved where it is short enough.
+    not added. The first start that is fast enough alone is kept; later starts are left out if they
+    take more than `_FAR` times its memory. Points that are probably fast enough are confirmed
+    before the others. Time for the last step is reserved where it is short enough.
 
     Attributes:
         point_evaluator: evaluates combinations of options.

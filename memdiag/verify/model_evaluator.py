@@ -360,8 +360,8 @@ class ModelEvaluator:
     def _memory_job(self, job: Job) -> Job:
         """Return `job` with runs of all inputs: its arena has grown after them.
 
-        What runs with options of their own free at their end, such as the arena's regions, malloc
-        may keep from the second time on: these run with all inputs twice.
+        With run options, memory may be freed at the end of each run (the shrinkage of the arena),
+        and malloc may keep it from the second run on: such a job runs with all inputs twice.
         """
         feeds = tuple(each.feeds for each in self._input_sets)
         times = 2 if job.session.run_options else 1
