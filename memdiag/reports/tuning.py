@@ -243,7 +243,8 @@ def _without_limits(command: Sequence[str]) -> str:
 
 def program_options(tuning: Tuning) -> str:
     """Return the options that the program sets up; empty if there is no program."""
-    names = " + ".join(map(plain, tuning.program_options))
+    # Older records lack the options of the program, which are the chosen ones where there are any.
+    names = " + ".join(map(plain, tuning.program_options or tuning.chosen))
     return names if tuning.chosen or not names else f"{names} (not compared)"
 
 

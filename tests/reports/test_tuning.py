@@ -141,6 +141,11 @@ def test_the_program_is_named_after_its_own_options_not_after_the_smallest_point
     assert "program for arena-off (not compared):" in printed(tuning, width=300)
 
 
+def test_an_older_record_has_the_program_of_the_chosen_options() -> None:
+    older = msgspec.structs.replace(tunings.tuning(), program_options=())
+    assert "program for disable-prepacking + mmap-threshold:" in printed(older, width=300)
+
+
 def test_defaults_that_fit_a_budget_are_no_failed_search() -> None:
     half = tunings.point("arena-off", at=(100, 75), ratio=1.02)
     tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, half))
