@@ -39,6 +39,8 @@ class Point(Record, frozen=True, kw_only=True):
             ratio.
         high: upper end of that interval, or of that of other inputs if it is larger there.
         slowest_with: the inputs with that ratio.
+        unnoticed: whether the latency with these inputs is larger by too little to notice, so that
+            the ratio counts as 1.
         undecided: whether it is neither known to be fast enough nor known to be too slow.
         offered: whether it takes less than the chosen point, but was not compared because the
             search ended before.
@@ -64,6 +66,7 @@ class Point(Record, frozen=True, kw_only=True):
     fits: bool
     problem: str
     slowest_with: str = ""
+    unnoticed: bool = False
     undecided: bool = False
     offered: bool = False
 
@@ -73,9 +76,14 @@ class Point(Record, frozen=True, kw_only=True):
         return self.low is None or self.high is None or self.low <= 1 <= self.high
 
     @property
+    def counted_ratio(self) -> float | None:
+        """The latency ratio; 1 if the difference is too small to notice; None if unknown."""
+        return 1.0 if self.unnoticed else self.ratio
+
+    @property
     def known_ratio(self) -> float:
         """The latency ratio; 1 if the point may be as fast as the defaults."""
-        return 1.0 if self.may_equal_defaults else self.ratio or 1.0
+        return 1.0 if self.may_equal_defaults else self.counted_ratio or 1.0
 
 
 class Tuning(MeasuredChange, frozen=True, kw_only=True):

@@ -174,8 +174,8 @@ def _why_defaults(tuning: Tuning) -> str:
     reason = "".join(f" (most often: {problem})" for problem, _ in problems.most_common(1))
     usable = [point for point in tried if not point.problem]
     undecided = sum(point.undecided for point in usable)
-    compared = [(point, point.ratio) for point in usable if not point.undecided]
-    slower = sum(ratio is not None and ratio > tuning.max_slowdown for _, ratio in compared)
+    ratios = [point.counted_ratio for point in usable if not point.undecided]
+    slower = sum(ratio is not None and ratio > tuning.max_slowdown for ratio in ratios)
     offered = sum(point.offered for point in usable)
     idle = len(tried) - unusable - undecided - slower - offered
     parts = (
@@ -449,7 +449,7 @@ def _remark(point: Point, max_slowdown: float, *, is_chosen: bool) -> str:
     if point.undecided:
         return "undecided"
     is_slower = point.low is not None and point.low > max_slowdown
-    return "slower" if is_slower else ""
+    return "slower" if is_slower and not point.unnoticed else ""
 
 
 def _problem(point: Point) -> str:

@@ -143,7 +143,7 @@ class PointEvaluator:
             point = self._compared(point, chosen, _FINAL_PAIRS)
         except TimeLimitReached:
             point, is_in_time = self._with_fit(point, chosen), False
-        is_fast = point.ratio is not None and point.ratio <= self.limit
+        is_fast = point.counted_ratio is not None and point.counted_ratio <= self.limit
         if not is_in_time:
             is_fast = is_probably_fast(point, chosen, self.limit)
         if point.problem or not is_fast:
@@ -187,19 +187,16 @@ class PointEvaluator:
 
     def _with_latency(self, point: Point, comparisons: Comparisons, slower: float) -> Point:
         """Return `point` with its ratio; it is slower if that is above `slower` beyond doubt."""
-        name, slowest = max(
-            ((name, comparison.ratio) for name, comparison in comparisons),
-            key=lambda entry: entry[1].median,
-            default=("", None),
-        )
+        name, slowest = max(comparisons, key=lambda entry: entry[1].counted_ratio(self.limit))
         is_slower = any(comparison.is_slower(slower) for _, comparison in comparisons)
         is_within = all(comparison.is_within(self.limit) for _, comparison in comparisons)
         return msgspec.structs.replace(
             point,
-            ratio=slowest.median if slowest else 1.0,
-            low=slowest.low if slowest else None,
-            high=max((each.ratio.high for _, each in comparisons), default=None),
+            ratio=slowest.ratio.median,
+            low=slowest.ratio.low,
+            high=max(each.ratio.high for _, each in comparisons),
             slowest_with=name,
+            unnoticed=slowest.counted_ratio(self.limit) < slowest.ratio.median,
             undecided=not is_slower and not is_within,
         )
 

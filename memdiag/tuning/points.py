@@ -61,17 +61,20 @@ def is_probably_fast(point: Point, options: Sequence[TuningOption], limit: float
 
     A plausible point counts, too.
     """
-    if point.ratio is None or point.problem:
+    if point.counted_ratio is None or point.problem:
         return False
-    return point.ratio <= limit or is_plausible(point, options, limit)
+    return point.counted_ratio <= limit or is_plausible(point, options, limit)
 
 
 def usable_points(points: Sequence[Point]) -> list[tuple[Point, Figures, float]]:
-    """Return the points without a problem that were compared, with figures and latency ratios."""
+    """Return the points without a problem that were compared, with figures and latency ratios.
+
+    A ratio is 1 where the difference is too small to notice.
+    """
     return [
-        (point, point.figures, point.ratio)
+        (point, point.figures, point.counted_ratio)
         for point in points
-        if point.figures is not None and point.ratio is not None and not point.problem
+        if point.figures is not None and point.counted_ratio is not None and not point.problem
     ]
 
 

@@ -14,7 +14,8 @@ from memdiag.tuning.points import peak_plus_steady
 from memdiag.tuning.prepared_models import lists_initializers
 from memdiag.tuning.program import session_program
 from memdiag.tuning.search import OptionSearch
-from memdiag.units import format_sizes
+from memdiag.units import format_duration, format_sizes
+from memdiag.verify.latency import MAX_UNNOTICED_S
 
 
 def rewrite_option(path: str, excludes: Sequence[str] = ()) -> TuningOption:
@@ -137,6 +138,11 @@ def _notes(search: OptionSearch, fixed: Fix | None, published: Sequence[Path]) -
         yield (
             f"the largest latency ratio of the chosen point is {chosen.ratio:.2f} ×"
             f" ({chosen.low:.2f}–{chosen.high:.2f}) beside the defaults, with {chosen.slowest_with}"
+        )
+    if chosen.unnoticed:
+        yield (
+            f"a run takes at most {format_duration(MAX_UNNOTICED_S)} longer, which counts as no"
+            " difference, whatever the ratio"
         )
     if (doubtful := search.best_undecided()) is not None:
         high = ceil(100 * (doubtful.high or 1)) / 100

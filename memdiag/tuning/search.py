@@ -539,7 +539,8 @@ class OptionSearch:
 
 def _fails(point: Point, limit: float) -> bool:
     """Return whether `point` has a problem or is known to be slower than `limit`."""
-    is_slow = point.ratio is not None and point.ratio > limit and not point.undecided
+    ratio = point.counted_ratio
+    is_slow = ratio is not None and ratio > limit and not point.undecided
     return bool(point.problem) or is_slow
 
 

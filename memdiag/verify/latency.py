@@ -68,6 +68,11 @@ class LatencyComparison(NamedTuple):
         is_decided = self.is_slower(limit) or self.is_within(limit)
         return self.ratio.median > limit and not is_decided
 
+    def counted_ratio(self, limit: float) -> float:
+        """Return the median of the ratio, and at most 1 where the difference cannot be noticed."""
+        median = self.ratio.median
+        return min(median, 1.0) if self._is_unnoticed(median, limit) else median
+
     def _is_unnoticed(self, ratio: float, limit: float) -> bool:
         """Return whether `ratio` adds too little to notice; a limit below 1 demands a gain."""
         return limit >= 1 and self.before_s * (ratio - 1) <= MAX_UNNOTICED_S
