@@ -8,8 +8,11 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
+
+from memdiag.cli.commands import run as run_command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sender is known on Linux")
 
@@ -207,3 +210,13 @@ def test_a_second_ctrl_c_skips_the_xrays(tmp_path: Path, linear_model: Path) -> 
     assert b"skipped: Ctrl-C was pressed again" in b" ".join(output.split())
     assert b"Traceback" not in output
     assert b"Exception" not in output
+
+
+def test_ctrl_c_before_the_summary_is_printed_keeps_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("memdiag.reports.report_of", interrupted)
+    run_command._print_summary(ANY, (), quiet=True)

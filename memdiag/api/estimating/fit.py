@@ -120,11 +120,19 @@ class FitSearch:
         # The end may be the end of the search, or the largest size of the model's shapes.
         ended = low == MAX_DIM_SIZE or peaks[low + 1] is None
         found = self._fit(name, self.grid.at({name: low}), peaks[low] or 0, options, not ended)
-        for size in range(low + 1, _next_to(low + 1) + 1):
-            peak = None if ended else peak_of(size)
-            if peak is not None and peak > self.limit_bytes:
-                return msgspec.structs.replace(found, next_size=size, next_peak_bytes=peak)
-        return found
+        if ended:
+            return found
+
+        def fits_alone(size: int) -> bool:
+            return (peak_of(size) or 0) <= self.limit_bytes
+
+        next_size, end = low + 1, _next_to(low + 1)
+        if fits_alone(next_size) and not fits_alone(end):
+            next_size = _last(fits_alone, next_size, end) + 1
+        peak = peak_of(next_size)
+        if peak is None or fits_alone(next_size):
+            return found
+        return msgspec.structs.replace(found, next_size=next_size, next_peak_bytes=peak)
 
     def _fit(
         self,

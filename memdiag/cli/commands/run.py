@@ -106,12 +106,12 @@ def run(options: Namespace) -> int:
 
 def _print_summary(result: "ProgramRun", written: Sequence[Path], *, quiet: bool) -> None:
     """Print the summary on standard error; if nobody reads it, the exit code is the program's."""
-    from rich.console import Console
-
-    from memdiag.reports import report_of
-
     # rich ends the program where the reader of a pipe has ended.
     with suppress(OSError, SystemExit, KeyboardInterrupt):
+        from rich.console import Console
+
+        from memdiag.reports import report_of
+
         console = Console(stderr=True, highlight=False)
         report_of(result).print_summary(result, console, written=written, quiet=quiet)
 
