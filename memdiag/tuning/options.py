@@ -33,6 +33,10 @@ _LIBRARY_FOLDERS = (
 )
 
 
+_RETURNING_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
+"""With it glibc's malloc maps each block of this size and more, and returns it when it is freed."""
+
+
 def _always(runtime: Runtime) -> bool:
     return True
 
@@ -172,10 +176,9 @@ def _table() -> list[TuningOption]:
             does="malloc maps blocks of 128 KiB and more, and returns them to the system as soon as"
             " they are freed.",
             hurts="Each such block costs a system call and fresh pages, in the rest of the program"
-            " too. Three models that use the arena lost no CPU time (0.94 to 1.02 times); with"
-            " arena-off and alternating sizes a text detector took 1.4 times the CPU time.",
-            environment={"MALLOC_MMAP_THRESHOLD_": str(128 << 10)},
-            excludes=("jemalloc", "mimalloc"),
+            " too. Three models that use the arena lost no CPU time (0.94 to 1.02 times).",
+            environment=_RETURNING_BLOCKS,
+            excludes=("arena-off", "jemalloc", "mimalloc"),
             is_available=_is_linux,
         ),
         TuningOption(
@@ -240,12 +243,15 @@ def _table() -> list[TuningOption]:
         ),
         TuningOption(
             name="arena-off",
-            does="Tensors are allocated and freed one by one: nothing is kept between runs.",
+            does="Tensors are allocated and freed one by one, and malloc returns blocks of 128 KiB"
+            " and more to the system: nothing is kept between runs.",
             costs_time=True,
-            hurts="Every run allocates again; without mmap-threshold malloc may keep more than the"
-            " arena.",
+            hurts="Every run allocates again: a text detector with alternating sizes took 1.4 times"
+            " the CPU time. In a process without MALLOC_MMAP_THRESHOLD_, malloc"
+            " may keep more than the arena when sizes of inputs alternate.",
             session={"enable_cpu_mem_arena": "false"},
-            excludes=("arena-shrinkage", "same-as-requested"),
+            environment=_RETURNING_BLOCKS,
+            excludes=("arena-shrinkage", "mmap-threshold", "same-as-requested"),
         ),
         TuningOption(
             name="arena-shrinkage",

@@ -129,7 +129,8 @@ def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
     settings = {**point.session_options, **point.saved_options}
     yield ""
     yield "# The saved file fits one release of onnxruntime and one CPU: its name has both."
-    yield 'cpu, info = platform.processor(), Path("/proc/cpuinfo")'
+    yield 'info = Path("/proc/cpuinfo")'
+    yield 'cpu = "" if info.exists() else platform.processor()'
     yield "for line in info.read_text().splitlines() if info.exists() else []:"
     yield '    if line.startswith(("flags", "Features")):'
     yield "        cpu = line"

@@ -139,7 +139,7 @@ def _notes(search: OptionSearch, fixed: Fix | None, published: Sequence[Path]) -
             f"the largest latency ratio of the chosen point is {chosen.ratio:.2f} ×"
             f" ({chosen.low:.2f}–{chosen.high:.2f}) beside the defaults, with {chosen.slowest_with}"
         )
-    if chosen.unnoticed:
+    if chosen.unnoticed and not chosen.undecided:
         yield (
             f"a run takes at most {format_duration(MAX_UNNOTICED_S)} longer, which counts as no"
             " difference, whatever the ratio"

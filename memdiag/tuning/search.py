@@ -147,7 +147,7 @@ class OptionSearch:
 
     def _offered(self) -> set[Names]:
         """Return the points that take less than the chosen one but were not compared in time."""
-        if self.ended_by == "completion":
+        if self.ended_by == "completion" or self._defaults_fit_budget:
             return set()
         chosen = self._chosen_names()
         base = self._points[chosen].figures or self.point_evaluator.before
@@ -168,7 +168,13 @@ class OptionSearch:
 
     def may_still_choose(self, name: str) -> bool:
         """Return whether the search ended before it could choose or reject the option `name`."""
+        if self._defaults_fit_budget:
+            return False
         return name in self.untried() or any(name in names for names in self._offered())
+
+    @property
+    def _defaults_fit_budget(self) -> bool:
+        return bool(self.budget) and not over_budget_bytes(self.point_evaluator.before, self.budget)
 
     def untried(self) -> tuple[str, ...]:
         """Return the names of the options whose memory was not measured."""

@@ -103,3 +103,9 @@ def test_rewrites_answer_the_rules_that_name_them() -> None:
         if name in rewrites
     }
     assert named == {(rule, one.rewrite.name) for one in rewriters() for rule in one.rewrite.rules}
+
+
+def test_without_an_arena_malloc_returns_what_runs_of_other_sizes_needed() -> None:
+    """resnet18 at batch 1 and 4 in turn kept 156 to 171 MiB without, and 63 MiB with it."""
+    (arena_off,) = (one for one in tuning_options() if one.name == "arena-off")
+    assert arena_off.environment == {"MALLOC_MMAP_THRESHOLD_": "131072"}

@@ -376,6 +376,18 @@ def test_an_undecided_quick_ratio_is_compared_exactly() -> None:
         assert searched(doubtful, *usable).chosen.options == chosen
 
 
+@pytest.mark.parametrize(("peak_mib", "is_open"), [(120, False), (90, True)])
+def test_nothing_is_offered_where_the_defaults_fit_the_budget(peak_mib: int, is_open: bool) -> None:
+    class Ending(Scripted):
+        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
+            raise TimeLimitReached
+
+    scripted = Ending(less(a=30), budget={"peak": peak_mib * MIB})
+    search = searched(scripted, option("a"), end=1e9)
+    assert search.may_still_choose("a") is is_open
+    assert any(point.offered for point in search.points) is is_open
+
+
 @pytest.mark.parametrize(
     ("ratio", "low", "costs_time", "expected"),
     [
