@@ -177,7 +177,8 @@ def patterns(folder: Path) -> str:
     for number, (title, build) in enumerate(PATTERNS.items()):
         path = folder / f"{number}.onnx"
         build(path)
-        rows += rows_of(title, path, WEIGHT_MB)
+        # What takes least memory of the first is slower with some sizes.
+        rows += rows_of(title, path, WEIGHT_MB, (1.05, 2.0) if number == 0 else (1.05,))
     return table(_HEAD, rows)
 
 

@@ -25,6 +25,7 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.paths import ORT_SUFFIX, path_text
 from memdiag.records.dimension import Dimension
+from memdiag.records.files import unused_data_notes
 from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.runner.job import Job, Limits, TimeLimitReached
 from memdiag.verify.other_runtimes import OtherRuntimes
@@ -228,13 +229,14 @@ def _record(
     verified = result if isinstance(result, VerifiedResult) else None
     output = result.output if isinstance(result, VerifiedResult) else result
     difference = verified.verdict.difference if verified else None
+    output_files = tuple(map(path_text, output.files)) if output else ()
     oldest = output.built.oldest if output else None
     return Fix(
         schema=FIX_SCHEMA,
         model=path_text(state.writer.file.path),
         onnxruntime=str(runtime),
         output=path_text(output.files[0]) if output else None,
-        output_files=tuple(map(path_text, output.files)) if output else (),
+        output_files=output_files,
         kept_files=tuple(map(path_text, output.built.kept)) if output else (),
         kept_bytes=output.built.kept_bytes if output else 0,
         remedies=state.outcomes,
@@ -252,6 +254,6 @@ def _record(
         sufficient_time_limit_s=state.sufficient_time_limit_s,
         dimensions=dimensions,
         ended_by=state.ended_by,
-        notes=tuple(state.notes),
+        notes=(*state.notes, *unused_data_notes(output_files)),
         duration_s=duration_s,
     )

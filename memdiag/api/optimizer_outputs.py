@@ -210,7 +210,7 @@ def _option(name: str, result: OptimizerResult, others: Sequence[str]) -> Tuning
     return TuningOption(
         name=name,
         does=f"The model is loaded as {name}{version} wrote it, its weights in a file beside it.",
-        hurts=f"It is another file than the original.{caveats}",
+        hurts=f"The program has to load this file instead of the original.{caveats}",
         model=result.path,
         excludes=tuple(others),
     )

@@ -11,7 +11,7 @@ from typing import Literal
 from memdiag.api.arguments import OnProgress, check_dims
 from memdiag.api.compared_model import ComparedModel, compared_model
 from memdiag.api.inputs import GivenInputs, read_given
-from memdiag.api.optimizer_outputs import OptimizerOutputs, without_model
+from memdiag.api.optimizer_outputs import OptimizerOutputs, optimizer_names, without_model
 from memdiag.api.option_estimates import expected_savings
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
 from memdiag.errors import MeasurementError, UsageError
@@ -62,7 +62,10 @@ class TuneConfig:
         if unknown:
             raise UsageError(f"unknown budget {unknown[0]!r}. Use one of {', '.join(BUDGETS)}.")
         names = sorted([*(option.name for option in tuning_options()), *further_names])
-        if unknown := sorted({*self.only} - {*names}):
+        unknown = sorted({*self.only} - {*names})
+        if unknown and unknown[0] in optimizer_names():
+            raise UsageError(f"{unknown[0]}: it is an optimizer. Try it with memdiag optimize.")
+        if unknown:
             raise UsageError(f"unknown option {unknown[0]!r}. Use one of {', '.join(names)}.")
         if self.sessions < 1:
             raise UsageError("sessions must be at least 1.")
@@ -212,6 +215,7 @@ def tune_compared(
     search = OptionSearch(
         point_evaluator=point_evaluator,
         usable=usable,
+        together=config.only,
         budget=dict(config.budget),
         limit=config.max_slowdown,
         report_progress=report_progress,

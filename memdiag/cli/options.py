@@ -263,8 +263,8 @@ def add_limits(group: Group) -> None:
     """Add the limits of a child process."""
     group.add_argument(
         "--timeout",
-        metavar="SECONDS",
-        type=float,
+        metavar="TIME",
+        type=duration,
         default=DEFAULT_TIMEOUT_S,
         help="Stop a child process after this time.",
     )
@@ -299,8 +299,8 @@ def add_search_options(group: Group) -> None:
     )
     group.add_argument(
         "--time-limit",
-        metavar="SECONDS",
-        type=float,
+        metavar="TIME",
+        type=duration,
         help="Stop after this time, with the best result so far.",
     )
     add_inputs(group)

@@ -7,7 +7,7 @@ import secrets
 import stat
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from memdiag.errors import ReportError
@@ -44,6 +44,18 @@ def save_bytes(content: bytes, path: Path) -> None:
             file.write(content)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def unused_data_notes(files: Sequence[str]) -> tuple[str, ...]:
+    """Return a sentence on weights of an earlier model that are left beside a new one.
+
+    `files` are those of the new model, itself first. Weights are in a file with its name and
+    ``.data``.
+    """
+    data = f"{files[0]}.data" if files else ""
+    if not data or data in files or not os.path.exists(data):
+        return ()
+    return (f"{data} belongs to an earlier model: {files[0]} does not need it",)
 
 
 def require_writable(path: Path) -> None:

@@ -62,6 +62,11 @@ class ChangeSummary:
     sentences: tuple[tuple[str, str], ...]
 
 
+_LATENCY_HEADING = BeforeAndAfter(
+    label="latency with", before="", after="", ratio="", note="", exact=("", "")
+)
+
+
 def make_summary(
     record: MeasuredChange,
     answer: str,
@@ -135,10 +140,9 @@ def change_table(changes: Sequence[BeforeAndAfter], heading: str = "") -> Table:
 
 def show_changes(record: MeasuredChange, console: Console) -> None:
     """Print the figures before and after, below a blank line; nothing if there are none."""
-    latencies = (
-        replace(change, label=f"latency, {change.label}") for change in latency_changes(record)
-    )
-    changes = (*memory_changes(record), *latencies)
+    latencies = [replace(change, label=f"  {change.label}") for change in latency_changes(record)]
+    heading = [_LATENCY_HEADING] if latencies else []
+    changes = (*memory_changes(record), *heading, *latencies)
     if changes:
         console.print()
         print_table(console, change_table(changes))

@@ -1,15 +1,16 @@
 """Text of reports: names from models without control characters, counts, sizes and lists."""
 
-import re
 import shlex
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
+from memdiag.errors import UsageError
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import PeakKind
-from memdiag.units import MIB, format_duration, format_size, some_of
+from memdiag.units import MIB, format_duration, format_size, parse_duration, some_of
 
 MAX_HINTED_DIMENSIONS = 3
 """Maximum dimensions that the hint ``(--dim a=N,b=N)`` names."""
@@ -106,8 +107,9 @@ def model_file(path: str) -> str:
 def time_limit(command: Sequence[str]) -> str:
     """Return the time limit in the words of `command`: ``the time limit of 60 s``."""
     for option, value in pairwise([*" ".join(command).replace("=", " ").split(" "), ""]):
-        if option == "--time-limit" and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value):
-            return f"the time limit of {format_duration(float(value))}"
+        if option == "--time-limit":
+            with suppress(UsageError):
+                return f"the time limit of {format_duration(parse_duration(value))}"
     return "the time limit"
 
 

@@ -142,7 +142,7 @@ def summary_line(tuning: Tuning) -> str:
         return f"{plain(tuning.model)}: {_interrupted(tuning)}"
     if chosen is None:
         return f"{plain(tuning.model)}: the chosen options are not among the points"
-    start = plain(tuning.model) + (": " if chosen.fits else ": nothing fits; the nearest is ")
+    start = f"{plain(tuning.model)}: {_fit(tuning, chosen)}"
     if before is None or after is None:
         return f"{start}{point_label(chosen)}{at}"
     if not chosen.options:
@@ -153,6 +153,16 @@ def summary_line(tuning: Tuning) -> str:
         ratio += f" ({chosen.low:.2f}–{chosen.high:.2f}, undecided)"
     saving = saving_text(memory_changes(tuning)[:2])
     return f"{start}{saving}{ratio}, with {point_label(chosen)}{at}"
+
+
+def _fit(tuning: Tuning, chosen: Point) -> str:
+    """Return whether the chosen point fits the budget; empty without one."""
+    if not tuning.budget:
+        return "" if chosen.fits else "nothing fits; the nearest is "
+    limits = ", ".join(f"{plain(name)} {format_size(size)}" for name, size in tuning.budget.items())
+    if chosen.fits:
+        return f"fits the budget ({limits}): "
+    return f"nothing fits the budget ({limits}); the nearest is "
 
 
 def _interrupted(tuning: Tuning) -> str:

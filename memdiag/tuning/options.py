@@ -149,9 +149,10 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="save-prepacked",
             does="Packed weights are written to a file once, and mapped from it by every session.",
-            hurts="The files fit this release of the runtime and this machine's instruction set"
-            " only. Mapped pages count only while they are resident: the measured memory falls when"
-            " the system evicts pages, and rises when they are read again.",
+            hurts="The first start, which writes the file, saves nothing. The file fits this"
+            " release of the runtime and this machine's instruction set only. Mapped pages count"
+            " only while they are resident: the measured memory falls when the system evicts pages,"
+            " and rises when they are read again.",
             save_options={"session.save_external_prepacked_constant_initializers": "1"},
             excludes=("disable-prepacking", "share-weights"),
             is_available=lambda runtime: runtime >= PREPACKED_SAVED_SINCE,

@@ -7,6 +7,7 @@ from pathlib import Path
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.paths import path_text
 from memdiag.records.dimension import Dimension
+from memdiag.records.files import unused_data_notes
 from memdiag.records.fix import Fix
 from memdiag.records.tuning import REWRITE, TUNING_SCHEMA, Point, Tuning
 from memdiag.tuning.options import TuningOption
@@ -26,7 +27,7 @@ def rewrite_option(path: str, excludes: Sequence[str] = ()) -> TuningOption:
     return TuningOption(
         name=REWRITE,
         does="The model that the fix wrote is loaded.",
-        hurts="It is another file than the original.",
+        hurts="The program has to load this file instead of the original.",
         model=Path(path),
         excludes=tuple(excludes),
     )
@@ -134,11 +135,6 @@ def _notes(search: OptionSearch, fixed: Fix | None, published: Sequence[Path]) -
             f"undecided: the latency interval of the chosen point includes the bound of"
             f" {search.limit:.2f} ×, so it may be slower than that"
         )
-    if chosen.options and chosen.ratio is not None and chosen.low is not None:
-        yield (
-            f"the largest latency ratio of the chosen point is {chosen.ratio:.2f} ×"
-            f" ({chosen.low:.2f}–{chosen.high:.2f}) beside the defaults, with {chosen.slowest_with}"
-        )
     if chosen.unnoticed and not chosen.undecided:
         yield (
             f"a run takes at most {format_duration(MAX_UNNOTICED_S)} longer, which counts as no"
@@ -162,12 +158,12 @@ def _notes(search: OptionSearch, fixed: Fix | None, published: Sequence[Path]) -
         slower = search.cheaper_but_slower()
         if slower is not None:
             yield f"{' + '.join(slower.options)} would fit it at {slower.ratio:.2f} × the latency"
-    if fixed is not None and fixed.output is None:
-        yield "the result contains no rewrite"
-    if published:
-        yield f"{path_text(published[0])} is what the optimizer wrote"
-    elif fixed is not None and fixed.output is not None and REWRITE not in chosen.options:
-        yield f"{fixed.output} is the rewritten model, whose latency was not compared"
+    yield from unused_data_notes([*map(path_text, published)])
+    if fixed is not None and not published:
+        if fixed.output is None:
+            yield "the result contains no rewrite"
+        elif REWRITE not in chosen.options:
+            yield f"{fixed.output} is the rewritten model, whose latency was not compared"
     if chosen.run_options:
         yield "the run options are part of it: pass them to every run"
     processes = search.point_evaluator.model_evaluator.processes

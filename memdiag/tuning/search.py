@@ -49,7 +49,8 @@ class OptionSearch:
     4. Options without which the combination is as good are left out.
     5. Options that save a little each are added together.
     6. The option with the least memory is compared, which shows what it costs.
-    7. The best point is confirmed: measured in several processes, and compared precisely. If it
+    7. The options of `together` are compared together, with a rewritten model if there is one.
+    8. The best point is confirmed: measured in several processes, and compared precisely. If it
        does not stand, the smallest point that is left is compared, and the next best is confirmed.
 
     Comparisons before the last step are quick. With a time limit, the first step gets a third of
@@ -64,6 +65,7 @@ class OptionSearch:
         budget: bytes above the baseline by kind.
         limit: the largest ratio of latencies.
         report_progress: called with a few words about the current step.
+        together: the names of options that are compared together too, if they can be combined.
         expected: the bytes of peak plus steady memory that options are expected to save, by name.
         end: when the search has to end, by `clock`.
         ended_by: what ended the search.
@@ -74,6 +76,7 @@ class OptionSearch:
     budget: Mapping[str, int]
     limit: float
     report_progress: Callable[[str], None]
+    together: Sequence[str] = ()
     expected: Mapping[str, int] = field(default_factory=dict)
     end: float = inf
     clock: Callable[[], float] = time.monotonic
@@ -216,6 +219,7 @@ class OptionSearch:
             best = self._shrink(self._grow(best, self.usable))
             self._gather(best)
             self._compare_smallest_option()
+            self._compare_all_together()
         except TimeLimitReached:
             self.ended_by = "time_limit"
 
@@ -357,6 +361,15 @@ class OptionSearch:
         base = self.chosen.figures or self.point_evaluator.before
         if smallest is not None and self._measured_figures((smallest,)) is not None:
             self._try((smallest,), base)
+
+    def _compare_all_together(self) -> None:
+        """Compare the options of `together`, with others that none of them excludes."""
+        wanted = tuple(option for option in self.usable if option.name in self.together)
+        rest = (option for option in self.usable if option not in wanted)
+        every = (*wanted, *(option for option in rest if not _clashes(option, wanted)))
+        is_possible = wanted and not any(_clashes(option, every) for option in every)
+        if is_possible and self._measure(every).figures is not None:
+            self._compare(every)
 
     def _shrink(self, best: tuple[TuningOption, ...]) -> tuple[TuningOption, ...]:
         """Remove the options without which the combination is as good."""

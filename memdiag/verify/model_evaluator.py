@@ -377,7 +377,5 @@ def _timed_inputs(input_sets: Sequence[InputSet]) -> Iterator[_TimedInputs]:
     for index, each in enumerate(input_sets):
         if each.timed:
             yield _TimedInputs(each.name, index)
-    sizes = list(dict.fromkeys(each.sizes for each in input_sets))
-    if len(sizes) > 1:
-        name = f"{', '.join(sizes)} in turn"
-        yield _TimedInputs(name, 0, tuple(range(1, len(input_sets))))
+    if len({each.sizes for each in input_sets}) > 1:
+        yield _TimedInputs("all sizes in turn", 0, tuple(range(1, len(input_sets))))

@@ -125,8 +125,8 @@ def configure(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("Limits")
     group.add_argument(
         "--timeout",
-        metavar="SECONDS",
-        type=float,
+        metavar="TIME",
+        type=duration,
         help=f"Stop a child process after this time (default: {DEFAULT_TIMEOUT_S} beyond --for).",
     )
 

@@ -69,14 +69,14 @@ def configure(parser: ArgumentParser) -> None:
     )
     group.add_argument(
         "--time-limit",
-        metavar="SECONDS",
-        type=float,
+        metavar="TIME",
+        type=duration,
         help="Stop after this time, with the best result so far.",
     )
     group.add_argument(
         "--timeout",
-        metavar="SECONDS",
-        type=float,
+        metavar="TIME",
+        type=duration,
         default=DEFAULT_TIMEOUT_S,
         help="Stop a child process after this time. Under a limit, a trial also ends when it has"
         " taken three times as long as without.",

@@ -18,6 +18,7 @@ from memdiag.cli.options import (
     add_switch,
     comma_list,
     comma_pairs,
+    duration,
     folder,
     read_dim_sizes,
     whole_number,
@@ -113,8 +114,8 @@ def configure(parser: ArgumentParser) -> None:
     )
     group.add_argument(
         "--timeout",
-        metavar="SECONDS",
-        type=float,
+        metavar="TIME",
+        type=duration,
         default=DEFAULT_TIMEOUT_S,
         help="Stop a child process after this time.",
     )
