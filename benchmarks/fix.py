@@ -431,7 +431,7 @@ def _latency(found: Tuning, model: Path, home: Path) -> LatencyRatio:
         SessionServer(replace(unchanged, runs=None), unchanged.later_feeds) as before,
         SessionServer(changed, unchanged.later_feeds) as after,
     ):
-        return compare_latency(before, after, 0, pairs=_LATENCY_PAIRS, budget_s=_LATENCY_S).ratio
+        return compare_latency(before, after, 0, pairs=_LATENCY_PAIRS, max_s=_LATENCY_S).ratio
 
 
 def _real_cells(

@@ -83,7 +83,7 @@ class ReferenceSession:
                 if difference.output in names and difference.output not in self.unstable
             ]
             interleaved = compare_latency(
-                self._server, server, timed, pairs=INTERLEAVED_PAIRS, budget_s=MAX_INTERLEAVED_S
+                self._server, server, timed, pairs=INTERLEAVED_PAIRS, max_s=MAX_INTERLEAVED_S
             )
         return OutputComparison(
             largest=max(differences, key=_size, default=None),

@@ -20,7 +20,9 @@ BUDGETS: Mapping[str, Callable[[Figures], int]] = {
 
 _MIN_SAVING = MIB // 2
 _MIN_SHARE = 0.02
-_STEP = 1 / 2
+"""An option is one more thing that a program sets: it has to save twice the share of a rewrite."""
+
+_LITTLE = 1 / 2
 _EQUALLY_FAST = 0.03
 
 
@@ -36,12 +38,12 @@ def peak_plus_steady(figures: Figures) -> int:
 
 def is_worth_an_option(after: Figures, before: Figures) -> bool:
     """Return whether `after` takes so much less than `before` that it justifies an option."""
-    return _saving(after, before) > max(_MIN_SAVING, _MIN_SHARE * peak_plus_steady(before))
+    return _saving(after, before) > _least_bytes(before)
 
 
-def is_step(after: Figures, before: Figures) -> bool:
+def saves_a_little(after: Figures, before: Figures) -> bool:
     """Return whether `after` saves so much that a few such savings may justify their options."""
-    return _saving(after, before) > _STEP * max(_MIN_SAVING, _MIN_SHARE * peak_plus_steady(before))
+    return _saving(after, before) > _LITTLE * _least_bytes(before)
 
 
 def is_plausible(point: Point, options: Sequence[TuningOption], limit: float) -> bool:
@@ -120,6 +122,11 @@ def recommended_point(points: Sequence[Point], budget: Mapping[str, int], limit:
 def _simplest(points: Sequence[tuple[Point, Figures]]) -> Point:
     """Return the point with the fewest options; of several, the point with the least memory."""
     return min(points, key=lambda entry: (len(entry[0].options), peak_plus_steady(entry[1])))[0]
+
+
+def _least_bytes(before: Figures) -> int:
+    """Return the bytes of peak plus steady memory that justify an option."""
+    return max(_MIN_SAVING, round(_MIN_SHARE * peak_plus_steady(before)))
 
 
 def _saving(after: Figures, before: Figures) -> int:

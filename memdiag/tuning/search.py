@@ -15,11 +15,11 @@ from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import (
     is_plausible,
     is_probably_fast,
-    is_step,
     is_worth_an_option,
     over_budget_bytes,
     peak_plus_steady,
     recommended_point,
+    saves_a_little,
     usable_points,
     with_pareto_front,
 )
@@ -319,7 +319,7 @@ class OptionSearch:
             if option in best or option.costs_time or _clashes(option, best):
                 continue
             alone = self._measured_figures((option,))
-            if self.end < inf and (alone is None or not is_step(alone, base)):
+            if self.end < inf and (alone is None or not saves_a_little(alone, base)):
                 continue
             self._measure((*best, option))
             found = self._measured_figures((*best, option))
@@ -392,7 +392,7 @@ class OptionSearch:
                 continue
             added = (*best, option)
             figures = self._measure(added).figures
-            if figures is not None and is_step(figures, taken):
+            if figures is not None and saves_a_little(figures, taken):
                 self._compare(added)
                 if self._compared_figures(added, self.limit) is not None:
                     best, taken = added, figures
@@ -406,7 +406,7 @@ class OptionSearch:
             combined = self._points.get(_names((*best, option)), single)
             if option in best or _fails(single, self.limit) or _fails(combined, self.limit):
                 continue
-            if single.figures is not None and is_step(single.figures, base):
+            if single.figures is not None and saves_a_little(single.figures, base):
                 found.append(option)
         return sorted(found, key=self._single_cost)
 

@@ -19,7 +19,7 @@ MAX_UNNOTICED_S = 20e-6
 that differ by no more count as equally fast, whatever the ratio: a run of 0.07 ms is never decided
 by a limit of 1.05, which is 3.5 µs."""
 
-BUDGET_S = 30.0
+MAX_COMPARISON_S = 30.0
 """Duration after which a comparison ends, once it has `MIN_PAIRS` pairs."""
 
 _WARM_RUNS = 3
@@ -85,12 +85,12 @@ def compare_latency(
     *,
     then: Sequence[int] = (),
     pairs: int = 30,
-    budget_s: float = BUDGET_S,
+    max_s: float = MAX_COMPARISON_S,
     limit: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     rest: Callable[[float], None] = time.sleep,
 ) -> LatencyComparison:
-    """Run two sessions alternately with inputs number `feeds`, `pairs` times or for `budget_s`.
+    """Run two sessions alternately with inputs number `feeds`, `pairs` times or for `max_s`.
 
     In its turn a session rests, runs a few times to warm up, and is then timed: the fastest of its
     runs counts, which was disturbed least. The session that goes first alternates, so that drift of
@@ -119,7 +119,7 @@ def compare_latency(
     started = clock()
     seconds: tuple[list[float], list[float]] = ([], [])
     for number in range(pairs):
-        if number >= MIN_PAIRS and clock() - started > budget_s:
+        if number >= MIN_PAIRS and clock() - started > max_s:
             break
         if limit is not None and _is_decided(number, seconds, limit):
             break
@@ -129,7 +129,7 @@ def compare_latency(
     return _comparison(seconds)
 
 
-def expected_s(run_s: Sequence[float], *, pairs: int, budget_s: float = BUDGET_S) -> float:
+def expected_s(run_s: Sequence[float], *, pairs: int, max_s: float = MAX_COMPARISON_S) -> float:
     """Return the expected duration of a comparison of two models as fast as each other.
 
     `run_s` is the duration of a run: of one set of inputs, or of each of several in turn. Whether a
@@ -140,7 +140,7 @@ def expected_s(run_s: Sequence[float], *, pairs: int, budget_s: float = BUDGET_S
         turn_s = _REST_S + (warm + timed) * run_s[0]
     else:
         turn_s = _REST_S + sum(run_s)
-    in_budget = ceil(budget_s / (2 * turn_s))
+    in_budget = ceil(max_s / (2 * turn_s))
     # Both models warm up for about a turn.
     return 2 * turn_s * (1 + min(pairs, max(MIN_PAIRS, in_budget)))
 

@@ -11,7 +11,7 @@ from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.latency import (
-    BUDGET_S,
+    MAX_COMPARISON_S,
     MAX_PAIRS,
     LatencyComparison,
     compare_latency,
@@ -290,7 +290,7 @@ class ModelEvaluator:
                     then=inputs.then,
                     pairs=pairs,
                     limit=limit,
-                    budget_s=self._budget_s(BUDGET_S, parts),
+                    max_s=self._max_s(MAX_COMPARISON_S, parts),
                 )
             if limit is not None and found[inputs].is_slower(limit):
                 break
@@ -327,13 +327,13 @@ class ModelEvaluator:
                     then=inputs.then,
                     pairs=MAX_PAIRS,
                     limit=limit,
-                    budget_s=self._budget_s(_CONFIRMING_S, len(ordered) - number),
+                    max_s=self._max_s(_CONFIRMING_S, len(ordered) - number),
                 )._replace(clock="cpu" if by_cpu else "wall")
                 if again[inputs].is_slower(limit):
                     break
         return again
 
-    def _budget_s(self, most_s: float, parts: int) -> float:
+    def _max_s(self, most_s: float, parts: int) -> float:
         """Return the time for one of `parts` comparisons: `most_s`, or a part of what is left."""
         return min(most_s, max(0.0, self.job.limits.deadline.remaining_s) / parts)
 

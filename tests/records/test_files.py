@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memdiag.errors import ReportError
-from memdiag.records.files import require_writable, save_bytes, save_files
+from memdiag.records.files import require_writable, save_bytes, save_files, unused_data_notes
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -17,6 +17,16 @@ def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> Non
     save_bytes(b"after", path)
     assert path.read_text() == "after"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_weights_of_an_earlier_model_are_named(tmp_path: Path) -> None:
+    model, data = str(tmp_path / "m.onnx"), str(tmp_path / "m.onnx.data")
+    assert unused_data_notes([]) == unused_data_notes([model]) == ()
+    Path(data).touch()
+    assert unused_data_notes([model, data]) == ()
+    assert unused_data_notes([model]) == (
+        f"{data} belongs to an earlier model: {model} does not need it",
+    )
 
 
 def test_a_file_that_cannot_be_written_is_an_error_and_nothing_is_left(tmp_path: Path) -> None:

@@ -136,6 +136,7 @@ def test_an_interruption_is_not_called_a_time_limit() -> None:
     [
         ((), "the time limit"),
         (("--time-limit", "90.5"), "the time limit of 90 s"),
+        (("--time-limit=2min",), "the time limit of 2 min 00 s"),
         (("--time-limit", "inf"), "the time limit"),
         (("--time-limit",), "the time limit"),
     ],

@@ -210,6 +210,22 @@ def test_what_does_not_fit_is_said_first() -> None:
     assert line.startswith("dir/m.onnx: nothing fits; the nearest is peak 200 MiB → 150 MiB")
 
 
+@pytest.mark.parametrize(
+    ("fits", "start"),
+    [
+        (True, "fits the budget (peak 160 MiB): peak 200 MiB → 150 MiB"),
+        (False, "nothing fits the budget (peak 160 MiB); the nearest is peak 200 MiB → 150 MiB"),
+    ],
+)
+def test_the_first_line_says_whether_the_budget_is_kept(fits: bool, start: str) -> None:
+    near = tunings.point("arena-off", at=(150, 75), ratio=1.0, fits=fits)
+    tuning = msgspec.structs.replace(
+        tunings.tuning(near, (tunings.DEFAULTS, near)), budget={"peak": 160 << 20}
+    )
+    (line,) = printed(tuning, quiet=True, width=200)
+    assert line.startswith(f"dir/m.onnx: {start}")
+
+
 def test_the_table_holds_the_front_and_the_defaults() -> None:
     lines = printed(tunings.tuning(), width=100)
     start = next(i for i, line in enumerate(lines) if line.startswith("options"))

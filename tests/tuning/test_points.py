@@ -3,10 +3,10 @@
 from memdiag.records.measured_change import Figures
 from memdiag.records.tuning import Point
 from memdiag.tuning.points import (
-    is_step,
     is_worth_an_option,
     over_budget_bytes,
     recommended_point,
+    saves_a_little,
     with_pareto_front,
 )
 from memdiag.units import MIB
@@ -66,9 +66,9 @@ def test_less_is_what_two_measurements_cannot_owe_to_chance() -> None:
 
 
 def test_a_step_is_less_by_half_as_much() -> None:
-    assert is_step(figures(98.5, 98.5), figures(100, 100))
-    assert not is_step(figures(99.2, 99.2), figures(100, 100))
-    assert not is_step(figures(98.5, 98.5), figures(100, 100, spread=5))
+    assert saves_a_little(figures(98.5, 98.5), figures(100, 100))
+    assert not saves_a_little(figures(99.2, 99.2), figures(100, 100))
+    assert not saves_a_little(figures(98.5, 98.5), figures(100, 100, spread=5))
 
 
 def test_what_is_no_less_than_the_defaults_is_not_chosen() -> None:

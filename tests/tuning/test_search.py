@@ -119,6 +119,7 @@ def searched(
     say: object = None,
     end: float = inf,
     expected: Mapping[str, int] | None = None,
+    together: tuple[str, ...] = (),
 ) -> OptionSearch:
     search = OptionSearch(
         point_evaluator=cast(PointEvaluator, scripted),
@@ -127,6 +128,7 @@ def searched(
         limit=LIMIT,
         report_progress=cast(Callable[[str], None], say or (lambda words: None)),
         expected=expected or {},
+        together=together,
         end=end,
         clock=lambda: scripted.seconds,
     )
@@ -157,6 +159,26 @@ def test_latency_is_compared_only_where_memory_is_saved() -> None:
     (idle,) = [point for point in search.points if point.options == ("b",)]
     assert idle.ratio is None
     assert not idle.on_front
+
+
+def test_options_that_were_named_are_compared_together() -> None:
+    # b costs memory beside a, so that nothing else leads to the three.
+    size = less(a=30, b=-10, c=20)
+    names, options = ("a", "b", "c"), [option("a"), option("b"), option("c"), option("rewrite")]
+    freely = Scripted(size)
+    searched(freely, *options)
+    assert not any({*names} <= each for each in freely.compared)
+    named = Scripted(size)
+    search = searched(named, *options, together=names)
+    assert {*names, "rewrite"} in named.compared
+    assert {*search.chosen.options} == {"a", "c"}
+    # A model that one of them excludes stays out, and options that exclude each other alone.
+    beside = Scripted(size)
+    searched(beside, option("a"), option("b", "rewrite"), option("rewrite"), together=("a", "b"))
+    assert {"a", "b"} in beside.compared
+    apart = Scripted(size)
+    searched(apart, option("a"), option("b", "a"), together=("a", "b"))
+    assert not any({"a", "b"} <= each for each in apart.compared)
 
 
 def test_what_saves_too_little_alone_is_gathered() -> None:

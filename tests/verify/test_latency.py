@@ -113,7 +113,7 @@ def test_slow_models_run_once_a_turn() -> None:
     before, after = pair(lambda n: 2.0, lambda n: 2.0)
     now = iter(range(0, 10_000, 5))
     found = compare_latency(
-        before, after, 0, pairs=50, budget_s=30, rest=rested, clock=lambda: next(now)
+        before, after, 0, pairs=50, max_s=30, rest=rested, clock=lambda: next(now)
     )
     # Eight pairs whatever they take, then one for each five seconds of the thirty.
     assert found.ratio.pairs == 8 + 6

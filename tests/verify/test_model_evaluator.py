@@ -15,7 +15,7 @@ from memdiag.errors import MeasurementError
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.run import Measurement
 from memdiag.runner.session_server import SessionServer
-from memdiag.verify.latency import BUDGET_S, LatencyComparison
+from memdiag.verify.latency import MAX_COMPARISON_S, LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
 from memdiag.verify.memory import measure_interleaved
 from memdiag.verify.model_evaluator import InputSet, ModelEvaluator
@@ -206,8 +206,8 @@ def test_comparisons_share_the_time_that_is_left(
     judge.evaluate(judge.job, Bound.exact(), limit=1.05)
     monkeypatch.setattr(deadline, "at", time.monotonic() + 60)
     judge.evaluate(judge.job, Bound.exact(), limit=1.05)
-    budgets = [cast(float, one["budget_s"]) for one in asked]
-    assert budgets[:2] == [BUDGET_S, BUDGET_S]
+    budgets = [cast(float, one["max_s"]) for one in asked]
+    assert budgets[:2] == [MAX_COMPARISON_S, MAX_COMPARISON_S]
     # The second and a confirmation may follow the first.
     assert 5 < budgets[2] <= 60 / 3
     assert budgets[2] < budgets[3] <= 60 / 2
