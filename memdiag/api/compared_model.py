@@ -32,11 +32,6 @@ class ComparedModel:
     inputs: ComparisonInputs
     evaluator: ModelEvaluator | None
 
-    @property
-    def disk_bytes(self) -> int:
-        """The size of the model's files."""
-        return sum(each.stat().st_size for each in self.file.files)
-
 
 def compared_model(
     exits: ExitStack,

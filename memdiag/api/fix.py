@@ -92,8 +92,7 @@ def fix(
     report_progress = on_progress or ignore_progress
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
         return fix_file(
-            file,
-            target,
+            model_writer(file, target),
             job,
             lambda: compared_model(
                 exits,
@@ -136,8 +135,7 @@ def model_writer(file: ModelFile, target: Path) -> ModelWriter:
 
 
 def fix_file(
-    file: ModelFile,
-    target: Path,
+    writer: ModelWriter,
     job: Job,
     compared: Callable[[], ComparedModel],
     *,
@@ -150,13 +148,13 @@ def fix_file(
     check_with: Sequence[str | Path] = (),
     report_progress: OnProgress,
     started: float,
+    max_difference: float | None = None,
     is_quick: bool = False,
 ) -> Fix:
-    """Fix an open model, as `fix` does.
+    """Fix the model of `writer`, as `fix` does.
 
     Args:
-        file: the model.
-        target: the path of the fixed model.
+        writer: writes the fixed model.
         job: the session of the model, with the deadline of the search.
         compared: returns the model with the evaluator of changes; called if one may be tried.
         only: rules whose remedies are tried; all where empty.
@@ -168,18 +166,26 @@ def fix_file(
         check_with: interpreters with other releases of onnxruntime.
         report_progress: called with a few words about the current step.
         started: when the fix began, by `time.perf_counter`.
-        is_quick: whether the result is verified again afterwards.
+        max_difference: the difference of outputs that is accepted; None for a bound that follows
+            from the changes.
+        is_quick: whether the result is verified again afterwards: it is only staged then.
 
     Raises:
         UsageError, ReportError, MeasurementError: as in `fix`.
     """
-    writer = model_writer(file, target)
+    file = writer.file
     runtime = Runtime.installed()
     deadline = job.limits.deadline
     findings, notes = find_waste(
         analysis_context(file, runtime, dims=dims), Selection(select=only, min_bytes=0)
     )
-    state = FixState(writer=writer, unsafe=unsafe, notes=[*notes], deadline=deadline)
+    state = FixState(
+        writer=writer,
+        unsafe=unsafe,
+        max_difference=max_difference,
+        notes=[*notes],
+        deadline=deadline,
+    )
     rules = tuple(changes_by_rule(findings))
     result: VerifiedResult | PublishedModel | None = None
     dimensions: tuple[Dimension, ...] = ()

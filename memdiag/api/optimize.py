@@ -9,9 +9,11 @@ from typing import Literal
 from memdiag.api.arguments import OnProgress, ignore_progress, model_path
 from memdiag.api.fix import fix_file, model_writer
 from memdiag.api.inputs import GivenInputs
+from memdiag.api.new_models import NewModels
 from memdiag.api.optimizer_outputs import OptimizerOutputs, check_optimizers, optimizer_names
 from memdiag.api.option_tuning import (
     TuneConfig,
+    interrupted,
     measured_original,
     tune_compared,
     tuned_job,
@@ -22,7 +24,6 @@ from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import require_runtime
 from memdiag.records.tuning import Tuning
-from memdiag.tuning.record import interrupted_tuning
 
 _SHARE_OF_REWRITING = 0.5
 """The share of the time after the first measurements that the fix may take."""
@@ -117,14 +118,15 @@ def optimize(
     target = Path(output) if output is not None else path.with_name(f"{path.stem}.optimized.onnx")
     job = tuned_job(path, config, deadline)
     config.check_usable(job)
-    end = deadline.at
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
-        model_writer(file, target).check_writable()
+        writer = model_writer(file, target)
+        writer.check_writable()
+        exits.callback(writer.discard_staged)
         base = measured_original(exits, file, job, config, report_progress)
-        deadline.at = time.monotonic() + _SHARE_OF_REWRITING * (end - time.monotonic())
+        end = deadline.at
+        deadline.at = time.monotonic() + _SHARE_OF_REWRITING * deadline.remaining_s
         fixed = fix_file(
-            file,
-            target,
+            writer,
             job,
             lambda: base,
             unsafe=unsafe,
@@ -132,19 +134,18 @@ def optimize(
             dims=dims,
             report_progress=report_progress,
             started=started,
+            max_difference=max_difference,
             is_quick=True,
         )
-        if fixed.ended_by == "interrupt":
-            duration_s = round(time.perf_counter() - started, 6)
-            return interrupted_tuning(
-                fixed, sessions=sessions, processes=processes, duration_s=duration_s
-            )
         deadline.at = end
+        optimizers = OptimizerOutputs(only, changes_values=max_difference is not None)
+        new_models = NewModels(writer, fixed, optimizers)
+        if fixed.ended_by == "interrupt":
+            return interrupted(new_models, config, started)
         return tune_compared(
             base,
             config,
             started=started,
             report_progress=report_progress,
-            fixed=fixed,
-            outputs=OptimizerOutputs(target, only, changes_values=max_difference is not None),
+            new_models=new_models,
         )

@@ -11,7 +11,8 @@ from typing import Literal
 from memdiag.api.arguments import OnProgress, check_dims
 from memdiag.api.compared_model import ComparedModel, compared_model
 from memdiag.api.inputs import GivenInputs, read_given
-from memdiag.api.optimizer_outputs import OptimizerOutputs, optimizer_names, without_model
+from memdiag.api.new_models import NewModels
+from memdiag.api.optimizer_outputs import optimizer_names
 from memdiag.api.option_estimates import expected_savings
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
 from memdiag.errors import MeasurementError, UsageError
@@ -19,14 +20,13 @@ from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.reductions import largest_reduction
 from memdiag.ort.runtime import Runtime
-from memdiag.records.fix import Fix
 from memdiag.records.tuning import REWRITE, Tuning
 from memdiag.runner.job import Deadline, Job, Limits, SessionConfig, TimeLimitReached
 from memdiag.runner.try_inputs import try_once
 from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.tuning.point_evaluator import PointEvaluator
-from memdiag.tuning.points import BUDGETS, peak_plus_steady
-from memdiag.tuning.record import interrupted_tuning, rewrite_option, tuning_record
+from memdiag.tuning.points import BUDGETS
+from memdiag.tuning.record import interrupted_tuning, tuning_record
 from memdiag.tuning.search import OptionSearch
 from memdiag.verify.outputs import Bound
 
@@ -149,69 +149,53 @@ def tune_compared(
     *,
     started: float,
     report_progress: OnProgress,
-    fixed: Fix | None = None,
-    outputs: OptimizerOutputs | None = None,
+    new_models: NewModels | None = None,
 ) -> Tuning:
-    """Return the tuning of a model.
+    """Search for the best options, publish the chosen model if it is a new one, and return both.
 
     Args:
         base: the original, with an evaluator.
         config: what is searched for.
         started: when everything began, by `time.perf_counter`.
         report_progress: called with a few words about the current step.
-        fixed: the fix that came first, whose result is one of the options; None for none.
-        outputs: writes and publishes what optimizers make of the model; None to leave them out.
+        new_models: offers new models, and publishes one; None to try session options alone.
 
     Raises:
-        ModelError, MeasurementError, ReportError: as in `memdiag.tune` and `memdiag.optimize`.
+        ModelError, MeasurementError: as in `memdiag.tune` and `memdiag.optimize`.
     """
     file, job, evaluator = base.file, base.job, base.evaluator
     assert evaluator is not None
-    deadline = job.limits.deadline
-    end = deadline.at
     point_evaluator = PointEvaluator(
         model_evaluator=evaluator,
-        bound=_bound(file, config, may_be_given=outputs is not None),
+        bound=_bound(file, config, has_option=new_models is not None),
         scratch=base.scratch,
-        disk_bytes=base.disk_bytes,
         limit=config.max_slowdown,
         budget=dict(config.budget),
     )
-    runtime = Runtime.parse(evaluator.onnxruntime)
-    models: list[TuningOption] = []
-    if outputs is not None and fixed is not None:
-        folder = base.scratch / "optimizers"
-        try:
-            models += outputs.write(job.model, folder, deadline, report_progress)
-        except KeyboardInterrupt:
-            return interrupted_tuning(
-                fixed,
-                sessions=config.sessions,
-                processes=config.processes,
-                notes=outputs.notes,
-                duration_s=round(time.perf_counter() - started, 6),
-            )
-    if fixed is not None and fixed.output is not None:
-        models.append(rewrite_option(fixed.output, [each.name for each in models]))
-    usable = [
-        option
-        for option in (*models, *tuning_options())
-        if option.is_available(runtime)
-        and option.is_relevant(job)
-        and (config.unsafe or not option.changes_values)
-        and (not config.only or option.name in (*config.only, REWRITE))
-    ]
-    expected: dict[str, int] = {}
-    notes: list[str] = []
-    if end < inf:
-        report_progress("estimating what options save")
-        sizes = {dimension.name: dimension.size for dimension in base.inputs.dimensions}
-        try:
-            expected = expected_savings(file, runtime, job, sizes, usable)
-        except Exception as error:  # a defect of the estimate must not lose the fix
-            notes.append(f"what options save could not be estimated ({type(error).__name__})")
-        if fixed is not None and fixed.before and fixed.after:
-            expected[REWRITE] = peak_plus_steady(fixed.before) - peak_plus_steady(fixed.after)
+    if new_models is not None:
+        point_evaluator.without_hidden_names = new_models.without_hidden_names
+    try:
+        models: list[TuningOption] = []
+        if new_models is not None:
+            folder = base.scratch / "optimizers"
+            models = new_models.options(job.model, folder, job.limits.deadline, report_progress)
+        runtime = Runtime.parse(evaluator.onnxruntime)
+        usable = [option for option in models if _is_wanted(option, config)]
+        usable += [
+            option
+            for option in tuning_options()
+            if _is_wanted(option, config)
+            and option.is_available(runtime)
+            and option.is_relevant(job)
+            and (config.unsafe or not option.changes_values)
+        ]
+        expected, notes = _expected(base, runtime, usable, report_progress)
+    except KeyboardInterrupt:
+        if new_models is None:
+            raise
+        return interrupted(new_models, config, started)
+    if new_models is not None:
+        expected |= new_models.measured_savings
     search = OptionSearch(
         point_evaluator=point_evaluator,
         usable=usable,
@@ -220,34 +204,72 @@ def tune_compared(
         limit=config.max_slowdown,
         report_progress=report_progress,
         expected=expected,
-        end=end,
+        end=job.limits.deadline.at,
     )
     search.run()
-    notes += [*base.inputs.notes, *evaluator.notes, *(outputs.notes if outputs is not None else ())]
+    notes += [*base.inputs.notes, *evaluator.notes, *(new_models.notes if new_models else ())]
     if config.max_difference is not None and not config.inputs:
         notes.append(
-            "the difference of outputs is that with generated inputs; give real ones with --input"
+            "outputs were compared with generated inputs; compare real ones with --input NAME=FILE"
         )
-    published: tuple[Path, ...] = ()
-    if outputs is not None and fixed is not None:
-        published = outputs.publish(search.chosen.options)
-        is_open = REWRITE in search.chosen.options or search.may_still_choose(REWRITE)
-        if fixed.output is not None and not is_open:
-            fixed = without_model(fixed, published)
     return tuning_record(
         file,
         search,
-        fixed,
-        published=published,
+        new_models.publish(search) if new_models is not None else None,
+        untried=new_models.untried if new_models is not None else (),
         notes=notes,
         dimensions=base.inputs.dimensions,
         duration_s=round(time.perf_counter() - started, 6),
     )
 
 
-def _bound(file: ModelFile, config: TuneConfig, *, may_be_given: bool) -> Bound:
-    """Return how far outputs may differ; `may_be_given` tells whether the command has an option."""
+def interrupted(new_models: NewModels, config: TuneConfig, started: float) -> Tuning:
+    """Publish the fixed model, and return the record of a search that tried no option.
+
+    Raises:
+        ModelError: the original changed meanwhile.
+    """
+    return interrupted_tuning(
+        new_models.publish_rewritten(),
+        budget=config.budget,
+        max_slowdown=config.max_slowdown,
+        sessions=config.sessions,
+        processes=config.processes,
+        notes=new_models.notes,
+        duration_s=round(time.perf_counter() - started, 6),
+    )
+
+
+def _is_wanted(option: TuningOption, config: TuneConfig) -> bool:
+    return not config.only or option.name in (*config.only, REWRITE)
+
+
+def _expected(
+    base: ComparedModel,
+    runtime: Runtime,
+    options: Sequence[TuningOption],
+    report_progress: OnProgress,
+) -> tuple[dict[str, int], list[str]]:
+    """Return what `options` save by estimates, in bytes by name, and a note if that is unknown.
+
+    Nothing is estimated without a time limit: all options are measured then.
+    """
+    if base.job.limits.deadline.at == inf:
+        return {}, []
+    report_progress("estimating what options save")
+    sizes = {dimension.name: dimension.size for dimension in base.inputs.dimensions}
+    try:
+        return expected_savings(base.file, runtime, base.job, sizes, options), []
+    except Exception as error:  # a defect of the estimate must not lose the fix
+        return {}, [f"what options save could not be estimated ({type(error).__name__})"]
+
+
+def _bound(file: ModelFile, config: TuneConfig, *, has_option: bool) -> Bound:
+    """Return how far outputs may differ.
+
+    `has_option`: whether the command has ``--max-difference``, which messages may suggest.
+    """
     if config.max_difference is not None:
         return Bound.given(config.max_difference)
     bound = Bound.reordered(largest_reduction(file, GraphIndex(file)))
-    return replace(bound, may_be_given=may_be_given)
+    return replace(bound, may_be_given=has_option)

@@ -13,8 +13,8 @@ def check_search_arguments(max_slowdown: float, time_limit_s: float | None) -> N
     Raises:
         UsageError: a limit is not positive.
     """
-    if max_slowdown <= 0:
-        raise UsageError("--max-slowdown must be greater than 0.")
+    if not 0 < max_slowdown < inf:
+        raise UsageError("--max-slowdown must be a number greater than 0.")
     if time_limit_s is not None and time_limit_s <= 0:
         raise UsageError("--time-limit must be greater than 0.")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memdiag.cli import CLEAN, FINDINGS
+from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
     add_format,
     add_list,
@@ -39,8 +39,8 @@ def add_tuning_options(parser: ArgumentParser) -> None:
         parser,
         "--only",
         metavar="NAME",
-        help="Try only these options, or optimizers of memdiag optimize, which tries its rewrites"
-        " in any case; can be repeated.",
+        help="Try only these options (with optimize, these options and optimizers, and its rewrites"
+        " in any case); can be repeated.",
     )
     parser.add_argument(
         "--sessions",
@@ -115,6 +115,8 @@ def run_tuning(
 
     def print_answer(written: Sequence[Path]) -> int:
         print_record(result, written, format=options.format, quiet=options.quiet, every=options.all)
+        if result.write_problem:
+            return ERROR
         is_answer = fits if budget else is_conclusive(result)
         return CLEAN if is_answer else FINDINGS
 

@@ -75,6 +75,9 @@ class PublishedModel(NamedTuple):
 class ModelWriter:
     """Writes changed versions of the model `file`, and publishes one at `target`.
 
+    Nobody else writes to the target: what another program made of the model is copied there. A
+    model that may become the result can be staged, which leaves the target as it is.
+
     A symbolic link at `target` is kept: the model and its external data are written to the folder
     that it points to.
 
@@ -89,6 +92,7 @@ class ModelWriter:
         resolved = resolve_output(target)
         target = resolved if target.is_symlink() else target
         self._target = target
+        self._staged: tuple[Path, ...] = ()
         self._folder = target.absolute().parent
         while not self._folder.exists():
             self._folder = self._folder.parent
@@ -107,6 +111,11 @@ class ModelWriter:
                 )
         if data.is_symlink():
             raise ReportError(f"{data}: cannot be written (it is a link). Choose another output.")
+
+    @property
+    def target_name(self) -> str:
+        """The name of the target file."""
+        return self._target.name
 
     def check_writable(self) -> None:
         """Raise ReportError if the target folder cannot be written, before anything is measured.
@@ -137,7 +146,7 @@ class ModelWriter:
             ModelError: the model cannot be written.
         """
         storage = self._storage(editor)
-        hidden = self._folder / f".{own_prefix()}{secrets.token_hex(8)}"
+        hidden = self._hidden_path()
         own_file = hidden / self._target.name
         path = hidden.with_name(f"{hidden.name}.onnx") if storage == "in_place" else own_file
         try:
@@ -153,17 +162,86 @@ class ModelWriter:
             ReportError: the target cannot be written.
             ModelError: the original changed meanwhile.
         """
+        files = self._target_files(built.written)
         self._original.check()
-        targets = [self._target, self._target.with_name(f"{self._target.name}.data")]
-        moves = list(zip(built.written, targets, strict=False))
+        self._move(built.written, files)
+        return PublishedModel(built, (*files, *built.kept))
+
+    def stage(self, built: BuiltModel) -> PublishedModel:
+        """Move a model to hidden names beside the target, until `publish_staged` is called.
+
+        Raises:
+            ReportError: it cannot be moved.
+        """
+        self.discard_staged()
+        hidden = self._hidden_path()
+        is_alone = built.path.parent == self._folder
+        staged = [
+            hidden.with_name(f"{hidden.name}.onnx") if is_alone else hidden / each.name
+            for each in built.written
+        ]
+        self._staged = tuple(staged)
+        self._move(built.written, staged)
+        return PublishedModel(built, (*staged, *built.kept))
+
+    def publish_staged(self) -> None:
+        """Move the staged model to the target.
+
+        Raises:
+            ReportError, ModelError: as in `publish`.
+        """
+        self._original.check()
+        self._move(self._staged, self.staged_targets)
+        self.discard_staged()
+
+    @property
+    def staged_targets(self) -> tuple[Path, ...]:
+        """The files that `publish_staged` writes, the model first."""
+        return self._target_files(self._staged)
+
+    def discard_staged(self) -> None:
+        """Remove the staged model, if there is one."""
+        for path in self._staged:
+            path.unlink(missing_ok=True)
+            if path.parent != self._folder:
+                shutil.rmtree(path.parent, ignore_errors=True)
+        self._staged = ()
+
+    def publish_copy(self, model: Path) -> None:
+        """Copy a model named like the target, and the files beside it, to the target.
+
+        Raises:
+            ReportError, ModelError: as in `publish`.
+        """
+        hidden = self._hidden_path()
+        self._original.check()
         try:
-            self._target.parent.mkdir(parents=True, exist_ok=True)
-            # The model comes last, when the files that it refers to are there.
-            for path, target in reversed(moves):
+            hidden.mkdir()
+            copies = [Path(shutil.copyfile(each, hidden / each.name)) for each in _with_data(model)]
+            self._move(copies, self.copy_targets(model))
+        except OSError as error:
+            raise self._unwritable(error) from error
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
+
+    def copy_targets(self, model: Path) -> tuple[Path, ...]:
+        """Return the files that `publish_copy` writes for `model`, the model first."""
+        return tuple(self._target.with_name(each.name) for each in _with_data(model))
+
+    def _move(self, files: Sequence[Path], targets: Sequence[Path]) -> None:
+        """Rename `files` to `targets`, the model last: when all that it refers to is there."""
+        try:
+            for path, target in reversed(list(zip(files, targets, strict=True))):
+                target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(path, target)
         except OSError as error:
             raise self._unwritable(error) from error
-        return PublishedModel(built, (*(target for _, target in moves), *built.kept))
+
+    def _target_files(self, written: Sequence[Path]) -> tuple[Path, ...]:
+        return (self._target, self._target.with_name(f"{self._target.name}.data"))[: len(written)]
+
+    def _hidden_path(self) -> Path:
+        return self._folder / f".{own_prefix()}{secrets.token_hex(8)}"
 
     def without_hidden_names(self, text: str) -> str:
         """Return `text` in one line, without the hidden names of models."""
@@ -201,7 +279,10 @@ class ModelWriter:
             )
 
     def _storage(self, editor: ModelEditor) -> TargetStorage:
-        """Return how weights are stored: as a rewrite requires, or else as in the original."""
+        """Return how weights are stored: as a rewrite requires, or else as in the original.
+
+        Embedded weights that are too large for one file become external.
+        """
         large = weight_bytes(editor) > MAX_EMBEDDED_BYTES
         if editor.storage is None and not self.file.external_bytes and not large:
             return "embedded"
@@ -219,6 +300,11 @@ class ModelWriter:
         return ReportError(
             f"{self._target}: cannot be written ({error.strerror}). Choose another output."
         )
+
+
+def _with_data(model: Path) -> list[Path]:
+    """Return `model` and the files beside it."""
+    return sorted(model.parent.iterdir(), key=lambda each: each != model)
 
 
 def _is_text(name: str) -> bool:

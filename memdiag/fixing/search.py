@@ -8,7 +8,7 @@ from math import inf
 from memdiag.errors import MeasurementError, MemdiagError, ReportError
 from memdiag.fixing.candidates import Candidate, SlowdownUndecided, VerifiedResult, preferred
 from memdiag.fixing.changes import Change
-from memdiag.fixing.model_writer import BuiltModel
+from memdiag.fixing.model_writer import BuiltModel, PublishedModel
 from memdiag.fixing.state import ChangesByRule, FixState
 from memdiag.records.measured_change import Figures
 from memdiag.runner.job import Job, TimeLimitReached
@@ -51,8 +51,9 @@ class RewriteSearch:
         report_progress: called with a few words about the current step.
         end: when the search has to end, by `time.monotonic()`.
         setup_s: duration of everything before the search: inputs and figures of the original.
-        is_quick: whether the result is verified again afterwards. Memory is measured once then, and
-            few pairs of runs only reveal what is clearly slower.
+        is_quick: whether the result is verified again afterwards. Memory is measured once then, few
+            pairs of runs only reveal what is clearly slower, the result is staged, and neither an
+            interruption nor a file that cannot be written is an error.
     """
 
     state: FixState
@@ -94,11 +95,13 @@ class RewriteSearch:
             self.state.ended_by = "interrupt"
         if self.state.ended_by == "interrupt":
             result = self._publish_last()
-            if result is None:
+            if result is None and not self.is_quick:
                 raise KeyboardInterrupt
         self.state.notes += self._end_notes()
         if result is None and self._write_error is not None:
-            raise self._write_error
+            if not self.is_quick:
+                raise self._write_error
+            self.state.notes.append(f"no rewritten model was written: {self._write_error}")
         return result
 
     def _explore(self, rules: ChangesByRule) -> None:
@@ -329,7 +332,7 @@ class RewriteSearch:
             return SlowdownUndecided(f"{memory_change(before, after)}; {doubt}")
         self.state.explain_invalidity()
         return VerifiedResult(
-            output=self.state.writer.publish(built),
+            output=self._published(built),
             verdict=verdict,
             bound=bound,
             before=before,
@@ -338,7 +341,7 @@ class RewriteSearch:
         )
 
     def _publish_last(self) -> VerifiedResult | None:
-        """Publish the model that was evaluated last; None where there is none.
+        """Publish the best model so far; None where there is none.
 
         Its outputs, latency and (once) memory were compared with the original's when its last
         change was tried.
@@ -356,13 +359,17 @@ class RewriteSearch:
         with writer.built(writer.editor(self.state.accepted)) as built:
             self.state.is_valid = last.is_valid
             return VerifiedResult(
-                output=writer.publish(built),
+                output=self._published(built),
                 verdict=last.verdict,
                 bound=self.state.bound(self.state.accepted),
                 before=self.evaluator.before,
                 after=last.after,
                 verified_on=(self.evaluator.onnxruntime,),
             )
+
+    def _published(self, built: BuiltModel) -> PublishedModel:
+        writer = self.state.writer
+        return writer.stage(built) if self.is_quick else writer.publish(built)
 
     def _dismiss(self, change: Change, why: str | SlowdownUndecided) -> None:
         if isinstance(why, SlowdownUndecided):

@@ -28,6 +28,8 @@ class FixState:
     Attributes:
         writer: writes changed models.
         unsafe: whether changes of values are allowed.
+        max_difference: the difference of outputs that is accepted; None for a bound that follows
+            from the changes.
         accepted: the changes accepted so far; further ones are applied on top of them.
         notes: sentences for the record.
         is_valid: whether the model that was checked last passes `onnx.checker`.
@@ -40,6 +42,7 @@ class FixState:
 
     writer: ModelWriter
     unsafe: bool
+    max_difference: float | None = None
     accepted: list[Change] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     is_valid: bool | None = None
@@ -102,14 +105,23 @@ class FixState:
         )
 
     def record_untried(self, rules: ChangesByRule, why: str) -> None:
-        """Record each change without an outcome as untried, for the reason `why`."""
+        """Record each change as untried, for the reason `why`, for findings without an outcome."""
         for change in (change for changes in rules for change in changes):
-            decided = {(outcome.name, outcome.rule) for outcome in self.outcomes}
-            if (change.name, change.rule) not in decided:
-                self.record(change, "untried", why)
+            of_change = [
+                outcome
+                for outcome in self.outcomes
+                if (outcome.name, outcome.rule) == (change.name, change.rule)
+            ]
+            decided = {weight for outcome in of_change for weight in outcome.weights}
+            left = [each for each in change.findings if not decided >= {*each.weights}]
+            if left or not of_change:
+                findings = tuple(left) or change.findings
+                self.record(Change(change.rewriter, findings), "untried", why)
 
     def bound(self, changes: Sequence[Change]) -> Bound:
         """Return how far the outputs of the original with `changes` may be from its own."""
+        if self.max_difference is not None:
+            return Bound.given(self.max_difference)
         if all(change.is_exact for change in changes):
             return Bound.exact()
         file = self.writer.file

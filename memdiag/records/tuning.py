@@ -107,6 +107,8 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
             notes are among `notes` too.
         output_files: the files of the model that an optimizer wrote, the model first, if that is a
             part of the chosen point; otherwise the files of the fix are those of the new model.
+        write_problem: why the files of the new model could not be written; empty if they were, or
+            if there is none.
     """
 
     schema: Literal["memdiag.tuning/1"]
@@ -122,6 +124,7 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
     processes: int = 1
     fix: Fix | None = None
     output_files: tuple[str, ...] = ()
+    write_problem: str = ""
 
     @property
     def chosen_point(self) -> Point | None:

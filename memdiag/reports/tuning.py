@@ -94,7 +94,9 @@ def show(
     if every:
         problems = [point for point in points_by_memory(tuning) if point.problem]
         block(console, [f"{point_label(point)}: {_problem(point)}" for point in problems])
-    if tuning.output_files:
+    if tuning.write_problem:
+        block(console, [f"the new model was not written: {plain(tuning.write_problem)}"])
+    elif tuning.output_files:
         block(console, [f"wrote {', '.join(map(plain, tuning.output_files))}"])
     elif fix is not None and fix.output is not None:
         releases = f"onnxruntime: {fix_report.releases_text(fix)}"
@@ -142,7 +144,7 @@ def summary_line(tuning: Tuning) -> str:
         return f"{plain(tuning.model)}: {_interrupted(tuning)}"
     if chosen is None:
         return f"{plain(tuning.model)}: the chosen options are not among the points"
-    start = f"{plain(tuning.model)}: {_fit(tuning, chosen)}"
+    start = f"{plain(tuning.model)}: {_budget_words(tuning, chosen)}"
     if before is None or after is None:
         return f"{start}{point_label(chosen)}{at}"
     if not chosen.options:
@@ -155,7 +157,7 @@ def summary_line(tuning: Tuning) -> str:
     return f"{start}{saving}{ratio}, with {point_label(chosen)}{at}"
 
 
-def _fit(tuning: Tuning, chosen: Point) -> str:
+def _budget_words(tuning: Tuning, chosen: Point) -> str:
     """Return whether the chosen point fits the budget; empty without one."""
     if not tuning.budget:
         return "" if chosen.fits else "nothing fits; the nearest is "
@@ -177,7 +179,7 @@ def _interrupted(tuning: Tuning) -> str:
 def _why_defaults(tuning: Tuning) -> str:
     """Return the sentence on why the defaults were kept, with tried and untried options."""
     if tuning.budget and _fits(tuning):
-        return "they fit the budget, and nothing that fits it is faster beyond doubt"
+        return "they fit the budget, and no option that was compared is clearly faster"
     tried = [point for point in tuning.points if point.options]
     problems = Counter(_problem(point) for point in tried if point.problem)
     unusable = problems.total()
@@ -272,7 +274,7 @@ def tuning_outcome(tuning: Tuning) -> str:
     Empty if nothing was tried.
     """
     if not tuning.points:
-        return ""
+        return _changed(tuning) if tuning.fix is not None and tuning.fix.output else ""
     if not tuning.chosen:
         return f"Options of the session were tried. {_changed(tuning)}"
     nearest = "" if _fits(tuning) else ", the nearest to a budget that nothing fits"
@@ -322,6 +324,8 @@ def _changed(tuning: Tuning) -> str:
 
 def _needed_files(tuning: Tuning) -> str:
     """Return the files of the chosen model; empty for the original."""
+    if tuning.write_problem:
+        return f"The new model was not written: {plain(tuning.write_problem)}"
     if tuning.output_files:
         return f"{', '.join(map(plain, tuning.output_files))}."
     fix = _used_fix(tuning)
@@ -329,8 +333,12 @@ def _needed_files(tuning: Tuning) -> str:
 
 
 def _next_step(tuning: Tuning) -> str:
+    if tuning.write_problem:
+        return "Run it again with an output that can be written."
     if tuning.chosen:
         return "Create the session as the program below does."
+    if not tuning.points and tuning.fix is not None and tuning.fix.output is not None:
+        return f"Load {plain(tuning.fix.output)}, or run it again to try options as well."
     if not is_conclusive(tuning):
         return f"{capitalized(_again(tuning))}."
     return "Keep the defaults."

@@ -66,11 +66,6 @@ class SessionServer:
         self._scratch.cleanup()
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the child has ended."""
-        return self._child.ended
-
-    @property
     def pid(self) -> int:
         """The child's process number."""
         return self._child.pid

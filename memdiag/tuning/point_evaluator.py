@@ -1,6 +1,6 @@
 """Measures combinations of options and compares them with the defaults."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -36,19 +36,19 @@ class PointEvaluator:
         model_evaluator: compares jobs with the defaults.
         bound: how far outputs may differ.
         scratch: a folder for files that options need.
-        disk_bytes: the size of the model's files.
         limit: the largest ratio of latencies that fits.
         budget: bytes above the baseline by kind (see `BUDGETS`).
         before: the figures of the defaults.
+        without_hidden_names: returns a text without the names of models that are not published.
     """
 
     model_evaluator: ModelEvaluator
     bound: Bound
     scratch: Path
-    disk_bytes: int
     limit: float
     budget: dict[str, int]
     before: Figures = field(init=False)
+    without_hidden_names: Callable[[str], str] = str
     _verdicts: dict[tuple[str, ...], ModelEvaluation] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -132,7 +132,10 @@ class PointEvaluator:
         try:
             job = self._models.prepare(_configured(self.model_evaluator.job, chosen), chosen)
             before, after = self.model_evaluator.measure_both(
-                job, _FINAL_PROCESSES, before_bytes=self.disk_bytes, after_bytes=_disk_bytes(job)
+                job,
+                _FINAL_PROCESSES,
+                before_bytes=self.before.disk_bytes,
+                after_bytes=_disk_bytes(job),
             )
         except MemdiagError as error:
             return self._refused(point, f"it does not run: {error}"), False
@@ -209,6 +212,7 @@ class PointEvaluator:
     def _refused(self, point: Point, problem: str) -> Point:
         """Return `point` with a problem whose text names no temporary file."""
         text = " ".join(problem.replace(f"{self.scratch}/", "").split())
+        text = self.without_hidden_names(text)
         return msgspec.structs.replace(point, problem=text, fits=False)
 
     def _fits(self, figures: Figures) -> bool:

@@ -1,5 +1,6 @@
 """The printed program: Python that creates a session with the settings of a point."""
 
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
@@ -128,7 +129,8 @@ def _imports(point: Point) -> Iterator[str]:
 def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
     settings = {**point.session_options, **point.saved_options}
     yield ""
-    yield "# The saved file fits one release of onnxruntime and one CPU: its name has both."
+    yield "# The saved file fits these settings, one release of onnxruntime and one CPU: its name"
+    yield "# has all three."
     yield 'info = Path("/proc/cpuinfo")'
     yield 'cpu = "" if info.exists() else platform.processor()'
     yield "for line in info.read_text().splitlines() if info.exists() else []:"
@@ -136,7 +138,9 @@ def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
     yield "        cpu = line"
     yield "        break"
     yield 'cpu = f"{zlib.crc32((platform.machine() + cpu).encode()):08x}"'
-    yield f"OPTIMIZED = {str(PurePath(model).with_suffix(''))!r}"
+    of_settings = zlib.crc32(repr((sorted(settings.items()), point.disabled_optimizers)).encode())
+    optimized = f"{PurePath(model).with_suffix('')}.{of_settings:08x}"
+    yield f"OPTIMIZED = {optimized!r}"
     yield 'OPTIMIZED += f".{ort.__version__}-{cpu}.prepacked.onnx"'
     yield "saved, modified = Path(OPTIMIZED), Path(MODEL).stat().st_mtime"
     yield ""

@@ -1,8 +1,9 @@
 """The record of a tuning, assembled from its search."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 from pathlib import Path
+from typing import NamedTuple
 
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.paths import path_text
@@ -17,6 +18,20 @@ from memdiag.tuning.program import session_program
 from memdiag.tuning.search import OptionSearch
 from memdiag.units import format_duration, format_sizes
 from memdiag.verify.latency import MAX_UNNOTICED_S
+
+
+class NewModel(NamedTuple):
+    """The model that takes the original's place, if there is one.
+
+    Attributes:
+        fixed: the record of the fix; with the files of its model if that is the one.
+        optimized: the files of an optimizer's model, itself first, if that is the one.
+        problem: why these files could not be written; empty if they were.
+    """
+
+    fixed: Fix
+    optimized: tuple[Path, ...] = ()
+    problem: str = ""
 
 
 def rewrite_option(path: str, excludes: Sequence[str] = ()) -> TuningOption:
@@ -36,28 +51,32 @@ def rewrite_option(path: str, excludes: Sequence[str] = ()) -> TuningOption:
 def tuning_record(
     file: ModelFile,
     search: OptionSearch,
-    fixed: Fix | None,
+    new_model: NewModel | None,
     *,
-    published: Sequence[Path] = (),
+    untried: Sequence[str] = (),
     notes: Sequence[str],
     dimensions: tuple[Dimension, ...],
     duration_s: float,
 ) -> Tuning:
-    """Return the record of the tuning of `file` by `search`.
+    """Return the record of the tuning of `file` by `search`, after the end of the search.
 
     Args:
         file: the original model.
         search: the search, after its end.
-        fixed: the fix that came first; None for none.
-        published: the files of the model that an optimizer wrote, if that was chosen.
+        new_model: the rewritten or optimized model; None if only options were searched for.
+        untried: the names of the optimizers for which there was no time.
         notes: sentences that come before the sentences about the search.
         dimensions: the free dimensions, with the realistic sizes.
         duration_s: the duration of everything.
     """
     evaluator, chosen = search.point_evaluator, search.chosen
+    fixed = new_model.fixed if new_model else None
+    optimized = new_model.optimized if new_model else ()
     verdict = evaluator.verdict(chosen)
     difference = verdict.difference if verdict else None
     program_point = chosen if chosen.options else _smallest_offered(search)
+    if new_model is not None and new_model.problem:
+        program_point = None  # there is nothing that it could load
     return Tuning(
         schema=TUNING_SCHEMA,
         model=path_text(file.path),
@@ -70,15 +89,15 @@ def tuning_record(
         bound_reason=evaluator.bound.why,
         ended_by=search.ended_by,
         notes=_distinct(
-            [*(fixed.notes if fixed else ()), *notes, *_notes(search, fixed, published)]
+            [*(fixed.notes if fixed else ()), *notes, *_notes(search, fixed, optimized)]
         ),
         duration_s=duration_s,
         dimensions=dimensions,
         points=search.points,
-        untried=search.untried(),
+        untried=(*untried, *search.untried()),
         chosen=chosen.options,
         program=_program(
-            _loaded_model(file.path, program_point, fixed, published), program_point, search
+            _loaded_model(file.path, program_point, fixed, optimized), program_point, search
         )
         if program_point
         else "",
@@ -89,17 +108,28 @@ def tuning_record(
         sessions=evaluator.model_evaluator.job.session.sessions,
         processes=evaluator.model_evaluator.processes,
         fix=fixed,
-        output_files=tuple(map(path_text, published)),
+        output_files=tuple(map(path_text, optimized)),
+        write_problem=new_model.problem if new_model else "",
     )
 
 
 def interrupted_tuning(
-    fixed: Fix, *, sessions: int, processes: int, notes: Sequence[str] = (), duration_s: float
+    new_model: NewModel,
+    *,
+    budget: Mapping[str, int],
+    max_slowdown: float,
+    sessions: int,
+    processes: int,
+    notes: Sequence[str],
+    duration_s: float,
 ) -> Tuning:
-    """Return the record of a tuning that Ctrl-C ended after `fixed`, before any option was tried.
+    """Return the record of a tuning that Ctrl-C ended before any option was tried.
+
+    The result is the rewritten model, if there is one.
 
     `notes` are sentences about what was tried meanwhile.
     """
+    fixed = new_model.fixed
     return Tuning(
         schema=TUNING_SCHEMA,
         model=fixed.model,
@@ -115,9 +145,12 @@ def interrupted_tuning(
         duration_s=duration_s,
         dimensions=fixed.dimensions,
         points=(),
+        budget=dict(budget),
+        max_slowdown=max_slowdown,
         sessions=sessions,
         processes=processes,
         fix=fixed,
+        write_problem=new_model.problem,
     )
 
 
@@ -125,7 +158,7 @@ def _distinct(notes: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def _notes(search: OptionSearch, fixed: Fix | None, published: Sequence[Path]) -> Iterator[str]:
+def _notes(search: OptionSearch, fixed: Fix | None, optimized: Sequence[Path]) -> Iterator[str]:
     """Yield notes about the chosen point and about how the search ended."""
     chosen = search.chosen
     for option in search.options_of(chosen):
@@ -151,19 +184,20 @@ def _notes(search: OptionSearch, fixed: Fix | None, published: Sequence[Path]) -
     if search.ended_by != "completion":
         is_limit = search.ended_by == "time_limit"
         ended = "the time limit ended the search" if is_limit else "the search was interrupted"
-        remark = "" if search.is_confirmed else ", and its memory was measured once"
+        remark = "" if search.is_confirmed else ", and its memory was measured only once"
         yield f"{ended}; the result is the best so far{remark}"
     if search.budget and not chosen.fits:
         yield "no point fits the budget; this is the nearest one"
-        slower = search.cheaper_but_slower()
+        slower = search.fastest_of_too_slow()
         if slower is not None:
             yield f"{' + '.join(slower.options)} would fit it at {slower.ratio:.2f} × the latency"
-    yield from unused_data_notes([*map(path_text, published)])
-    if fixed is not None and not published:
+    files = [*map(path_text, optimized)] or (fixed.output_files if fixed is not None else ())
+    yield from unused_data_notes(files)
+    if fixed is not None and not optimized:
         if fixed.output is None:
             yield "the result contains no rewrite"
         elif REWRITE not in chosen.options:
-            yield f"{fixed.output} is the rewritten model, whose latency was not compared"
+            yield f"{fixed.output} is the rewritten model, which is not a part of the chosen point"
     if chosen.run_options:
         yield "the run options are part of it: pass them to every run"
     processes = search.point_evaluator.model_evaluator.processes
@@ -197,11 +231,11 @@ def _smallest_offered(search: OptionSearch) -> Point | None:
 
 
 def _loaded_model(
-    original: Path, point: Point, fixed: Fix | None, published: Sequence[Path]
+    original: Path, point: Point, fixed: Fix | None, optimized: Sequence[Path]
 ) -> Path:
     """Return the model that a session of `point` loads."""
-    if published:
-        return published[0]
+    if optimized:
+        return optimized[0]
     if fixed is not None and fixed.output is not None and REWRITE in point.options:
         return Path(fixed.output)
     return original

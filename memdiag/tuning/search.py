@@ -131,7 +131,7 @@ class OptionSearch:
         """Whether the chosen point was measured thoroughly, as the defaults are at the start."""
         return self._confirmed is not None or not self.chosen.options
 
-    def cheaper_but_slower(self) -> Point | None:
+    def fastest_of_too_slow(self) -> Point | None:
         """Return the fastest point that fits the budget but is too slow."""
         slow = [
             (ratio, point)
@@ -185,9 +185,10 @@ class OptionSearch:
         return tuple(option.name for option in self.usable if option.name not in tried)
 
     def _best_if_fast(self) -> Point:
-        """Return the point to confirm: the best if undecided ones were fast enough.
+        """Return the point to confirm: the one to recommend if undecided points are fast enough.
 
-        Where time is limited, these are only the plausible ones: the others are rarely confirmed.
+        Where time is limited, only plausible points count as fast enough: others are rarely
+        confirmed.
         """
         is_limited = self.end < inf
         return self._best(self._believing_plausible if is_limited else self._believing_all)
@@ -431,7 +432,9 @@ class OptionSearch:
             self._compare_next()
 
     def _next_to_confirm(self) -> Point:
-        """Return the best point; with a time limit, an undecided one only where no other is left.
+        """Return the best point, after comparisons that may find one.
+
+        With a time limit, undecided points that are not plausible count only if no other is left.
 
         Where that is the defaults although they exceed the budget, or without a budget, the
         smallest point that is left is compared before.

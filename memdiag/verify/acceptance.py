@@ -18,7 +18,7 @@ _CLEARLY_FASTER = 0.9
 def is_worth_it(
     before: Figures, after: Figures, comparisons: Comparisons, before_comparisons: Comparisons
 ) -> bool:
-    """Return whether a change saves memory or, at no cost in memory, room on disk or much time.
+    """Return whether a change saves memory; or disk space or much time without taking more memory.
 
     `before_comparisons` compare the model before the change, `comparisons` the model after it, each
     with the original.
@@ -35,7 +35,7 @@ def takes_less(before: Figures, after: Figures) -> bool:
 
 
 def saves_memory(before: Figures, after: Figures) -> bool:
-    """Return whether `after` takes less beyond doubt, at the peak or steadily, and no more.
+    """Return whether `after` certainly takes less at the peak or steadily, and at neither more.
 
     Beyond doubt is what exceeds the spread of both, a hundredth of the peak, and 1 MiB; where a
     twentieth of the peak is less than that, it is that twentieth, but at least half a MiB. The

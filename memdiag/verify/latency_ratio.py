@@ -15,7 +15,7 @@ their intervals contain the true ratio with a confidence of at least 95 %."""
 
 
 class LatencyRatio(NamedTuple):
-    """The ratio of after to before.
+    """Latency of the changed model ÷ that of the original, from pairs of runs.
 
     Attributes:
         median: the median of the pairs' ratios.

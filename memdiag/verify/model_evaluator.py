@@ -228,7 +228,8 @@ class ModelEvaluator:
                 if limit is not None and any(each.is_slower(limit) for each in found.values()):
                     break
         except MeasurementError as error:
-            self._needs_restart = self._server.has_ended
+            # The original's session may be the one that ended, or may answer late.
+            self._needs_restart = True
             return ModelEvaluation(problem=f"it does not run: {error}")
         except BaseException:
             # The answer to an interrupted request would be read as that to the next request.
@@ -334,7 +335,7 @@ class ModelEvaluator:
         return again
 
     def _max_s(self, most_s: float, parts: int) -> float:
-        """Return the time for one of `parts` comparisons: `most_s`, or a part of what is left."""
+        """Return how long a comparison may take: `most_s`, or 1/`parts` of the time left."""
         return min(most_s, max(0.0, self.job.limits.deadline.remaining_s) / parts)
 
     def _expected_s(self, inputs: _TimedInputs, pairs: int) -> float:

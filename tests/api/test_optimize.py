@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,8 +16,11 @@ from onnx import numpy_helper, parser
 import memdiag
 from memdiag.comparison.optimizers import Optimizer
 from memdiag.errors import ReportError, UsageError
+from memdiag.fixing.model_writer import ModelWriter
+from memdiag.records.fix import Fix
 from memdiag.records.tuning import Tuning
-from memdiag.reports.tuning import is_conclusive
+from memdiag.reports.tuning import is_conclusive, markdown
+from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.tuning.options import tuning_options
 from memdiag.units import MIB
 from tests.reports import fix_records
@@ -82,6 +86,19 @@ def no_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memdiag.api.optimizer_outputs.OPTIMIZERS", {})
 
 
+def staged(target: Path, **changes: Any) -> Callable[..., Fix]:
+    """Return a fix that stages the unchanged model, and checks that it leaves `target` alone."""
+
+    def fix_file(writer: ModelWriter, *arguments: object, **options: object) -> Fix:
+        before = target.read_bytes() if target.exists() else None
+        with writer.built(ModelEditor(writer.file)) as built:
+            files = tuple(map(str, writer.stage(built).files))
+        assert (target.read_bytes() if target.exists() else None) == before
+        return fix_records.verified(output=files[0], output_files=files, kept_files=(), **changes)
+
+    return fix_file
+
+
 def tried(tuning: Tuning) -> list[Sequence[str]]:
     return [point.options for point in tuning.points]
 
@@ -92,24 +109,18 @@ def test_the_best_model_of_an_optimizer_is_the_result(
 ) -> None:
     only("patterns-off")
     model = gathering(tmp_path / "m.onnx")
-    fixed = fix_records.verified(
-        output=str(tmp_path / "m.optimized.onnx"),
-        output_files=(str(tmp_path / "m.optimized.onnx"), str(tmp_path / "old.data")),
-        kept_files=(),
-        remedies=(),
-    )
-    (tmp_path / "m.optimized.onnx").write_bytes(model.read_bytes())
-    (tmp_path / "old.data").write_bytes(b"of the fix")
-    monkeypatch.setattr("memdiag.api.optimize.fix_file", lambda *_, **__: fixed)
+    target = tmp_path / "m.optimized.onnx"
+    target.write_text("from an earlier search")
+    (tmp_path / "m.optimized.onnx.data").write_text("from an earlier search")
+    monkeypatch.setattr("memdiag.api.optimize.fix_file", staged(target))
     tuning = memdiag.optimize(model, sizes=[1])
     assert tuning.chosen == ("smaller",)
     assert tuning.before is not None
     assert tuning.after is not None
     assert tuning.before.peak_bytes - tuning.after.peak_bytes > 12 * MIB
-    target = tmp_path / "m.optimized.onnx"
     assert tuning.output_files == (str(target), f"{target}.data")
+    assert not any("belongs to an earlier model" in note for note in tuning.notes)
     assert repr(str(target)) in tuning.program
-    assert not (tmp_path / "old.data").exists()
     assert not list(tmp_path.glob(".memdiag*"))
     subprocess.run([sys.executable, "-c", tuning.program], check=True, timeout=60)
     # Of the others one computes something else, and two wrote nothing.
@@ -132,20 +143,14 @@ def test_a_rewritten_model_that_is_not_chosen_is_removed(
 ) -> None:
     only("patterns-off")
     model, target = tmp_path / "m.onnx", tmp_path / "m.optimized.onnx"
-    for path in (model, target):
-        path.write_bytes(sample_model("plain_mlp").read_bytes())
-    (tmp_path / "new.data").write_bytes(b"of the fix")
-    (tmp_path / "old.data").write_bytes(b"of the original")
-    fixed = fix_records.verified(
-        output=str(target),
-        output_files=(str(target), str(tmp_path / "new.data"), str(tmp_path / "old.data")),
-        kept_files=(str(tmp_path / "old.data"),),
-    )
-    monkeypatch.setattr("memdiag.api.optimize.fix_file", lambda *_, **__: fixed)
+    model.write_bytes(sample_model("plain_mlp").read_bytes())
+    target.write_text("from an earlier search")
+    monkeypatch.setattr("memdiag.api.optimize.fix_file", staged(target))
     tuning = memdiag.optimize(model, sizes=[1])
     assert ("rewrite",) in tried(tuning)
     assert tuning.chosen == ()
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["m.onnx", "old.data"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["m.onnx", "m.optimized.onnx"]
+    assert target.read_text() == "from an earlier search"
     assert tuning.fix is not None
     assert (tuning.fix.output, tuning.fix.output_files) == (None, ())
     assert all(remedy.status != "applied" for remedy in tuning.fix.remedies)
@@ -214,29 +219,74 @@ def test_nothing_to_rewrite_is_said(sample_model: SampleModel, only: Callable[..
 
 
 def test_an_interrupted_fix_ends_the_search_before_any_option(
-    sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
+    sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fixed = fix_records.verified(ended_by="interrupt")
-    monkeypatch.setattr("memdiag.api.optimize.fix_file", lambda *_, **__: fixed)
-    tuning = memdiag.optimize(sample_model("plain_mlp"))
-    assert tuning.fix == fixed
-    assert tuning.points == ()
-    assert not is_conclusive(tuning)
-    assert "interrupted before any option was tried; the rewritten model: peak" in repr(tuning)
+    target = tmp_path / "new.onnx"
+    monkeypatch.setattr("memdiag.api.optimize.fix_file", staged(target, ended_by="interrupt"))
+    tuning = memdiag.optimize(sample_model("plain_mlp"), target, budget={"peak": MIB})
+    check_only_the_fix_is_left(tuning, target)
 
 
 def test_ctrl_c_while_an_optimizer_works_leaves_the_result_of_the_fix(
-    sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
+    sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    fixed = fix_records.verified()
-    monkeypatch.setattr("memdiag.api.optimize.fix_file", lambda *_, **__: fixed)
+    target = tmp_path / "new.onnx"
+    monkeypatch.setattr("memdiag.api.optimize.fix_file", staged(target))
     monkeypatch.setattr("memdiag.api.optimize.OptimizerOutputs.write", interrupted)
-    tuning = memdiag.optimize(sample_model("plain_mlp"), sizes=[1])
-    assert (tuning.fix, tuning.points, tuning.ended_by) == (fixed, (), "interrupt")
-    assert (tuning.before, tuning.after) == (fixed.before, fixed.after)
+    tuning = memdiag.optimize(sample_model("plain_mlp"), target, budget={"peak": MIB}, sizes=[1])
+    check_only_the_fix_is_left(tuning, target)
+
+
+def check_only_the_fix_is_left(tuning: Tuning, target: Path) -> None:
+    assert [each.name for each in target.parent.iterdir()] == [target.name]
+    onnx.checker.check_model(target)
+    assert tuning.fix is not None
+    assert (tuning.fix.output, tuning.fix.output_files) == (str(target), (str(target),))
+    assert (tuning.points, tuning.ended_by) == ((), "interrupt")
+    assert (tuning.before, tuning.after) == (tuning.fix.before, tuning.fix.after)
+    assert (tuning.budget, tuning.write_problem) == ({"peak": MIB}, "")
+    assert not is_conclusive(tuning)
+    assert "interrupted before any option was tried; the rewritten model: peak" in repr(tuning)
+
+
+@pytest.mark.usefixtures("no_optimizers")
+def test_ctrl_c_before_anything_was_rewritten_leaves_the_figures_of_the_original(
+    sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("memdiag.fixing.search.RewriteSearch._try", interrupted)
+    tuning = memdiag.optimize(sample_model("tied_if"), tmp_path / "new.onnx", sizes=[1])
+    assert (tuning.points, tuning.ended_by) == ((), "interrupt")
+    assert tuning.before is not None
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("equal_latency", "one_process_each", "optimizers")
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_model_that_cannot_be_written_at_the_end_loses_no_record(
+    error: BaseException,
+    only: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(*_: object) -> None:
+        raise error
+
+    only()
+    model = gathering(tmp_path / "m.onnx")
+    monkeypatch.setattr("memdiag.fixing.model_writer.shutil.copyfile", failing)
+    tuning = memdiag.optimize(model, sizes=[1], only=["smaller"])
+    assert tuning.chosen == ("smaller",)
+    assert ("No space left" if isinstance(error, OSError) else "inter") in tuning.write_problem
+    assert tuning.program == ""
+    assert "The new model was not written: " in markdown(tuning)
+    assert not list(tmp_path.glob("*.optimized.*"))
+    assert not list(tmp_path.glob(".memdiag*"))
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_measured(
@@ -268,7 +318,7 @@ def test_weights_of_fewer_bits_are_tried_where_a_difference_is_accepted(
     assert tuning.bound == 0.05
     assert tuning.largest_difference is not None
     assert 1e-4 < tuning.largest_difference < 0.05
-    assert any("give real ones with --input" in note for note in tuning.notes)
+    assert any("compare real ones with --input" in note for note in tuning.notes)
     # 4 bits differ by more, which a larger bound would accept.
     (problem,) = (point.problem for point in tuning.points if point.problem)
     assert re.search(
@@ -282,6 +332,14 @@ def test_a_difference_has_to_be_accepted_and_sensible(sample_model: SampleModel)
     for value in (0.0, 1.0, float("nan")):
         with pytest.raises(UsageError, match="--max-difference must be between 0 and 1"):
             memdiag.optimize(sample_model("plain_mlp"), max_difference=value)
+
+
+def test_an_optimizer_that_is_not_installed_is_refused(
+    sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memdiag.api.optimizer_outputs._is_installed", lambda name: False)
+    with pytest.raises(UsageError, match="onnxsim: it is not installed"):
+        memdiag.optimize(sample_model("plain_mlp"), only=["onnxsim"])
 
 
 def test_names_of_optimizers_may_be_chosen_and_others_not(sample_model: SampleModel) -> None:

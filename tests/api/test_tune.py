@@ -146,7 +146,7 @@ def test_options_that_change_values_or_that_a_release_lacks_are_left_out(
 def test_what_cannot_be_asked_for_is_refused(sample_model: SampleModel, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown budget 'speed'"):
         memdiag.tune(sample_model("plain_mlp"), budget={"speed": 1})
-    with pytest.raises(UsageError, match="--max-slowdown must be greater"):
+    with pytest.raises(UsageError, match="--max-slowdown must be a number greater"):
         memdiag.tune(sample_model("plain_mlp"), max_slowdown=0)
     with pytest.raises(UsageError, match="sessions must be at least 1"):
         memdiag.tune(sample_model("plain_mlp"), sessions=0)

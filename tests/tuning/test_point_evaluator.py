@@ -50,7 +50,6 @@ def points(
         model_evaluator=evaluator,
         bound=Bound.reordered(width(model)),
         scratch=scratch,
-        disk_bytes=model.stat().st_size,
         limit=100.0,
         budget={},
     )
@@ -94,7 +93,7 @@ def test_an_option_that_saves_is_measured_compared_and_confirmed(
     assert kept.ratio == compared.ratio
     assert points.verdict(confirmed) is not None
     assert confirmed.figures is not None
-    assert confirmed.figures.disk_bytes == points.disk_bytes
+    assert confirmed.figures.disk_bytes == points.before.disk_bytes
 
 
 @pytest.fixture

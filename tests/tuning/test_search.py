@@ -307,11 +307,11 @@ def test_what_would_fit_if_it_were_faster_is_known() -> None:
     search = searched(slow, option("a"), option("slow"))
     assert not search.chosen.fits
     assert search.chosen.options == ("a",)
-    slower = search.cheaper_but_slower()
+    slower = search.fastest_of_too_slow()
     assert slower is not None
     assert "slow" in slower.options
     hopeless = searched(Scripted(less(a=10), budget=budget), option("a"))
-    assert hopeless.cheaper_but_slower() is None
+    assert hopeless.fastest_of_too_slow() is None
 
 
 def test_the_best_setting_and_the_best_model_are_both_combined_with_others() -> None:

@@ -38,7 +38,7 @@ def run(options: Namespace) -> int:
     verified, and one program sets up the result. Ctrl-C or --time-limit ends the search with the
     best result so far. --out DIR writes tune.json, tune.html, tune.md and tune.png. Exit codes: 0;
     1 if a budget was given and nothing fits it, or if the search ended before anything was
-    compared; 2 on errors.
+    compared; 2 on errors, also where the new model cannot be written.
     """
     from memdiag.api.optimize import optimize
 
