@@ -215,7 +215,7 @@ def test_a_run_that_fails_leaves_the_reports_of_a_run_that_completed(
         (["tied.onnx", "--input=ids=text.onnx"], "not a readable .npy array"),
         (["tied.onnx", "--inputs=text.onnx"], "not a readable .npz archive"),
         (["tied.onnx", "--memory-limit=2 gigs"], "'2 gigs' is not a size"),
-        (["tied.onnx", "--timeout=0"], "--timeout must be greater than 0"),
+        (["tied.onnx", "--timeout=0"], "--timeout: '0' is not a duration"),
         (["tied.onnx", "--runs=0"], "--runs must be at least 1"),
         (["tied.onnx", "--session-option=logid=me"], "session option logid cannot be set"),
         (["tied.onnx", "--python=/no/python"], "cannot be started as a Python interpreter"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -158,7 +159,9 @@ def test_options_together_run_as_well_in_two_sessions(model: Path) -> None:
     program = session_program(str(model), point(*(BY_NAME[name] for name in names)), 2)
     run(program, model.parent)
     (saved,) = model.parent.glob("m.*.prepacked.onnx")
-    assert saved.name.startswith(f"m.{onnxruntime.__version__}-")
+    assert re.fullmatch(
+        rf"m\.[0-9a-f]{{8}}\.{onnxruntime.__version__}-[0-9a-f]{{8}}\.prepacked\.onnx", saved.name
+    )
     # What is saved is what was measured: with the same settings.
     assert program.count("disabled_optimizers=['ConstantFolding']") == 2
 
