@@ -53,7 +53,8 @@ def fix(
     Every remedy of every finding is built, its outputs are compared with the original's, its
     memory and latency are measured in isolated processes. A remedy that saves nothing measurable,
     or slows the model down, is left out. The original is never changed, and nothing is written to
-    `output` before it is verified. The result may refer to weights in the original's files.
+    `output` before its outputs and its latency were compared. The result may refer to weights in
+    the original's files.
 
     Args:
         model: the ONNX file.

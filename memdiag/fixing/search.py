@@ -403,7 +403,8 @@ class RewriteSearch:
             return [f"{what} was interrupted; the result is the best so far"]
         if self.state.ended_by == "completion":
             return []
-        self.state.sufficient_time_limit_s = self._sufficient_time_limit_s()
+        if not self.is_quick:  # otherwise the limit is that of a longer search
+            self.state.sufficient_time_limit_s = self._sufficient_time_limit_s()
         if self._accepted:
             if any(outcome.status == "untried" for outcome in self.state.outcomes):
                 return [f"the time limit ended {what}; the result is the best so far"]

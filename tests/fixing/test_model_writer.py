@@ -85,6 +85,68 @@ def test_a_file_of_several_names_is_not_referred_to(tmp_path: Path) -> None:
             onnx.checker.check_model(built.path)
 
 
+@pytest.mark.parametrize("storage", [None, "external", "in_place"])
+def test_a_staged_model_leaves_the_target_until_it_is_published(
+    tmp_path: Path, storage: TargetStorage | None
+) -> None:
+    """It can be loaded meanwhile, from its hidden name."""
+    target, model = tmp_path / "out.onnx", write(tmp_path / "m.onnx", external=True)
+    target.write_text("from an earlier time")
+    before = names(tmp_path)
+    with open_model(model) as file:
+        files = ModelWriter(file, target)
+        editor = files.editor([Change(renaming("one", "_1"), (finding(),))])
+        editor.storage = storage
+        for _ in range(2):  # the second takes the place of the first
+            with files.built(editor) as built:
+                staged, *_ = files.stage(built).files
+        onnx.checker.check_model(staged)
+        assert target.read_text() == "from an earlier time"
+        expected = files.staged_targets
+        files.publish_staged()
+        files.discard_staged()  # nothing is left to discard
+    assert expected == (target, *([tmp_path / "out.onnx.data"] if storage == "external" else []))
+    assert names(tmp_path) == sorted({*before, *(path.name for path in expected)})
+    onnx.checker.check_model(target)
+
+
+@pytest.mark.parametrize("storage", [None, "external", "in_place"])
+def test_a_staged_model_that_is_discarded_leaves_nothing(
+    tmp_path: Path, storage: TargetStorage | None
+) -> None:
+    with open_model(write(tmp_path / "m.onnx", external=True)) as file:
+        before = names(tmp_path)
+        files = ModelWriter(file, tmp_path / "new" / "out.onnx")
+        editor = ModelEditor(file)
+        editor.storage = storage
+        with files.built(editor) as built:
+            files.stage(built)
+        assert names(tmp_path) != before
+        files.discard_staged()
+    assert names(tmp_path) == before
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_copied_model_goes_where_a_link_points(tmp_path: Path, exists: bool) -> None:
+    real, link = tmp_path / "there" / "real.onnx", tmp_path / "out.onnx"
+    real.parent.mkdir()
+    if exists:
+        real.write_text("from an earlier time")
+    link.symlink_to(real)
+    with open_model(write(tmp_path / "m.onnx")) as file:
+        files = ModelWriter(file, link)
+        assert files.target_name == "real.onnx"
+        (tmp_path / "made").mkdir()
+        made = tmp_path / "made" / files.target_name
+        location = f"{files.target_name}.data"
+        onnx.save(onnx.load(file.path), made, save_as_external_data=True, location=location)
+        files.publish_copy(made)
+        assert files.copy_targets(made) == (real, real.with_name(location))
+    assert sorted(names(real.parent)) == ["real.onnx", location]
+    assert os.readlink(link) == str(real)
+    onnx.checker.check_model(real)
+
+
 @pytest.mark.parametrize("storage", [None, "external"])
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_link_stays_and_the_model_goes_where_it_points(

@@ -128,7 +128,7 @@ def test_a_single_change_is_not_measured_a_second_time(run: Run) -> None:
 
 
 def test_what_is_verified_later_is_measured_once_and_refused_only_where_clearly_slower(
-    run: Run,
+    run: Run, tmp_path: Path
 ) -> None:
     rules = [renaming("a", "_1")], [renaming("slow", "_2")]
     ended = run(
@@ -137,6 +137,7 @@ def test_what_is_verified_later_is_measured_once_and_refused_only_where_clearly_
     assert ended.statuses == {"a": "applied", "slow": "rejected"}
     assert ended.evaluator.measured == ["g_1", "g_1_2"]
     assert ended.evaluator.compared == []
+    assert not (tmp_path / "out.onnx").exists()  # it is staged
     thorough = run(*rules, sizes={"g_1": 60, "g_1_2": 40}, ratios={"g_1": 1.1, "g_1_2": 2})
     assert thorough.statuses == {"a": "rejected", "slow": "rejected"}
 
@@ -276,6 +277,11 @@ def test_an_interrupt_before_anything_is_judged_is_passed_on(run: Run, tmp_path:
     with pytest.raises(KeyboardInterrupt):
         run([renaming("a", "_1")], sizes={"g_1": 60}, ends={"g_1": KeyboardInterrupt})
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+    # What comes after a quick search has a record of its own.
+    ends: dict[str, type[BaseException]] = {"g_1": KeyboardInterrupt}
+    quick = run([renaming("a", "_1")], is_quick=True, sizes={"g_1": 60}, ends=ends)
+    assert (quick.result, quick.state.ended_by) == (None, "interrupt")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
 def test_time_alone_is_worth_a_change_once(run: Run) -> None:
@@ -355,6 +361,9 @@ def test_what_cannot_be_written_is_an_error_unless_something_else_helps(
     large, small = renaming("large", "_1"), renaming("small", "_2")
     with pytest.raises(ReportError, match="No space left"):
         run([large], sizes={"g_1": 10})
+    quick = run([large], is_quick=True, sizes={"g_1": 10})
+    assert quick.result is None
+    assert "no rewritten model was written: out.onnx: cannot be" in quick.state.notes[-1]
     ended = run([large, small], sizes={"g_2": 60})
     assert ended.statuses == {"large": "rejected", "small": "applied"}
     assert "No space left" in ended.reason("large")
@@ -380,6 +389,14 @@ def test_findings_that_cannot_be_answered_do_not_spoil_the_others(
         "it is an output",
         ("kept",),
     )
+    # What was not decided by then is untried, and nothing else.
+    cut = FixState(writer=state.writer, unsafe=False)
+    cut.possible(Change(rewriter, findings))
+    cut.record_untried([(Change(rewriter, findings),)], "no time")
+    assert [(each.status, each.weights) for each in cut.outcomes] == [
+        ("refused", ("kept",)),
+        ("untried", ("a", "b")),
+    ]
     assert state.possible(Change(rewriter, findings[:1])) is None
     state.accepted.append(change)
     assert state.possible(Change(rewriter, findings[1:])) is None
