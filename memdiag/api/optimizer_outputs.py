@@ -3,6 +3,7 @@
 import importlib.util
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from math import inf
@@ -12,14 +13,19 @@ from memdiag.api.arguments import OnProgress
 from memdiag.comparison.optimizers import OPTIMIZERS
 from memdiag.comparison.run_optimizer import OptimizerResult, run_optimizer
 from memdiag.errors import UsageError
+from memdiag.model.model_file import open_model
 from memdiag.runner.job import Deadline
 from memdiag.tuning.options import TuningOption
+from memdiag.units import format_size
 
 MAX_OPTIMIZER_S = 600.0
 """Seconds after which an optimizer is ended; fewer if a time limit is near."""
 
 MAX_SHARE = 0.25
 """The share of the remaining time that all optimizers together may take."""
+
+_ROOM = 2
+"""The room for a further model, as a multiple of the original's files."""
 
 _OWN = "memdiag-fix"
 
@@ -100,11 +106,21 @@ class OptimizerOutputs:
         end = inf
         if deadline.at < inf:
             end = time.monotonic() + MAX_SHARE * max(0.0, deadline.at - time.monotonic())
+        with open_model(model) as file:
+            needed_bytes = _ROOM * sum(path.stat().st_size for path in file.files)
+        folder.mkdir()
         found = []
         for index, name in enumerate(installed):
             remaining_s = end - time.monotonic()
             if remaining_s <= 0:
                 self.untried += installed[index:]
+                break
+            if shutil.disk_usage(folder).free < needed_bytes:
+                self.untried += installed[index:]
+                self.notes.append(
+                    f"there is no room for more models of optimizers ({format_size(needed_bytes)})"
+                    f" in {tempfile.gettempdir()}: set TMPDIR to a larger folder"
+                )
                 break
             report_progress(f"optimizing with {name}")
             path = folder / name / name_of_result

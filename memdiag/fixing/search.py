@@ -1,6 +1,6 @@
 """The search of a fix: every change of every rule, tried on top of the accepted changes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -209,6 +209,10 @@ class RewriteSearch:
         while position and preferred(ranked[position - 1], found)[0] is not found:
             position -= 1
         ranked.insert(position, found)
+        self._record_beaten(ranked)
+
+    def _record_beaten(self, ranked: Sequence[Candidate]) -> None:
+        """Record for each candidate but the best, which is last, why that is better."""
         best = ranked[-1]
         for candidate in ranked[:-1]:
             why = preferred(best, candidate)[1]
@@ -218,6 +222,7 @@ class RewriteSearch:
     def _accept(self, ranked: list[Candidate]) -> None:
         """Accept the best candidate that a thorough measurement confirms, and clear `ranked`."""
         while ranked:
+            self._record_beaten(ranked)
             best = self._confirmed(ranked[-1])
             if isinstance(best, Candidate):
                 self._accepted.append([*ranked[:-1], best])

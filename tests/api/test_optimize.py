@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -332,6 +333,19 @@ def test_a_difference_has_to_be_accepted_and_sensible(sample_model: SampleModel)
     for value in (0.0, 1.0, float("nan")):
         with pytest.raises(UsageError, match="--max-difference must be between 0 and 1"):
             memdiag.optimize(sample_model("plain_mlp"), max_difference=value)
+
+
+@pytest.mark.usefixtures("equal_latency", "one_process_each", "optimizers")
+def test_optimizers_are_left_out_where_their_models_would_fill_the_temporary_folder(
+    only: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only()
+    room = SimpleNamespace(free=30 * MIB)  # the model has 16 MiB
+    monkeypatch.setattr("memdiag.api.optimizer_outputs.shutil.disk_usage", lambda _: room)
+    tuning = memdiag.optimize(gathering(tmp_path / "m.onnx"), sizes=[1])
+    assert tried(tuning) == [()]
+    assert tuning.untried == ("smaller", "another", "crashing")
+    assert any("set TMPDIR to a larger folder" in note for note in tuning.notes)
 
 
 def test_an_optimizer_that_is_not_installed_is_refused(

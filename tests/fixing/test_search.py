@@ -301,6 +301,7 @@ def test_the_next_best_takes_the_place_of_one_that_fails_in_the_end(
     ended = run(rewriters, sizes={"g_1": 40, "g_2": 50, "g_3": 60}, later={"g_1": 2.0}, limit=1.05)
     assert ended.statuses == {"best": "rejected", "second": "applied", "third": "rejected"}
     assert "slower: 2.00" in ended.reason("best")
+    assert ended.reason("third").startswith("second takes less")
     assert onnx.load(tmp_path / "out.onnx").graph.name == "g_2"
 
 
