@@ -69,7 +69,7 @@ class NewModels:
         return found
 
     def publish(self, search: OptionSearch) -> NewModel:
-        """Publish the model of the chosen point, or one that may still be chosen.
+        """Publish the model of the chosen point, or the rewritten one if that may still be chosen.
 
         Raises:
             ModelError: the original changed meanwhile.
@@ -78,12 +78,15 @@ class NewModels:
         optimized = self._optimizers.written(chosen)
         if optimized is None and (REWRITE in chosen or search.may_still_choose(REWRITE)):
             return self.publish_rewritten()
-        self._writer.discard_staged()  # before the copy: there may be room for one only
         fixed = without_model(self._fixed)
         if optimized is None:
             return NewModel(fixed)
-        problem = _problem_of(lambda: self._writer.publish_copy(optimized))
-        return NewModel(fixed, self._writer.copy_targets(optimized), problem)
+
+        def publish() -> None:
+            self._writer.discard_staged()  # there may be room for one model only
+            self._writer.publish_copy(optimized)
+
+        return NewModel(fixed, self._writer.copy_targets(optimized), _problem_of(publish))
 
     def publish_rewritten(self) -> NewModel:
         """Publish the fixed model, if there is one.
@@ -131,5 +134,5 @@ def _problem_of(publish: Callable[[], object]) -> str:
     except ReportError as error:
         return str(error)
     except KeyboardInterrupt:
-        return "interrupted while it was written. Run it again."
+        return "Ctrl-C came meanwhile. Run it again."
     return ""

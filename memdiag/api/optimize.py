@@ -20,6 +20,7 @@ from memdiag.api.option_tuning import (
 )
 from memdiag.api.search_arguments import check_search_arguments, deadline_after
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
+from memdiag.errors import MeasurementError
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import require_runtime
@@ -90,7 +91,8 @@ def optimize(
         UsageError: an argument is invalid, or the output would overwrite the original.
         MeasurementError: the model does not run here, or the time limit passed before it was
             measured.
-        ReportError: the new model cannot be written.
+        ReportError: the folder of the new model cannot be written. If that is noticed at the end,
+            it is the `write_problem` of the record instead.
     """
     started = time.perf_counter()
     deadline = deadline_after(time_limit_s)
@@ -141,11 +143,16 @@ def optimize(
         optimizers = OptimizerOutputs(only, changes_values=max_difference is not None)
         new_models = NewModels(writer, fixed, optimizers)
         if fixed.ended_by == "interrupt":
-            return interrupted(new_models, config, started)
-        return tune_compared(
-            base,
-            config,
-            started=started,
-            report_progress=report_progress,
-            new_models=new_models,
-        )
+            return interrupted(base, config, new_models, started)
+        try:
+            return tune_compared(
+                base,
+                config,
+                started=started,
+                report_progress=report_progress,
+                new_models=new_models,
+            )
+        except MeasurementError as error:
+            if not new_models.publish_rewritten().problem and fixed.output is not None:
+                error.add_note(f"The rewritten model is at {target}.")
+            raise

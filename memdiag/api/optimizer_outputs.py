@@ -116,10 +116,10 @@ class OptimizerOutputs:
                 self.untried += installed[index:]
                 break
             if shutil.disk_usage(folder).free < needed_bytes:
-                self.untried += installed[index:]
                 self.notes.append(
-                    f"there is no room for more models of optimizers ({format_size(needed_bytes)})"
-                    f" in {tempfile.gettempdir()}: set TMPDIR to a larger folder"
+                    f"{', '.join(installed[index:])}: not tried, since each needs"
+                    f" {format_size(needed_bytes)} of free space in {tempfile.gettempdir()}. Set"
+                    " TMPDIR to a folder with more"
                 )
                 break
             report_progress(f"optimizing with {name}")

@@ -165,16 +165,16 @@ def tune_compared(
     """
     file, job, evaluator = base.file, base.job, base.evaluator
     assert evaluator is not None
-    point_evaluator = PointEvaluator(
-        model_evaluator=evaluator,
-        bound=_bound(file, config, has_option=new_models is not None),
-        scratch=base.scratch,
-        limit=config.max_slowdown,
-        budget=dict(config.budget),
-    )
-    if new_models is not None:
-        point_evaluator.without_hidden_names = new_models.without_hidden_names
     try:
+        point_evaluator = PointEvaluator(
+            model_evaluator=evaluator,
+            bound=_bound(file, config, has_option=new_models is not None),
+            scratch=base.scratch,
+            limit=config.max_slowdown,
+            budget=dict(config.budget),
+        )
+        if new_models is not None:
+            point_evaluator.without_hidden_names = new_models.without_hidden_names
         models: list[TuningOption] = []
         if new_models is not None:
             folder = base.scratch / "optimizers"
@@ -193,7 +193,7 @@ def tune_compared(
     except KeyboardInterrupt:
         if new_models is None:
             raise
-        return interrupted(new_models, config, started)
+        return interrupted(base, config, new_models, started)
     if new_models is not None:
         expected |= new_models.measured_savings
     search = OptionSearch(
@@ -223,14 +223,19 @@ def tune_compared(
     )
 
 
-def interrupted(new_models: NewModels, config: TuneConfig, started: float) -> Tuning:
+def interrupted(
+    base: ComparedModel, config: TuneConfig, new_models: NewModels, started: float
+) -> Tuning:
     """Publish the fixed model, and return the record of a search that tried no option.
 
     Raises:
         ModelError: the original changed meanwhile.
     """
+    assert base.evaluator is not None
     return interrupted_tuning(
         new_models.publish_rewritten(),
+        before=base.evaluator.before,
+        dimensions=base.inputs.dimensions,
         budget=config.budget,
         max_slowdown=config.max_slowdown,
         sessions=config.sessions,

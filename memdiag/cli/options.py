@@ -301,7 +301,7 @@ def add_search_options(group: Group) -> None:
         "--time-limit",
         metavar="TIME",
         type=duration,
-        help="Stop after this time, with the best result so far.",
+        help="Stop after this time, such as 90s or 5min, with the best result so far.",
     )
     add_inputs(group)
     add_same_inputs(group)
@@ -329,7 +329,7 @@ def read_search_options(options: Namespace, started: float) -> SearchArguments:
     """Return the options of `add_search_options`, for a command that started at `started`.
 
     Raises:
-        UsageError: as in `read_dims`, `read_inputs`, `read_sizes` and `remaining_s`.
+        UsageError: as in `read_dims`, `read_inputs` and `read_sizes`.
     """
     return {
         "max_slowdown": options.max_slowdown,
@@ -615,15 +615,9 @@ def sizes_by_name(option: str, text: str | None, names: Collection[str]) -> dict
 
 
 def remaining_s(time_limit_s: float | None, started: float) -> float | None:
-    """Return the rest of ``--time-limit`` for a command that started at `started`.
-
-    Raises:
-        UsageError: the limit is not positive.
-    """
+    """Return the rest of ``--time-limit`` for a command that started at `started`."""
     if time_limit_s is None:
         return None
-    if time_limit_s <= 0:
-        raise UsageError("--time-limit must be greater than 0.")
     return max(time_limit_s - (time.monotonic() - started), 1e-3)
 
 

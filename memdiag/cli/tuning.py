@@ -39,8 +39,8 @@ def add_tuning_options(parser: ArgumentParser) -> None:
         parser,
         "--only",
         metavar="NAME",
-        help="Try only these options (with optimize, these options and optimizers, and its rewrites"
-        " in any case); can be repeated.",
+        help="Try only these options; can be repeated. memdiag optimize takes names of optimizers"
+        " too, and always tries its rewrites.",
     )
     parser.add_argument(
         "--sessions",

@@ -97,7 +97,7 @@ def preferred(first: Candidate, second: Candidate) -> tuple[Candidate, str]:
     for is_better, why in criteria:
         if is_better is not None:
             return (first if is_better else second), why
-    return first, "was tried before, and no difference is certain"
+    return first, "is as good, as far as it is certain"
 
 
 def _is_less(first: int, second: int) -> bool | None:

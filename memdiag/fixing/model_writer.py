@@ -11,7 +11,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -61,7 +61,7 @@ class BuiltModel:
 
 
 class PublishedModel(NamedTuple):
-    """A model that was moved to its target.
+    """A model that was moved to its target, or staged.
 
     Attributes:
         built: the model as it was written.
@@ -192,7 +192,6 @@ class ModelWriter:
         """
         self._original.check()
         self._move(self._staged, self.staged_targets)
-        self.discard_staged()
 
     @property
     def staged_targets(self) -> tuple[Path, ...]:
@@ -201,11 +200,12 @@ class ModelWriter:
 
     def discard_staged(self) -> None:
         """Remove the staged model, if there is one."""
-        for path in self._staged:
-            path.unlink(missing_ok=True)
+        staged, self._staged = self._staged, ()
+        for path in staged:
+            with suppress(OSError):  # what is left is removed by the next process
+                path.unlink(missing_ok=True)
             if path.parent != self._folder:
                 shutil.rmtree(path.parent, ignore_errors=True)
-        self._staged = ()
 
     def publish_copy(self, model: Path) -> None:
         """Copy a model named like the target, and the files beside it, to the target.

@@ -75,7 +75,9 @@ class RewriteSearch:
     _write_error: ReportError | None = field(init=False, default=None)
 
     def run(self, rules: ChangesByRule) -> VerifiedResult | None:
-        """Try all changes; return the published result, None where nothing is worth changing.
+        """Try all changes; return the result, None where nothing is worth changing.
+
+        It is published, or staged if `is_quick`.
 
         Raises:
             ReportError: a model, or the result, could not be written.
@@ -86,23 +88,30 @@ class RewriteSearch:
         self._explore(rules)
         result = None
         try:
-            if self.state.ended_by != "interrupt":
-                result = self._publish_verified()
-        except TimeLimitReached:
-            self.state.ended_by = "time_limit"
-            result = self._publish_last()
-        except KeyboardInterrupt:
-            self.state.ended_by = "interrupt"
-        if self.state.ended_by == "interrupt":
-            result = self._publish_last()
-            if result is None and not self.is_quick:
-                raise KeyboardInterrupt
-        self.state.notes += self._end_notes()
+            result = self._finished()
+        except ReportError as error:
+            self._write_error = error
+        if self.state.ended_by == "interrupt" and result is None and not self.is_quick:
+            raise KeyboardInterrupt
+        self.state.notes += self._end_notes(has_result=result is not None)
         if result is None and self._write_error is not None:
             if not self.is_quick:
                 raise self._write_error
             self.state.notes.append(f"no rewritten model was written: {self._write_error}")
         return result
+
+    def _finished(self) -> VerifiedResult | None:
+        """Publish the best result after a thorough verification, or as it is at an early end."""
+        try:
+            try:
+                if self.state.ended_by != "interrupt":
+                    return self._publish_verified()
+            except TimeLimitReached:
+                self.state.ended_by = "time_limit"
+                return self._publish_last()
+        except KeyboardInterrupt:
+            self.state.ended_by = "interrupt"
+        return self._publish_last()
 
     def _explore(self, rules: ChangesByRule) -> None:
         """Try each rule's changes, accept the best, and stop at the exploration deadline."""
@@ -215,7 +224,9 @@ class RewriteSearch:
         """Record for each candidate but the best, which is last, why that is better."""
         best = ranked[-1]
         for candidate in ranked[:-1]:
-            why = preferred(best, candidate)[1]
+            better, why = preferred(best, candidate)
+            if better is not best:  # the best beat another one that beat it
+                why = "is kept instead"
             reason = f"{best.change.name} {why} ({memory_change(candidate.after, best.after)})"
             self.state.record(candidate.change, "rejected", reason)
 
@@ -401,11 +412,12 @@ class RewriteSearch:
         """Return the latencies of the model with all accepted changes, relative to the original."""
         return self._last.comparisons if self._last is not None else ()
 
-    def _end_notes(self) -> list[str]:
+    def _end_notes(self, *, has_result: bool) -> list[str]:
         """Return notes about how the search ended."""
         what = "rewriting" if self.is_quick else "the search"
         if self.state.ended_by == "interrupt":
-            return [f"{what} was interrupted; the result is the best so far"]
+            so_far = "; the result is the best so far" if has_result else ""
+            return [f"{what} was interrupted{so_far}"]
         if self.state.ended_by == "completion":
             return []
         if not self.is_quick:  # otherwise the limit is that of a longer search

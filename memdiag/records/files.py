@@ -55,7 +55,7 @@ def unused_data_notes(files: Sequence[str]) -> tuple[str, ...]:
     data = f"{files[0]}.data" if files else ""
     if not data or data in files or not os.path.exists(data):
         return ()
-    return (f"{data} belongs to an earlier model: {files[0]} does not need it",)
+    return (f"{data} was there before, and the new {files[0]} does not use it",)
 
 
 def require_writable(path: Path) -> None:

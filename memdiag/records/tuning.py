@@ -107,8 +107,9 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
             notes are among `notes` too.
         output_files: the files of the model that an optimizer wrote, the model first, if that is a
             part of the chosen point; otherwise the files of the fix are those of the new model.
-        write_problem: why the files of the new model could not be written; empty if they were, or
-            if there is none.
+        write_problem: why the new model could not be written, so that the files of
+            `output_files`, or of `fix`, are not there or are those of an earlier model; empty if it
+            was written, or if there is none.
     """
 
     schema: Literal["memdiag.tuning/1"]

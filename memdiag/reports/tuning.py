@@ -179,12 +179,13 @@ def _interrupted(tuning: Tuning) -> str:
 def _why_defaults(tuning: Tuning) -> str:
     """Return the sentence on why the defaults were kept, with tried and untried options."""
     if tuning.budget and _fits(tuning):
-        return "they fit the budget, and no option that was compared is clearly faster"
+        return "no option that was compared is clearly faster"
     tried = [point for point in tuning.points if point.options]
     problems = Counter(_problem(point) for point in tried if point.problem)
     unusable = problems.total()
     reason = "".join(f" (most often: {problem})" for problem, _ in problems.most_common(1))
-    usable = [point for point in tried if not point.problem]
+    least = _memory(tuning.points[0])
+    usable = [point for point in tried if not point.problem and _memory(point) < least]
     undecided = sum(point.undecided for point in usable)
     ratios = [point.counted_ratio for point in usable if not point.undecided]
     slower = sum(ratio is not None and ratio > tuning.max_slowdown for ratio in ratios)
@@ -278,6 +279,8 @@ def tuning_outcome(tuning: Tuning) -> str:
     if not tuning.chosen:
         return f"Options of the session were tried. {_changed(tuning)}"
     nearest = "" if _fits(tuning) else ", the nearest to a budget that nothing fits"
+    if tuning.write_problem:
+        return _needed_files(tuning)
     return (
         f"Fixed by {joined_names(tuning.chosen)}{nearest}: {outcome_figures(tuning)}."
         f" It depends on: {_dependencies(tuning)}"

@@ -10,6 +10,7 @@ from memdiag.paths import path_text
 from memdiag.records.dimension import Dimension
 from memdiag.records.files import unused_data_notes
 from memdiag.records.fix import Fix
+from memdiag.records.measured_change import Figures
 from memdiag.records.tuning import REWRITE, TUNING_SCHEMA, Point, Tuning
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.points import peak_plus_steady
@@ -75,8 +76,9 @@ def tuning_record(
     verdict = evaluator.verdict(chosen)
     difference = verdict.difference if verdict else None
     program_point = chosen if chosen.options else _smallest_offered(search)
-    if new_model is not None and new_model.problem:
-        program_point = None  # there is nothing that it could load
+    loaded = _loaded_model(file.path, program_point, new_model)
+    if new_model is not None and new_model.problem and loaded != file.path:
+        program_point = None  # there is no such model
     return Tuning(
         schema=TUNING_SCHEMA,
         model=path_text(file.path),
@@ -88,19 +90,13 @@ def tuning_record(
         bound=evaluator.bound.relative,
         bound_reason=evaluator.bound.why,
         ended_by=search.ended_by,
-        notes=_distinct(
-            [*(fixed.notes if fixed else ()), *notes, *_notes(search, fixed, optimized)]
-        ),
+        notes=_distinct([*(fixed.notes if fixed else ()), *notes, *_notes(search, new_model)]),
         duration_s=duration_s,
         dimensions=dimensions,
         points=search.points,
         untried=(*untried, *search.untried()),
         chosen=chosen.options,
-        program=_program(
-            _loaded_model(file.path, program_point, fixed, optimized), program_point, search
-        )
-        if program_point
-        else "",
+        program=_program(loaded, program_point, search) if program_point else "",
         program_options=program_point.options if program_point else (),
         budget=dict(search.budget),
         max_slowdown=search.limit,
@@ -116,6 +112,8 @@ def tuning_record(
 def interrupted_tuning(
     new_model: NewModel,
     *,
+    before: Figures,
+    dimensions: tuple[Dimension, ...],
     budget: Mapping[str, int],
     max_slowdown: float,
     sessions: int,
@@ -127,14 +125,23 @@ def interrupted_tuning(
 
     The result is the rewritten model, if there is one.
 
-    `notes` are sentences about what was tried meanwhile.
+    Args:
+        new_model: the fix, with the rewritten model if there is one.
+        before: the figures of the original.
+        dimensions: the free dimensions, with the realistic sizes.
+        budget: bytes above the baseline by kind.
+        max_slowdown: the largest ratio of latencies that was allowed.
+        sessions: the number of sessions in each measured process.
+        processes: the number of processes whose memory together counts.
+        notes: sentences about what was tried meanwhile.
+        duration_s: the duration of everything.
     """
     fixed = new_model.fixed
     return Tuning(
         schema=TUNING_SCHEMA,
         model=fixed.model,
         onnxruntime=fixed.onnxruntime,
-        before=fixed.before,
+        before=fixed.before or before,
         after=fixed.after,
         latencies=fixed.latencies,
         largest_difference=fixed.largest_difference,
@@ -143,7 +150,7 @@ def interrupted_tuning(
         ended_by="interrupt",
         notes=_distinct([*fixed.notes, *notes]),
         duration_s=duration_s,
-        dimensions=fixed.dimensions,
+        dimensions=dimensions,
         points=(),
         budget=dict(budget),
         max_slowdown=max_slowdown,
@@ -158,7 +165,7 @@ def _distinct(notes: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def _notes(search: OptionSearch, fixed: Fix | None, optimized: Sequence[Path]) -> Iterator[str]:
+def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
     """Yield notes about the chosen point and about how the search ended."""
     chosen = search.chosen
     for option in search.options_of(chosen):
@@ -191,13 +198,8 @@ def _notes(search: OptionSearch, fixed: Fix | None, optimized: Sequence[Path]) -
         slower = search.fastest_of_too_slow()
         if slower is not None:
             yield f"{' + '.join(slower.options)} would fit it at {slower.ratio:.2f} × the latency"
-    files = [*map(path_text, optimized)] or (fixed.output_files if fixed is not None else ())
-    yield from unused_data_notes(files)
-    if fixed is not None and not optimized:
-        if fixed.output is None:
-            yield "the result contains no rewrite"
-        elif REWRITE not in chosen.options:
-            yield f"{fixed.output} is the rewritten model, which is not a part of the chosen point"
+    if new_model is not None and not new_model.problem:
+        yield from _notes_on_files(new_model, chosen)
     if chosen.run_options:
         yield "the run options are part of it: pass them to every run"
     processes = search.point_evaluator.model_evaluator.processes
@@ -208,6 +210,18 @@ def _notes(search: OptionSearch, fixed: Fix | None, optimized: Sequence[Path]) -
         )
     if search.point_evaluator.model_evaluator.job.session.sessions > 1:
         yield "what a session maps from a file counts for each session, although pages are shared"
+
+
+def _notes_on_files(new_model: NewModel, chosen: Point) -> Iterator[str]:
+    fixed, optimized = new_model.fixed, new_model.optimized
+    yield from unused_data_notes([*map(path_text, optimized)] or fixed.output_files)
+    if not optimized and fixed.output is None:
+        yield "the result contains no rewrite"
+    elif not optimized and REWRITE not in chosen.options:
+        yield (
+            f"{fixed.output} is the rewritten model. The search ended before it was compared with"
+            " all options; the chosen ones do without it"
+        )
 
 
 def _sizes(point: Point) -> str:
@@ -230,15 +244,14 @@ def _smallest_offered(search: OptionSearch) -> Point | None:
     return min(found, key=lambda entry: entry[0])[1] if found else None
 
 
-def _loaded_model(
-    original: Path, point: Point, fixed: Fix | None, optimized: Sequence[Path]
-) -> Path:
-    """Return the model that a session of `point` loads."""
-    if optimized:
-        return optimized[0]
-    if fixed is not None and fixed.output is not None and REWRITE in point.options:
-        return Path(fixed.output)
-    return original
+def _loaded_model(original: Path, point: Point | None, new_model: NewModel | None) -> Path:
+    """Return the model that a session of `point` loads; `original` if there is no point."""
+    if new_model is None or point is None:
+        return original
+    if new_model.optimized:
+        return new_model.optimized[0]
+    output = new_model.fixed.output
+    return Path(output) if output is not None and REWRITE in point.options else original
 
 
 def _program(model: Path, point: Point, search: OptionSearch) -> str:

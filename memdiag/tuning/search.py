@@ -49,7 +49,7 @@ class OptionSearch:
     4. Options without which the combination is as good are left out.
     5. Options that save a little each are added together.
     6. The option with the least memory is compared, which shows what it costs.
-    7. The options of `together` are compared together, with a rewritten model if there is one.
+    7. The options of `together` are compared together, without and with a rewritten model.
     8. The best point is confirmed: measured in several processes, and compared precisely. If it
        does not stand, the smallest point that is left is compared, and the next best is confirmed.
 
@@ -364,13 +364,14 @@ class OptionSearch:
             self._try((smallest,), base)
 
     def _compare_all_together(self) -> None:
-        """Compare the options of `together`, with others that none of them excludes."""
+        """Compare the options of `together`, alone and with those that none of them excludes."""
         wanted = tuple(option for option in self.usable if option.name in self.together)
         rest = (option for option in self.usable if option not in wanted)
         every = (*wanted, *(option for option in rest if not _clashes(option, wanted)))
-        is_possible = wanted and not any(_clashes(option, every) for option in every)
-        if is_possible and self._measure(every).figures is not None:
-            self._compare(every)
+        for added in (wanted, every) if wanted else ():
+            is_possible = not any(_clashes(option, added) for option in added)
+            if is_possible and self._measure(added).figures is not None:
+                self._compare(added)
 
     def _shrink(self, best: tuple[TuningOption, ...]) -> tuple[TuningOption, ...]:
         """Remove the options without which the combination is as good."""

@@ -25,7 +25,7 @@ def test_weights_of_an_earlier_model_are_named(tmp_path: Path) -> None:
     Path(data).touch()
     assert unused_data_notes([model, data]) == ()
     assert unused_data_notes([model]) == (
-        f"{data} belongs to an earlier model: {model} does not need it",
+        f"{data} was there before, and the new {model} does not use it",
     )
 
 

@@ -149,9 +149,20 @@ def test_an_older_record_has_the_program_of_the_chosen_options() -> None:
 def test_defaults_that_fit_a_budget_are_no_failed_search() -> None:
     half = tunings.point("arena-off", at=(100, 75), ratio=1.02)
     tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, half))
-    fitting = msgspec.structs.replace(tuning, budget={"peak": 1 << 40})
-    assert "they fit the budget" in printed(fitting, width=300)[0]
+    fitting = msgspec.structs.replace(tuning, budget={"peak": 1 << 39})
+    first = printed(fitting, width=300)[0]
+    assert first.startswith("dir/m.onnx: fits the budget (peak 512")
+    assert first.endswith("no option that was compared is clearly faster")
     assert "no option is worth it" in printed(tuning, width=300)[0]
+
+
+def test_what_was_compared_but_saved_nothing_did_not_save_memory() -> None:
+    """As with `--only`, which compares in any case."""
+    idle = tunings.point("one-thread", at=(210, 150), ratio=3.0)
+    doubtful = tunings.point("patterns-off", at=(200, 150), ratio=1.02)
+    doubtful = msgspec.structs.replace(doubtful, undecided=True)
+    tuning = tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, idle, doubtful))
+    assert printed(tuning, width=300)[0].endswith("worth it: 2 saved too little memory")
 
 
 @pytest.mark.parametrize(

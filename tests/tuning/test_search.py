@@ -170,6 +170,7 @@ def test_options_that_were_named_are_compared_together() -> None:
     assert not any({*names} <= each for each in freely.compared)
     named = Scripted(size)
     search = searched(named, *options, together=names)
+    assert {*names} in named.compared
     assert {*names, "rewrite"} in named.compared
     assert {*search.chosen.options} == {"a", "c"}
     # A model that one of them excludes stays out, and options that exclude each other alone.

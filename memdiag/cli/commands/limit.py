@@ -71,7 +71,7 @@ def configure(parser: ArgumentParser) -> None:
         "--time-limit",
         metavar="TIME",
         type=duration,
-        help="Stop after this time, with the best result so far.",
+        help="Stop after this time, such as 90s or 5min, with the best result so far.",
     )
     group.add_argument(
         "--timeout",
