@@ -133,6 +133,10 @@ class OptimizerOutputs:
                 timeout_s=min(MAX_OPTIMIZER_S, remaining_s),
                 memory_limit_bytes=None,
             )
+            if result.path is None and time.monotonic() >= end:
+                self.untried.append(name)
+                shutil.rmtree(path.parent, ignore_errors=True)
+                continue
             if result.path is None:
                 self.notes.append(f"{name} wrote no model: {result.message}")
                 shutil.rmtree(path.parent, ignore_errors=True)
@@ -162,7 +166,8 @@ def _option(name: str, result: OptimizerResult, others: Sequence[str]) -> Tuning
     return TuningOption(
         name=name,
         does=f"The model is loaded as {name}{version} wrote it, its weights in a file beside it.",
-        hurts=f"The program has to load this file instead of the original.{caveats}",
+        hurts="The program loads it instead of the original, from the folder of both files."
+        + caveats,
         model=result.path,
         excludes=tuple(others),
     )

@@ -71,15 +71,17 @@ class VerifiedResult:
     verified_on: tuple[str, ...]
 
 
-def preferred(first: Candidate, second: Candidate) -> tuple[Candidate, str]:
+def preferred(
+    first: Candidate, second: Candidate, *, least_share: float = 0.0
+) -> tuple[Candidate, str]:
     """Return the better of two candidates, and the reason.
 
-    Less memory decides, then less time, where either is certain. Otherwise it is the model that
-    needs fewer of the original's files, then fewer files at all, then the one whose arithmetic is
-    the original's, then the first.
+    Less memory decides, unless it is less by no more than `least_share` of the peak, then less
+    time, where either is certain. Otherwise it is the model that needs fewer of the original's
+    files, then fewer files at all, then the one whose arithmetic is the original's, then the first.
     """
     criteria = (
-        (takes_less_memory(first.after, second.after), "takes less"),
+        (takes_less_memory(first.after, second.after, least_share=least_share), "takes less"),
         (
             takes_less_time(first.comparisons, second.comparisons),
             "takes as much, and less time",

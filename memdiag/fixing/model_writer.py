@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -231,7 +232,9 @@ class ModelWriter:
     def _move(self, files: Sequence[Path], targets: Sequence[Path]) -> None:
         """Rename `files` to `targets`, the model last: when all that it refers to is there."""
         try:
+            mode = stat.S_IMODE(self.file.path.stat().st_mode) | stat.S_IRUSR | stat.S_IWUSR
             for path, target in reversed(list(zip(files, targets, strict=True))):
+                path.chmod(mode)  # a model that others cannot read stays one
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(path, target)
         except OSError as error:

@@ -29,6 +29,7 @@ from memdiag.verify.step_estimate import StepEstimate
 _PROCESSES = 3
 _PAIRS = 16
 _FINAL_PAIRS = 32
+_QUICK_SHARE = 0.05
 _MAX_RESERVE = 0.5
 """Maximum share of the time that is reserved for measuring the result thoroughly."""
 _MARGIN = 1.25
@@ -215,7 +216,7 @@ class RewriteSearch:
         """Insert a candidate into the current rule's, in the order of preference."""
         ranked = self._ranked
         position = len(ranked)
-        while position and preferred(ranked[position - 1], found)[0] is not found:
+        while position and self._preferred(ranked[position - 1], found)[0] is not found:
             position -= 1
         ranked.insert(position, found)
         self._record_beaten(ranked)
@@ -224,11 +225,15 @@ class RewriteSearch:
         """Record for each candidate but the best, which is last, why that is better."""
         best = ranked[-1]
         for candidate in ranked[:-1]:
-            better, why = preferred(best, candidate)
+            better, why = self._preferred(best, candidate)
             if better is not best:  # the best beat another one that beat it
                 why = "is kept instead"
             reason = f"{best.change.name} {why} ({memory_change(candidate.after, best.after)})"
             self.state.record(candidate.change, "rejected", reason)
+
+    def _preferred(self, first: Candidate, second: Candidate) -> tuple[Candidate, str]:
+        # Few pairs of runs do not reveal which is slower, so a little memory decides nothing.
+        return preferred(first, second, least_share=_QUICK_SHARE if self.is_quick else 0.0)
 
     def _accept(self, ranked: list[Candidate]) -> None:
         """Accept the best candidate that a thorough measurement confirms, and clear `ranked`."""

@@ -43,6 +43,7 @@ _STATUS_ORDER: tuple[RemedyStatus, ...] = (
     *("applied", "unverified", "possible", "undecided", "rejected", "refused", "untried"),
 )
 NEEDS_NOTHING_ELSE = "The files alone: no option has to be set, and no variable."
+_TRY_OPTIONS = "memdiag optimize tries options of the session and optimizers, too"
 _MAX_WEIGHTS = 3
 _MAX_NAMES = 6
 _MAX_SHORT_LIMIT_S = 120
@@ -115,7 +116,7 @@ def written_text(fix: Fix, *, with_duration: bool = True) -> str:
         after = f" in {duration}" if with_duration else ""
         return f"wrote {', '.join(map(plain, written))}{after}{verified}{_kept_clause(fix)}"
     if not fix.remedies:
-        return f"{model}: nothing to fix was found, in {duration}"
+        return f"{model}: nothing to fix was found, in {duration}. {_TRY_OPTIONS}"
     if possible := _with_status(fix, "possible"):
         remedies = "1 remedy" if len(possible) == 1 else f"{len(possible)} remedies"
         return f"{model}: {remedies} would be tried; nothing was written"
@@ -124,7 +125,9 @@ def written_text(fix: Fix, *, with_duration: bool = True) -> str:
         return f"{model}: undecided about {names}, in {duration}; nothing was written"
     if _with_status(fix, "untried"):
         return f"{model}: {_search_progress(fix)}. Nothing was written. {_time_limit_advice(fix)}"
-    return f"{model}: nothing was worth changing, in {duration}; nothing was written"
+    return (
+        f"{model}: nothing was worth changing, in {duration}; nothing was written. {_TRY_OPTIONS}"
+    )
 
 
 def _untried_text(fix: Fix) -> str:

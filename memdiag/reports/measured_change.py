@@ -67,6 +67,13 @@ _LATENCY_HEADING = BeforeAndAfter(
 )
 
 
+_WHY_RATIOS_DIFFER = (
+    "latencies are medians of all runs, and ratios are medians of the ratios of pairs, which a busy"
+    " machine disturbs less"
+)
+_LARGE_DIFFERENCE = 1.2
+
+
 def make_summary(
     record: MeasuredChange,
     answer: str,
@@ -146,6 +153,8 @@ def show_changes(record: MeasuredChange, console: Console) -> None:
     if changes:
         console.print()
         print_table(console, change_table(changes))
+        if any(map(_seems_wrong, record.latencies)):
+            line(console, _WHY_RATIOS_DIFFER)
         line(console, f"outputs: {outputs_text(record)}")
 
 
@@ -313,6 +322,14 @@ def _ratio(at: LatencyAt) -> str:
 
 def _clock_words(at: LatencyAt) -> str:
     return ", by CPU time" if at.clock == "cpu" else ""
+
+
+def _seems_wrong(at: LatencyAt) -> bool:
+    """Return whether the ratio of the latencies is far from the ratio of pairs."""
+    if not at.before_s or not at.ratio:
+        return False
+    difference = at.after_s / at.before_s / at.ratio
+    return not 1 / _LARGE_DIFFERENCE < difference < _LARGE_DIFFERENCE
 
 
 def _slowest(latencies: Sequence[LatencyAt]) -> LatencyAt:

@@ -469,8 +469,8 @@ def _remark(point: Point, max_slowdown: float, *, is_chosen: bool) -> str:
         return "cannot be used"
     if point.undecided:
         return "undecided"
-    is_slower = point.low is not None and point.low > max_slowdown
-    return "slower" if is_slower and not point.unnoticed else ""
+    is_slower = point.counted_ratio is not None and point.counted_ratio > max_slowdown
+    return "slower" if is_slower else ""
 
 
 def _problem(point: Point) -> str:

@@ -106,7 +106,8 @@ class PointEvaluator:
         point = _point(settings, chosen)
         try:
             job = self._models.prepare(settings, chosen)
-            figures = self.model_evaluator.measure(job, 1, disk_bytes=_disk_bytes(job))
+            disk_bytes = _disk_bytes(settings, job)
+            figures = self.model_evaluator.measure(job, 1, disk_bytes=disk_bytes)
         except MemdiagError as error:
             return self._refused(point, f"it does not run: {error}")
         return msgspec.structs.replace(point, figures=figures)
@@ -130,12 +131,13 @@ class PointEvaluator:
         latency ratio of `point` is kept, and believed where it is plausible.
         """
         try:
-            job = self._models.prepare(_configured(self.model_evaluator.job, chosen), chosen)
+            settings = _configured(self.model_evaluator.job, chosen)
+            job = self._models.prepare(settings, chosen)
             before, after = self.model_evaluator.measure_both(
                 job,
                 _FINAL_PROCESSES,
                 before_bytes=self.before.disk_bytes,
-                after_bytes=_disk_bytes(job),
+                after_bytes=_disk_bytes(settings, job),
             )
         except MemdiagError as error:
             return self._refused(point, f"it does not run: {error}"), False
@@ -225,9 +227,16 @@ def _configured(job: Job, chosen: Sequence[TuningOption]) -> Job:
     return job
 
 
-def _disk_bytes(job: Job) -> int:
-    with open_model(job.model) as file:
-        return sum(path.stat().st_size for path in file.files)
+def _disk_bytes(settings: Job, job: Job) -> int:
+    """Return the size of the files that the program of a point needs.
+
+    They are those of the model that it is given, and of the model that it writes once from that.
+    """
+    paths: set[Path] = set()
+    for model in {settings.model, job.model}:
+        with open_model(model) as file:
+            paths |= {path.resolve() for path in file.files}
+    return sum(path.stat().st_size for path in paths)
 
 
 def _point(job: Job, chosen: Sequence[TuningOption]) -> Point:

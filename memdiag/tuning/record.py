@@ -17,7 +17,7 @@ from memdiag.tuning.points import peak_plus_steady
 from memdiag.tuning.prepared_models import lists_initializers
 from memdiag.tuning.program import session_program
 from memdiag.tuning.search import OptionSearch
-from memdiag.units import format_duration, format_sizes
+from memdiag.units import MIB, format_duration, format_size, format_sizes
 from memdiag.verify.latency import MAX_UNNOTICED_S
 
 
@@ -43,7 +43,7 @@ def rewrite_option(path: str, excludes: Sequence[str] = ()) -> TuningOption:
     return TuningOption(
         name=REWRITE,
         does="The model that the fix wrote is loaded.",
-        hurts="The program has to load this file instead of the original.",
+        hurts="The program loads it instead of the original, from the folder of all its files.",
         model=Path(path),
         excludes=tuple(excludes),
     )
@@ -188,6 +188,13 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
             f" {doubtful.slowest_with} does not decide whether it is too slow; --max-slowdown"
             f" {high:.2f} accepts it"
         )
+    figures, before = chosen.figures, search.point_evaluator.before
+    if figures is not None and figures.file_bytes - before.file_bytes > MIB:
+        more = format_size(figures.file_bytes - before.file_bytes)
+        yield (
+            f"{more} more are mapped from files: pages count once they were used, so that memory"
+            " grows with inputs that use others"
+        )
     if search.ended_by != "completion":
         is_limit = search.ended_by == "time_limit"
         ended = "the time limit ended the search" if is_limit else "the search was interrupted"
@@ -233,15 +240,20 @@ def _sizes(point: Point) -> str:
 def _smallest_offered(search: OptionSearch) -> Point | None:
     """Return the offered point with the least memory; None where none is offered.
 
-    A model that an optimizer wrote is gone if it was not chosen.
+    Points with options that usually cost time come last. A model that an optimizer wrote is gone if
+    it was not chosen.
     """
     found = [
-        (peak_plus_steady(point.figures), point)
+        (
+            any(option.costs_time for option in search.options_of(point)),
+            peak_plus_steady(point.figures),
+            point,
+        )
         for point in search.points
         if point.offered and point.figures
         if not any(option.model and option.name != REWRITE for option in search.options_of(point))
     ]
-    return min(found, key=lambda entry: entry[0])[1] if found else None
+    return min(found, key=lambda entry: entry[:2])[2] if found else None
 
 
 def _loaded_model(original: Path, point: Point | None, new_model: NewModel | None) -> Path:

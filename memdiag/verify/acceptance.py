@@ -88,12 +88,14 @@ def undecided_slowness(comparisons: Comparisons, limit: float) -> str | None:
     )
 
 
-def takes_less_memory(first: Figures, second: Figures) -> bool | None:
+def takes_less_memory(first: Figures, second: Figures, *, least_share: float = 0.0) -> bool | None:
     """Return whether `first` takes less memory than `second`; None where that is not certain.
 
-    Anonymous memory decides, then all memory at the steady state, then the peak.
+    Anonymous memory decides, then all memory at the steady state, then the peak. A difference
+    below `least_share` of the larger peak does not count.
     """
-    floor = _floor(first.peak_bytes, second.peak_bytes)
+    peak_bytes = max(first.peak_bytes, second.peak_bytes)
+    floor = max(_floor(peak_bytes), round(least_share * peak_bytes))
     steady = max(floor, first.steady_spread_bytes, second.steady_spread_bytes)
     peak = max(floor, first.peak_spread_bytes, second.peak_spread_bytes)
     for first_bytes, second_bytes, doubt_bytes in (

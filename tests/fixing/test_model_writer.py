@@ -54,6 +54,17 @@ def test_external_data_goes_beside_the_model(tmp_path: Path) -> None:
     onnx.checker.check_model(target)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
+def test_what_others_cannot_read_they_cannot_read_afterwards(tmp_path: Path) -> None:
+    model = write(tmp_path / "m.onnx")
+    model.chmod(0o600)
+    output = published(model, tmp_path / "out.onnx", "external")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in output.files] == [0o600, 0o600]
+    model.chmod(0o444)  # the owner can replace the result
+    output = published(model, tmp_path / "other.onnx", "external")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in output.files] == [0o644, 0o644]
+
+
 def test_weights_that_stay_are_counted_with_the_files_they_stay_in(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", external=True)
     data = tmp_path / "m.onnx.bin"

@@ -142,6 +142,15 @@ def test_what_is_verified_later_is_measured_once_and_refused_only_where_clearly_
     assert thorough.statuses == {"a": "rejected", "slow": "rejected"}
 
 
+def test_a_little_less_memory_decides_only_where_latency_is_known(run: Run) -> None:
+    rewriters = [renaming("usual", "_1"), renaming("slower", "_2")]
+    for smaller, kept in ((58, "usual"), (50, "slower")):
+        quick = run(rewriters, is_quick=True, sizes={"g_1": 60, "g_2": smaller})
+        assert quick.statuses[kept] == "applied"
+        thorough = run(rewriters, sizes={"g_1": 60, "g_2": smaller})
+        assert thorough.statuses["slower"] == "applied"
+
+
 def test_the_same_model_is_measured_once(run: Run) -> None:
     ended = run([renaming("one", "_1"), renaming("twin", "_1")], sizes={"g_1": 60})
     assert ended.statuses == {"one": "applied", "twin": "rejected"}

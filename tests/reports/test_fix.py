@@ -33,7 +33,10 @@ def test_remedies_come_by_what_became_of_them_and_figures_before_and_after() -> 
 def test_quiet_is_the_answer_alone_and_files_are_named_last() -> None:
     written = (Path("out/fix.html"), Path("out/fix.json"))
     answer = printed(fix_records.nothing_found(), quiet=True, written=written)
-    assert answer == ["dir/m.onnx: nothing to fix was found, in 34 s"]
+    assert answer == [
+        "dir/m.onnx: nothing to fix was found, in 34 s. memdiag optimize tries options of",
+        "the session and optimizers, too",
+    ]
     assert printed(fix_records.verified(), written=written)[-1] == "out/   fix.html · fix.json"
 
 

@@ -215,6 +215,24 @@ def test_a_chosen_point_whose_interval_includes_the_bound_is_called_undecided() 
     assert any(line.endswith("chosen, undecided") for line in map(str.rstrip, lines))
 
 
+def test_a_ratio_that_is_not_that_of_the_latencies_is_explained() -> None:
+    plain, disturbed = (
+        msgspec.structs.replace(tunings.tuning().latencies[0], before_s=before_s, after_s=0.04)
+        for before_s in (0.04, 0.1)
+    )
+    for at, is_explained in ((plain, False), (disturbed, True)):
+        tuning = msgspec.structs.replace(tunings.tuning(), latencies=(at,))
+        text = " ".join(" ".join(printed(tuning, width=200)).split())
+        assert ("ratios are medians of the ratios of pairs" in text) is is_explained
+
+
+def test_a_point_that_is_too_slow_is_called_slower_whatever_its_interval() -> None:
+    slow = tunings.point("arena-off", at=(100, 75), ratio=1.3, on_front=True)
+    slow = msgspec.structs.replace(slow, low=0.9, high=2.0)
+    lines = printed(tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, slow)), width=200)
+    assert any(line.startswith("arena-off") and line.rstrip().endswith("slower") for line in lines)
+
+
 def test_what_does_not_fit_is_said_first() -> None:
     near = tunings.point("arena-off", at=(150, 75), ratio=1.0, fits=False)
     (line,) = printed(tunings.tuning(near, (tunings.DEFAULTS, near)), quiet=True, width=200)
