@@ -234,7 +234,8 @@ class ModelWriter:
         try:
             mode = stat.S_IMODE(self.file.path.stat().st_mode) | stat.S_IRUSR | stat.S_IWUSR
             for path, target in reversed(list(zip(files, targets, strict=True))):
-                path.chmod(mode)  # a model that others cannot read stays one
+                with suppress(OSError):  # some file systems have no modes
+                    path.chmod(mode)  # a model that others cannot read stays one
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(path, target)
         except OSError as error:

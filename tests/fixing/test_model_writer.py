@@ -65,6 +65,17 @@ def test_what_others_cannot_read_they_cannot_read_afterwards(tmp_path: Path) -> 
     assert [stat.S_IMODE(path.stat().st_mode) for path in output.files] == [0o644, 0o644]
 
 
+def test_a_file_system_without_modes_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path, mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    model = write(tmp_path / "m.onnx")
+    monkeypatch.setattr(Path, "chmod", refused)
+    assert published(model, tmp_path / "out.onnx").files == (tmp_path / "out.onnx",)
+
+
 def test_weights_that_stay_are_counted_with_the_files_they_stay_in(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", external=True)
     data = tmp_path / "m.onnx.bin"
