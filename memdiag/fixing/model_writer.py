@@ -21,6 +21,7 @@ import xxhash
 
 from memdiag.errors import ReportError, UsageError
 from memdiag.fixing.changes import Change
+from memdiag.interrupts import delayed_interrupts
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.loadable import OldestRelease, oldest_runtime
@@ -230,14 +231,18 @@ class ModelWriter:
         return tuple(self._target.with_name(each.name) for each in _with_data(model))
 
     def _move(self, files: Sequence[Path], targets: Sequence[Path]) -> None:
-        """Rename `files` to `targets`, the model last: when all that it refers to is there."""
+        """Rename `files` to `targets`, the model last: when all that it refers to is there.
+
+        Ctrl-C comes before or after: an earlier model would have the weights of this one.
+        """
         try:
             mode = stat.S_IMODE(self.file.path.stat().st_mode) | stat.S_IRUSR | stat.S_IWUSR
-            for path, target in reversed(list(zip(files, targets, strict=True))):
-                with suppress(OSError):  # some file systems have no modes
-                    path.chmod(mode)  # a model that others cannot read stays one
-                target.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(path, target)
+            with delayed_interrupts():
+                for path, target in reversed(list(zip(files, targets, strict=True))):
+                    with suppress(OSError):  # some file systems have no modes
+                        path.chmod(mode)  # a model that others cannot read stays one
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(path, target)
         except OSError as error:
             raise self._unwritable(error) from error
 

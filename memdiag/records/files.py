@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from memdiag.errors import ReportError
+from memdiag.interrupts import delayed_interrupts
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -97,9 +98,10 @@ def save_files(contents: Iterable[tuple[Path, bytes]]) -> None:
             staged.append((path, temporary, target))
             with temporary.open("xb") as file:
                 file.write(content)
-        for staged_path, temporary, target in staged:
-            path = staged_path  # for the error
-            os.replace(temporary, target)
+        with delayed_interrupts():
+            for staged_path, temporary, target in staged:
+                path = staged_path  # for the error
+                os.replace(temporary, target)
     except (OSError, ValueError) as error:
         raise _unwritable(path, error) from error
     finally:

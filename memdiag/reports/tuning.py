@@ -83,9 +83,10 @@ def show(
     if quiet:
         return
     fix = _used_fix(tuning)
-    if fix is not None and fix.remedies:
+    found = _fix_to_list(tuning)
+    if found is not None and found.remedies:
         console.print()
-        fix_report.show_remedies(fix, console)
+        fix_report.show_remedies(found, console)
     if tuning.chosen:
         show_changes(tuning, console)
     if tuning.points:
@@ -110,6 +111,12 @@ def show(
 def _used_fix(tuning: Tuning) -> Fix | None:
     """Return the fix, unless the chosen point does without its model."""
     return tuning.fix if REWRITE in tuning.chosen or not tuning.chosen else None
+
+
+def _fix_to_list(tuning: Tuning) -> Fix | None:
+    """Return the fix whose remedies are listed: one that is used, or one that wrote no model."""
+    fix = tuning.fix
+    return fix if fix is not None and fix.output is None else _used_fix(tuning)
 
 
 def _count_line(tuning: Tuning, every: bool) -> str:
@@ -153,8 +160,9 @@ def summary_line(tuning: Tuning) -> str:
     ratio = f", latency {chosen.ratio:.2f} ×" if chosen.ratio is not None else ""
     if ratio and chosen.undecided:
         ratio += f" ({chosen.low:.2f}–{chosen.high:.2f}, undecided)"
+    once = ", memory measured once" if tuning.measured_once else ""
     saving = saving_text(memory_changes(tuning)[:2])
-    return f"{start}{saving}{ratio}, with {point_label(chosen)}{at}"
+    return f"{start}{saving}{once}{ratio}, with {point_label(chosen)}{at}"
 
 
 def _budget_words(tuning: Tuning, chosen: Point) -> str:
@@ -219,28 +227,36 @@ def _until(tuning: Tuning) -> str:
 def offers(tuning: Tuning) -> Iterator[str]:
     """Yield a sentence on each point whose latency was not compared, and how to continue."""
     offered = _offered(tuning)
-    model = shlex.quote(plain(tuning.model)) + dim_option(tuning.dimensions)
-    all_names = {name for point in tuning.points for name in point.options} | {*tuning.untried}
+    advice = _advice_on_one(tuning, offered[0]) if len(offered) == 1 else ""
     for point in offered[:_MAX_OFFERS]:
         assert point.figures is not None
         peak, steady = format_sizes(point.figures.peak_bytes, point.figures.steady_bytes)
-        names = [name for name in point.options if name != REWRITE]
-        command = "tune" if tuning.fix is None else "optimize"
-        start = _without_limits(tuning.command) or f"memdiag {command} {model}"
-        again = f"run {start} --only {','.join(names)}"
-        # Rewrites are tried in any case, and so are all names if these are all.
-        if not names or {*names} == all_names - {REWRITE}:
-            again = _again(tuning)
-        yield (
-            f"not compared: {point_label(point)} takes peak {peak}, steady {steady}. To compare its"
-            f" latency and get its program, {again}"
-        )
+        yield f"not compared: {point_label(point)} takes peak {peak}, steady {steady}{advice}"
     if len(offered) > _MAX_OFFERS:
         left = len(offered) - _MAX_OFFERS
         points = "point that saves" if left == 1 else "points that save"
         yield f"not compared: {left} more {points} memory"
+    if len(offered) > 1:
+        yield (
+            f"to compare the latency of all of them, {_again(tuning)}; to compare one and get its"
+            " program, add --only with its names, separated by commas"
+        )
     if tuning.untried:
         yield f"not tried in time: {', '.join(tuning.untried)}"
+
+
+def _advice_on_one(tuning: Tuning, point: Point) -> str:
+    """Return how to compare the latency of `point`, which is the only one that is offered."""
+    model = shlex.quote(plain(tuning.model)) + dim_option(tuning.dimensions)
+    all_names = {name for each in tuning.points for name in each.options} | {*tuning.untried}
+    names = [name for name in point.options if name != REWRITE]
+    command = "tune" if tuning.fix is None else "optimize"
+    start = _without_limits(tuning.command) or f"memdiag {command} {model}"
+    again = f"run {start} --only {','.join(names)}"
+    # Rewrites are tried in any case, and so are all names if these are all.
+    if not names or {*names} == all_names - {REWRITE}:
+        again = _again(tuning)
+    return f". To compare its latency and get its program, {again}"
 
 
 def _without_limits(command: Sequence[str]) -> str:
@@ -503,7 +519,7 @@ def markdown(tuning: Tuning) -> str:
         md.code_block(program, "python"),
         *(points if tuning.points else ()),
         md.bullets(offers(tuning)),
-        remedies=fix_report.remedy_section(fix) if (fix := _used_fix(tuning)) else "",
+        remedies=fix_report.remedy_section(fix) if (fix := _fix_to_list(tuning)) else "",
     )
 
 
@@ -515,7 +531,7 @@ def _page(tuning: Tuning, *, plotly: Plotly = "inline") -> bytes:
         {
             "kind": "tuning",
             **page_values(tuning, tuning_summary(tuning)),
-            "remedies": fix_report.remedy_table(fix) if (fix := _used_fix(tuning)) else None,
+            "remedies": fix_report.remedy_table(fix) if (fix := _fix_to_list(tuning)) else None,
             "options": program_options(tuning),
             "program": plain_lines(tuning.program),
             "points": points_table(tuning, only_listed=False),

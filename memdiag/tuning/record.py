@@ -96,6 +96,7 @@ def tuning_record(
         points=search.points,
         untried=(*untried, *search.untried()),
         chosen=chosen.options,
+        measured_once=not search.is_confirmed,
         program=_program(loaded, program_point, search) if program_point else "",
         program_options=program_point.options if program_point else (),
         budget=dict(search.budget),
@@ -173,7 +174,8 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
     if chosen.undecided:
         yield (
             f"undecided: the latency interval of the chosen point includes the bound of"
-            f" {search.limit:.2f} ×, so it may be slower than that"
+            f" {search.limit:.2f} ×, so it may be slower than that. It was chosen because"
+            f" {_why_believed(chosen, search.limit)}"
         )
     if chosen.unnoticed and not chosen.undecided:
         yield (
@@ -198,8 +200,7 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
     if search.ended_by != "completion":
         is_limit = search.ended_by == "time_limit"
         ended = "the time limit ended the search" if is_limit else "the search was interrupted"
-        remark = "" if search.is_confirmed else ", and its memory was measured only once"
-        yield f"{ended}; the result is the best so far{remark}"
+        yield f"{ended}; the result is the best so far"
     if search.budget and not chosen.fits:
         yield "no point fits the budget; this is the nearest one"
         slower = search.fastest_of_too_slow()
@@ -219,11 +220,21 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
         yield "what a session maps from a file counts for each session, although pages are shared"
 
 
+def _why_believed(chosen: Point, limit: float) -> str:
+    """Return why an undecided point counts as fast enough (see `recommended_point`)."""
+    if chosen.counted_ratio is not None and chosen.counted_ratio <= limit:
+        return "the median is within the bound"
+    return "the interval reaches 1 or less, and none of its options usually costs time"
+
+
 def _notes_on_files(new_model: NewModel, chosen: Point) -> Iterator[str]:
     fixed, optimized = new_model.fixed, new_model.optimized
     yield from unused_data_notes([*map(path_text, optimized)] or fixed.output_files)
     if not optimized and fixed.output is None:
-        yield "the result contains no rewrite"
+        if fixed.remedies:
+            yield "the result contains no rewrite"
+        else:
+            yield "the model contains nothing to rewrite"
     elif not optimized and REWRITE not in chosen.options:
         yield (
             f"{fixed.output} is the rewritten model. The search ended before it was compared with"

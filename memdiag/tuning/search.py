@@ -43,8 +43,9 @@ class OptionSearch:
     points are compared:
 
     1. The memory of each option is measured alone.
-    2. From up to three starts, options that usually cost no time are added by memory alone, and
-       the combination is compared.
+    2. Of up to three starts, the first one that is fast enough alone is kept. Options that usually
+       cost no time are added to it by memory alone, and the combination is compared. So are those
+       from the starts that follow.
     3. Every other option is added to the best combination, and compared where it saves more.
     4. Options without which the combination is as good are left out.
     5. Options that save a little each are added together.
@@ -55,9 +56,9 @@ class OptionSearch:
 
     Comparisons before the last step are quick. With a time limit, the first step gets a third of
     the time and begins with what estimates promise most, and options that save nothing alone are
-    not added. The first start that is fast enough alone is kept; later starts are left out if they
-    take more than `_FAR` times its memory. Points that are probably fast enough are confirmed
-    before the others. Time for the last step is reserved where it is short enough.
+    not added. Later starts are left out if they take more than `_FAR` times the memory of the best
+    combination. Points that are probably fast enough are confirmed before the others. Time for the
+    last step is reserved where it is short enough.
 
     Attributes:
         point_evaluator: evaluates combinations of options.
@@ -251,14 +252,15 @@ class OptionSearch:
 
         Their memory is accumulated from a few starts, and only a combination that takes less than
         the best so far is compared. Where it is too slow, its options are compared one by one.
-        Where time is limited, the first option is compared alone before, so that there is a result.
+        A start is compared alone before, so that there is a result early; one that is too slow is
+        left out.
         """
         best: tuple[TuningOption, ...] = ()
         smallest = self.point_evaluator.before
         for start in self._starts(smallest):
             if self.end < inf and best and self._cost(start) > _FAR * peak_plus_steady(smallest):
                 continue
-            if self.end < inf and not best:
+            if not best:
                 self._compare(start)
                 if not self._is_probably_fast(start):
                     self._compare_again(start)

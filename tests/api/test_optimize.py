@@ -216,7 +216,7 @@ def test_nothing_to_rewrite_is_said(sample_model: SampleModel, only: Callable[..
     tuning = memdiag.optimize(sample_model("plain_mlp"), sizes=[1])
     assert tuning.fix is not None
     assert tuning.fix.output is None
-    assert tuning.notes == ("the result contains no rewrite",)
+    assert tuning.notes == ("the model contains nothing to rewrite",)
     assert tried(tuning) == [(), ("patterns-off",)]
 
 
@@ -412,3 +412,14 @@ def test_names_of_optimizers_may_be_chosen_and_others_not(sample_model: SampleMo
         memdiag.optimize(sample_model("plain_mlp"), only=["onnxslim", "faster"])
     with pytest.raises(UsageError, match=r"onnxslim: it is an optimizer\. Try it with memdiag opt"):
         memdiag.tune(sample_model("plain_mlp"), only=["onnxslim"])
+
+
+@pytest.mark.usefixtures("equal_latency", "one_process_each", "optimizers")
+def test_optimizers_for_which_there_was_no_time_are_named_as_untried(
+    only: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only()
+    monkeypatch.setattr("memdiag.api.optimizer_outputs.MAX_SHARE", 0.0)
+    tuning = memdiag.optimize(gathering(tmp_path / "m.onnx"), sizes=[1], time_limit_s=120)
+    assert tuning.untried == ("smaller", "another", "crashing")
+    assert tried(tuning) == [()]

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import stat
 import subprocess
 import sys
@@ -216,6 +217,32 @@ def test_what_is_not_published_leaves_nothing(
             interrupt(files, editor)
     assert names(tmp_path) == before
     assert target.read_text() == "from an earlier time"
+
+
+def test_ctrl_c_between_two_files_comes_when_both_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "out.onnx"
+    data = tmp_path / "out.onnx.data"
+    for path in (target, data):
+        path.write_text("from an earlier time")
+    replace = os.replace
+
+    def interrupted(source: Path, to: Path) -> None:
+        replace(source, to)
+        signal.raise_signal(signal.SIGINT)
+
+    with open_model(write(tmp_path / "m.onnx", external=True)) as file:
+        files = ModelWriter(file, target)
+        editor = ModelEditor(file)
+        editor.storage = "external"
+        with files.built(editor) as built:
+            monkeypatch.setattr(os, "replace", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                files.publish(built)
+    assert b"from an earlier time" not in target.read_bytes() + data.read_bytes()
+    with pytest.raises(KeyboardInterrupt):  # as before
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_the_same_changes_give_the_same_model(tmp_path: Path) -> None:

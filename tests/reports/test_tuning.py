@@ -33,6 +33,12 @@ def test_the_first_line_says_what_was_won_and_quiet_prints_no_more() -> None:
     assert printed(tunings.tuning(), width=200)[0] == ANSWER
 
 
+def test_memory_of_one_process_is_called_that_in_the_first_line() -> None:
+    once = msgspec.structs.replace(tunings.tuning(), measured_once=True)
+    (line,) = printed(once, quiet=True, width=200)
+    assert line == ANSWER.replace(", latency", ", memory measured once, latency")
+
+
 def test_where_no_option_is_worth_it_the_defaults_are_the_answer() -> None:
     slow = tunings.point("arena-off", at=(150, 75), ratio=2.5, fits=False)
     points = (tunings.DEFAULTS, slow)
@@ -120,11 +126,23 @@ def test_what_was_not_compared_is_continued_by_the_same_command() -> None:
             for names in ((REWRITE,), (REWRITE, "arena-off"))
         ),
     )
-    tuning = msgspec.structs.replace(tunings.tuning(tunings.DEFAULTS, points), untried=("a",))
-    lines = printed(tuning, width=300)
-    alone, with_option = (line for line in lines if line.startswith("not compared: "))
+    several = msgspec.structs.replace(tunings.tuning(tunings.DEFAULTS, points), untried=("a",))
+    advice = {
+        names: printed(
+            msgspec.structs.replace(several, points=(tunings.DEFAULTS, points[number])), width=300
+        )
+        for number, names in ((1, "alone"), (2, "with an option"))
+    }
+    (alone,) = (line for line in advice["alone"] if line.startswith("not compared: "))
     assert alone.endswith(" get its program, run it again with a longer --time-limit, or none")
-    assert with_option.endswith(" get its program, run memdiag tune dir/m.onnx --only arena-off")
+    (added,) = (line for line in advice["with an option"] if line.startswith("not compared: "))
+    assert added.endswith(" get its program, run memdiag tune dir/m.onnx --only arena-off")
+    lines = printed(several, width=300)
+    assert len([line for line in lines if line.startswith("not compared: ")]) == 2
+    assert (
+        "to compare the latency of all of them, run it again with a longer --time-limit, or none;"
+        " to compare one and get its program, add --only with its names, separated by commas"
+    ) in lines
 
 
 def test_the_program_is_named_after_its_own_options_not_after_the_smallest_point() -> None:
@@ -292,6 +310,12 @@ def test_remedies_are_told_where_the_model_was_rewritten() -> None:
     # What is not a part of the result is not listed as applied.
     others = printed(tunings.tuning(fix=fix))
     assert not any(line.startswith(("applied", "wrote")) for line in others)
+
+
+def test_what_was_rejected_is_told_beside_the_options() -> None:
+    rejected = fix_records.verified(output=None, output_files=(), kept_files=())
+    lines = printed(tunings.tuning(fix=rejected))
+    assert any("good-one" in line.split() for line in lines)
 
 
 def test_the_files_of_an_optimizers_model_are_named() -> None:

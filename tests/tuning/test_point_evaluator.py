@@ -96,6 +96,21 @@ def test_an_option_that_saves_is_measured_compared_and_confirmed(
     assert confirmed.figures.disk_bytes == points.before.disk_bytes
 
 
+def test_files_that_a_program_loads_and_those_it_writes_once_are_counted(
+    points: PointEvaluator, model: Path, tmp_path: Path
+) -> None:
+    original_bytes = model.stat().st_size
+    saved = points.measure((BY_NAME["save-prepacked"],))
+    assert saved.figures is not None
+    # The original stays: the runtime writes its own model from it at the first start.
+    assert saved.figures.disk_bytes > 1.5 * original_bytes
+    other = tmp_path / "other.onnx"
+    other.write_bytes(model.read_bytes())
+    loaded = points.measure((TuningOption(name="other", does="x.", hurts="x.", model=other),))
+    assert loaded.figures is not None
+    assert loaded.figures.disk_bytes == original_bytes
+
+
 @pytest.fixture
 def same_memory(evaluator: ModelEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every option take as much memory as the defaults."""

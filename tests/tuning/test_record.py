@@ -1,0 +1,105 @@
+"""The record of a tuning: what is said about the choice, and which point the program sets up."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from memdiag.model.model_file import open_model
+from memdiag.records.tuning import Point, Tuning
+from memdiag.tuning.options import TuningOption
+from memdiag.tuning.record import tuning_record
+from memdiag.tuning.search import OptionSearch
+from memdiag.units import MIB
+from memdiag.verify.outputs import Bound
+from tests.tuning.test_search import Names, Scripted, less, option, searched
+
+SampleModel = Callable[..., Path]
+
+
+class Recordable(Scripted):
+    """A scripted evaluator with everything that a record tells of it."""
+
+    bound = Bound.reordered(1)
+    session_count = 1
+
+    @property
+    def model_evaluator(self) -> SimpleNamespace:
+        job = SimpleNamespace(session=SimpleNamespace(sessions=1))
+        return SimpleNamespace(before=self.before, onnxruntime="1.32.0", processes=1, job=job)
+
+    def verdict(self, point: Point) -> None:
+        """Return nothing: outputs and latencies of single inputs are made up nowhere."""
+
+
+def recorded(search: OptionSearch, model: Path) -> Tuning:
+    """Return the record of `search`, as if it had been that of `model`."""
+    with open_model(model) as file:
+        return tuning_record(file, search, None, notes=(), dimensions=(), duration_s=1.0)
+
+
+@pytest.fixture(scope="module")
+def model(sample_model: SampleModel) -> Path:
+    return sample_model("plain_mlp")
+
+
+def interrupted(names: Names) -> float:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("costs_time", "expected"), [((), "smallest"), (("smallest",), "b"), (("a", "b"), "smallest")]
+)
+def test_after_an_early_end_the_program_prefers_what_usually_costs_no_time(
+    costs_time: tuple[str, ...], expected: str, model: Path
+) -> None:
+    usable = [
+        TuningOption(name=name, does="x.", hurts="x.", costs_time=name in costs_time)
+        for name in ("a", "smallest", "b")
+    ]
+    saving = less(smallest=60, a=10, b=20)
+    tuning = recorded(searched(Recordable(saving, interrupted), *usable), model)
+    assert (tuning.chosen, tuning.program_options) == ((), (expected,))
+    assert not tuning.measured_once  # nothing is claimed
+
+
+def test_a_choice_of_which_several_processes_were_not_measured_is_marked(model: Path) -> None:
+    class Interrupted(Recordable):
+        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
+            raise KeyboardInterrupt
+
+    saving = less(a=20)
+    assert not recorded(searched(Recordable(saving), option("a")), model).measured_once
+    tuning = recorded(searched(Interrupted(saving), option("a")), model)
+    assert tuning.chosen == ("a",)
+    assert tuning.measured_once
+
+
+@pytest.mark.parametrize(("mapped_mib", "is_told"), [(0.5, False), (30, True)])
+def test_more_pages_of_files_are_told(mapped_mib: float, is_told: bool, model: Path) -> None:
+    class Mapping(Recordable):
+        def measure(self, chosen: tuple[TuningOption, ...]) -> Point:
+            point = super().measure(chosen)
+            assert point.figures is not None
+            mapped = round(mapped_mib * MIB) if chosen else 0
+            changed = msgspec.structs.replace(point.figures, file_bytes=mapped)
+            return msgspec.structs.replace(point, figures=changed)
+
+    tuning = recorded(searched(Mapping(less(a=40)), option("a")), model)
+    assert any(note.startswith("30 MiB more are mapped") for note in tuning.notes) == is_told
+
+
+@pytest.mark.parametrize(
+    ("ratio", "reason"), [(1.04, "the median is within"), (1.08, "the interval reaches 1 or less")]
+)
+def test_why_an_undecided_point_was_chosen_is_said(ratio: float, reason: str, model: Path) -> None:
+    class Undecided(Recordable):
+        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
+            point = super().compare(point, chosen)
+            return msgspec.structs.replace(point, low=0.9, high=1.2, undecided=True)
+
+    tuning = recorded(searched(Undecided(less(a=40), lambda _: ratio), option("a"), end=99), model)
+    assert tuning.chosen == ("a",)
+    assert any(f"It was chosen because {reason}" in note for note in tuning.notes)
