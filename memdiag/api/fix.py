@@ -190,6 +190,7 @@ def fix_file(
     rules = tuple(changes_by_rule(findings))
     result: VerifiedResult | PublishedModel | None = None
     dimensions: tuple[Dimension, ...] = ()
+    further_sizes: tuple[str, ...] = ()
     if dry_run or not rules:
         state.record_possible(rules)
     elif state.any_possible(rules):
@@ -206,6 +207,7 @@ def fix_file(
             state.notes += base.inputs.notes
             dimensions = base.inputs.dimensions
             if base.evaluator is not None:
+                further_sizes = base.evaluator.further_sizes
                 search = RewriteSearch(
                     state,
                     base.evaluator,
@@ -222,7 +224,7 @@ def fix_file(
             else:
                 state.refuse_all(rules)
     duration_s = round(time.perf_counter() - started, 6)
-    return _record(state, runtime, result, dimensions, duration_s)
+    return _record(state, runtime, result, dimensions, further_sizes, duration_s)
 
 
 def _record(
@@ -230,6 +232,7 @@ def _record(
     runtime: Runtime,
     result: VerifiedResult | PublishedModel | None,
     dimensions: tuple[Dimension, ...],
+    further_sizes: tuple[str, ...],
     duration_s: float,
 ) -> Fix:
     """Return the record of a fix. A `result` of type `PublishedModel` was not verified."""
@@ -260,6 +263,7 @@ def _record(
         oldest_reason=oldest.why if oldest else "",
         sufficient_time_limit_s=state.sufficient_time_limit_s,
         dimensions=dimensions,
+        further_sizes=further_sizes,
         ended_by=state.ended_by,
         notes=(*state.notes, *unused_data_notes(output_files)),
         duration_s=duration_s,

@@ -236,6 +236,7 @@ def interrupted(
         new_models.publish_rewritten(),
         before=base.evaluator.before,
         dimensions=base.inputs.dimensions,
+        further_sizes=base.evaluator.further_sizes,
         budget=config.budget,
         max_slowdown=config.max_slowdown,
         sessions=config.sessions,

@@ -91,6 +91,8 @@ class MeasuredChange(PlottableRecord, frozen=True, kw_only=True):
         notes: sentences about the measurement and the result.
         command: the words of the command; empty for the Python API.
         dimensions: the free dimensions, with the measured sizes that are realistic.
+        further_sizes: the sizes that each measured process ran with after these, as text, such as
+            ``size 4``: its memory includes what these runs left.
     """
 
     schema: str
@@ -107,3 +109,4 @@ class MeasuredChange(PlottableRecord, frozen=True, kw_only=True):
     duration_s: float
     command: tuple[str, ...] = ()
     dimensions: tuple[Dimension, ...] = ()
+    further_sizes: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from memdiag.reports.measured_change import (
     latency_sentence,
     make_summary,
     markdown_document,
+    measured_sizes,
     memory_changes,
     outcome_figures,
     outputs_text,
@@ -31,7 +32,7 @@ from memdiag.reports.page import Plotly, page
 from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.report import Report, file_names
 from memdiag.reports.table import Cell, Column, Row, Table, markdown_table
-from memdiag.reports.text import at_sizes, capitalized, listed, plain, shortened, time_limit
+from memdiag.reports.text import capitalized, listed, plain, shortened, time_limit
 from memdiag.units import format_duration, format_size, format_sizes
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ _RATIO_RANGE = (0.9, 1.1)  # at least, so that small differences do not look lar
 
 def show(fix: Fix, console: Console, *, written: Sequence[Path] = (), quiet: bool = False) -> None:
     """Print `fix`; `written` are the files to name; `quiet` prints only the answer."""
-    sizes = at_sizes(fix.dimensions)
+    sizes = measured_sizes(fix)
     if sizes:
         line(console, f"{plain(fix.model)}: measured {sizes}")
     if quiet:

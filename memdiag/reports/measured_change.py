@@ -82,7 +82,7 @@ def make_summary(
 ) -> ChangeSummary:
     """Return the summary of `record`; sentences without text are left out."""
     facts = (
-        at_sizes(record.dimensions),
+        measured_sizes(record),
         f"onnxruntime {plain(record.onnxruntime)}",
         f"took {format_duration(record.duration_s)}",
     )
@@ -93,6 +93,11 @@ def make_summary(
         changes=changes,
         sentences=tuple((label, text) for label, text in sentences if text),
     )
+
+
+def measured_sizes(record: MeasuredChange) -> str:
+    """Return the sizes that each measured process ran with; empty if all sizes are fixed."""
+    return at_sizes(record.dimensions, record.further_sizes)
 
 
 def memory_changes(record: MeasuredChange) -> tuple[BeforeAndAfter, ...]:

@@ -131,6 +131,7 @@ NAMES: Mapping[type[Record], Mapping[str, Kind]] = {
         "output": "model",
         "output_files": "file",
         "kept_files": "file",
+        "further_sizes": "public",
         "verified_on": "public",
         "oldest_onnxruntime": "public",
     },
@@ -140,6 +141,7 @@ NAMES: Mapping[type[Record], Mapping[str, Kind]] = {
         "onnxruntime": "public",
         "untried": "public",
         "chosen": "public",
+        "further_sizes": "public",
     },
     Point: {
         "options": "public",

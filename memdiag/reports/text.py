@@ -113,22 +113,24 @@ def time_limit(command: Sequence[str]) -> str:
     return "the time limit"
 
 
-def at_sizes(dimensions: Sequence[Dimension]) -> str:
+def at_sizes(dimensions: Sequence[Dimension], further: Sequence[str] = ()) -> str:
     """Return the sizes and the option that changes them: ``at batch 1 × sequence 128 (--dim …)``.
 
-    Empty if all sizes are fixed. The option is left out if the user gave all sizes.
+    Empty if all sizes are fixed. The option is left out if the user gave all sizes. `further` are
+    sizes that follow in the same process: ``at batch 1, then size 4 (--dim …, --sizes)``.
     """
     if not dimensions:
         return ""
     text = f"at {plain(in_words(dimensions))}"
+    if further:
+        text += f", then {plain(', '.join(further))}"
     chosen = [axis for axis in dimensions if axis.source == "chosen" and axis.role != "sum"]
     if not chosen:
         return text
     # A stable sort: dimensions of one role stay in the order of the model.
     chosen.sort(key=lambda axis: _interest(axis.role))
-    return (
-        f"{text} (--dim {','.join(f'{plain(a.name)}=N' for a in chosen[:MAX_HINTED_DIMENSIONS])})"
-    )
+    names = ",".join(f"{plain(axis.name)}=N" for axis in chosen[:MAX_HINTED_DIMENSIONS])
+    return f"{text} (--dim {names}{', --sizes' if further else ''})"
 
 
 def _interest(role: str) -> int:

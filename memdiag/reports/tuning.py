@@ -22,6 +22,7 @@ from memdiag.reports.measured_change import (
     latency_sentence,
     make_summary,
     markdown_document,
+    measured_sizes,
     memory_changes,
     outcome_figures,
     outputs_text,
@@ -41,7 +42,6 @@ from memdiag.reports.pareto_chart import (
 from memdiag.reports.report import Report, file_names
 from memdiag.reports.table import Cell, Column, Row, Table, markdown_table, print_table
 from memdiag.reports.text import (
-    at_sizes,
     capitalized,
     dim_option,
     plain,
@@ -144,7 +144,7 @@ def _show_program(tuning: Tuning, console: Console) -> None:
 
 def summary_line(tuning: Tuning) -> str:
     """Return the saving, the options that it needs, and the sizes of the inputs."""
-    sizes_of_inputs = at_sizes(tuning.dimensions)
+    sizes_of_inputs = measured_sizes(tuning)
     at = f", {sizes_of_inputs}" if sizes_of_inputs else ""
     before, after, chosen = tuning.before, tuning.after, tuning.chosen_point
     if not tuning.points:

@@ -93,6 +93,7 @@ def tuning_record(
         notes=_distinct([*(fixed.notes if fixed else ()), *notes, *_notes(search, new_model)]),
         duration_s=duration_s,
         dimensions=dimensions,
+        further_sizes=evaluator.model_evaluator.further_sizes,
         points=search.points,
         untried=(*untried, *search.untried()),
         chosen=chosen.options,
@@ -115,6 +116,7 @@ def interrupted_tuning(
     *,
     before: Figures,
     dimensions: tuple[Dimension, ...],
+    further_sizes: tuple[str, ...],
     budget: Mapping[str, int],
     max_slowdown: float,
     sessions: int,
@@ -130,6 +132,7 @@ def interrupted_tuning(
         new_model: the fix, with the rewritten model if there is one.
         before: the figures of the original.
         dimensions: the free dimensions, with the realistic sizes.
+        further_sizes: the sizes that each measured process ran with after these, as text.
         budget: bytes above the baseline by kind.
         max_slowdown: the largest ratio of latencies that was allowed.
         sessions: the number of sessions in each measured process.
@@ -152,6 +155,7 @@ def interrupted_tuning(
         notes=_distinct([*fixed.notes, *notes]),
         duration_s=duration_s,
         dimensions=dimensions,
+        further_sizes=further_sizes,
         points=(),
         budget=dict(budget),
         max_slowdown=max_slowdown,

@@ -158,6 +158,11 @@ class ModelEvaluator:
         self._server.close()
 
     @property
+    def further_sizes(self) -> tuple[str, ...]:
+        """The sizes of inputs after the first ones, as text."""
+        return tuple(dict.fromkeys(each.sizes for each in self._input_sets))[1:]
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about what is not compared."""
         if not self.unstable:

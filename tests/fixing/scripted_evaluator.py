@@ -38,6 +38,7 @@ class ScriptedEvaluator:
     ends: dict[str, type[BaseException]] = field(default_factory=dict)
     ends_after: int = 0
     intervals: dict[str, LatencyRatio] = field(default_factory=dict)
+    further_sizes: tuple[str, ...] = ()
     notes: Sequence[str] = ()
     onnxruntime: str = "1.31.1"
     measured: list[str] = field(default_factory=list)

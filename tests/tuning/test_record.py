@@ -28,7 +28,9 @@ class Recordable(Scripted):
     @property
     def model_evaluator(self) -> SimpleNamespace:
         job = SimpleNamespace(session=SimpleNamespace(sessions=1))
-        return SimpleNamespace(before=self.before, onnxruntime="1.32.0", processes=1, job=job)
+        return SimpleNamespace(
+            before=self.before, onnxruntime="1.32.0", processes=1, job=job, further_sizes=()
+        )
 
     def verdict(self, point: Point) -> None:
         """Return nothing: outputs and latencies of single inputs are made up nowhere."""
