@@ -141,7 +141,7 @@ class FixState:
         """Add a note if the model that was checked last does not pass, like the original."""
         if self.is_valid is False:
             self.notes.append(
-                "onnx.checker rejects the original and the result for the same reason"
+                "onnx.checker rejects the original and the rewritten model for the same reason"
                 f" ({self._checker.original_error})"
             )
 
