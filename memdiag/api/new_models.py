@@ -80,7 +80,8 @@ class NewModels:
             return self.publish_rewritten()
         fixed = without_model(self._fixed)
         if optimized is None:
-            return NewModel(fixed)
+            notes = self._writer.notes_on_unused_target()
+            return NewModel(msgspec.structs.replace(fixed, notes=(*fixed.notes, *notes)))
 
         def publish() -> None:
             self._writer.discard_staged()  # there may be room for one model only

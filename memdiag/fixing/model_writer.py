@@ -119,6 +119,12 @@ class ModelWriter:
         """The name of the target file."""
         return self._target.name
 
+    def notes_on_unused_target(self) -> tuple[str, ...]:
+        """Return a sentence if an earlier model is at the target, where nothing is written now."""
+        if not self._target.exists():
+            return ()
+        return (f"{self._target} was there before, and the result does not use it",)
+
     def check_writable(self) -> None:
         """Raise ReportError if the target folder cannot be written, before anything is measured.
 

@@ -156,6 +156,7 @@ def test_a_rewritten_model_that_is_not_chosen_is_removed(
     assert tuning.fix is not None
     assert (tuning.fix.output, tuning.fix.output_files) == (None, ())
     assert all(remedy.status != "applied" for remedy in tuning.fix.remedies)
+    assert f"{target} was there before, and the result does not use it" in tuning.notes
 
 
 @pytest.mark.parametrize(
