@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from memdiag.api.arguments import OnProgress, check_dims, ignore_progress, model_path
 from memdiag.api.check import Selection, analysis_context, find_waste
@@ -28,6 +29,7 @@ from memdiag.records.dimension import Dimension
 from memdiag.records.files import unused_data_notes
 from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.runner.job import Job, Limits, TimeLimitReached
+from memdiag.verify.model_evaluator import ModelEvaluation
 from memdiag.verify.other_runtimes import OtherRuntimes
 
 
@@ -114,7 +116,20 @@ def fix(
             check_with=check_with,
             report_progress=report_progress,
             started=started,
-        )
+        ).record
+
+
+class FixedFile(NamedTuple):
+    """A fix, with the comparison of its model.
+
+    Attributes:
+        record: the record of the fix.
+        verdict: outputs and latency of its model beside the original; None if there is no model, or
+            if it was not verified.
+    """
+
+    record: Fix
+    verdict: ModelEvaluation | None
 
 
 def model_writer(file: ModelFile, target: Path) -> ModelWriter:
@@ -151,7 +166,7 @@ def fix_file(
     started: float,
     max_difference: float | None = None,
     is_quick: bool = False,
-) -> Fix:
+) -> FixedFile:
     """Fix the model of `writer`, as `fix` does.
 
     Args:
@@ -169,7 +184,7 @@ def fix_file(
         started: when the fix began, by `time.perf_counter`.
         max_difference: the difference of outputs that is accepted; None for a bound that follows
             from the changes.
-        is_quick: whether the result is verified again afterwards: it is only staged then.
+        is_quick: whether `memdiag.optimize` verifies the result again: it is only staged then.
 
     Raises:
         UsageError, ReportError, MeasurementError: as in `fix`.
@@ -184,6 +199,7 @@ def fix_file(
         writer=writer,
         unsafe=unsafe,
         max_difference=max_difference,
+        may_accept_difference=is_quick,
         notes=[*notes],
         deadline=deadline,
     )
@@ -224,7 +240,8 @@ def fix_file(
             else:
                 state.refuse_all(rules)
     duration_s = round(time.perf_counter() - started, 6)
-    return _record(state, runtime, result, dimensions, further_sizes, duration_s)
+    record = _record(state, runtime, result, dimensions, further_sizes, duration_s)
+    return FixedFile(record, result.verdict if isinstance(result, VerifiedResult) else None)
 
 
 def _record(

@@ -6,30 +6,37 @@ from pathlib import Path
 import msgspec
 
 from memdiag.api.arguments import OnProgress
-from memdiag.api.optimizer_outputs import OptimizerOutputs
+from memdiag.api.fix import FixedFile
+from memdiag.api.optimizer_outputs import OptimizerOutputs, optimizer_names
 from memdiag.errors import ReportError
 from memdiag.fixing.model_writer import ModelWriter
 from memdiag.paths import path_text
 from memdiag.records.fix import Fix
-from memdiag.records.tuning import REWRITE
+from memdiag.records.tuning import REWRITE, Point
 from memdiag.runner.job import Deadline
 from memdiag.tuning.options import TuningOption
-from memdiag.tuning.points import peak_plus_steady
+from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.record import NewModel, rewrite_option
-from memdiag.tuning.search import OptionSearch
 
 
 class NewModels:
     """Offers new models as options of a search, and publishes the one that is chosen.
 
     Args:
-        writer: wrote the fixed model, staged, and publishes.
-        fixed: the record of the fix.
+        writer: wrote the rewritten model, staged, and publishes.
+        fixed: the fix that rewrote it.
         optimizers: writes the models of optimizers.
+
+    Attributes:
+        rewrite: the option to load the rewritten model; None if there is none.
     """
 
-    def __init__(self, writer: ModelWriter, fixed: Fix, optimizers: OptimizerOutputs) -> None:
-        self._writer, self._fixed, self._optimizers = writer, fixed, optimizers
+    def __init__(self, writer: ModelWriter, fixed: FixedFile, optimizers: OptimizerOutputs) -> None:
+        self._writer, self._optimizers = writer, optimizers
+        self._fixed, self._verdict = fixed
+        self.rewrite: TuningOption | None = None
+        if self._fixed.output is not None:
+            self.rewrite = rewrite_option(self._fixed.output, optimizer_names())
 
     @property
     def notes(self) -> Sequence[str]:
@@ -41,53 +48,51 @@ class NewModels:
         """The names of the optimizers for which there was no time."""
         return self._optimizers.untried
 
-    @property
-    def measured_savings(self) -> dict[str, int]:
-        """The bytes of peak plus steady memory that the fix saved, by the name of its option."""
-        before, after = self._fixed.before, self._fixed.after
-        if before is None or after is None:
-            return {}
-        return {REWRITE: peak_plus_steady(before) - peak_plus_steady(after)}
+    def compared(self, point_evaluator: PointEvaluator) -> Point | None:
+        """Return the point of the rewritten model as the fix compared it; None without one."""
+        if self.rewrite is None:
+            return None
+        assert self._fixed.after is not None
+        assert self._verdict is not None
+        return point_evaluator.compared((self.rewrite,), self._fixed.after, self._verdict)
 
     def without_hidden_names(self, text: str) -> str:
         """Return `text` in one line, without the names of models that are not published."""
         return self._writer.without_hidden_names(text)
 
-    def options(
+    def optimized(
         self, model: Path, folder: Path, deadline: Deadline, report_progress: OnProgress
     ) -> list[TuningOption]:
-        """Return an option for each new model; optimizers write theirs from `model` to `folder`.
+        """Return an option for each optimizer, which writes its model from `model` to `folder`.
 
         Raises:
             MeasurementError: this interpreter cannot be started.
         """
-        found = self._optimizers.write(
-            model, self._writer.target_name, folder, deadline, report_progress
-        )
-        if self._fixed.output is not None:
-            found.append(rewrite_option(self._fixed.output, [each.name for each in found]))
-        return found
+        name = self._writer.target_name
+        return self._optimizers.write(model, name, folder, deadline, report_progress)
 
-    def publish(self, search: OptionSearch) -> NewModel:
-        """Publish the model of the chosen point, or the rewritten one if that may still be chosen.
+    def publish(self, chosen: Sequence[str]) -> NewModel:
+        """Publish the model among the options `chosen`, if there is one.
 
         Raises:
             ModelError: the original changed meanwhile.
         """
-        chosen = search.chosen.options
-        optimized = self._optimizers.written(chosen)
-        if optimized is None and (REWRITE in chosen or search.may_still_choose(REWRITE)):
+        if REWRITE in chosen:
             return self.publish_rewritten()
         fixed = without_model(self._fixed)
+        optimized = self._optimizers.written(chosen)
         if optimized is None:
             notes = self._writer.notes_on_unused_target()
             return NewModel(msgspec.structs.replace(fixed, notes=(*fixed.notes, *notes)))
 
         def publish() -> None:
-            self._writer.discard_staged()  # there may be room for one model only
-            self._writer.publish_copy(optimized)
+            try:
+                self._writer.publish_copy(optimized)
+            except ReportError:
+                self._writer.discard_staged()  # there may be room for one model only
+                self._writer.publish_copy(optimized)
 
-        return NewModel(fixed, self._writer.copy_targets(optimized), _problem_of(publish))
+        return NewModel(fixed, self._writer.copy_targets(optimized), self._problem_of(publish))
 
     def publish_rewritten(self) -> NewModel:
         """Publish the fixed model, if there is one.
@@ -102,7 +107,17 @@ class NewModels:
         fixed = msgspec.structs.replace(
             self._fixed, output=output_files[0], output_files=output_files
         )
-        return NewModel(fixed, problem=_problem_of(self._writer.publish_staged))
+        return NewModel(fixed, problem=self._problem_of(self._writer.publish_staged))
+
+    def _problem_of(self, publish: Callable[[], object]) -> str:
+        """Call `publish`; return why files could not be written, or an empty text."""
+        try:
+            publish()
+        except ReportError as error:
+            return str(error)
+        except KeyboardInterrupt:
+            return "" if self._writer.has_published else "Ctrl-C came meanwhile. Run it again."
+        return ""
 
 
 def without_model(fixed: Fix) -> Fix:
@@ -126,14 +141,3 @@ def without_model(fixed: Fix) -> Fix:
         oldest_onnxruntime=None,
         oldest_reason="",
     )
-
-
-def _problem_of(publish: Callable[[], object]) -> str:
-    """Call `publish`; return why files could not be written, or an empty text."""
-    try:
-        publish()
-    except ReportError as error:
-        return str(error)
-    except KeyboardInterrupt:
-        return "Ctrl-C came meanwhile. Run it again."
-    return ""

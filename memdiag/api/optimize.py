@@ -13,18 +13,17 @@ from memdiag.api.new_models import NewModels
 from memdiag.api.optimizer_outputs import OptimizerOutputs, check_optimizers, optimizer_names
 from memdiag.api.option_tuning import (
     TuneConfig,
-    interrupted,
     measured_original,
     tune_compared,
     tuned_job,
 )
 from memdiag.api.search_arguments import check_search_arguments, deadline_after
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
-from memdiag.errors import MeasurementError
+from memdiag.errors import ModelError
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import require_runtime
-from memdiag.records.tuning import Tuning
+from memdiag.records.tuning import REWRITE, Tuning
 
 _SHARE_OF_REWRITING = 0.5
 """The share of the time after the first measurements that the fix may take."""
@@ -113,7 +112,7 @@ def optimize(
         sizes=sizes,
         max_difference=max_difference,
     )
-    config.check(optimizer_names())
+    config.check([*optimizer_names(), REWRITE])
     check_optimizers(only, changes_values=max_difference is not None)
     require_runtime("run memdiag in an environment that has it")
     path = model_path(model)
@@ -142,8 +141,6 @@ def optimize(
         deadline.at = end
         optimizers = OptimizerOutputs(only, changes_values=max_difference is not None)
         new_models = NewModels(writer, fixed, optimizers)
-        if fixed.ended_by == "interrupt":
-            return interrupted(base, config, new_models, started)
         try:
             return tune_compared(
                 base,
@@ -151,8 +148,11 @@ def optimize(
                 started=started,
                 report_progress=report_progress,
                 new_models=new_models,
+                ended_by="interrupt" if fixed.record.ended_by == "interrupt" else "completion",
             )
-        except MeasurementError as error:
-            if not new_models.publish_rewritten().problem and fixed.output is not None:
+        except ModelError:  # the original changed
+            raise
+        except BaseException as error:
+            if fixed.record.output is not None and not new_models.publish_rewritten().problem:
                 error.add_note(f"The rewritten model is at {target}.")
             raise

@@ -108,12 +108,12 @@ class OptimizerOutputs:
             end = time.monotonic() + MAX_SHARE * max(0.0, deadline.at - time.monotonic())
         with open_model(model) as file:
             needed_bytes = _ROOM * sum(path.stat().st_size for path in file.files)
+        self.untried += installed
         folder.mkdir()
         found = []
         for index, name in enumerate(installed):
             remaining_s = end - time.monotonic()
             if remaining_s <= 0:
-                self.untried += installed[index:]
                 break
             if shutil.disk_usage(folder).free < needed_bytes:
                 self.notes.append(
@@ -121,6 +121,7 @@ class OptimizerOutputs:
                     f" {format_size(needed_bytes)} of free space in {tempfile.gettempdir()}. Set"
                     " TMPDIR to a folder with more"
                 )
+                self.untried.clear()  # more time would not help
                 break
             report_progress(f"optimizing with {name}")
             path = folder / name / name_of_result
@@ -133,12 +134,11 @@ class OptimizerOutputs:
                 timeout_s=min(MAX_OPTIMIZER_S, remaining_s),
                 memory_limit_bytes=None,
             )
-            if result.path is None and time.monotonic() >= end:
-                self.untried.append(name)
-                shutil.rmtree(path.parent, ignore_errors=True)
-                continue
+            if result.path is not None or time.monotonic() < end:
+                self.untried.remove(name)
             if result.path is None:
-                self.notes.append(f"{name} wrote no model: {result.message}")
+                if name not in self.untried:
+                    self.notes.append(f"{name} wrote no model: {result.message}")
                 shutil.rmtree(path.parent, ignore_errors=True)
                 continue
             self._written[name] = result.path

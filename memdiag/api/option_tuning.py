@@ -20,13 +20,14 @@ from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.reductions import largest_reduction
 from memdiag.ort.runtime import Runtime
-from memdiag.records.tuning import REWRITE, Tuning
+from memdiag.records.measured_change import SearchEnd
+from memdiag.records.tuning import Point, Tuning
 from memdiag.runner.job import Deadline, Job, Limits, SessionConfig, TimeLimitReached
 from memdiag.runner.try_inputs import try_once
 from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import BUDGETS
-from memdiag.tuning.record import interrupted_tuning, tuning_record
+from memdiag.tuning.record import tuning_record
 from memdiag.tuning.search import OptionSearch
 from memdiag.verify.outputs import Bound
 
@@ -150,6 +151,7 @@ def tune_compared(
     started: float,
     report_progress: OnProgress,
     new_models: NewModels | None = None,
+    ended_by: SearchEnd = "completion",
 ) -> Tuning:
     """Search for the best options, publish the chosen model if it is a new one, and return both.
 
@@ -159,54 +161,53 @@ def tune_compared(
         started: when everything began, by `time.perf_counter`.
         report_progress: called with a few words about the current step.
         new_models: offers new models, and publishes one; None to try session options alone.
+        ended_by: what ended the search before any option was tried, if something did.
 
     Raises:
         ModelError, MeasurementError: as in `memdiag.tune` and `memdiag.optimize`.
     """
     file, job, evaluator = base.file, base.job, base.evaluator
     assert evaluator is not None
-    try:
-        point_evaluator = PointEvaluator(
-            model_evaluator=evaluator,
-            bound=_bound(file, config, has_option=new_models is not None),
-            scratch=base.scratch,
-            limit=config.max_slowdown,
-            budget=dict(config.budget),
-        )
-        if new_models is not None:
-            point_evaluator.without_hidden_names = new_models.without_hidden_names
-        models: list[TuningOption] = []
-        if new_models is not None:
-            folder = base.scratch / "optimizers"
-            models = new_models.options(job.model, folder, job.limits.deadline, report_progress)
-        runtime = Runtime.parse(evaluator.onnxruntime)
-        usable = [option for option in models if _is_wanted(option, config)]
-        usable += [
-            option
-            for option in tuning_options()
-            if _is_wanted(option, config)
-            and option.is_available(runtime)
-            and option.is_relevant(job)
-            and (config.unsafe or not option.changes_values)
-        ]
-        expected, notes = _expected(base, runtime, usable, report_progress)
-    except KeyboardInterrupt:
-        if new_models is None:
-            raise
-        return interrupted(base, config, new_models, started)
+    point_evaluator = PointEvaluator(
+        model_evaluator=evaluator,
+        bound=_bound(file, config, has_option=new_models is not None),
+        scratch=base.scratch,
+        limit=config.max_slowdown,
+        budget=dict(config.budget),
+    )
+    usable = _usable(config, job, Runtime.parse(evaluator.onnxruntime))
+    compared: list[tuple[Point, tuple[TuningOption, ...]]] = []
     if new_models is not None:
-        expected |= new_models.measured_savings
+        point_evaluator.without_hidden_names = new_models.without_hidden_names
+        rewritten = new_models.compared(point_evaluator)
+        if new_models.rewrite is not None and rewritten is not None:
+            usable.insert(0, new_models.rewrite)
+            compared.append((rewritten, (new_models.rewrite,)))
+    expected: dict[str, int] = {}
+    notes: list[str] = []
+    try:
+        if new_models is not None and ended_by == "completion":
+            folder = base.scratch / "optimizers"
+            deadline = job.limits.deadline
+            usable = new_models.optimized(job.model, folder, deadline, report_progress) + usable
+        if ended_by == "completion":
+            expected, notes = _expected(base, usable, report_progress)
+    except KeyboardInterrupt:
+        ended_by = "interrupt"
     search = OptionSearch(
         point_evaluator=point_evaluator,
         usable=usable,
         together=config.only,
+        compared=compared,
         budget=dict(config.budget),
         limit=config.max_slowdown,
         report_progress=report_progress,
         expected=expected,
         end=job.limits.deadline.at,
+        ended_by=ended_by,
     )
-    search.run()
+    if ended_by == "completion":
+        search.run()
     notes += [*base.inputs.notes, *evaluator.notes, *(new_models.notes if new_models else ())]
     if config.max_difference is not None and not config.inputs:
         notes.append(
@@ -215,7 +216,7 @@ def tune_compared(
     return tuning_record(
         file,
         search,
-        new_models.publish(search) if new_models is not None else None,
+        new_models.publish(search.chosen.options) if new_models is not None else None,
         untried=new_models.untried if new_models is not None else (),
         notes=notes,
         dimensions=base.inputs.dimensions,
@@ -223,36 +224,20 @@ def tune_compared(
     )
 
 
-def interrupted(
-    base: ComparedModel, config: TuneConfig, new_models: NewModels, started: float
-) -> Tuning:
-    """Publish the fixed model, and return the record of a search that tried no option.
-
-    Raises:
-        ModelError: the original changed meanwhile.
-    """
-    assert base.evaluator is not None
-    return interrupted_tuning(
-        new_models.publish_rewritten(),
-        before=base.evaluator.before,
-        dimensions=base.inputs.dimensions,
-        further_sizes=base.evaluator.further_sizes,
-        budget=config.budget,
-        max_slowdown=config.max_slowdown,
-        sessions=config.sessions,
-        processes=config.processes,
-        notes=new_models.notes,
-        duration_s=round(time.perf_counter() - started, 6),
-    )
-
-
-def _is_wanted(option: TuningOption, config: TuneConfig) -> bool:
-    return not config.only or option.name in (*config.only, REWRITE)
+def _usable(config: TuneConfig, job: Job, runtime: Runtime) -> list[TuningOption]:
+    """Return the options of the session that are tried."""
+    return [
+        option
+        for option in tuning_options()
+        if (not config.only or option.name in config.only)
+        and option.is_available(runtime)
+        and option.is_relevant(job)
+        and (config.unsafe or not option.changes_values)
+    ]
 
 
 def _expected(
     base: ComparedModel,
-    runtime: Runtime,
     options: Sequence[TuningOption],
     report_progress: OnProgress,
 ) -> tuple[dict[str, int], list[str]]:
@@ -263,6 +248,8 @@ def _expected(
     if base.job.limits.deadline.at == inf:
         return {}, []
     report_progress("estimating what options save")
+    assert base.evaluator is not None
+    runtime = Runtime.parse(base.evaluator.onnxruntime)
     sizes = {dimension.name: dimension.size for dimension in base.inputs.dimensions}
     try:
         return expected_savings(base.file, runtime, base.job, sizes, options), []

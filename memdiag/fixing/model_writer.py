@@ -83,6 +83,9 @@ class ModelWriter:
     A symbolic link at `target` is kept: the model and its external data are written to the folder
     that it points to.
 
+    Attributes:
+        has_published: whether a model was put at the target.
+
     Raises:
         UsageError: the original would be overwritten.
         ReportError: the target, or its external data file, exists and is no regular file.
@@ -95,6 +98,7 @@ class ModelWriter:
         target = resolved if target.is_symlink() else target
         self._target = target
         self._staged: tuple[Path, ...] = ()
+        self.has_published = False
         self._folder = target.absolute().parent
         while not self._folder.exists():
             self._folder = self._folder.parent
@@ -208,15 +212,15 @@ class ModelWriter:
 
     def discard_staged(self) -> None:
         """Remove the staged model, if there is one."""
-        staged, self._staged = self._staged, ()
-        for path in staged:
+        for path in self._staged:
             with suppress(OSError):  # what is left is removed by the next process
                 path.unlink(missing_ok=True)
             if path.parent != self._folder:
                 shutil.rmtree(path.parent, ignore_errors=True)
+        self._staged = ()
 
     def publish_copy(self, model: Path) -> None:
-        """Copy a model named like the target, and the files beside it, to the target.
+        """Copy a model named like the target, and the file of its weights, to the target.
 
         Raises:
             ReportError, ModelError: as in `publish`.
@@ -249,6 +253,7 @@ class ModelWriter:
                         path.chmod(mode)  # a model that others cannot read stays one
                     target.parent.mkdir(parents=True, exist_ok=True)
                     os.replace(path, target)
+                self.has_published = targets[0] == self._target
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -318,8 +323,8 @@ class ModelWriter:
 
 
 def _with_data(model: Path) -> list[Path]:
-    """Return `model` and the files beside it."""
-    return sorted(model.parent.iterdir(), key=lambda each: each != model)
+    """Return `model` and the file of its weights, if there is one."""
+    return [path for path in (model, model.with_name(f"{model.name}.data")) if path.exists()]
 
 
 def _is_text(name: str) -> bool:

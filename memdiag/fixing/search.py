@@ -427,14 +427,17 @@ class RewriteSearch:
             return []
         if not self.is_quick:  # otherwise the limit is that of a longer search
             self.state.sufficient_time_limit_s = self._sufficient_time_limit_s()
+        ended = f"the time limit ended {what}"
+        if self.is_quick:
+            ended = "its share of the time limit ended rewriting"
         if self._accepted:
             if any(outcome.status == "untried" for outcome in self.state.outcomes):
-                return [f"the time limit ended {what}; the result is the best so far"]
+                return [f"{ended}; the result is the best so far"]
             return [
                 "every remedy was tried; the time limit passed while the result was verified once"
                 " more"
             ]
-        return [f"the time limit ended {what}"]
+        return [ended]
 
     def _sufficient_time_limit_s(self) -> float:
         """Return the expected duration of a whole fix, with a margin, from measured durations."""

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memdiag.errors import MemdiagError
 from memdiag.fixing.changes import Change
@@ -30,6 +30,7 @@ class FixState:
         unsafe: whether changes of values are allowed.
         max_difference: the difference of outputs that is accepted; None for a bound that follows
             from the changes.
+        may_accept_difference: whether the command has an option for that.
         accepted: the changes accepted so far; further ones are applied on top of them.
         notes: sentences for the record.
         is_valid: whether the model that was checked last passes `onnx.checker`.
@@ -43,6 +44,7 @@ class FixState:
     writer: ModelWriter
     unsafe: bool
     max_difference: float | None = None
+    may_accept_difference: bool = False
     accepted: list[Change] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     is_valid: bool | None = None
@@ -125,7 +127,8 @@ class FixState:
         if all(change.is_exact for change in changes):
             return Bound.exact()
         file = self.writer.file
-        return Bound.reordered(largest_reduction(file, GraphIndex(file)))
+        bound = Bound.reordered(largest_reduction(file, GraphIndex(file)))
+        return replace(bound, may_be_given=self.may_accept_difference)
 
     def invalidity(self, built: BuiltModel) -> str | None:
         """Return why a changed model is not as valid as the original; None if it is."""

@@ -90,8 +90,7 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
     """The result of a tuning.
 
     Attributes:
-        points: the measured combinations of options, in the order of measuring, defaults first;
-            empty if the search ended before the defaults were measured.
+        points: the measured combinations of options, in the order of measuring, defaults first.
         untried: the options whose memory was not measured.
         chosen: the options of the chosen point; empty for the defaults.
         measured_once: whether the memory of the chosen point was measured in one process only,

@@ -63,8 +63,7 @@ _LIMITING = ("--only", "--time-limit")
 def is_conclusive(tuning: Tuning) -> bool:
     """Return whether an option was compared with the defaults, or no option was left out."""
     is_compared = any(point.ratio is not None for point in tuning.points if point.options)
-    is_complete = not tuning.untried and not any(point.offered for point in tuning.points)
-    return is_compared or (is_complete and bool(tuning.points))
+    return is_compared or not (tuning.untried or any(point.offered for point in tuning.points))
 
 
 def show(
@@ -81,6 +80,8 @@ def show(
     """
     line(console, summary_line(tuning), "bold")
     if quiet:
+        if tuning.write_problem:
+            line(console, _not_written(tuning))
         return
     fix = _used_fix(tuning)
     found = _fix_to_list(tuning)
@@ -89,14 +90,13 @@ def show(
         fix_report.show_remedies(found, console)
     if tuning.chosen:
         show_changes(tuning, console)
-    if tuning.points:
-        console.print()
-        print_table(console, points_table(tuning, only_listed=not every))
+    console.print()
+    print_table(console, points_table(tuning, only_listed=not every))
     if every:
         problems = [point for point in points_by_memory(tuning) if point.problem]
         block(console, [f"{point_label(point)}: {_problem(point)}" for point in problems])
     if tuning.write_problem:
-        block(console, [f"the new model was not written: {plain(tuning.write_problem)}"])
+        block(console, [_not_written(tuning)])
     elif tuning.output_files:
         block(console, [f"wrote {', '.join(map(plain, tuning.output_files))}"])
     elif fix is not None and fix.output is not None:
@@ -119,10 +119,12 @@ def _fix_to_list(tuning: Tuning) -> Fix | None:
     return fix if fix is not None and fix.output is None else _used_fix(tuning)
 
 
+def _not_written(tuning: Tuning) -> str:
+    return f"the new model was not written: {plain(tuning.write_problem)}"
+
+
 def _count_line(tuning: Tuning, every: bool) -> str:
-    """Return how many combinations were measured and listed; empty if none was."""
-    if not tuning.points:
-        return ""
+    """Return how many combinations were measured and listed."""
     listed = sum(is_listed(tuning, point) for point in tuning.points)
     count = f"{counted(len(tuning.points), 'combination')} measured"
     if listed < len(tuning.points) and not every:
@@ -147,8 +149,6 @@ def summary_line(tuning: Tuning) -> str:
     sizes_of_inputs = measured_sizes(tuning)
     at = f", {sizes_of_inputs}" if sizes_of_inputs else ""
     before, after, chosen = tuning.before, tuning.after, tuning.chosen_point
-    if not tuning.points:
-        return f"{plain(tuning.model)}: {_interrupted(tuning)}"
     if chosen is None:
         return f"{plain(tuning.model)}: the chosen options are not among the points"
     start = f"{plain(tuning.model)}: {_budget_words(tuning, chosen)}"
@@ -173,15 +173,6 @@ def _budget_words(tuning: Tuning, chosen: Point) -> str:
     if chosen.fits:
         return f"fits the budget ({limits}): "
     return f"nothing fits the budget ({limits}); the nearest is "
-
-
-def _interrupted(tuning: Tuning) -> str:
-    """Return what an interrupted search left that tried no option: the rewritten model, if any."""
-    start = "interrupted before any option was tried"
-    if tuning.fix is None or tuning.fix.output is None:
-        return start
-    saving = saving_text(memory_changes(tuning)[:2])
-    return f"{start}; the rewritten model: {saving or plain(tuning.fix.output)}"
 
 
 def _why_defaults(tuning: Tuning) -> str:
@@ -286,12 +277,7 @@ def effort(tuning: Tuning) -> str:
 
 
 def tuning_outcome(tuning: Tuning) -> str:
-    """Return the saving of `tuning` and its options, for the report of the model's profile.
-
-    Empty if nothing was tried.
-    """
-    if not tuning.points:
-        return _changed(tuning) if tuning.fix is not None and tuning.fix.output else ""
+    """Return the saving of `tuning` and its options, for the report of the model's profile."""
     if not tuning.chosen:
         return f"Options of the session were tried. {_changed(tuning)}"
     nearest = "" if _fits(tuning) else ", the nearest to a budget that nothing fits"
@@ -334,8 +320,6 @@ def _changed(tuning: Tuning) -> str:
     """Return the sentence on the chosen options, or why there are none."""
     if tuning.chosen:
         return f"Chosen: {joined_names(tuning.chosen)}."
-    if not tuning.points:
-        return f"{capitalized(_interrupted(tuning))}."
     if not is_conclusive(tuning):
         return f"Nothing: no option was compared {_until(tuning)}."
     return "No option is worth it: the defaults are the best that was found."
@@ -344,7 +328,7 @@ def _changed(tuning: Tuning) -> str:
 def _needed_files(tuning: Tuning) -> str:
     """Return the files of the chosen model; empty for the original."""
     if tuning.write_problem:
-        return f"The new model was not written: {plain(tuning.write_problem)}"
+        return f"{capitalized(_not_written(tuning))}"
     if tuning.output_files:
         return f"{', '.join(map(plain, tuning.output_files))}."
     fix = _used_fix(tuning)
@@ -353,11 +337,9 @@ def _needed_files(tuning: Tuning) -> str:
 
 def _next_step(tuning: Tuning) -> str:
     if tuning.write_problem:
-        return "Run it again with an output that can be written."
+        return "Run it again where the new model can be written."
     if tuning.chosen:
         return "Create the session as the program below does."
-    if not tuning.points and tuning.fix is not None and tuning.fix.output is not None:
-        return f"Load {plain(tuning.fix.output)}, or run it again to try options as well."
     if not is_conclusive(tuning):
         return f"{capitalized(_again(tuning))}."
     return "Keep the defaults."
@@ -508,8 +490,8 @@ def markdown(tuning: Tuning) -> str:
     points = (
         "### Options tried",
         markdown_table(points_table(tuning, only_listed=True)),
-        f"{counted(len(tuning.points), 'point')}; the Pareto front, the defaults and the chosen"
-        f" point are shown; {md.escape(effort(tuning))}.",
+        f"{counted(len(tuning.points), 'point')}; the Pareto front, the defaults, the chosen point"
+        f" and points that were not compared are shown; {md.escape(effort(tuning))}.",
     )
     return markdown_document(
         "Tuning",
@@ -517,7 +499,7 @@ def markdown(tuning: Tuning) -> str:
         tuning_summary(tuning),
         f"Program for {md.escape(program_options(tuning))}:" if program else "",
         md.code_block(program, "python"),
-        *(points if tuning.points else ()),
+        *points,
         md.bullets(offers(tuning)),
         remedies=fix_report.remedy_section(fix) if (fix := _fix_to_list(tuning)) else "",
     )

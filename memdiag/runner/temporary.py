@@ -62,9 +62,12 @@ def temporary_folder() -> Iterator[Path]:
             is_short = error.errno is None and "requested and" in str(error)
             if is_short or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 reason = error.strerror or os.strerror(errno.ENOSPC)
-                raise MeasurementError(
+                failure = MeasurementError(
                     f"temporary folder {folder}: {reason}. Set TMPDIR to a folder with more space."
-                ) from error
+                )
+                for note in getattr(error, "__notes__", ()):
+                    failure.add_note(note)
+                raise failure from error
             raise
 
 

@@ -119,9 +119,19 @@ class PointEvaluator:
         Where no option usually costs time, only a ratio far above the limit counts as slower
         (`CLEARLY_ABOVE`): all pairs may be slower by chance while the machine is busy.
         """
-        costs_time = any(option.costs_time for option in chosen)
-        doubt = 1.0 if costs_time else CLEARLY_ABOVE
-        return self._compared(point, chosen, QUICK_PAIRS, is_quick=True, doubt=doubt)
+        return self._compared(point, chosen, QUICK_PAIRS, is_quick=True, doubt=_doubt(chosen))
+
+    def compared(
+        self, chosen: tuple[TuningOption, ...], figures: Figures, verdict: ModelEvaluation
+    ) -> Point:
+        """Return the point of `chosen` that was measured once and compared quickly elsewhere.
+
+        `figures` and `verdict` are its memory and the comparison, as `measure` and `compare` would
+        find them.
+        """
+        point = _point(_configured(self.model_evaluator.job, chosen), chosen)
+        point = msgspec.structs.replace(point, figures=figures)
+        return self._judged(point, chosen, verdict, _doubt(chosen))
 
     def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
         """Return `point` measured thoroughly, and whether it still saves enough.
@@ -186,6 +196,16 @@ class PointEvaluator:
         )
         if verdict.problem is not None:
             return self._refused(point, verdict.problem)
+        return self._judged(point, chosen, verdict, doubt)
+
+    def _judged(
+        self,
+        point: Point,
+        chosen: tuple[TuningOption, ...],
+        verdict: ModelEvaluation,
+        doubt: float,
+    ) -> Point:
+        """Return `point` with the latency of its comparison, which is kept."""
         self._verdicts[point.options] = verdict
         point = self._with_latency(point, verdict.comparisons, doubt * self.limit)
         return self._with_fit(point, chosen)
@@ -219,6 +239,11 @@ class PointEvaluator:
 
     def _fits(self, figures: Figures) -> bool:
         return not over_budget_bytes(figures, self.budget)
+
+
+def _doubt(chosen: Sequence[TuningOption]) -> float:
+    """Return by which factor the limit has to be exceeded in a quick comparison."""
+    return 1.0 if any(option.costs_time for option in chosen) else CLEARLY_ABOVE
 
 
 def _configured(job: Job, chosen: Sequence[TuningOption]) -> Job:

@@ -1,6 +1,6 @@
 """The record of a tuning, assembled from its search."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,6 @@ from memdiag.paths import path_text
 from memdiag.records.dimension import Dimension
 from memdiag.records.files import unused_data_notes
 from memdiag.records.fix import Fix
-from memdiag.records.measured_change import Figures
 from memdiag.records.tuning import REWRITE, TUNING_SCHEMA, Point, Tuning
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.points import peak_plus_steady
@@ -111,61 +110,6 @@ def tuning_record(
     )
 
 
-def interrupted_tuning(
-    new_model: NewModel,
-    *,
-    before: Figures,
-    dimensions: tuple[Dimension, ...],
-    further_sizes: tuple[str, ...],
-    budget: Mapping[str, int],
-    max_slowdown: float,
-    sessions: int,
-    processes: int,
-    notes: Sequence[str],
-    duration_s: float,
-) -> Tuning:
-    """Return the record of a tuning that Ctrl-C ended before any option was tried.
-
-    The result is the rewritten model, if there is one.
-
-    Args:
-        new_model: the fix, with the rewritten model if there is one.
-        before: the figures of the original.
-        dimensions: the free dimensions, with the realistic sizes.
-        further_sizes: the sizes that each measured process ran with after these, as text.
-        budget: bytes above the baseline by kind.
-        max_slowdown: the largest ratio of latencies that was allowed.
-        sessions: the number of sessions in each measured process.
-        processes: the number of processes whose memory together counts.
-        notes: sentences about what was tried meanwhile.
-        duration_s: the duration of everything.
-    """
-    fixed = new_model.fixed
-    return Tuning(
-        schema=TUNING_SCHEMA,
-        model=fixed.model,
-        onnxruntime=fixed.onnxruntime,
-        before=fixed.before or before,
-        after=fixed.after,
-        latencies=fixed.latencies,
-        largest_difference=fixed.largest_difference,
-        bound=fixed.bound,
-        bound_reason=fixed.bound_reason,
-        ended_by="interrupt",
-        notes=_distinct([*fixed.notes, *notes]),
-        duration_s=duration_s,
-        dimensions=dimensions,
-        further_sizes=further_sizes,
-        points=(),
-        budget=dict(budget),
-        max_slowdown=max_slowdown,
-        sessions=sessions,
-        processes=processes,
-        fix=fixed,
-        write_problem=new_model.problem,
-    )
-
-
 def _distinct(notes: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
@@ -211,7 +155,7 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
         if slower is not None:
             yield f"{' + '.join(slower.options)} would fit it at {slower.ratio:.2f} × the latency"
     if new_model is not None and not new_model.problem:
-        yield from _notes_on_files(new_model, chosen)
+        yield from _notes_on_files(new_model)
     if chosen.run_options:
         yield "the run options are part of it: pass them to every run"
     processes = search.point_evaluator.model_evaluator.processes
@@ -231,19 +175,15 @@ def _why_believed(chosen: Point, limit: float) -> str:
     return "the interval reaches 1 or less, and none of its options usually costs time"
 
 
-def _notes_on_files(new_model: NewModel, chosen: Point) -> Iterator[str]:
+def _notes_on_files(new_model: NewModel) -> Iterator[str]:
     fixed, optimized = new_model.fixed, new_model.optimized
     yield from unused_data_notes([*map(path_text, optimized)] or fixed.output_files)
-    if not optimized and fixed.output is None:
-        if fixed.remedies:
-            yield "the result contains no rewrite"
-        else:
-            yield "the model contains nothing to rewrite"
-    elif not optimized and REWRITE not in chosen.options:
-        yield (
-            f"{fixed.output} is the rewritten model. The search ended before it was compared with"
-            " all options; the chosen ones do without it"
-        )
+    if optimized or fixed.output is not None:
+        return
+    if fixed.remedies:
+        yield "the result contains no rewrite"
+    else:
+        yield "the model contains nothing to rewrite"
 
 
 def _sizes(point: Point) -> str:
@@ -255,8 +195,8 @@ def _sizes(point: Point) -> str:
 def _smallest_offered(search: OptionSearch) -> Point | None:
     """Return the offered point with the least memory; None where none is offered.
 
-    Points with options that usually cost time come last. A model that an optimizer wrote is gone if
-    it was not chosen.
+    Points with options that usually cost time come last. Those with a new model are left out: it is
+    gone if it was not chosen.
     """
     found = [
         (
@@ -266,7 +206,7 @@ def _smallest_offered(search: OptionSearch) -> Point | None:
         )
         for point in search.points
         if point.offered and point.figures
-        if not any(option.model and option.name != REWRITE for option in search.options_of(point))
+        if not any(option.model for option in search.options_of(point))
     ]
     return min(found, key=lambda entry: entry[:2])[2] if found else None
 

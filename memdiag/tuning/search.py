@@ -1,7 +1,7 @@
 """The search of a tuning: memory of each option, combinations, and the choice."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 
@@ -67,6 +67,7 @@ class OptionSearch:
         limit: the largest ratio of latencies.
         report_progress: called with a few words about the current step.
         together: the names of options that are compared together too, if they can be combined.
+        compared: points that were compared before the search, each with its options.
         expected: the bytes of peak plus steady memory that options are expected to save, by name.
         end: when the search has to end, by `clock`.
         ended_by: what ended the search.
@@ -78,6 +79,7 @@ class OptionSearch:
     limit: float
     report_progress: Callable[[str], None]
     together: Sequence[str] = ()
+    compared: Sequence[tuple[Point, tuple[TuningOption, ...]]] = ()
     expected: Mapping[str, int] = field(default_factory=dict)
     end: float = inf
     clock: Callable[[], float] = time.monotonic
@@ -89,9 +91,13 @@ class OptionSearch:
     _deadline: float = field(init=False, default=inf)
     _step_estimate: StepEstimate = field(init=False)
 
+    def __post_init__(self) -> None:
+        self._keep(self.point_evaluator.defaults(), ())
+        for point, chosen in self.compared:
+            self._keep(point, chosen)
+
     def run(self) -> None:
         """Search until nothing more helps, the time is over, or Ctrl-C comes."""
-        self._keep(self.point_evaluator.defaults(), ())
         self._deadline = self.end - self.point_evaluator.reserve_s(self.end - self.clock())
         self._step_estimate = StepEstimate(
             first_s=self.point_evaluator.measuring_s, end=self.end, clock=self.clock
@@ -144,9 +150,10 @@ class OptionSearch:
     def best_undecided(self) -> Point | None:
         """Return the undecided point that would be chosen if it were known to be fast enough.
 
-        None if no point is undecided, or if that point is the chosen one.
+        None if no point is undecided, or if that point is the chosen one. A thorough comparison may
+        have left it undecided.
         """
-        best = self._best(self._believing_all)
+        best = self._best(self._believing_all, refuted=frozenset())
         return best if best.undecided and best.options != self.chosen.options else None
 
     def _offered(self) -> set[Names]:
@@ -170,12 +177,6 @@ class OptionSearch:
             return self._confirmed
         return frozenset(self._best(self._believing_plausible).options)
 
-    def may_still_choose(self, name: str) -> bool:
-        """Return whether the search ended before it could choose or reject the option `name`."""
-        if self._defaults_fit_budget:
-            return False
-        return name in self.untried() or any(name in names for names in self._offered())
-
     @property
     def _defaults_fit_budget(self) -> bool:
         return bool(self.budget) and not over_budget_bytes(self.point_evaluator.before, self.budget)
@@ -194,14 +195,18 @@ class OptionSearch:
         is_limited = self.end < inf
         return self._best(self._believing_plausible if is_limited else self._believing_all)
 
-    def _best(self, believed: Callable[[Point], bool]) -> Point:
-        """Return the point to recommend if those that are `believed` were fast enough."""
+    def _best(self, believed: Callable[[Point], bool], refuted: Set[Names] | None = None) -> Point:
+        """Return the point to recommend if those that are `believed` were fast enough.
+
+        `refuted` points do not count; None for those that were not confirmed.
+        """
+        refuted = self._refuted if refuted is None else refuted
         standing = [
             msgspec.structs.replace(point, ratio=min(point.ratio, self.limit))
             if point.ratio is not None and believed(point)
             else point
             for names, point in self._points.items()
-            if not names or names not in self._refuted
+            if not names or names not in refuted
         ]
         best = recommended_point(standing, self.budget, self.limit)
         return self._points[frozenset(best.options)]

@@ -5,6 +5,7 @@ from statistics import median
 
 from memdiag.errors import MeasurementError
 from memdiag.records.measured_change import Figures
+from memdiag.records.profile import Memory
 from memdiag.runner.job import Job
 from memdiag.runner.run import Measurement, measure
 
@@ -110,7 +111,7 @@ def _steady(measurement: Measurement) -> tuple[int, int, int]:
     """Return the resident, anonymous and file-backed bytes above the baseline at the steady state.
 
     Without runs it is the end of session creation. Systems that do not split the resident set count
-    it all as anonymous.
+    it all as anonymous. The system counts pages of a file on a tmpfs as shared memory.
     """
     base, end = measurement.baseline, measurement.steady or measurement.phases[-1].end
     assert base is not None
@@ -118,7 +119,11 @@ def _steady(measurement: Measurement) -> tuple[int, int, int]:
     if None in (end.anonymous_bytes, base.anonymous_bytes, end.file_bytes, base.file_bytes):
         return resident, resident, 0
     anonymous = (end.anonymous_bytes or 0) - (base.anonymous_bytes or 0)
-    return resident, anonymous, (end.file_bytes or 0) - (base.file_bytes or 0)
+    return resident, anonymous, _mapped(end) - _mapped(base)
+
+
+def _mapped(memory: Memory) -> int:
+    return (memory.file_bytes or 0) + (memory.shared_bytes or 0)
 
 
 def _creation_s(measurement: Measurement) -> float:

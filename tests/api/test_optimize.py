@@ -16,15 +16,18 @@ import pytest
 from onnx import numpy_helper, parser
 
 import memdiag
+from memdiag.api.fix import FixedFile
 from memdiag.comparison.optimizers import Optimizer
 from memdiag.errors import MeasurementError, ReportError, UsageError
 from memdiag.fixing.model_writer import ModelWriter
-from memdiag.records.fix import Fix
 from memdiag.records.tuning import Tuning
 from memdiag.reports.tuning import is_conclusive, markdown
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.tuning.options import tuning_options
 from memdiag.units import MIB
+from memdiag.verify.latency import LatencyComparison
+from memdiag.verify.latency_ratio import LatencyRatio
+from memdiag.verify.model_evaluator import ModelEvaluation
 from tests.reports import fix_records
 
 SampleModel = Callable[..., Path]
@@ -88,15 +91,29 @@ def no_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memdiag.api.optimizer_outputs.OPTIMIZERS", {})
 
 
-def staged(target: Path, **changes: Any) -> Callable[..., Fix]:
-    """Return a fix that stages the unchanged model, and checks that it leaves `target` alone."""
+def staged(target: Path, **changes: Any) -> Callable[..., FixedFile]:
+    """Return a fix that stages the unchanged model, and checks that it leaves `target` alone.
 
-    def fix_file(writer: ModelWriter, *arguments: object, **options: object) -> Fix:
+    It claims that the model takes 1 MiB and is as fast.
+    """
+    equal = LatencyComparison(1e-3, 1e-3, LatencyRatio(1.0, 1.0, 1.0, 15))
+    verdict = ModelEvaluation(problem=None, comparisons=(("size 1", equal),))
+
+    def fix_file(writer: ModelWriter, *arguments: object, **options: object) -> FixedFile:
         before = target.read_bytes() if target.exists() else None
         with writer.built(ModelEditor(writer.file)) as built:
             files = tuple(map(str, writer.stage(built).files))
         assert (target.read_bytes() if target.exists() else None) == before
-        return fix_records.verified(output=files[0], output_files=files, kept_files=(), **changes)
+        record = fix_records.verified(
+            **{
+                "output": files[0],
+                "output_files": files,
+                "kept_files": (),
+                "after": fix_records.figures(1, 1, 0, 1),
+                **changes,
+            }
+        )
+        return FixedFile(record, verdict)
 
     return fix_file
 
@@ -203,6 +220,7 @@ def test_what_is_rewritten_is_measured_beside_the_original(
     assert any(remedy.status == "applied" for remedy in tuning.fix.remedies)
     assert tried(tuning)[:2] == [(), ("rewrite",)]
     assert "rewrite" in tuning.chosen
+    assert not tuning.measured_once
     assert tuning.points[0].figures is not None
     assert tuning.points[1].figures is not None
     assert tuning.points[0].figures.peak_bytes - tuning.points[1].figures.peak_bytes > 8 * MIB
@@ -248,11 +266,14 @@ def check_only_the_fix_is_left(tuning: Tuning, target: Path) -> None:
     onnx.checker.check_model(target)
     assert tuning.fix is not None
     assert (tuning.fix.output, tuning.fix.output_files) == (str(target), (str(target),))
-    assert (tuning.points, tuning.ended_by) == ((), "interrupt")
-    assert (tuning.before, tuning.after) == (tuning.fix.before, tuning.fix.after)
+    assert (tried(tuning), tuning.chosen) == ([(), ("rewrite",)], ("rewrite",))
+    assert (tuning.ended_by, tuning.measured_once) == ("interrupt", True)
+    assert tuning.after == tuning.fix.after
     assert (tuning.budget, tuning.write_problem) == ({"peak": MIB}, "")
-    assert not is_conclusive(tuning)
-    assert "interrupted before any option was tried; the rewritten model: peak" in repr(tuning)
+    assert "arena-off" in tuning.untried
+    assert is_conclusive(tuning)
+    assert repr(str(target)) in tuning.program
+    assert "memory measured once, latency 1.00 ×, with rewrite" in repr(tuning)
 
 
 @pytest.mark.usefixtures("no_optimizers")
@@ -264,9 +285,10 @@ def test_ctrl_c_before_anything_was_rewritten_leaves_the_figures_of_the_original
 
     monkeypatch.setattr("memdiag.fixing.search.RewriteSearch._try", interrupted)
     tuning = memdiag.optimize(sample_model("tied_if"), tmp_path / "new.onnx", sizes=[1])
-    assert (tuning.points, tuning.ended_by) == ((), "interrupt")
+    assert (tried(tuning), tuning.ended_by) == ([()], "interrupt")
     assert tuning.before is not None
-    assert not any("best so far" in note for note in tuning.notes)
+    assert not is_conclusive(tuning)
+    assert "no option was compared before the interruption" in repr(tuning)
     assert not list(tmp_path.iterdir())
 
 
@@ -368,18 +390,30 @@ def test_a_rewritten_model_that_cannot_be_moved_leaves_the_earlier_one_and_the_r
 
 
 @pytest.mark.usefixtures("equal_latency", "one_process_each")
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MeasurementError("no room"), MeasurementError),
+        (OSError(28, "No space left on device"), MeasurementError),
+        (ValueError("a defect"), ValueError),
+    ],
+)
 def test_an_error_after_the_fix_leaves_its_model(
-    sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception,
+    expected: type[Exception],
+    sample_model: SampleModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def failing(*_: object, **__: object) -> None:
-        raise MeasurementError("no room")
+        raise error
 
     target = tmp_path / "new.onnx"
     monkeypatch.setattr("memdiag.api.optimize.fix_file", staged(target))
     monkeypatch.setattr("memdiag.api.optimize.OptimizerOutputs.write", failing)
-    with pytest.raises(MeasurementError) as error:
+    with pytest.raises(expected) as raised:
         memdiag.optimize(sample_model("plain_mlp"), target, sizes=[1])
-    assert error.value.__notes__ == [f"The rewritten model is at {target}."]
+    assert raised.value.__notes__ == [f"The rewritten model is at {target}."]
     onnx.checker.check_model(target)
 
 

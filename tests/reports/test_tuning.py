@@ -33,6 +33,13 @@ def test_the_first_line_says_what_was_won_and_quiet_prints_no_more() -> None:
     assert printed(tunings.tuning(), width=200)[0] == ANSWER
 
 
+def test_a_model_that_was_not_written_is_told_however_little_is_printed() -> None:
+    failed = msgspec.structs.replace(tunings.tuning(), write_problem="no space. Free some.")
+    said = "the new model was not written: no space. Free some."
+    assert printed(failed, quiet=True, width=200) == [ANSWER, said]
+    assert said in printed(failed, width=200)
+
+
 def test_memory_of_one_process_is_called_that_in_the_first_line() -> None:
     once = msgspec.structs.replace(tunings.tuning(), measured_once=True)
     (line,) = printed(once, quiet=True, width=200)

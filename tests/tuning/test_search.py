@@ -1,6 +1,6 @@
 """The search of a tuning, on figures that are made up: what is tried, and what is chosen."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -120,6 +120,7 @@ def searched(
     end: float = inf,
     expected: Mapping[str, int] | None = None,
     together: tuple[str, ...] = (),
+    compared: Sequence[tuple[Point, tuple[TuningOption, ...]]] = (),
 ) -> OptionSearch:
     search = OptionSearch(
         point_evaluator=cast(PointEvaluator, scripted),
@@ -129,6 +130,7 @@ def searched(
         report_progress=cast(Callable[[str], None], say or (lambda words: None)),
         expected=expected or {},
         together=together,
+        compared=compared,
         end=end,
         clock=lambda: scripted.seconds,
     )
@@ -159,6 +161,16 @@ def test_latency_is_compared_only_where_memory_is_saved() -> None:
     (idle,) = [point for point in search.points if point.options == ("b",)]
     assert idle.ratio is None
     assert not idle.on_front
+
+
+def test_what_was_compared_before_the_search_is_not_compared_again() -> None:
+    scripted = Scripted(less(a=40, b=10))
+    rewrite, other = option("a"), option("b")
+    point = scripted.compare(scripted.measure((rewrite,)), (rewrite,))
+    scripted.compared.clear()
+    search = searched(scripted, rewrite, other, compared=[(point, (rewrite,))])
+    assert {*search.chosen.options} == {"a", "b"}
+    assert {"a"} not in scripted.compared
 
 
 def test_ctrl_c_after_the_first_comparison_leaves_its_point() -> None:
@@ -410,6 +422,21 @@ def test_an_undecided_quick_ratio_is_compared_exactly() -> None:
         assert searched(doubtful, *usable).chosen.options == chosen
 
 
+@pytest.mark.parametrize(("ratio", "is_told"), [(1.07, True), (1.3, False)])
+def test_what_stays_undecided_after_a_thorough_comparison_is_told(
+    ratio: float, is_told: bool
+) -> None:
+    class Doubtful(Scripted):
+        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
+            undecided = ratio < 1.1
+            return msgspec.structs.replace(point, ratio=ratio, undecided=undecided), False
+
+    search = searched(Doubtful(less(a=20)), option("a"))
+    assert search.chosen.options == ()
+    doubtful = search.best_undecided()
+    assert (doubtful is not None and doubtful.options == ("a",)) is is_told
+
+
 @pytest.mark.parametrize(("peak_mib", "is_open"), [(120, False), (90, True)])
 def test_nothing_is_offered_where_the_defaults_fit_the_budget(peak_mib: int, is_open: bool) -> None:
     class Ending(Scripted):
@@ -418,7 +445,6 @@ def test_nothing_is_offered_where_the_defaults_fit_the_budget(peak_mib: int, is_
 
     scripted = Ending(less(a=30), budget={"peak": peak_mib * MIB})
     search = searched(scripted, option("a"), end=1e9)
-    assert search.may_still_choose("a") is is_open
     assert any(point.offered for point in search.points) is is_open
 
 

@@ -1,11 +1,13 @@
 """Memory measured in fresh processes: what ends early gives no figures."""
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 from memdiag.errors import MeasurementError
 from memdiag.records.profile import Outcome
@@ -67,3 +69,17 @@ def test_of_several_processes_pages_of_files_count_once(job: Job) -> None:
     assert three.steady_bytes == 3 * one.steady_bytes - 2 * one.file_bytes
     assert three.peak_bytes == 3 * one.peak_bytes - 2 * one.file_bytes
     assert three.disk_bytes == 1
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no tmpfs here")
+def test_weights_on_a_tmpfs_count_as_mapped() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+        g (float[1] x) => (float[2097152] y) { y = Add(w, x) }"""
+    model = parser.parse_model(text)
+    weight = numpy_helper.from_array(np.ones(2097152, np.float32), "w")
+    model.graph.initializer.append(weight)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder, "m.onnx")
+        onnx.save(model, path, save_as_external_data=True, location="m.onnx.data")
+        figures = memory.summarize([measure(Job(model=path, runs=1))], disk_bytes=1)
+    assert figures.file_bytes > 7 << 20
