@@ -49,7 +49,7 @@ def fused_search_targets(
     targets: list[SearchTarget] = []
     for job in jobs:
         optimized_path = Path(tempfile.mkdtemp(dir=folder)) / "model.onnx"
-        if save_optimized_model(job, optimized_path):
+        if save_optimized_model(job, optimized_path) is None:
             fused = fused_search_target(opened.enter_context(open_model(optimized_path)), target)
             if targets:  # weights without a distinct content are listed once
                 fused = fused._replace(unidentifiable=())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from memdiag.defaults import DEFAULT_PROVIDERS
 from memdiag.runner.job import Job
-from memdiag.runner.try_inputs import try_inputs
+from memdiag.runner.try_inputs import try_once
 
 EXTERNAL_DATA_OPTION = "session.optimized_model_external_initializers_file_name"
 """Config entry with the name of the file for the weights, in the folder of the saved model."""
@@ -13,13 +13,13 @@ EXTERNAL_DATA_OPTION = "session.optimized_model_external_initializers_file_name"
 _LEVEL = "graph_optimization_level"
 
 
-def save_optimized_model(job: Job, path: Path) -> bool:
+def save_optimized_model(job: Job, path: Path) -> str | None:
     """Save the model of `job` to `path` as onnxruntime optimizes it with the session's options.
 
     Other providers than the CPU's receive the graph after the basic optimizations, and a graph that
     they have compiled cannot be saved: the graph that they receive is saved.
 
-    Return whether it was saved; the weights are in a file beside it.
+    Return the problem; None if it was saved. The weights are in a file beside it.
 
     Raises:
         MeasurementError: the child's interpreter cannot be started.
@@ -36,6 +36,6 @@ def save_optimized_model(job: Job, path: Path) -> bool:
         if not level.endswith("disable_all"):
             options[_LEVEL] = "basic"
         session = replace(session, providers=DEFAULT_PROVIDERS, provider_options={})
-    # The creation of the session saves the model; no input is tried.
-    try_inputs(replace(job, session=session, runs=None), ())
-    return path.exists()
+    # The creation of the session saves the model.
+    trial = try_once(replace(job, session=session, runs=None), ())
+    return None if path.exists() else trial.problem or "it wrote no file"

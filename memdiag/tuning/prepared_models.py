@@ -59,9 +59,11 @@ class PreparedModels:
 
     def _save_optimized(self, job: Job, path: Path) -> None:
         self.saved_count += 1
-        if not save_optimized_model(job, path):
+        problem = save_optimized_model(job, path)
+        if problem is not None:
             raise MeasurementError(
-                f"{job.model}: the runtime cannot save its optimized model. Leave this option out."
+                f"{job.model}: the runtime cannot save its optimized model ({problem}). Leave this"
+                " option out."
             )
         with open_model(job.model) as file:
             if lists_initializers(file):

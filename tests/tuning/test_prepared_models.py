@@ -86,7 +86,7 @@ def test_a_model_that_cannot_be_saved_is_said_to_be_so(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     text = '<ir_version: 9, opset_import: ["" : 17]> g (float[3] x) => (float[3] y) { y = Odd(x) }'
     onnx.save(parser.parse_model(text), path)
-    with pytest.raises(MeasurementError, match="cannot save its optimized model"):
+    with pytest.raises(MeasurementError, match=r"cannot save its optimized model \(.*Odd"):
         PreparedModels(tmp_path).prepare(Job(model=path), (SAVE,))
 
 
