@@ -195,8 +195,8 @@ def _why_defaults(tuning: Tuning) -> str:
         (slower, "saved memory but lost too much time"),
         (unusable, f"could not be used{reason}"),
         (undecided, "saved memory with undecided latency"),
-        (offered, "saved memory but could not be compared in time"),
-        (len(tuning.untried), "could not be tried in time"),
+        (offered, f"saved memory but could not be compared{_in_time(tuning)}"),
+        (len(tuning.untried), f"could not be tried{_in_time(tuning)}"),
     )
     counts = ", ".join(f"{count} {text}" for count, text in parts if count)
     if not is_conclusive(tuning):
@@ -206,6 +206,11 @@ def _why_defaults(tuning: Tuning) -> str:
     is_complete = not (offered or tuning.untried)
     start = "no option is worth it" if is_complete else "no option that was compared is worth it"
     return f"{start}: {counts}" if counts else start
+
+
+def _in_time(tuning: Tuning) -> str:
+    """Return what is said of steps that are missing, unless the user ended the search."""
+    return "" if tuning.ended_by == "interrupt" else " in time"
 
 
 def _until(tuning: Tuning) -> str:
@@ -233,7 +238,7 @@ def offers(tuning: Tuning) -> Iterator[str]:
             " program, add --only with its names, separated by commas"
         )
     if tuning.untried:
-        yield f"not tried in time: {', '.join(tuning.untried)}"
+        yield f"not tried{_in_time(tuning)}: {', '.join(tuning.untried)}"
 
 
 def _advice_on_one(tuning: Tuning, point: Point) -> str:
