@@ -54,6 +54,8 @@ def find_comparison_inputs(
     """
     dims = dims_by_name(model.graph, model.functions, dims)
 
+    left_out: dict[str, None] = {}
+
     def sets_that_run(realistic: ChosenInputs) -> tuple[InputSet, ...]:
         candidates = [
             candidate
@@ -62,7 +64,11 @@ def find_comparison_inputs(
         ]
         feeds = [each.feeds for each in candidates]
         # One child tries all: loading a model takes longer than most runs.
-        return tuple(candidates[index] for index in inputs_that_run(job, feeds, needs_first=True))
+        sets = tuple(candidates[index] for index in inputs_that_run(job, feeds, needs_first=True))
+        running = {each.sizes for each in sets}
+        left_out.clear()
+        left_out.update((each.sizes, None) for each in candidates if each.sizes not in running)
+        return sets
 
     chosen = choose_inputs(model, dims=dims, given=given)
     sets = sets_that_run(chosen)
@@ -72,7 +78,10 @@ def find_comparison_inputs(
             return ComparisonInputs()
         chosen = found
         sets = sets_that_run(chosen)
-    return ComparisonInputs(sets, chosen.dimensions, chosen.notes)
+    notes = chosen.notes
+    if left_out:
+        notes = (*notes, f"the model does not run with {', '.join(left_out)}: not compared")
+    return ComparisonInputs(sets, chosen.dimensions, notes)
 
 
 def _input_sets(

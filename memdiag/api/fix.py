@@ -29,6 +29,7 @@ from memdiag.records.dimension import Dimension
 from memdiag.records.files import unused_data_notes
 from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.runner.job import Job, Limits, TimeLimitReached
+from memdiag.verify.mapped_rows import mapped_rows_notes
 from memdiag.verify.model_evaluator import ModelEvaluation
 from memdiag.verify.other_runtimes import OtherRuntimes
 
@@ -216,7 +217,7 @@ def fix_file(
             interpreters = [Path(python) for python in check_with if base.evaluator is not None]
             other_runtimes = OtherRuntimes(interpreters, job, base.inputs.sets, base.scratch)
         except TimeLimitReached:
-            state.record_untried(rules, "the time limit ended the search before")
+            state.record_untried(rules, "the time limit ended the search before it was tried")
             state.ended_by = "time_limit"
             state.notes.append("the time limit passed before the original was measured")
         else:
@@ -257,6 +258,9 @@ def _record(
     output = result.output if isinstance(result, VerifiedResult) else result
     difference = verified.verdict.difference if verified else None
     output_files = tuple(map(path_text, output.files)) if output else ()
+    rows: tuple[str, ...] = ()
+    if verified is not None:
+        rows = mapped_rows_notes(state.writer.file, verified.before, verified.after)
     oldest = output.built.oldest if output else None
     return Fix(
         schema=FIX_SCHEMA,
@@ -282,6 +286,6 @@ def _record(
         dimensions=dimensions,
         further_sizes=further_sizes,
         ended_by=state.ended_by,
-        notes=(*state.notes, *unused_data_notes(output_files)),
+        notes=(*state.notes, *rows, *unused_data_notes(output_files)),
         duration_s=duration_s,
     )

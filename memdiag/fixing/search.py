@@ -92,8 +92,6 @@ class RewriteSearch:
             result = self._finished()
         except ReportError as error:
             self._write_error = error
-        if self.state.ended_by == "interrupt" and result is None and not self.is_quick:
-            raise KeyboardInterrupt
         self.state.notes += self._end_notes(has_result=result is not None)
         if result is None and self._write_error is not None:
             if not self.is_quick:
@@ -126,10 +124,10 @@ class RewriteSearch:
                 self._try_rule(changes)
         except TimeLimitReached:
             self.state.ended_by = "time_limit"
-            self.state.record_untried(rules, "the time limit ended the search before")
+            self.state.record_untried(rules, "the time limit ended the search before it was tried")
         except KeyboardInterrupt:
             self.state.ended_by = "interrupt"
-            self.state.record_untried(rules, "the search was interrupted before")
+            self.state.record_untried(rules, "the search was interrupted before it was tried")
         deadline.at = self.end
 
     def _try_rule(self, changes: tuple[Change, ...]) -> None:

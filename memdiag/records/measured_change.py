@@ -83,6 +83,8 @@ class MeasuredChange(PlottableRecord, frozen=True, kw_only=True):
         onnxruntime: the release that the figures were measured on.
         before, after: figures of the original and of the result; None if not measured, or if
             nothing was changed.
+        measured_once: whether `after` was measured in one process only, because the search ended
+            before several could be.
         latencies: latency before and after, for each set of inputs.
         largest_difference: the largest difference of any output, relative to the output's largest
             value; None if outputs were not compared.
@@ -110,3 +112,4 @@ class MeasuredChange(PlottableRecord, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     dimensions: tuple[Dimension, ...] = ()
     further_sizes: tuple[str, ...] = ()
+    measured_once: bool = False

@@ -93,8 +93,6 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
         points: the measured combinations of options, in the order of measuring, defaults first.
         untried: the options whose memory was not measured.
         chosen: the options of the chosen point; empty for the defaults.
-        measured_once: whether the memory of the chosen point was measured in one process only,
-            because the search ended before several could be.
         program: Python that sets up the point of `program_options`; empty without one.
         program_options: the options of the chosen point. If that is the defaults, those of the
             offered point with the least memory whose model still exists; empty without one.
@@ -117,7 +115,6 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
     points: tuple[Point, ...]
     untried: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
-    measured_once: bool = False
     program: str = ""
     program_options: tuple[str, ...] = ()
     budget: dict[str, int] = msgspec.field(default_factory=dict)

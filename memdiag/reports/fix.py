@@ -263,6 +263,8 @@ def _search_progress(fix: Fix) -> str:
 
 def _time_limit_advice(fix: Fix) -> str:
     """Return with which time limit the untried remedies can be tried."""
+    if fix.ended_by == "interrupt":
+        return "Run it again."
     if fix.sufficient_time_limit_s is None:
         return "Run it again with a longer --time-limit, or none."
     step_s = 10 if fix.sufficient_time_limit_s < _MAX_SHORT_LIMIT_S else 60

@@ -110,6 +110,8 @@ def memory_changes(record: MeasuredChange) -> tuple[BeforeAndAfter, ...]:
         return ()
     peak_spread = max(before.peak_spread_bytes, after.peak_spread_bytes)
     steady_spread = max(before.steady_spread_bytes, after.steady_spread_bytes)
+    if record.measured_once:  # the spread of the figures before would be taken for that of both
+        peak_spread = steady_spread = 0
     return (
         _size_change("peak", before.peak_bytes, after.peak_bytes, peak_spread),
         _size_change("steady", before.steady_bytes, after.steady_bytes, steady_spread),

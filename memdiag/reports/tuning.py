@@ -104,8 +104,8 @@ def show(
         block(console, [fix_report.written_text(fix, with_duration=False), releases])
     notes = [f"note: {plain(note)}" for note in tuning.notes]
     block(console, [_count_line(tuning, every), *offers(tuning), *notes])
-    _show_program(tuning, console)
     files(console, written)
+    _show_program(tuning, console)
 
 
 def _used_fix(tuning: Tuning) -> Fix | None:
@@ -160,6 +160,8 @@ def summary_line(tuning: Tuning) -> str:
     ratio = f", latency {chosen.ratio:.2f} ×" if chosen.ratio is not None else ""
     if ratio and chosen.undecided:
         ratio += f" ({chosen.low:.2f}–{chosen.high:.2f}, undecided)"
+    if ratio and len(tuning.latencies) > 1:
+        ratio += f" at most (with {plain(chosen.slowest_with)})"
     once = ", memory measured once" if tuning.measured_once else ""
     saving = saving_text(memory_changes(tuning)[:2])
     return f"{start}{saving}{once}{ratio}, with {point_label(chosen)}{at}"
@@ -234,8 +236,8 @@ def offers(tuning: Tuning) -> Iterator[str]:
         yield f"not compared: {left} more {points} memory"
     if len(offered) > 1:
         yield (
-            f"to compare the latency of all of them, {_again(tuning)}; to compare one and get its"
-            " program, add --only with its names, separated by commas"
+            f"to compare the latency of all of them, {_again(tuning)}; to compare one, and get its"
+            " program if it is fast enough, add --only with its names, separated by commas"
         )
     if tuning.untried:
         yield f"not tried{_in_time(tuning)}: {', '.join(tuning.untried)}"
@@ -252,7 +254,7 @@ def _advice_on_one(tuning: Tuning, point: Point) -> str:
     # Rewrites are tried in any case, and so are all names if these are all.
     if not names or {*names} == all_names - {REWRITE}:
         again = _again(tuning)
-    return f". To compare its latency and get its program, {again}"
+    return f". To compare its latency, and get its program if it is fast enough, {again}"
 
 
 def _without_limits(command: Sequence[str]) -> str:

@@ -149,10 +149,11 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="save-prepacked",
             does="Packed weights are written to a file once, and mapped from it by every session.",
-            hurts="The first start, which writes the file, saves nothing. The file fits this"
-            " release of the runtime and this machine's instruction set only. Mapped pages count"
-            " only while they are resident: the measured memory falls when the system evicts pages,"
-            " and rises when they are read again.",
+            hurts="The first start, which writes the file, takes more memory than the defaults, and"
+            " its process may keep it: write it in another process, such as the build of an image."
+            " The file fits this release of the runtime and this machine's instruction set only."
+            " Mapped pages count only while they are resident: the measured memory falls when the"
+            " system evicts pages, and rises when they are read again.",
             save_options={"session.save_external_prepacked_constant_initializers": "1"},
             excludes=("disable-prepacking", "share-weights"),
             is_available=lambda runtime: runtime >= PREPACKED_SAVED_SINCE,

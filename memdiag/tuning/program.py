@@ -144,7 +144,8 @@ def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
     yield 'OPTIMIZED += f".{ort.__version__}-{cpu}.prepacked.onnx"'
     yield "saved, modified = Path(OPTIMIZED), Path(MODEL).stat().st_mtime"
     yield ""
-    yield "# Writing the file takes as much memory as the defaults: the first start saves none."
+    yield "# Writing the file takes more memory than the defaults, and this process may keep it:"
+    yield "# let another process write it first, such as the build of an image."
     yield "if not saved.exists() or saved.stat().st_mtime < modified:  # once for each model"
     yield "    import tempfile"
     yield ""

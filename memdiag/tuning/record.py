@@ -16,8 +16,9 @@ from memdiag.tuning.points import peak_plus_steady
 from memdiag.tuning.prepared_models import lists_initializers
 from memdiag.tuning.program import session_program
 from memdiag.tuning.search import OptionSearch
-from memdiag.units import MIB, format_duration, format_size, format_sizes
+from memdiag.units import format_duration, format_sizes
 from memdiag.verify.latency import MAX_UNNOTICED_S
+from memdiag.verify.mapped_rows import mapped_rows_notes
 
 
 class NewModel(NamedTuple):
@@ -89,7 +90,9 @@ def tuning_record(
         bound=evaluator.bound.relative,
         bound_reason=evaluator.bound.why,
         ended_by=search.ended_by,
-        notes=_distinct([*(fixed.notes if fixed else ()), *notes, *_notes(search, new_model)]),
+        notes=_distinct(
+            [*(fixed.notes if fixed else ()), *notes, *_notes(file, search, new_model)]
+        ),
         duration_s=duration_s,
         dimensions=dimensions,
         further_sizes=evaluator.model_evaluator.further_sizes,
@@ -114,7 +117,7 @@ def _distinct(notes: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
+def _notes(file: ModelFile, search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
     """Yield notes about the chosen point and about how the search ended."""
     chosen = search.chosen
     for option in search.options_of(chosen):
@@ -131,19 +134,21 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
             " difference, whatever the ratio"
         )
     if (doubtful := search.best_undecided()) is not None:
-        high = ceil(100 * (doubtful.high or 1)) / 100
+        assert doubtful.high is not None
         yield (
             f"undecided: {' + '.join(doubtful.options)} would take {_sizes(doubtful)}, but latency"
             f" {doubtful.ratio:.2f} × ({doubtful.low:.2f}–{doubtful.high:.2f}) with"
             f" {doubtful.slowest_with} does not decide whether it is too slow; --max-slowdown"
-            f" {high:.2f} accepts it"
+            f" {_rounded_up(doubtful.high)} accepts it"
         )
-    figures, before = chosen.figures, search.point_evaluator.before
-    if figures is not None and figures.file_bytes - before.file_bytes > MIB:
-        more = format_size(figures.file_bytes - before.file_bytes)
+    if chosen.figures is not None:
+        yield from mapped_rows_notes(file, search.point_evaluator.before, chosen.figures)
+    if (slower := search.smallest_of_too_slow()) is not None:
+        assert slower.high is not None
         yield (
-            f"{more} more are mapped from files: pages count once they were used, so that memory"
-            " grows with inputs that use others"
+            f"slower: {' + '.join(slower.options)} would take {_sizes(slower)} at"
+            f" {slower.ratio:.2f} × the latency; --max-slowdown {_rounded_up(slower.high)} accepts"
+            " it"
         )
     if search.ended_by != "completion":
         is_limit = search.ended_by == "time_limit"
@@ -184,6 +189,10 @@ def _notes_on_files(new_model: NewModel) -> Iterator[str]:
         yield "the result contains no rewrite"
     else:
         yield "the model contains nothing to rewrite"
+
+
+def _rounded_up(ratio: float) -> str:
+    return f"{ceil(100 * ratio) / 100:.2f}"
 
 
 def _sizes(point: Point) -> str:

@@ -147,6 +147,23 @@ class OptionSearch:
         ]
         return min(slow, key=lambda entry: entry[0])[1] if slow else None
 
+    def smallest_of_too_slow(self) -> Point | None:
+        """Return the point with the least memory that is too slow, if it takes far less.
+
+        That is less than the chosen point by more than a tenth. With a budget there is none: what
+        fits it decides then.
+        """
+        slow = [
+            (peak_plus_steady(figures), point)
+            for point, figures, ratio in usable_points(self.points)
+            if ratio > self.limit and not point.undecided and not self.budget
+        ]
+        chosen = self.chosen.figures
+        if not slow or chosen is None:
+            return None
+        taken_bytes, smallest = min(slow, key=lambda entry: entry[0])
+        return smallest if taken_bytes < (1 - _PROMISING) * peak_plus_steady(chosen) else None
+
     def best_undecided(self) -> Point | None:
         """Return the undecided point that would be chosen if it were known to be fast enough.
 

@@ -50,7 +50,8 @@ def test_the_answer_comes_first_and_the_program_last(model: Path) -> None:
     start = next(i for i, line in enumerate(lines) if line.startswith("options"))
     assert max(map(len, lines[: start + 5])) <= 80
     assert (model.parent / "p.svg").read_bytes().startswith(b"<?xml")
-    assert lines[-1] == "out/   tune.html · tune.png · tune.md · tune.json"
+    assert "out/   tune.html · tune.png · tune.md · tune.json" in lines
+    assert lines[-1].startswith("session = ort.InferenceSession(")
     record = json.loads((model.parent / "out" / "tune.json").read_text())
     assert record["command"][1:3] == ["tune", "m.onnx"]
 

@@ -282,14 +282,16 @@ def test_a_search_that_was_cut_off_states_a_time_limit_for_all_remedies(run: Run
     assert run(*rules, sizes={}).state.sufficient_time_limit_s is None
 
 
-def test_an_interrupt_before_anything_is_judged_is_passed_on(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run([renaming("a", "_1")], sizes={"g_1": 60}, ends={"g_1": KeyboardInterrupt})
-    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
-    # What comes after a quick search has a record of its own.
+@pytest.mark.parametrize("is_quick", [False, True])
+def test_an_interrupt_before_anything_is_judged_leaves_what_is_untried(
+    run: Run, tmp_path: Path, is_quick: bool
+) -> None:
     ends: dict[str, type[BaseException]] = {"g_1": KeyboardInterrupt}
-    quick = run([renaming("a", "_1")], is_quick=True, sizes={"g_1": 60}, ends=ends)
-    assert (quick.result, quick.state.ended_by) == (None, "interrupt")
+    ended = run([renaming("a", "_1")], is_quick=is_quick, sizes={"g_1": 60}, ends=ends)
+    assert (ended.result, ended.state.ended_by) == (None, "interrupt")
+    (remedy,) = ended.state.outcomes
+    assert remedy.status == "untried"
+    assert remedy.reason == "the search was interrupted before it was tried"
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 

@@ -44,6 +44,12 @@ def test_memory_of_one_process_is_called_that_in_the_first_line() -> None:
     once = msgspec.structs.replace(tunings.tuning(), measured_once=True)
     (line,) = printed(once, quiet=True, width=200)
     assert line == ANSWER.replace(", latency", ", memory measured once, latency")
+    assert once.before is not None
+    spread = msgspec.structs.replace(once.before, peak_spread_bytes=9 << 20)
+    assert any(
+        "±" in each for each in printed(msgspec.structs.replace(tunings.tuning(), before=spread))
+    )
+    assert not any("±" in each for each in printed(msgspec.structs.replace(once, before=spread)))
 
 
 def test_where_no_option_is_worth_it_the_defaults_are_the_answer() -> None:
@@ -74,8 +80,8 @@ def test_what_was_not_compared_in_time_is_named() -> None:
     assert any(line.split()[0] == "arena-off" and "not compared" in line for line in lines if line)
     assert not any(line.startswith("patterns-off") for line in lines)
     assert (
-        "not compared: arena-off takes peak 150 MiB, steady 75 MiB. To compare its latency and get"
-        " its program, run memdiag tune m.onnx --only arena-off"
+        "not compared: arena-off takes peak 150 MiB, steady 75 MiB. To compare its latency, and"
+        " get its program if it is fast enough, run memdiag tune m.onnx --only arena-off"
     ) in lines
     assert "not tried in time: one-thread" in lines
     assert "program for arena-off (not compared):" in lines
@@ -118,7 +124,7 @@ def test_a_command_that_was_just_run_is_not_suggested() -> None:
         tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, offered)), dimensions=(given,)
     )
     text = " ".join(printed(tuning, width=300))
-    assert "get its program, run it again with a longer --time-limit" in text
+    assert "get its program if it is fast enough, run it again with a longer --time-limit" in text
     assert "--only" not in text
     further = msgspec.structs.replace(tuning, untried=("one-thread",))
     text = " ".join(printed(further, width=300))
@@ -141,14 +147,19 @@ def test_what_was_not_compared_is_continued_by_the_same_command() -> None:
         for number, names in ((1, "alone"), (2, "with an option"))
     }
     (alone,) = (line for line in advice["alone"] if line.startswith("not compared: "))
-    assert alone.endswith(" get its program, run it again with a longer --time-limit, or none")
+    assert alone.endswith(
+        " get its program if it is fast enough, run it again with a longer --time-limit, or none"
+    )
     (added,) = (line for line in advice["with an option"] if line.startswith("not compared: "))
-    assert added.endswith(" get its program, run memdiag tune dir/m.onnx --only arena-off")
+    assert added.endswith(
+        " get its program if it is fast enough, run memdiag tune dir/m.onnx --only arena-off"
+    )
     lines = printed(several, width=300)
     assert len([line for line in lines if line.startswith("not compared: ")]) == 2
     assert (
         "to compare the latency of all of them, run it again with a longer --time-limit, or none;"
-        " to compare one and get its program, add --only with its names, separated by commas"
+        " to compare one, and get its program if it is fast enough, add --only with its names,"
+        " separated by commas"
     ) in lines
 
 
@@ -237,6 +248,14 @@ def test_a_chosen_point_whose_interval_includes_the_bound_is_called_undecided() 
     lines = printed(tunings.tuning(doubtful, (tunings.DEFAULTS, doubtful)), width=200)
     assert "latency 1.02 × (0.97–1.07, undecided), with" in lines[0]
     assert any(line.endswith("chosen, undecided") for line in map(str.rstrip, lines))
+
+
+def test_the_inputs_of_the_largest_ratio_are_named_where_there_are_several() -> None:
+    slowest = msgspec.structs.replace(tunings.CHOSEN, slowest_with="size 4")
+    one = tunings.tuning(slowest, (tunings.DEFAULTS, slowest))
+    several = msgspec.structs.replace(one, latencies=2 * one.latencies)
+    assert "latency 1.02 ×, with disable" in printed(one, width=200)[0]
+    assert "latency 1.02 × at most (with size 4), with disable" in printed(several, width=200)[0]
 
 
 def test_a_ratio_that_is_not_that_of_the_latencies_is_explained() -> None:

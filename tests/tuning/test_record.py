@@ -12,7 +12,6 @@ from memdiag.records.tuning import Point, Tuning
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.record import tuning_record
 from memdiag.tuning.search import OptionSearch
-from memdiag.units import MIB
 from memdiag.verify.outputs import Bound
 from tests.tuning.test_search import Names, Scripted, less, option, searched
 
@@ -79,18 +78,20 @@ def test_a_choice_of_which_several_processes_were_not_measured_is_marked(model: 
     assert tuning.measured_once
 
 
-@pytest.mark.parametrize(("mapped_mib", "is_told"), [(0.5, False), (30, True)])
-def test_more_pages_of_files_are_told(mapped_mib: float, is_told: bool, model: Path) -> None:
-    class Mapping(Recordable):
-        def measure(self, chosen: tuple[TuningOption, ...]) -> Point:
-            point = super().measure(chosen)
-            assert point.figures is not None
-            mapped = round(mapped_mib * MIB) if chosen else 0
-            changed = msgspec.structs.replace(point.figures, file_bytes=mapped)
-            return msgspec.structs.replace(point, figures=changed)
+@pytest.mark.parametrize(("size", "is_told"), [(10, True), (58, False)])
+def test_what_takes_far_less_but_is_too_slow_is_told_with_the_slowdown_that_accepts_it(
+    size: float, is_told: bool, model: Path
+) -> None:
+    def ratio(names: Names) -> float:
+        return 1.234 if "slow" in names else 1.0
 
-    tuning = recorded(searched(Mapping(less(a=40)), option("a")), model)
-    assert any(note.startswith("30 MiB more are mapped") for note in tuning.notes) == is_told
+    saving = less(slow=100 - size, a=40)
+    search = searched(Recordable(saving, ratio), option("slow", "a"), option("a", "slow"))
+    tuning = recorded(search, model)
+    assert tuning.chosen == ("a",)
+    assert any("slower: slow would take 10 MiB" in note for note in tuning.notes) is is_told
+    if is_told:
+        assert any(note.endswith("--max-slowdown 1.24 accepts it") for note in tuning.notes)
 
 
 @pytest.mark.parametrize(

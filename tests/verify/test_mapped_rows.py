@@ -1,0 +1,62 @@
+"""Tables whose rows are mapped as they are used: found, and told where more is mapped."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from memdiag.model.model_file import open_model
+from memdiag.units import MIB
+from memdiag.verify.mapped_rows import mapped_rows_notes, row_table_bytes
+from tests.reports import tuning_records
+
+TABLE = "y = Gather(w, ids)"
+IN_BRANCH = """
+    y = If(flag) <
+        then_branch = yes () => (float[n,1024] a) { a = Gather(w, ids) },
+        else_branch = no () => (float[n,1024] b) { b = Gather(w, ids) }
+    >"""
+
+
+def written(folder: Path, body: str) -> Path:
+    """Write a model with a weight ``w`` of 4 MiB."""
+    model = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17]>
+        g (int64[n] ids, bool flag) => (float[n,1024] y) {{ {body} }}""")
+    weight = numpy_helper.from_array(np.zeros((1024, 1024), np.float32), "w")
+    model.graph.initializer.append(weight)
+    onnx.save(model, folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (TABLE, 4 * MIB),
+        (IN_BRANCH, 4 * MIB),
+        ("y = Add(w, w)", 0),
+        ("y = Gather(w, ids) z = Gather(w, ids)", 4 * MIB),
+        ("y = Gather(ids, w)", 0),
+    ],
+)
+def test_weights_that_are_read_row_by_row_are_counted_once(
+    tmp_path: Path, body: str, expected: int
+) -> None:
+    with open_model(written(tmp_path, body)) as file:
+        assert row_table_bytes(file) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "mapped_mib", "is_told"),
+    [(TABLE, 3.0, True), (TABLE, 0.5, False), ("y = Add(w, w)", 3.0, False)],
+)
+def test_that_other_rows_add_to_memory_is_told(
+    tmp_path: Path, body: str, mapped_mib: float, is_told: bool
+) -> None:
+    before = tuning_records.figures(10, 10)
+    after = msgspec.structs.replace(before, file_bytes=round(mapped_mib * MIB))
+    with open_model(written(tmp_path, body)) as file:
+        notes = mapped_rows_notes(file, before, after)
+    assert any("Other rows add to it, up to 4.0 MiB in all" in note for note in notes) is is_told
