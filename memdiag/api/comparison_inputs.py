@@ -7,7 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memdiag.api.inputs import ChosenInputs, choose_inputs, find_inputs, save_arrays
+from memdiag.api.inputs import (
+    ChosenInputs,
+    choose_inputs,
+    chosen_dimensions,
+    find_inputs,
+    save_arrays,
+)
 from memdiag.defaults import DEFAULT_SIZES
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import dims_by_name
@@ -115,15 +121,17 @@ def _sizes(
     if all(plan.fill == "given" for plan in realistic.plans):
         return
     ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
-    seen = [_shapes(realistic.plans)]
+    seen = {_shapes(realistic.plans): in_words(realistic.dimensions)}
     for size in sorted(wanted):
         plans = plan_inputs(model, dims=dims, given=given, free_dim=size)
         # If all free dimensions look like batches, they get the size.
         if size > 1 and _shapes(plans) == _shapes(ones):
             plans = _all_of(size, model, dims, given)
         if _shapes(plans) not in seen:
-            seen.append(_shapes(plans))
-            yield f"size {size}", plans
+            words = in_words(chosen_dimensions(model, plans, dims, given))
+            # Of many dimensions only the first are named.
+            seen[_shapes(plans)] = f"size {size}" if words in seen.values() else words
+            yield seen[_shapes(plans)], plans
 
 
 def _shapes(plans: Sequence[InputPlan]) -> tuple[tuple[int, ...], ...]:

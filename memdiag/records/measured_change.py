@@ -94,7 +94,7 @@ class MeasuredChange(PlottableRecord, frozen=True, kw_only=True):
         command: the words of the command; empty for the Python API.
         dimensions: the free dimensions, with the measured sizes that are realistic.
         further_sizes: the sizes that each measured process ran with after these, as text, such as
-            ``size 4``: its memory includes what these runs left.
+            ``batch 4``: its memory includes what these runs left.
     """
 
     schema: str

@@ -117,7 +117,7 @@ def at_sizes(dimensions: Sequence[Dimension], further: Sequence[str] = ()) -> st
     """Return the sizes and the option that changes them: ``at batch 1 × sequence 128 (--dim …)``.
 
     Empty if all sizes are fixed. The option is left out if the user gave all sizes. `further` are
-    sizes that follow in the same process: ``at batch 1, then size 4 (--dim …, --sizes)``.
+    sizes that follow in the same process: ``at batch 1, then batch 4 (--dim …, --sizes)``.
     """
     if not dimensions:
         return ""

@@ -5,21 +5,25 @@ import onnx
 import pytest
 from onnx import parser
 
-from memdiag.api.comparison_inputs import find_comparison_inputs
+from memdiag.api.comparison_inputs import ComparisonInputs, find_comparison_inputs
 from memdiag.model.model_file import open_model
 from memdiag.runner.job import Job
 from memdiag.verify.model_evaluator import InputSet
 
 
-def found(
-    folder: Path, body: str, given: dict[str, np.ndarray] | None = None
-) -> tuple[InputSet, ...]:
+def chosen(folder: Path, body: str, given: dict[str, np.ndarray] | None = None) -> ComparisonInputs:
     path = folder / "m.onnx"
     onnx.save(parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {body}'), path)
     with open_model(path) as file:
         return find_comparison_inputs(
             file, Job(model=path), folder / "in", dims={}, given=given or {}
-        ).sets
+        )
+
+
+def found(
+    folder: Path, body: str, given: dict[str, np.ndarray] | None = None
+) -> tuple[InputSet, ...]:
+    return chosen(folder, body, given).sets
 
 
 def arrays(trial: InputSet) -> list[np.ndarray]:
@@ -31,9 +35,13 @@ def arrays(trial: InputSet) -> list[np.ndarray]:
     [
         (
             "b, n, 3",
-            {"batch 1 × sequence 128": (1, 128, 3), "size 1": (1, 1, 3), "size 4": (1, 4, 3)},
+            {
+                "batch 1 × sequence 128": (1, 128, 3),
+                "batch 1 × sequence 1": (1, 1, 3),
+                "batch 1 × sequence 4": (1, 4, 3),
+            },
         ),
-        ("b, 3", {"batch 1": (1, 3), "size 4": (4, 3)}),
+        ("b, 3", {"batch 1": (1, 3), "batch 4": (4, 3)}),
         ("2, 3", {"the inputs of the model": (2, 3)}),
     ],
 )
@@ -45,6 +53,18 @@ def test_models_are_compared_at_realistic_sizes_and_small_ones(
     assert [one.timed for one in sets] == [True, False] * len(expected)
     first, second = arrays(sets[0])[0], arrays(sets[1])[0]
     assert not np.array_equal(first, second)
+
+
+def test_sizes_that_do_not_run_are_told(tmp_path: Path) -> None:
+    inputs = chosen(
+        tmp_path,
+        """g (float[batch] x) => (float[1] y) {
+            shape = Constant <value = int64[1] {1}> ()
+            y = Reshape(x, shape)
+        }""",
+    )
+    assert {each.name for each in inputs.sets} == {"batch 1"}
+    assert inputs.notes == ("the model does not run with batch 4: not compared",)
 
 
 def test_flags_choose_both_branches(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_the_tied_weight_loses_its_copies(large_tied: Path) -> None:
     assert fix.largest_difference <= fix.bound
     assert {at.inputs for at in fix.latencies} == {
         f"{size}, use_embedding {flag}"
-        for size in ("sequence 128", "size 1")
+        for size in ("sequence 128", "sequence 1")
         for flag in ("true", "false")
     } | {"all sizes in turn"}
     assert large_tied.read_bytes() == before
