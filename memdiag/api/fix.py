@@ -6,6 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from memdiag.api.arguments import OnProgress, check_dims, ignore_progress, model_path
 from memdiag.api.check import Selection, analysis_context, find_waste
 from memdiag.api.compared_model import ComparedModel, compared_model
@@ -95,7 +97,7 @@ def fix(
     given = read_given(inputs or {})
     report_progress = on_progress or ignore_progress
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
-        return fix_file(
+        fixed = fix_file(
             model_writer(file, target),
             job,
             lambda: compared_model(
@@ -118,6 +120,10 @@ def fix(
             report_progress=report_progress,
             started=started,
         ).record
+        if fixed.before is None or fixed.after is None:
+            return fixed
+        notes = (*fixed.notes, *mapped_rows_notes(file, fixed.before, fixed.after))
+        return msgspec.structs.replace(fixed, notes=notes)
 
 
 class FixedFile(NamedTuple):
@@ -258,9 +264,6 @@ def _record(
     output = result.output if isinstance(result, VerifiedResult) else result
     difference = verified.verdict.difference if verified else None
     output_files = tuple(map(path_text, output.files)) if output else ()
-    rows: tuple[str, ...] = ()
-    if verified is not None:
-        rows = mapped_rows_notes(state.writer.file, verified.before, verified.after)
     oldest = output.built.oldest if output else None
     return Fix(
         schema=FIX_SCHEMA,
@@ -286,6 +289,6 @@ def _record(
         dimensions=dimensions,
         further_sizes=further_sizes,
         ended_by=state.ended_by,
-        notes=(*state.notes, *rows, *unused_data_notes(output_files)),
+        notes=(*state.notes, *unused_data_notes(output_files)),
         duration_s=duration_s,
     )

@@ -153,6 +153,6 @@ def optimize(
         except ModelError:  # the original changed
             raise
         except BaseException as error:
-            if fixed.record.output is not None and not new_models.publish_rewritten().problem:
+            if writer.staged_targets and not new_models.publish_rewritten().problem:
                 error.add_note(f"The rewritten model is at {target}.")
             raise

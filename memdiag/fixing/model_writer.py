@@ -204,10 +204,11 @@ class ModelWriter:
         """
         self._original.check()
         self._move(self._staged, self.staged_targets)
+        self._staged = ()
 
     @property
     def staged_targets(self) -> tuple[Path, ...]:
-        """The files that `publish_staged` writes, the model first."""
+        """The files that `publish_staged` writes, the model first; empty if none is staged."""
         return self._target_files(self._staged)
 
     def discard_staged(self) -> None:
