@@ -204,7 +204,7 @@ class ModelWriter:
         """
         self._original.check()
         self._move(self._staged, self.staged_targets)
-        self._staged = ()
+        self.discard_staged()  # the folder that is left
 
     @property
     def staged_targets(self) -> tuple[Path, ...]:
