@@ -16,6 +16,7 @@ from memdiag.errors import UsageError
 from memdiag.model.model_file import open_model
 from memdiag.runner.job import Deadline
 from memdiag.tuning.options import TuningOption
+from memdiag.tuning.prepared_models import remove_initializers_from_inputs
 from memdiag.units import format_size
 
 MAX_OPTIMIZER_S = 600.0
@@ -141,6 +142,8 @@ class OptimizerOutputs:
                     self.notes.append(f"{name} wrote no model: {result.message}")
                 shutil.rmtree(path.parent, ignore_errors=True)
                 continue
+            with open_model(model) as file:
+                remove_initializers_from_inputs(file, result.path)
             self._written[name] = result.path
             found.append(_option(name, result, [each for each in installed if each != name]))
         return found

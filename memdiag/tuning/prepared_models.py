@@ -66,8 +66,7 @@ class PreparedModels:
                 " option out."
             )
         with open_model(job.model) as file:
-            if lists_initializers(file):
-                _remove_initializers_from_inputs(file, path)
+            remove_initializers_from_inputs(file, path)
 
     def _external(self, model: Path) -> Path:
         """Return `model`, or a copy of it with external data if its weights are embedded."""
@@ -94,11 +93,14 @@ def lists_initializers(file: ModelFile) -> bool:
     return file.proto.ir_version < OVERRIDABLE_SINCE_IR and has_some
 
 
-def _remove_initializers_from_inputs(original: ModelFile, path: Path) -> None:
+def remove_initializers_from_inputs(original: ModelFile, path: Path) -> None:
     """Remove all but the required inputs of `original` from the model saved to `path`.
 
-    The runtime keeps former initializers as inputs, and requires the folded ones.
+    Only if `original` lists its initializers among them: the runtime keeps former initializers as
+    inputs, and requires the folded ones.
     """
+    if not lists_initializers(original):
+        return
     prepared = onnx.load(path, load_external_data=False)
     fed = {each.name for each in original.graph.required_inputs}
     kept = [each for each in prepared.graph.input if each.name in fed]

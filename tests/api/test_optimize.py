@@ -458,3 +458,37 @@ def test_optimizers_for_which_there_was_no_time_are_named_as_untried(
     tuning = memdiag.optimize(gathering(tmp_path / "m.onnx"), sizes=[1], time_limit_s=120)
     assert tuning.untried == ("smaller", "another", "crashing")
     assert tried(tuning) == [()]
+
+
+LISTING = """
+from types import SimpleNamespace
+
+def listing(source, target, large):
+    import onnx
+    model = onnx.load(source)
+    del model.graph.initializer[:1]  # folded away, while the input remains
+    onnx.save(model, target)
+
+OPTIMIZERS = {"listing": SimpleNamespace(packages=("onnx",), optimize=listing)}
+"""
+
+
+@pytest.mark.usefixtures("equal_latency", "one_process_each")
+def test_what_an_optimizer_still_lists_as_an_input_is_not_asked_for(
+    only: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only()
+    table = tmp_path / "optimizers.py"
+    table.write_text(LISTING)
+    monkeypatch.setattr("memdiag.comparison.run_optimizer.TABLE", table)
+    known = {"listing": Optimizer(("onnx",), lambda *_: None)}
+    monkeypatch.setattr("memdiag.api.optimizer_outputs.OPTIMIZERS", known)
+    model = parser.parse_model("""<ir_version: 3, opset_import: ["": 9]>
+        g (float[2] x, float[2] unused, float[2] w) => (float[2] y) { y = Add(x, w) }""")
+    for name in ("unused", "w"):
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), name))
+    onnx.save(model, tmp_path / "m.onnx")
+    tuning = memdiag.optimize(tmp_path / "m.onnx", sizes=[1])
+    (point,) = (point for point in tuning.points if point.options)
+    assert (point.options, point.problem) == (("listing",), "")
+    assert point.figures is not None
