@@ -93,7 +93,7 @@ def without_program(lines: list[str]) -> list[str]:
     if not starts:
         return lines
     (start,) = starts
-    return [*lines[:start], *lines[lines.index("", start) :]]
+    return lines[:start]  # it comes last
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
