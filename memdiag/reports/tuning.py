@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 _MAX_PROBLEM = 200
 _MAX_OFFERS = 5
+_MEASURED_ONCE = "Measured in one process only, because the search ended before."
 _LIMITING = ("--only", "--time-limit")
 
 
@@ -313,6 +314,7 @@ def tuning_summary(tuning: Tuning) -> ChangeSummary:
         changes,
         (
             ("What was changed", _changed(tuning)),
+            ("Memory", _MEASURED_ONCE if tuning.measured_once else ""),
             ("Latency", latency_sentence(tuning.latencies) if changes else ""),
             ("Outputs", f"{capitalized(outputs_text(tuning))}." if changes else ""),
             ("It depends on", _dependencies(tuning) if is_changed else ""),

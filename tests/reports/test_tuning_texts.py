@@ -45,6 +45,13 @@ def test_a_point_that_is_not_among_the_points_is_no_crash() -> None:
     assert tuning_summary(broken).answer.startswith("Peak 200 MiB")
 
 
+def test_memory_that_was_measured_once_is_called_that() -> None:
+    tuning = tuning_records.tuning()
+    assert "Memory" not in dict(tuning_summary(tuning).sentences)
+    once = msgspec.structs.replace(tuning, measured_once=True)
+    assert dict(tuning_summary(once).sentences)["Memory"].startswith("Measured in one process")
+
+
 def test_a_tuning_without_comparisons_does_not_judge_the_options() -> None:
     kept = tuning_records.tuning(tuning_records.DEFAULTS, (tuning_records.DEFAULTS,))
     cut = msgspec.structs.replace(kept, untried=("arena-off",))
