@@ -44,7 +44,8 @@ class Point(Record, frozen=True, kw_only=True):
         undecided: whether it is neither known to be fast enough nor known to be too slow.
         offered: whether it takes less than the chosen point, but was not compared because the
             search ended before.
-        on_front: whether no other point has less peak memory, less steady memory and less latency.
+        on_front: whether it is on a Pareto front: no other point is as good in both steady memory
+            and latency and better in one of them, or the same for the peak and latency.
         fits: whether it keeps the budget and, as far as it is known, the allowed slowdown.
         problem: the reason why it cannot be used; empty if it can.
     """

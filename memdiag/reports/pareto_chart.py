@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memdiag.records.pareto_front import is_drawn, pareto_fronts
 from memdiag.records.tuning import Point, Tuning
 from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.text import plain, shortened
@@ -31,9 +32,7 @@ class ParetoPoint:
 
     Attributes:
         number: counts the points on either front from the least steady memory on, 0 for others.
-        on_steady_front: no other point is as good in both steady memory and latency, and better in
-            one of them, as they are drawn.
-        on_peak_front: the same for the peak and latency.
+        on_steady_front, on_peak_front: the fronts that it is on (see `pareto_fronts`).
         label: the names of the options.
         steady_bytes, peak_bytes: the memory.
         steady, peak: the memory as text.
@@ -78,28 +77,22 @@ def point_sizes(points: Sequence[Point]) -> list[tuple[str, str]]:
 
 def pareto_points(tuning: Tuning) -> tuple[ParetoPoint, ...]:
     """Return the points of `tuning` that can be used and were compared: the fronts first."""
-    usable = [point for point in tuning.points if point.figures and point.ratio]
-    usable = [point for point in usable if not point.problem]
-    on_steady = _front([(_steady_bytes(point), point.known_ratio) for point in usable])
-    on_peak = _front([(_peak_bytes(point), point.known_ratio) for point in usable])
-    order = sorted(
-        range(len(usable)),
-        key=lambda index: (
-            not (on_steady[index] or on_peak[index]),
-            _steady_bytes(usable[index]),
-            usable[index].known_ratio,
-        ),
+    usable = [point for point in tuning.points if is_drawn(point)]
+    with_fronts = sorted(
+        zip(usable, pareto_fronts(usable), strict=True),
+        key=lambda each: (not any(each[1]), _steady_bytes(each[0]), each[0].known_ratio),
     )
-    sizes = point_sizes([usable[index] for index in order])
+    sizes = point_sizes([point for point, _ in with_fronts])
     drawn = []
-    for number, (index, (peak, steady)) in enumerate(zip(order, sizes, strict=True), start=1):
-        point = usable[index]
+    for number, ((point, fronts), (peak, steady)) in enumerate(
+        zip(with_fronts, sizes, strict=True), start=1
+    ):
         ratio = point.ratio or 1.0
         drawn.append(
             ParetoPoint(
-                number=number if on_steady[index] or on_peak[index] else 0,
-                on_steady_front=on_steady[index],
-                on_peak_front=on_peak[index],
+                number=number if any(fronts) else 0,
+                on_steady_front=fronts.steady,
+                on_peak_front=fronts.peak,
                 label=point_label(point),
                 steady_bytes=_steady_bytes(point),
                 peak_bytes=_peak_bytes(point),
@@ -115,11 +108,6 @@ def pareto_points(tuning: Tuning) -> tuple[ParetoPoint, ...]:
             )
         )
     return tuple(drawn)
-
-
-def _front(points: Sequence[tuple[int, float]]) -> list[bool]:
-    """Return for each point whether no other is as small in both figures and smaller in one."""
-    return [not any(b[0] <= a[0] and b[1] <= a[1] and b != a for b in points) for a in points]
 
 
 def _steady_bytes(point: Point) -> int:

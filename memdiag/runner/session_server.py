@@ -70,6 +70,11 @@ class SessionServer:
         """The child's process number."""
         return self._child.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the child process has ended, or is about to."""
+        return self._child.silent or self._child.ended
+
     def run(self, feeds: int, times: int = 1) -> tuple[float, ...]:
         """Run with the inputs of that index and return the latencies in seconds.
 

@@ -1,25 +1,31 @@
 """Temporary files and processes that do not outlive memdiag, even if it is killed.
 
-The name of a temporary file or folder starts with ``memdiag-PID-``. The files of a killed process
-are removed by the next process that uses the same folder.
+The name of a temporary file or folder starts with ``memdiag-PID-PLACE-``, where the place is the
+machine or container in which that process number is valid. The files of a killed process are
+removed by the next process there that uses the same folder, and elsewhere after a day.
 """
 
 import contextlib
 import errno
 import os
+import platform
 import re
 import shutil
 import signal
 import stat
 import sys
 import tempfile
+import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from memdiag.errors import MeasurementError
 
-_OWNED = re.compile(r"\.?memdiag-(\d+)-.+")
+_OWNED = re.compile(r"\.?memdiag-(\d+)-(?:([0-9a-f]{8})-)?.+")
+_ABANDONED_S = 24 * 3600.0
 _PR_SET_PDEATHSIG = 1
 _PARENT_ENDED = 3
 DIE_WITH_PARENT = (
@@ -36,7 +42,17 @@ _EXECUTE = f"{DIE_WITH_PARENT}os.execvp(sys.argv[2], sys.argv[2:])\n"
 
 def own_prefix() -> str:
     """Return the prefix of the names of this process's temporary files."""
-    return f"memdiag-{os.getpid()}-"
+    return f"memdiag-{os.getpid()}-{_place()}-"
+
+
+@cache
+def _place() -> str:
+    """Return a hash of the host name and the namespace of process numbers, eight hex digits."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
+    return f"{zlib.crc32(f'{platform.node()} {namespace}'.encode()):08x}"
 
 
 @contextmanager
@@ -74,14 +90,21 @@ def temporary_folder() -> Iterator[Path]:
 def remove_stale(folder: Path) -> None:
     """Remove from `folder` the temporary files and folders of memdiag processes that have ended.
 
-    Only folders of the same user are removed. A folder that cannot be listed is left as it is.
+    Only those of the same user are removed. Whether a process of another machine or container runs
+    is unknown here: its files are removed if they were not changed for a day. A folder that cannot
+    be listed is left as it is.
     """
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
             owner = _OWNED.fullmatch(entry.name)
-            if owner is None or _is_running(int(owner[1])):
+            if owner is None:
                 continue
             status = entry.stat(follow_symlinks=False)
+            if owner[2] in (None, _place()):
+                if _is_running(int(owner[1])):
+                    continue
+            elif time.time() - status.st_mtime < _ABANDONED_S:
+                continue
             if hasattr(os, "getuid") and status.st_uid != os.getuid():
                 continue
             if stat.S_ISDIR(status.st_mode):

@@ -1,11 +1,11 @@
 """Comparison of points: which fit the budget, the Pareto front, and the choice."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import inf
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from memdiag.records.measured_change import Figures
+from memdiag.records.pareto_front import pareto_fronts
 from memdiag.records.tuning import Point
 from memdiag.tuning.options import TuningOption
 from memdiag.units import MIB
@@ -80,12 +80,13 @@ def usable_points(points: Sequence[Point]) -> list[tuple[Point, Figures, float]]
     ]
 
 
-def with_pareto_front(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield the points with `on_front` set where no other point dominates."""
-    usable = [point for point, _, _ in usable_points(points)]
-    for point in points:
-        beaten = any(_dominates(other, point) for other in usable if other is not point)
-        yield msgspec.structs.replace(point, on_front=point in usable and not beaten)
+def with_pareto_front(points: Sequence[Point]) -> list[Point]:
+    """Return the points with `on_front` set for those on a Pareto front (see `pareto_fronts`)."""
+    fronts = pareto_fronts(points)
+    return [
+        msgspec.structs.replace(point, on_front=any(on))
+        for point, on in zip(points, fronts, strict=True)
+    ]
 
 
 def recommended_point(points: Sequence[Point], budget: Mapping[str, int], limit: float) -> Point:
@@ -136,17 +137,3 @@ def _saving(after: Figures, before: Figures) -> int:
         return saving_bytes
     spread_bytes = max(before.peak_spread_bytes, before.steady_spread_bytes)
     return saving_bytes if saving_bytes > spread_bytes else 0
-
-
-def _dominates(first: Point, second: Point) -> bool:
-    """Return whether `first` is as good in every figure and better in one, beyond doubt."""
-    pairs = list(zip(_criteria(first), _criteria(second), strict=True))
-    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
-
-
-def _criteria(point: Point) -> tuple[float, float, float]:
-    """Return peak and steady memory in whole MiB, and the ratio of latencies."""
-    if point.figures is None:
-        return inf, inf, inf
-    sizes = (point.figures.peak_bytes / MIB, point.figures.steady_bytes / MIB)
-    return round(sizes[0]), round(sizes[1]), point.known_ratio

@@ -207,39 +207,57 @@ class ModelEvaluator:
         Where a time limit is near, the comparisons share the remaining time: fewer pairs decide
         more often than none.
 
+        If the session of the original has ended, which is no fault of the other model, everything
+        is compared once more.
+
         Raises:
             TimeLimitReached: the job's deadline passed.
+        """
+        is_again = False
+        while True:
+            try:
+                return self._evaluated(job, bound, pairs=pairs, limit=limit, is_quick=is_quick)
+            except MeasurementError as error:
+                has_original_ended = not self._needs_restart and self._server.has_ended
+                # The original's session may answer late.
+                self._needs_restart = True
+                if is_again or not has_original_ended:
+                    return ModelEvaluation(problem=f"it does not run: {error}")
+                is_again = True
+            except BaseException:
+                # The answer to an interrupted request would be read as that to the next request.
+                self._needs_restart = True
+                raise
+
+    def _evaluated(
+        self, job: Job, bound: Bound, *, pairs: int, limit: float | None, is_quick: bool
+    ) -> ModelEvaluation:
+        """Compare once, as `evaluate` does.
+
+        Raises:
+            MeasurementError: the session of the model or of the original failed.
         """
         may_confirm = limit is not None and not is_quick
         latency_of: dict[_TimedInputs, LatencyComparison] = {}
         worst: Difference | None = None
         rest = self._quick_timed if is_quick else self._timed
-        try:
-            while rest:
-                if self._needs_restart:
-                    self._restart()
-                with self._session(job) as server:
-                    if not latency_of:
-                        problem, worst = self._reference.check(server, bound)
-                        if problem is not None:
-                            return ModelEvaluation(problem=problem, difference=worst)
-                    found = self._compared(
-                        server, rest, pairs=pairs, limit=limit, may_confirm=may_confirm
-                    )
-                rest = rest[len(found) :]
-                if limit is not None and may_confirm:
-                    found |= self._confirmed(job, found, limit)
-                latency_of |= found
-                if limit is not None and any(each.is_slower(limit) for each in found.values()):
-                    break
-        except MeasurementError as error:
-            # The original's session may be the one that ended, or may answer late.
-            self._needs_restart = True
-            return ModelEvaluation(problem=f"it does not run: {error}")
-        except BaseException:
-            # The answer to an interrupted request would be read as that to the next request.
-            self._needs_restart = True
-            raise
+        while rest:
+            if self._needs_restart:
+                self._restart()
+            with self._session(job) as server:
+                if not latency_of:
+                    problem, worst = self._reference.check(server, bound)
+                    if problem is not None:
+                        return ModelEvaluation(problem=problem, difference=worst)
+                found = self._compared(
+                    server, rest, pairs=pairs, limit=limit, may_confirm=may_confirm
+                )
+            rest = rest[len(found) :]
+            if limit is not None and may_confirm:
+                found |= self._confirmed(job, found, limit)
+            latency_of |= found
+            if limit is not None and any(each.is_slower(limit) for each in found.values()):
+                break
         comparisons = tuple((inputs.name, each) for inputs, each in latency_of.items())
         return ModelEvaluation(problem=None, difference=worst, comparisons=comparisons)
 

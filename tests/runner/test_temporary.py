@@ -50,8 +50,16 @@ def ended() -> int:
 
 
 def test_only_what_ended_processes_left_is_removed(tmp_path: Path, ended: int) -> None:
-    stale = [f"memdiag-{ended}-ab_c1", f".memdiag-{ended}-0f", f"memdiag-{10**30}-x"]
+    place = own_prefix().split("-")[2]
+    stale = [
+        f"memdiag-{ended}-{place}-ab_c1",
+        f".memdiag-{ended}-0f",
+        f"memdiag-{10**30}-x",
+        f".memdiag-{os.getpid()}-00000000-old",  # of another container, not changed for a day
+    ]
     kept = [
+        f".memdiag-{ended}-00000000-new",
+        f"{own_prefix()}new",
         f"memdiag-{os.getpid()}-abc",
         f".memdiag-{os.getppid()}-0f",
         f"memdiag-{ended}",
@@ -62,6 +70,7 @@ def test_only_what_ended_processes_left_is_removed(tmp_path: Path, ended: int) -
     for name in (*stale, *kept):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
+    os.utime(tmp_path / stale[-1], (0, 0))
     files = [f".memdiag-{ended}-1f.onnx", f"memdiag-{ended}-weight-1"]
     for name in files:
         (tmp_path / name).touch()

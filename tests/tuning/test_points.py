@@ -91,12 +91,13 @@ def front(*points: Point) -> list[str]:
     return ["+".join(one.options) for one in with_pareto_front(points) if one.on_front]
 
 
-def test_the_front_holds_what_nothing_beats_in_everything() -> None:
+def test_a_point_on_the_front_is_beaten_in_no_picture_or_in_one_only() -> None:
     defaults = point()
     less = point("less", at=(50, 50), ratio=1.5, interval=(1.4, 1.6))
     worse = point("worse", at=(60, 50), ratio=1.6, interval=(1.5, 1.7))
     mixed = point("mixed", at=(40, 60), ratio=1.5, interval=(1.4, 1.6))
-    assert front(defaults, less, worse, mixed) == ["", "less", "mixed"]
+    between = point("between", at=(45, 55), ratio=1.55, interval=(1.5, 1.6))  # beaten in both
+    assert front(defaults, less, worse, mixed, between) == ["", "less", "mixed"]
 
 
 def test_a_ratio_that_may_as_well_be_one_beats_nothing() -> None:

@@ -1,5 +1,7 @@
 """Models judged beside an original: right ones pass, and each way of being wrong is seen."""
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -89,6 +91,17 @@ def test_the_same_model_passes(write: Write, judge: ModelEvaluator) -> None:
     assert verdict.difference is not None
     assert verdict.difference.relative == 0
     assert [name for name, _ in verdict.comparisons] == ["1 rows", "4 rows"]
+
+
+@pytest.mark.usefixtures("equal_latency")
+def test_a_model_is_not_blamed_for_the_end_of_the_original(
+    write: Write, bench: Callable[..., ModelEvaluator]
+) -> None:
+    with bench(write("killed")) as judge:
+        os.kill(judge._server.pid, signal.SIGKILL)
+        verdict = judge.evaluate(Job(model=write("same")), Bound.exact(), pairs=8)
+    assert verdict.problem is None
+    assert len(verdict.comparisons) == 2
 
 
 REBUILT = "h = MatMul(x, w) r = Sin(h) s = Shape(r) y = Reshape(h, s)"
