@@ -143,6 +143,11 @@ def _notes(file: ModelFile, search: OptionSearch, new_model: NewModel | None) ->
         )
     if chosen.figures is not None:
         yield from mapped_rows_notes(file, search.point_evaluator.before, chosen.figures)
+    if chosen.options and (smaller := search.smallest_with_more_options()) is not None:
+        yield (
+            f"{' + '.join(smaller.options)} takes {_sizes(smaller)}: less than the chosen point, by"
+            " too little to justify more options"
+        )
     if (slower := search.smallest_of_too_slow()) is not None:
         assert slower.high is not None
         yield (

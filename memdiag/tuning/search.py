@@ -164,6 +164,24 @@ class OptionSearch:
         taken_bytes, smallest = min(slow, key=lambda entry: entry[0])
         return smallest if taken_bytes < (1 - _PROMISING) * peak_plus_steady(chosen) else None
 
+    def smallest_with_more_options(self) -> Point | None:
+        """Return the point with the least memory that is fast enough, if it has more options.
+
+        It has less memory than the chosen point, by too little to justify the options. With a
+        budget there is none: what fits it decides then.
+        """
+        chosen = self.chosen
+        if chosen.figures is None or self.budget:
+            return None
+        smaller = [
+            (peak_plus_steady(figures), point)
+            for point, figures, ratio in usable_points(self.points)
+            if ratio <= self.limit and not point.undecided
+            if len(point.options) > len(chosen.options)
+            if peak_plus_steady(figures) < peak_plus_steady(chosen.figures)
+        ]
+        return min(smaller, key=lambda entry: entry[0])[1] if smaller else None
+
     def best_undecided(self) -> Point | None:
         """Return the undecided point that would be chosen if it were known to be fast enough.
 

@@ -94,6 +94,17 @@ def test_what_takes_far_less_but_is_too_slow_is_told_with_the_slowdown_that_acce
         assert any(note.endswith("--max-slowdown 1.24 accepts it") for note in tuning.notes)
 
 
+@pytest.mark.parametrize(("saving", "is_told"), [(0.4, True), (0, False)])
+def test_why_a_point_with_a_little_more_memory_was_chosen_is_said(
+    saving: float, is_told: bool, model: Path
+) -> None:
+    scripted = Recordable(less(a=40, b=saving))
+    search = searched(scripted, option("a"), option("b"), together=("a", "b"))
+    tuning = recorded(search, model)
+    assert tuning.chosen == ("a",)
+    assert any(note.startswith("a + b takes ") for note in tuning.notes) is is_told
+
+
 @pytest.mark.parametrize(
     ("ratio", "reason"), [(1.04, "the median is within"), (1.08, "the interval reaches 1 or less")]
 )
