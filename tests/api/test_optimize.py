@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -313,6 +314,25 @@ def test_a_model_that_cannot_be_written_at_the_end_loses_no_record(
     assert "The new model was not written: " in markdown(tuning)
     assert not list(tmp_path.glob("*.optimized.*"))
     assert not list(tmp_path.glob(".memdiag*"))
+
+
+@pytest.mark.usefixtures("equal_latency", "one_process_each", "optimizers")
+def test_ctrl_c_while_the_model_is_moved_to_the_output_loses_nothing(
+    only: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def interrupted(source: Path, to: Path) -> None:
+        replace(source, to)
+        signal.raise_signal(signal.SIGINT)
+
+    only()
+    model = gathering(tmp_path / "m.onnx")
+    monkeypatch.setattr("memdiag.fixing.model_writer.os.replace", interrupted)
+    tuning = memdiag.optimize(model, sizes=[1], only=["smaller"])
+    assert (tuning.chosen, tuning.write_problem) == (("smaller",), "")
+    assert tuning.program
+    assert [path for path in tuning.output_files if not Path(path).exists()] == []
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_measured(
