@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from memdiag.api.comparison_inputs import ComparisonInputs, find_comparison_inputs
+from memdiag.errors import MeasurementError
 from memdiag.model.model_file import ModelFile
 from memdiag.runner.job import Job
 from memdiag.runner.temporary import temporary_folder
@@ -31,6 +32,23 @@ class ComparedModel:
     scratch: Path
     inputs: ComparisonInputs
     evaluator: ModelEvaluator | None
+
+    def not_runnable(self, alternative: str = "") -> MeasurementError:
+        """Return the error for a model without an evaluator, which names an `alternative`."""
+        trial = self.inputs.trial
+        assert trial is not None
+        if not trial.has_answer:
+            problem = "the model does not run here"
+            action = "Free memory, or use smaller inputs with --dim"
+        elif not trial.has_session:
+            problem = "the session cannot be created"
+            action = "Try another release of onnxruntime"
+        else:
+            problem = "the model does not run with these inputs"
+            action = "Use --dim or --input"
+        return MeasurementError(
+            f"{self.file.path}: {problem} ({trial.problem}). {action}{alternative}."
+        )
 
 
 def compared_model(

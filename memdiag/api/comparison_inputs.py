@@ -13,6 +13,7 @@ from memdiag.api.inputs import (
     chosen_dimensions,
     find_inputs,
     save_arrays,
+    save_inputs,
 )
 from memdiag.defaults import DEFAULT_SIZES
 from memdiag.errors import UsageError
@@ -22,7 +23,7 @@ from memdiag.model.inputs import InputPlan, make, plan_inputs
 from memdiag.model.model_file import ModelFile
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.runner.job import Job
-from memdiag.runner.try_inputs import inputs_that_run
+from memdiag.runner.try_inputs import Trial, inputs_that_run, try_once
 from memdiag.verify.model_evaluator import InputSet
 
 
@@ -34,11 +35,13 @@ class ComparisonInputs(NamedTuple):
             it runs with none.
         dimensions: the free dimensions and their realistic sizes.
         notes: sentences on the choice of sizes.
+        trial: the trial of the first inputs if the model runs with none; None if it runs.
     """
 
     sets: tuple[InputSet, ...] = ()
     dimensions: tuple[Dimension, ...] = ()
     notes: tuple[str, ...] = ()
+    trial: Trial | None = None
 
 
 def find_comparison_inputs(
@@ -81,7 +84,8 @@ def find_comparison_inputs(
     if not sets:
         found = find_inputs(model, job, folder, dims=dims, given=given, first=chosen)
         if found is None:
-            return ComparisonInputs()
+            feeds = save_inputs(chosen.plans, given, folder / "first", same_inputs=same_inputs)
+            return ComparisonInputs(trial=try_once(job, feeds))
         chosen = found
         sets = sets_that_run(chosen)
     notes = chosen.notes

@@ -30,6 +30,7 @@ from memdiag.paths import ORT_SUFFIX, path_text
 from memdiag.records.dimension import Dimension
 from memdiag.records.files import unused_data_notes
 from memdiag.records.fix import FIX_SCHEMA, Fix
+from memdiag.records.measured_change import SearchEnd
 from memdiag.runner.job import Job, Limits, TimeLimitReached
 from memdiag.verify.mapped_rows import mapped_rows_notes
 from memdiag.verify.model_evaluator import ModelEvaluation
@@ -85,7 +86,7 @@ def fix(
             meanwhile.
         UsageError: an argument is invalid, or the output would overwrite the original.
         ReportError: the output cannot be written.
-        MeasurementError: the model runs, but not in the process in which it is measured.
+        MeasurementError: there is something to rewrite, and the model does not run here.
     """
     started = time.perf_counter()
     path = model_path(model)
@@ -97,8 +98,9 @@ def fix(
     given = read_given(inputs or {})
     report_progress = on_progress or ignore_progress
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
+        writer = model_writer(file, target)
         fixed = fix_file(
-            model_writer(file, target),
+            writer,
             job,
             lambda: compared_model(
                 exits,
@@ -120,10 +122,12 @@ def fix(
             report_progress=report_progress,
             started=started,
         ).record
-        if fixed.before is None or fixed.after is None:
-            return fixed
-        notes = (*fixed.notes, *mapped_rows_notes(file, fixed.before, fixed.after))
-        return msgspec.structs.replace(fixed, notes=notes)
+        notes = [*fixed.notes]
+        if fixed.before is not None and fixed.after is not None:
+            notes += mapped_rows_notes(file, fixed.before, fixed.after)
+        if fixed.output is None and not dry_run:
+            notes += writer.notes_on_unused_target()
+        return msgspec.structs.replace(fixed, notes=tuple(notes))
 
 
 class FixedFile(NamedTuple):
@@ -199,9 +203,17 @@ def fix_file(
     file = writer.file
     runtime = Runtime.installed()
     deadline = job.limits.deadline
-    findings, notes = find_waste(
-        analysis_context(file, runtime, dims=dims), Selection(select=only, min_bytes=0)
-    )
+    ended_by: SearchEnd = "completion"
+    report_progress("searching for findings")
+    try:
+        findings, notes = find_waste(
+            analysis_context(file, runtime, dims=dims), Selection(select=only, min_bytes=0)
+        )
+    except KeyboardInterrupt:
+        if not is_quick:
+            raise
+        findings, notes = (), ("the search for findings was interrupted",)
+        ended_by = "interrupt"
     state = FixState(
         writer=writer,
         unsafe=unsafe,
@@ -209,6 +221,7 @@ def fix_file(
         may_accept_difference=is_quick,
         notes=[*notes],
         deadline=deadline,
+        ended_by=ended_by,
     )
     rules = tuple(changes_by_rule(findings))
     result: VerifiedResult | PublishedModel | None = None
@@ -225,7 +238,7 @@ def fix_file(
         except TimeLimitReached:
             state.record_untried(rules, "the time limit ended the search before it was tried")
             state.ended_by = "time_limit"
-            state.notes.append("the time limit passed before the original was measured")
+            state.notes.append("the time limit passed before any remedy was tried")
         else:
             state.notes += base.inputs.notes
             dimensions = base.inputs.dimensions
@@ -245,7 +258,7 @@ def fix_file(
             elif unverified:
                 result = state.publish_unverified(rules)
             else:
-                state.refuse_all(rules)
+                raise base.not_runnable(", or --unverified to write the model without a comparison")
     duration_s = round(time.perf_counter() - started, 6)
     record = _record(state, runtime, result, dimensions, further_sizes, duration_s)
     return FixedFile(record, result.verdict if isinstance(result, VerifiedResult) else None)
@@ -289,6 +302,7 @@ def _record(
         dimensions=dimensions,
         further_sizes=further_sizes,
         ended_by=state.ended_by,
+        measured_once=verified is not None and verified.measured_once,
         notes=(*state.notes, *unused_data_notes(output_files)),
         duration_s=duration_s,
     )

@@ -16,7 +16,7 @@ from memdiag.errors import UsageError
 from memdiag.model.model_file import open_model
 from memdiag.runner.job import Deadline
 from memdiag.tuning.options import TuningOption
-from memdiag.tuning.prepared_models import remove_initializers_from_inputs
+from memdiag.tuning.prepared_models import remove_initializers_from_inputs, room_bytes
 from memdiag.units import format_size
 
 MAX_OPTIMIZER_S = 600.0
@@ -24,9 +24,6 @@ MAX_OPTIMIZER_S = 600.0
 
 MAX_SHARE = 0.25
 """The share of the remaining time that all optimizers together may take."""
-
-_ROOM = 2
-"""The room for a further model, as a multiple of the original's files."""
 
 _OWN = "memdiag-fix"
 
@@ -107,8 +104,7 @@ class OptimizerOutputs:
         end = inf
         if deadline.at < inf:
             end = time.monotonic() + MAX_SHARE * max(0.0, deadline.at - time.monotonic())
-        with open_model(model) as file:
-            needed_bytes = _ROOM * sum(path.stat().st_size for path in file.files)
+        needed_bytes = room_bytes(model)
         self.untried += installed
         folder.mkdir()
         found = []
@@ -126,15 +122,19 @@ class OptimizerOutputs:
                 break
             report_progress(f"optimizing with {name}")
             path = folder / name / name_of_result
-            result = run_optimizer(
-                name,
-                model,
-                path,
-                python=Path(sys.executable),
-                external=True,
-                timeout_s=min(MAX_OPTIMIZER_S, remaining_s),
-                memory_limit_bytes=None,
-            )
+            try:
+                result = run_optimizer(
+                    name,
+                    model,
+                    path,
+                    python=Path(sys.executable),
+                    external=True,
+                    timeout_s=min(MAX_OPTIMIZER_S, remaining_s),
+                    memory_limit_bytes=None,
+                )
+            except KeyboardInterrupt:
+                self.untried[:] = installed  # models that were written are not tried either
+                raise
             if result.path is not None or time.monotonic() < end:
                 self.untried.remove(name)
             if result.path is None:

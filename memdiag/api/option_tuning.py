@@ -23,7 +23,6 @@ from memdiag.ort.runtime import Runtime
 from memdiag.records.measured_change import SearchEnd
 from memdiag.records.tuning import Point, Tuning
 from memdiag.runner.job import Deadline, Job, Limits, SessionConfig, TimeLimitReached
-from memdiag.runner.try_inputs import try_once
 from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import BUDGETS
@@ -132,15 +131,7 @@ def measured_original(
             " --time-limit."
         ) from limit
     if base.evaluator is None:
-        trial = try_once(job, ())
-        if not trial.has_session:
-            raise MeasurementError(
-                f"{file.path}: the session cannot be created ({trial.problem}). Try another release"
-                " of onnxruntime."
-            )
-        raise MeasurementError(
-            f"{file.path}: the model does not run with these inputs. Use --dim or --input."
-        )
+        raise base.not_runnable()
     return base
 
 

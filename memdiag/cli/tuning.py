@@ -89,6 +89,8 @@ def run_tuning(
 
     from memdiag.cli.output import Destination, picture_kind, print_record, save_bytes
     from memdiag.cli.progress import StatusLine
+    from memdiag.errors import ReportError
+    from memdiag.paths import MODEL_SUFFIXES
     from memdiag.records.files import require_writable
     from memdiag.reports.tuning import is_conclusive
     from memdiag.tuning.points import BUDGETS
@@ -97,6 +99,10 @@ def run_tuning(
     destination = Destination(options.out, plotly=options.plotly)
     if options.picture is not None:
         require_writable(options.picture)
+        if options.picture.suffix.lower() in MODEL_SUFFIXES:
+            raise ReportError(
+                f"{options.picture}: a picture does not replace a model. Choose a .png file."
+            )
     with StatusLine(options.model.name) as line:
         result = search(
             options.model,

@@ -61,6 +61,7 @@ class VerifiedResult:
         bound: the allowed difference of outputs.
         before, after: the figures of the original and of the published model.
         verified_on: the releases of onnxruntime on which outputs were compared.
+        measured_once: whether its memory was measured in one process only.
     """
 
     output: PublishedModel
@@ -69,6 +70,7 @@ class VerifiedResult:
     before: Figures
     after: Figures
     verified_on: tuple[str, ...]
+    measured_once: bool = False
 
 
 def preferred(

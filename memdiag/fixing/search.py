@@ -14,6 +14,7 @@ from memdiag.records.measured_change import Figures
 from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.units import format_duration
 from memdiag.verify.acceptance import (
+    exchanged_memory,
     is_worth_it,
     memory_change,
     slowness,
@@ -365,6 +366,7 @@ class RewriteSearch:
         Its outputs, latency and (once) memory were compared with the original's when its last
         change was tried.
         """
+        is_confirmed = not self._ranked
         if self._ranked:
             best = self._ranked[-1]
             self._accepted.append(self._ranked)
@@ -383,7 +385,11 @@ class RewriteSearch:
                 bound=self.state.bound(self.state.accepted),
                 before=self.evaluator.before,
                 after=last.after,
-                verified_on=(self.evaluator.onnxruntime,),
+                verified_on=(
+                    self.evaluator.onnxruntime,
+                    *(self.other_runtimes.versions if is_confirmed else ()),
+                ),
+                measured_once=not is_confirmed,
             )
 
     def _published(self, built: BuiltModel) -> PublishedModel:
@@ -462,8 +468,6 @@ class RewriteSearch:
 
 def _saves_nothing(before: Figures, after: Figures) -> str:
     figures = memory_change(before, after)
-    if (after.peak_bytes < before.peak_bytes) != (after.steady_bytes < before.steady_bytes):
-        falls = ("peak", "steady memory")
-        less, rest = falls if after.peak_bytes < before.peak_bytes else falls[::-1]
-        return f"the {less} falls, but the {rest} does not ({figures})"
+    if exchanged := exchanged_memory(before, after):
+        return f"the {exchanged[0]} falls, but the {exchanged[1]} grows ({figures})"
     return f"it saves nothing that can be measured ({figures})"

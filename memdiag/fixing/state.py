@@ -144,7 +144,7 @@ class FixState:
         """Add a note if the model that was checked last does not pass, like the original."""
         if self.is_valid is False:
             self.notes.append(
-                "onnx.checker rejects the original and the rewritten model for the same reason"
+                "onnx.checker accepts neither the original nor the rewritten model, for one reason"
                 f" ({self._checker.original_error})"
             )
 
@@ -158,11 +158,6 @@ class FixState:
             found = self.possible(change)
             if found is not None:
                 self.record(found[0], "possible", "it would be built, verified and measured")
-
-    def refuse_all(self, rules: ChangesByRule) -> None:
-        """Refuse all changes because the model cannot be run."""
-        for change in (change for changes in rules for change in changes):
-            self.record(change, "refused", "the model does not run here (see --unverified)")
 
     def publish_unverified(self, rules: ChangesByRule) -> PublishedModel | None:
         """Publish the model with the first possible and valid change of each rule, unmeasured.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -14,6 +15,7 @@ from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, line
 from memdiag.reports.measured_change import (
+    MEASURED_ONCE,
     ChangeSummary,
     answer_sentence,
     joined_names,
@@ -47,6 +49,7 @@ NEEDS_NOTHING_ELSE = "The files alone: no option has to be set, and no variable.
 _TRY_OPTIONS = "memdiag optimize tries options of the session and optimizers, too"
 _MAX_WEIGHTS = 3
 _MAX_NAMES = 6
+_MAX_REASON = 120
 _MAX_SHORT_LIMIT_S = 120
 _MAX_CONSOLE_NAME = 30
 _MAX_PICTURE_LABEL = 22
@@ -126,9 +129,19 @@ def written_text(fix: Fix, *, with_duration: bool = True) -> str:
         return f"{model}: undecided about {names}, in {duration}; nothing was written"
     if _with_status(fix, "untried"):
         return f"{model}: {_search_progress(fix)}. Nothing was written. {_time_limit_advice(fix)}"
+    if reason := _common_refusal(fix):
+        return f"{model}: no remedy can be applied ({reason}); nothing was written. {_TRY_OPTIONS}"
     return (
         f"{model}: nothing was worth changing, in {duration}; nothing was written. {_TRY_OPTIONS}"
     )
+
+
+def _common_refusal(fix: Fix) -> str:
+    """Return the most frequent reason if all remedies were refused; empty otherwise."""
+    if any(remedy.status != "refused" for remedy in fix.remedies):
+        return ""
+    ((reason, _),) = Counter(remedy.reason for remedy in fix.remedies).most_common(1)
+    return shortened(plain(reason), _MAX_REASON)
 
 
 def _untried_text(fix: Fix) -> str:
@@ -194,6 +207,7 @@ def fix_summary(fix: Fix) -> ChangeSummary:
         changes,
         (
             ("What was changed", _changed(fix)),
+            ("Memory", MEASURED_ONCE if fix.measured_once else ""),
             ("Latency", latency_sentence(fix.latencies) if changes else ""),
             ("Outputs", f"{capitalized(outputs_text(fix))}." if changes else ""),
             ("It depends on", NEEDS_NOTHING_ELSE if is_changed else ""),
@@ -234,6 +248,8 @@ def _changed(fix: Fix) -> str:
         return f"Nothing yet. Undecided, as these may be too slow: {joined_names(undecided)}."
     if _with_status(fix, "untried"):
         return f"Nothing yet: {_search_progress(fix)}."
+    if reason := _common_refusal(fix):
+        return f"Nothing: no remedy can be applied ({reason})."
     return "Nothing: no remedy that was tried is worth it."
 
 

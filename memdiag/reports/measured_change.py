@@ -19,6 +19,7 @@ from memdiag.units import format_duration, format_size, format_sizes
 if TYPE_CHECKING:
     from rich.console import Console
 
+MEASURED_ONCE = "Measured in one process only, because the search ended before."
 _MAX_NAMES = 6
 _MAX_LABEL = 30
 

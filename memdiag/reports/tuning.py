@@ -16,6 +16,7 @@ from memdiag.reports import fix as fix_report
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, line, terminal_text
 from memdiag.reports.measured_change import (
+    MEASURED_ONCE,
     ChangeSummary,
     answer_sentence,
     joined_names,
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
 _MAX_PROBLEM = 200
 _MAX_OFFERS = 5
-_MEASURED_ONCE = "Measured in one process only, because the search ended before."
 _LIMITING = ("--only", "--time-limit")
 
 
@@ -314,7 +314,7 @@ def tuning_summary(tuning: Tuning) -> ChangeSummary:
         changes,
         (
             ("What was changed", _changed(tuning)),
-            ("Memory", _MEASURED_ONCE if tuning.measured_once else ""),
+            ("Memory", MEASURED_ONCE if tuning.measured_once else ""),
             ("Latency", latency_sentence(tuning.latencies) if changes else ""),
             ("Outputs", f"{capitalized(outputs_text(tuning))}." if changes else ""),
             ("It depends on", _dependencies(tuning) if is_changed else ""),

@@ -38,4 +38,8 @@ def save_optimized_model(job: Job, path: Path) -> str | None:
         session = replace(session, providers=DEFAULT_PROVIDERS, provider_options={})
     # The creation of the session saves the model.
     trial = try_once(replace(job, session=session, runs=None), ())
-    return None if path.exists() else trial.problem or "it wrote no file"
+    has_failed = not (trial.has_session and trial.has_answer)
+    # A session that was created does not run without inputs, which is no problem here.
+    if path.exists() and not has_failed:
+        return None
+    return trial.problem or "it wrote no file"

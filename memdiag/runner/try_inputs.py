@@ -17,10 +17,12 @@ class Trial(NamedTuple):
     Attributes:
         problem: why the model does not run with it, in the words of onnxruntime; None if it runs.
         has_session: whether the session could be created.
+        has_answer: whether the process answered. If not, `has_session` is unknown.
     """
 
     problem: str | None
     has_session: bool = True
+    has_answer: bool = True
 
     @property
     def runs(self) -> bool:
@@ -35,9 +37,9 @@ def try_once(job: Job, feeds: Sequence[Feed]) -> Trial:
         MeasurementError: the child's interpreter cannot be started.
         TimeLimitReached: the job's deadline passed.
     """
-    timed_out = Trial(f"its process ended, or {job.limits.timeout_s:g} s passed")
+    why = f"its process ended, or {job.limits.timeout_s:g} s passed"
     with closing(_try_each(job, [feeds])) as results:
-        return next(results, timed_out)
+        return next(results, Trial(why, has_answer=False))
 
 
 def try_inputs(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:

@@ -4,6 +4,7 @@ Such models are large, so one is kept at a time.
 """
 
 import shutil
+import tempfile
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,16 @@ from memdiag.rewrites.saving import save
 from memdiag.runner.job import Job, SharedWeight
 from memdiag.runner.optimized_model import save_optimized_model
 from memdiag.tuning.options import TuningOption
+from memdiag.units import format_size
+
+_ROOM = 2
+"""The room for a model that is written, as a multiple of the original's files."""
+
+
+def room_bytes(model: Path) -> int:
+    """Return the bytes that another version of `model` needs on disk, at most."""
+    with open_model(model) as file:
+        return _ROOM * sum(path.stat().st_size for path in file.files)
 
 
 class PreparedModels:
@@ -40,7 +51,8 @@ class PreparedModels:
         """Return `job` with the model and shared weights that the options `chosen` need.
 
         Raises:
-            MeasurementError: the runtime could not save its optimized model.
+            MeasurementError: the runtime could not save its optimized model, or there is no room
+                for one.
             MemdiagError: the weights could not be written.
         """
         entries = {name: text for option in chosen for name, text in option.save_options.items()}
@@ -55,7 +67,7 @@ class PreparedModels:
 
     def _optimized(self, job: Job) -> Path:
         key = (job.model, *sorted(job.session.options.items()), *job.session.disabled_optimizers)
-        return self._cached(key, lambda path: self._save_optimized(job, path))
+        return self._cached(key, job.model, lambda path: self._save_optimized(job, path))
 
     def _save_optimized(self, job: Job, path: Path) -> None:
         self.saved_count += 1
@@ -73,17 +85,33 @@ class PreparedModels:
         with open_model(model) as file:
             if file.external_bytes:
                 return model
-            return self._cached(model, lambda path: save(ModelEditor(file), path, "external"))
+            return self._cached(
+                model, model, lambda path: save(ModelEditor(file), path, "external")
+            )
 
-    def _cached(self, key: Hashable, write: Callable[[Path], object]) -> Path:
-        """Return the path of the model of `key`, which `write` writes unless it is there."""
+    def _cached(self, key: Hashable, model: Path, write: Callable[[Path], object]) -> Path:
+        """Return the path of a version of `model` with `key`; `write` writes it if it is missing.
+
+        What a failed `write` left is removed.
+        """
         path = self._scratch / "model.onnx"
-        if key != self._key:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch.mkdir()
-            self._key = None
+        if key == self._key:
+            return path
+        self._key = None
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir()
+        needed_bytes = room_bytes(model)
+        if shutil.disk_usage(self._scratch).free < needed_bytes:
+            raise MeasurementError(
+                f"{tempfile.gettempdir()}: {format_size(needed_bytes)} of free space are needed for"
+                " a version of the model. Set TMPDIR to a folder with more."
+            )
+        try:
             write(path)
-            self._key = key
+        except BaseException:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            raise
+        self._key = key
         return path
 
 

@@ -1,7 +1,7 @@
 """The printed program: Python that creates a session with the settings of a point."""
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
@@ -20,6 +20,9 @@ _MALLOPT = {
 }
 """Variables of glibc that a running process can set too: numbers and names of malloc.h."""
 
+_MAX_DATA_FILES = 8
+"""So many files of weights are watched for changes."""
+
 _PROVIDERS = 'providers=["CPUExecutionProvider"]'
 
 
@@ -28,7 +31,7 @@ def session_program(
     point: Point,
     sessions: int = 1,
     *,
-    embedded: bool = True,
+    data: Sequence[str] = (),
     listed: bool = False,
     costs: Mapping[str, str] | None = None,
 ) -> str:
@@ -38,22 +41,25 @@ def session_program(
         model: path of the model file.
         point: the combination of options.
         sessions: number of sessions to create.
-        embedded: whether the weights are in the model file.
+        data: paths of the files of its weights, relative to the model's folder; empty if they are
+            in the model file.
         listed: whether the IR version lists initializers among the inputs.
         costs: a sentence about the cost of each option, for comments.
     """
-    lines = [*_costs(point, costs or {}), *_lines(model, point, sessions, embedded, listed)]
+    lines = [*_costs(point, costs or {}), *_lines(model, point, sessions, data, listed)]
     return "\n".join(lines) + "\n"
 
 
-def _lines(model: str, point: Point, sessions: int, embedded: bool, listed: bool) -> Iterator[str]:
+def _lines(
+    model: str, point: Point, sessions: int, data: Sequence[str], listed: bool
+) -> Iterator[str]:
     yield from _environment(point.environment)
     yield from _imports(point)
     yield f"MODEL = {model!r}"
     if point.saved_options:
-        yield from _save_once(model, point, listed)
+        yield from _save_once(model, point, data, listed)
     if point.shares_weights:
-        yield from _share_once(model, embedded)
+        yield from _share_once(model, data)
     yield ""
     yield from _options("options", point.session_options)
     if point.shared_arena:
@@ -110,6 +116,8 @@ def _environment(variables: Mapping[str, str]) -> Iterator[str]:
 
 
 def _imports(point: Point) -> Iterator[str]:
+    if point.shares_weights and not point.saved_options:
+        yield "import os"
     if point.saved_options:
         # hashlib and tempfile would take 4 MiB, a part of what the options save.
         yield from ("import os", "import platform", "import zlib")
@@ -126,7 +134,16 @@ def _imports(point: Point) -> Iterator[str]:
     yield ""
 
 
-def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
+def _modified(data: Sequence[str]) -> Iterator[str]:
+    """Yield code that finds out when the model was changed last, with the files of its weights."""
+    if len(data) > _MAX_DATA_FILES:
+        yield "# There are more files of weights: remove what is written below if one changes."
+    yield "modified = Path(MODEL).stat().st_mtime"
+    for path in data[:_MAX_DATA_FILES]:
+        yield f"modified = max(modified, (Path(MODEL).parent / {path!r}).stat().st_mtime)"
+
+
+def _save_once(model: str, point: Point, data: Sequence[str], listed: bool) -> Iterator[str]:
     settings = {**point.session_options, **point.saved_options}
     yield ""
     yield "# The saved file fits these settings, one release of onnxruntime and one CPU: its name"
@@ -142,7 +159,8 @@ def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
     optimized = f"{PurePath(model).with_suffix('')}.{of_settings:08x}"
     yield f"OPTIMIZED = {optimized!r}"
     yield 'OPTIMIZED += f".{ort.__version__}-{cpu}.prepacked.onnx"'
-    yield "saved, modified = Path(OPTIMIZED), Path(MODEL).stat().st_mtime"
+    yield "saved = Path(OPTIMIZED)"
+    yield from _modified(data)
     yield ""
     yield "# Writing the file takes more memory than the defaults, and this process may keep it:"
     yield "# let another process write it first, such as the build of an image."
@@ -175,21 +193,31 @@ def _save_once(model: str, point: Point, listed: bool) -> Iterator[str]:
     yield "            os.replace(part, saved.with_name(part.name))"
 
 
-def _share_once(model: str, embedded: bool) -> Iterator[str]:
+def _share_once(model: str, data: Sequence[str]) -> Iterator[str]:
     external = f"{PurePath(model).with_suffix('')}.external.onnx"
-    yield f"EXTERNAL = Path({external!r})" if embedded else "EXTERNAL = Path(MODEL)"
+    yield "EXTERNAL = Path(MODEL)" if data else f"EXTERNAL = Path({external!r})"
     yield 'RANGES = EXTERNAL.with_suffix(".ranges.json")'
     yield ""
-    yield "modified = Path(MODEL).stat().st_mtime"
+    yield from _modified(data)
     yield ""
     yield "# Once for each model: the file and range of each weight."
     yield "if not RANGES.exists() or RANGES.stat().st_mtime < modified:"
+    yield "    import tempfile"
+    yield ""
     yield "    import onnx"
     yield ""
-    if embedded:
+    # Written to another folder: no process ever reads a file that is half written.
+    yield "    folder = tempfile.TemporaryDirectory(dir=EXTERNAL.parent)"
+    if not data:
         yield '    model, data = onnx.load(MODEL), f"{EXTERNAL.name}.data"'
-        yield "    EXTERNAL.with_name(data).unlink(missing_ok=True)  # onnx appends to a file"
-        yield "    onnx.save(model, EXTERNAL, save_as_external_data=True, location=data)"
+        yield "    written = Path(folder.name, EXTERNAL.name)"
+        # onnx.save(location=…) refuses if a file of that name is in the working directory.
+        yield "    for tensor in model.graph.initializer:"
+        yield "        if len(tensor.raw_data) >= 1024:"
+        yield "            onnx.external_data_helper.set_external_data(tensor, data)"
+        yield "    onnx.save(model, written)"
+        yield "    for part in (written.with_name(data), written):  # the model last"
+        yield "        os.replace(part, EXTERNAL.with_name(part.name))"
     yield "    ranges = {}"
     yield "    for tensor in onnx.load(EXTERNAL, load_external_data=False).graph.initializer:"
     yield "        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)"
@@ -197,7 +225,10 @@ def _share_once(model: str, embedded: bool) -> Iterator[str]:
     yield "        if at and dtype.isbuiltin == 1 and all(tensor.dims):"
     yield '            offset = int(at.get("offset", 0))'
     yield '            ranges[tensor.name] = at["location"], dtype.name, offset, [*tensor.dims]'
-    yield "    RANGES.write_text(json.dumps(ranges))"
+    yield "    written = Path(folder.name, RANGES.name)"
+    yield "    written.write_text(json.dumps(ranges))"
+    yield "    os.replace(written, RANGES)"
+    yield "    folder.cleanup()"
     yield ""
     yield "weights = {}  # must live as long as the sessions"
     yield "for name, (file, dtype, offset, shape) in json.loads(RANGES.read_text()).items():"

@@ -238,14 +238,15 @@ def _loaded_model(original: Path, point: Point | None, new_model: NewModel | Non
 def _program(model: Path, point: Point, search: OptionSearch) -> str:
     """Return the program that sets up `point` for `model`."""
     with open_model(model) as file:
-        embedded, listed = not file.external_bytes, lists_initializers(file)
+        listed = lists_initializers(file)
+        data = sorted({weight.file for weight in file.weights if weight.file is not None})
     costs = {option.name: option.hurts for option in search.options_of(point)}
     sessions = search.point_evaluator.model_evaluator.job.session.sessions
     return session_program(
         path_text(model),
         point,
         sessions,
-        embedded=embedded,
+        data=data,
         listed=listed,
         costs=costs,
     )

@@ -120,6 +120,19 @@ def takes_less_time(first: Comparisons, second: Comparisons) -> bool | None:
     return None if wins == losses else wins
 
 
+def exchanged_memory(before: Figures, after: Figures) -> tuple[str, str] | None:
+    """Return which memory falls and which grows beyond doubt: the peak and the steady memory.
+
+    None if not one falls while the other grows.
+    """
+    peak, steady = (
+        (gain > 0) - (gain < 0) if abs(gain) > doubt else 0 for gain, doubt in _gains(before, after)
+    )
+    if peak * steady >= 0:
+        return None
+    return ("peak", "steady memory") if peak > 0 else ("steady memory", "peak")
+
+
 def memory_change(before: Figures, after: Figures) -> str:
     """Return the change of peak and steady memory as text."""
     peak = " → ".join(format_sizes(before.peak_bytes, after.peak_bytes))

@@ -153,6 +153,16 @@ def test_a_profile_tells_by_what_the_model_was_fixed_and_how_well() -> None:
     )
 
 
+def test_remedies_that_cannot_be_applied_are_not_told_as_tried() -> None:
+    refused = fix_records.remedy("good-one", status="refused")
+    rejected = fix_records.remedy("other", status="rejected")
+    fix = msgspec.structs.replace(fix_records.all_rejected(), remedies=(refused,))
+    text = written_text(fix)
+    assert f"no remedy can be applied ({refused.reason})" in text
+    fix = msgspec.structs.replace(fix, remedies=(refused, rejected))
+    assert "nothing was worth changing" in written_text(fix)
+
+
 def test_what_changed_nothing_is_told_as_that() -> None:
     assert fix_outcome(fix_records.all_rejected()) == (
         "A fix was tried. Nothing: no remedy that was tried is worth it."

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from memdiag.errors import MeasurementError
 from memdiag.runner.job import Job
 from memdiag.tuning.options import tuning_options
 from memdiag.tuning.prepared_models import PreparedModels
+from memdiag.units import MIB
 
 SampleModel = Callable[..., Path]
 BY_NAME = {one.name: one for one in tuning_options()}
@@ -24,6 +26,26 @@ def test_a_job_without_such_options_stays_as_it_is(tmp_path: Path) -> None:
     job = Job(model=tmp_path / "m.onnx")
     assert files.prepare(job, (BY_NAME["arena-off"],)) is job
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_room_or_after_an_error_nothing_is_left(
+    tmp_path: Path, sample_model: SampleModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(job: Job, path: Path) -> str:
+        path.write_bytes(b"half of it")
+        return "No space left on device"
+
+    job = Job(model=sample_model("plain_mlp", 1))
+    models = PreparedModels(tmp_path)
+    monkeypatch.setattr("memdiag.tuning.prepared_models.save_optimized_model", failing)
+    with pytest.raises(MeasurementError, match="No space left"):
+        models.prepare(job, (SAVE,))
+    assert list(tmp_path.iterdir()) == []
+    usage = SimpleNamespace(free=MIB)  # the model needs about twice as much
+    monkeypatch.setattr("memdiag.tuning.prepared_models.shutil.disk_usage", lambda _: usage)
+    with pytest.raises(MeasurementError, match=r"MiB of free space .* TMPDIR"):
+        models.prepare(job, (SHARE,))
+    assert [*(tmp_path / "written").iterdir()] == []
 
 
 def test_embedded_weights_get_a_file_of_their_own_and_are_found_in_it(

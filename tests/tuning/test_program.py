@@ -38,6 +38,9 @@ fields = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({name: int(fields[name].split()[0]) * 1024 for name in ("VmHWM", "RssAnon")}))
 """
 
+DATA = ("plain_mlp.onnx.data",)
+"""The file of the weights of the sample with external data."""
+
 _LIBC = "import ctypes\nlibc = ctypes.CDLL(None)\n"
 _MAPPED_BLOCKS = """
 class Info(ctypes.Structure):
@@ -216,6 +219,33 @@ def test_what_is_saved_is_used_again_unless_release_or_model_changed(model: Path
     assert all(now[name] > moment for name, moment in first.items())
 
 
+@pytest.mark.parametrize("name", ["save-prepacked", "share-weights"])
+def test_what_is_written_once_is_written_again_if_the_weights_changed(
+    name: str, sample_model: SampleModel, tmp_path: Path
+) -> None:
+    external = sample_model("plain_mlp", 1, external=True)
+    for path in (external, external.with_name(DATA[0])):
+        shutil.copy(path, tmp_path)
+    program = session_program(external.name, point(BY_NAME[name]), 2, data=DATA)
+    run(program, tmp_path)
+    (written,) = (*tmp_path.glob("*.prepacked.onnx"), *tmp_path.glob("*.ranges.json"))
+    first = written.stat().st_mtime_ns
+    run(program, tmp_path)
+    assert written.stat().st_mtime_ns == first
+    later = time.time() + 1
+    os.utime(tmp_path / DATA[0], (later, later))
+    run(program, tmp_path)
+    assert written.stat().st_mtime_ns > first
+
+
+def test_processes_that_start_at_once_share_weights(model: Path) -> None:
+    program = session_program(model.name, point(BY_NAME["share-weights"]), 2)
+    words = [sys.executable, "-c", program + _MEASURED]
+    started = [subprocess.Popen(words, cwd=model.parent, stdout=-3, stderr=-1) for _ in range(4)]
+    assert [process.communicate(timeout=60)[1] for process in started] == [b""] * len(started)
+    assert [*model.parent.glob("tmp*")] == []
+
+
 RUNTIMES = [Path(one) for one in os.environ.get("MEMDIAG_RUNTIMES", "").split(":") if one]
 
 
@@ -256,7 +286,7 @@ def test_bytes_are_loaded_with_their_external_data(
     sample_model: SampleModel, tmp_path: Path
 ) -> None:
     external = sample_model("plain_mlp", 1, external=True)
-    run(session_program(str(external), point(load_from="bytes"), embedded=False), tmp_path)
+    run(session_program(str(external), point(load_from="bytes"), data=DATA), tmp_path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc")
@@ -281,7 +311,7 @@ def test_shared_weights_are_there_once_for_all_sessions(
     taken = []
     # The first start writes what the later ones map.
     for sessions in (1, 1, 4):
-        program = session_program(str(path), shared, sessions, embedded=not external)
+        program = session_program(str(path), shared, sessions, data=DATA if external else ())
         taken.append(run(program, tmp_path)["VmHWM"])
     assert taken[2] - taken[1] < 6 * MIB
     # A model that is newer than the file of the ranges was exchanged.

@@ -5,6 +5,7 @@ import pytest
 from memdiag.records.measured_change import Figures
 from memdiag.units import MIB
 from memdiag.verify.acceptance import (
+    exchanged_memory,
     is_faster,
     is_worth_it,
     memory_change,
@@ -52,6 +53,22 @@ def comparisons(*ratios: tuple[float, float, float]) -> tuple[tuple[str, Latency
         (str(index), LatencyComparison(1.0, median, LatencyRatio(median, low, high, 15)))
         for index, (low, median, high) in enumerate(ratios)
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (taken(), taken(peak=90, steady=110), ("peak", "steady memory")),
+        (taken(), taken(peak=110, steady=90), ("steady memory", "peak")),
+        (taken(), taken(peak=90, steady=100.1), None),
+        (taken(), taken(peak=99.99, steady=100.01), None),  # chance
+        (taken(), taken(peak=90, steady=90), None),
+    ],
+)
+def test_what_falls_while_the_other_grows(
+    before: Figures, after: Figures, expected: tuple[str, str] | None
+) -> None:
+    assert exchanged_memory(before, after) == expected
 
 
 @pytest.mark.parametrize(

@@ -186,8 +186,8 @@ def run(options: Namespace) -> int:
         outcome = _measure(options)
     if outcome.interrupted:
         raise KeyboardInterrupt(
-            f"{counted(len(outcome.new_keys), 'job')} were added to {options.out}. The same command"
-            " goes on where it was."
+            f"{options.out}: {counted(len(outcome.new_keys), 'new result')}. The same command"
+            " measures the rest."
         )
     answers = sweep_answers(outcome, against=options.against, machines=machines)
 
