@@ -12,26 +12,18 @@ import inspect
 import json
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import memdiag
-from memdiag import records, rewrites
+from memdiag import records
 from memdiag.cli.app import command_module, command_parser
 from memdiag.cli.commands import COMMANDS
 from memdiag.records.base import Record
 from memdiag.records.schemas import RECORDS, path_of
-from memdiag.reports.rule_pages import all_detectors
-from memdiag.tuning.options import TuningOption, tuning_options
+from memdiag.reports import remedy_pages
 
 _MARK = re.compile(r"^<!-- generated: (.+) -->$", re.MULTILINE)
-
-_ARITHMETIC = {
-    "same": "The kernels stay the same; only data moves.",
-    "reordered": "Other kernels may run, which add the same terms in another order.",
-    "changed": "Values change.",
-}
-"""What a rewrite may change, by `Rewrite.arithmetic`, as a sentence."""
 
 
 def fill(page: str) -> str:
@@ -129,45 +121,21 @@ def _autodoc(directives: Iterator[str]) -> str:
 
 def remedies() -> str:
     """Return a section for each rewrite and session option that a rule names or `tune` tries."""
-    rules: dict[str, list[str]] = {}
-    for detector in all_detectors():
-        for remedy in detector.rule.remedies:
-            rules.setdefault(remedy, []).append(detector.rule.name)
-    parts = ["## Rewrites of the model\n"]
-    for rewriter in rewrites.rewriters():
-        rewrite = rewriter.rewrite
-        module = importlib.import_module(rewriter.apply.__module__)
-        safety = "" if rewrite.safe else " It is only tried with `--unsafe`."
-        parts.append(
-            f"### {rewrite.name}\n\n{inspect.cleandoc(module.__doc__ or '')}\n\n"
-            f"{_ARITHMETIC[rewrite.arithmetic]}{safety}\n\n{_rule_links(rules, rewrite.name)}"
+    rules = remedy_pages.rules_by_remedy()
+
+    def section(name: str, text: str) -> str:
+        links = ", ".join(f"[{rule}](../rules/{rule}.md)" for rule in rules.get(name, ()))
+        ending = f"A remedy for {links}." if links else "Tried by `memdiag tune`."
+        return f"### {name}\n\n{text}\n\n{ending}\n"
+
+    return "\n".join(
+        (
+            "## Rewrites of the model\n",
+            *(section(name, text) for name, text in remedy_pages.rewrite_texts().items()),
+            "## Options of the session and the environment\n",
+            *(section(name, text) for name, text in remedy_pages.option_texts().items()),
         )
-    parts.append("## Options of the session and the environment\n")
-    for option in sorted(tuning_options(), key=lambda each: each.name):
-        parts.append(
-            f"### {option.name}\n\n{option.does} {option.hurts}\n\n"
-            f"{_settings(option)}{_rule_links(rules, option.name)}"
-        )
-    return "\n".join(parts)
-
-
-def _rule_links(rules: Mapping[str, Sequence[str]], remedy: str) -> str:
-    names = rules.get(remedy, ())
-    if not names:
-        return "Tried by `memdiag tune`.\n"
-    links = ", ".join(f"[{name}](../rules/{name}.md)" for name in names)
-    return f"A remedy for {links}.\n"
-
-
-def _settings(option: TuningOption) -> str:
-    """Return the settings of an option; a library is the one of the machine, without its path."""
-    lines = [f"session option `{key}={value}`" for key, value in option.session.items()]
-    lines += [f"run option `{key}={value}`" for key, value in option.run.items()]
-    lines += [f"disabled graph transformer `{name}`" for name in option.disabled]
-    for key, value in option.environment.items():
-        shown = value.rpartition("/")[2] if key == "LD_PRELOAD" else value
-        lines.append(f"environment variable `{key}={shown}`")
-    return f"Set by: {', '.join(lines)}.\n\n" if lines else ""
+    )
 
 
 def record_schemas() -> str:

@@ -611,6 +611,9 @@ def sizes_by_name(option: str, text: str | None, names: Collection[str]) -> dict
     """
     from memdiag.budgets.parsing import parse_sizes
 
+    if text and "=" not in text:
+        example = f"{next(iter(names))}=1.2GB"
+        raise UsageError(f"{option}: {text!r} is not NAME=VALUE. Write for example {example}.")
     return parse_sizes(comma_pairs(option, text or ""), names, where=option)
 
 

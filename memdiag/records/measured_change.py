@@ -85,6 +85,9 @@ class MeasuredChange(PlottableRecord, frozen=True, kw_only=True):
             nothing was changed.
         measured_once: whether `after` was measured in one process only, because the search ended
             before several could be.
+        mapped_table_bytes: the tables, such as embeddings, that are mapped after the change and
+            read row by row: `after` contains only the rows that the measured inputs used. 0 where
+            other rows add nothing.
         latencies: latency before and after, for each set of inputs.
         largest_difference: the largest difference of any output, relative to the output's largest
             value; None if outputs were not compared.
@@ -113,3 +116,4 @@ class MeasuredChange(PlottableRecord, frozen=True, kw_only=True):
     dimensions: tuple[Dimension, ...] = ()
     further_sizes: tuple[str, ...] = ()
     measured_once: bool = False
+    mapped_table_bytes: int = 0

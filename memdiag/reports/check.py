@@ -26,7 +26,7 @@ def show(check: Check, console: Console, *, quiet: bool = False) -> None:
             names = dict.fromkeys(plain(finding.name) for finding in check.findings)
             if names:
                 hints = " · ".join(f"memdiag explain {name}" for name in names)
-                line(console, f"explained by: {hints}", "dim")
+                line(console, f"explanation: {hints}", "dim")
         line(console, check_summary(check))
 
 

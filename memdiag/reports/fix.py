@@ -17,8 +17,10 @@ from memdiag.reports.console import block, files, line
 from memdiag.reports.measured_change import (
     MEASURED_ONCE,
     ChangeSummary,
+    added_by_inputs,
     answer_sentence,
     joined_names,
+    latency_clause,
     latency_sentence,
     make_summary,
     markdown_document,
@@ -28,6 +30,7 @@ from memdiag.reports.measured_change import (
     outputs_text,
     page_charts,
     page_values,
+    saving_text,
     show_changes,
 )
 from memdiag.reports.page import Plotly, page
@@ -60,18 +63,35 @@ _RATIO_RANGE = (0.9, 1.1)  # at least, so that small differences do not look lar
 
 def show(fix: Fix, console: Console, *, written: Sequence[Path] = (), quiet: bool = False) -> None:
     """Print `fix`; `written` are the files to name; `quiet` prints only the answer."""
-    sizes = measured_sizes(fix)
-    if sizes:
-        line(console, f"{plain(fix.model)}: measured {sizes}")
+    line(console, summary_line(fix), "bold")
     if quiet:
-        line(console, written_text(fix))
+        if fix.output is not None:
+            line(console, written_text(fix))
         return
+    console.print()
     show_remedies(fix, console)
     show_changes(fix, console)
     block(console, [f"onnxruntime: {releases_text(fix)}"] if fix.output is not None else [])
     block(console, [f"note: {plain(note)}" for note in fix.notes])
-    block(console, [written_text(fix), _untried_text(fix)])
+    block(console, [written_text(fix) if fix.output is not None else "", _untried_text(fix)])
     files(console, written)
+
+
+def summary_line(fix: Fix) -> str:
+    """Return the saving, its remedies, and the sizes of the inputs; or why there is none."""
+    sizes = measured_sizes(fix)
+    at = f", {sizes}" if sizes else ""
+    changes = memory_changes(fix)[:2]
+    if fix.output is None:
+        return written_text(fix)
+    if not changes:
+        return f"{plain(fix.model)}: changed by {joined_names(_applied(fix))}, unverified{at}"
+    once = ", memory measured once" if fix.measured_once else ""
+    latency = f", {text}" if (text := latency_clause(fix.latencies)) else ""
+    return (
+        f"{plain(fix.model)}: {saving_text(changes)}{added_by_inputs(fix)}{once}{latency}, by"
+        f" {joined_names(_applied(fix))}{at}"
+    )
 
 
 def show_remedies(fix: Fix, console: Console) -> None:
@@ -160,12 +180,11 @@ def releases_text(fix: Fix) -> str:
         return ""
     verified_on = ", ".join(map(plain, fix.verified_on))
     verified = f"verified on {verified_on}" if verified_on else "not verified"
-    loadable = "no release is known that can load it"
+    loadable, reason = "no release is known that can load it", fix.oldest_reason
     if fix.oldest_onnxruntime is not None:
-        oldest = plain(fix.oldest_onnxruntime)
-        loadable = f"by what it declares, {oldest} and newer can load it"
-    reason = f" ({plain(fix.oldest_reason)})" if fix.oldest_reason else ""
-    return f"{verified}; {loadable}{reason}"
+        loadable = f"{plain(fix.oldest_onnxruntime)} and newer can load it"
+        reason = reason or "by its versions of the IR and operators"
+    return f"{verified}; {loadable}{f' ({plain(reason)})' if reason else ''}"
 
 
 def needed_files(fix: Fix) -> str:
@@ -200,7 +219,7 @@ def fix_summary(fix: Fix) -> ChangeSummary:
     answer = _changed(fix)
     if is_changed:
         unverified = "Changed, but not verified: the model could not be run."
-        answer = answer_sentence(changes) if changes else unverified
+        answer = answer_sentence(fix, changes) if changes else unverified
     return make_summary(
         fix,
         answer,

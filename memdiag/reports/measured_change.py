@@ -19,7 +19,9 @@ from memdiag.units import format_duration, format_size, format_sizes
 if TYPE_CHECKING:
     from rich.console import Console
 
-MEASURED_ONCE = "Measured in one process only, because the search ended before."
+MEASURED_ONCE = (
+    "Measured in one process only: the search ended before it could be measured in several."
+)
 _MAX_NAMES = 6
 _MAX_LABEL = 30
 
@@ -198,9 +200,18 @@ def latency_sentence(latencies: Sequence[LatencyAt]) -> str:
     if len(latencies) == 1:
         return f"{_ratio(slowest)} that before{_clock_words(slowest)}."
     return (
-        f"At worst {_ratio(slowest)} that before, with {plain(slowest.inputs)}"
-        f"{_clock_words(slowest)}."
+        f"{_ratio(slowest)} that before{_clock_words(slowest)}, with {plain(slowest.inputs)}: the"
+        " slowest inputs."
     )
+
+
+def latency_clause(latencies: Sequence[LatencyAt]) -> str:
+    """Return ``latency 1.02 × (0.99–1.04)`` with the slowest inputs; empty if none was compared."""
+    if not latencies:
+        return ""
+    slowest = _slowest(latencies)
+    inputs = f" with {plain(slowest.inputs)}, the slowest inputs" if len(latencies) > 1 else ""
+    return f"latency {_ratio(slowest)}{inputs}"
 
 
 def outcome_figures(record: MeasuredChange) -> str:
@@ -261,6 +272,7 @@ def page_values(record: MeasuredChange, summary: ChangeSummary) -> dict[str, Any
         "memory": change_table(memory_changes(record)),
         "latencies": change_table(latency_changes(record), "inputs"),
         "outputs": f"{outputs_text(record)}.",
+        "measured_once": record.measured_once,
         "notes": tuple(map(plain, record.notes)),
         "command": shlex.join(map(plain, record.command)),
     }
@@ -283,9 +295,16 @@ def page_charts(record: MeasuredChange) -> dict[str, Any]:
     }
 
 
-def answer_sentence(changes: Sequence[BeforeAndAfter]) -> str:
-    """Return `saving_text` as a sentence."""
-    return capitalized(f"{saving_text(changes)}.")
+def answer_sentence(record: MeasuredChange, changes: Sequence[BeforeAndAfter]) -> str:
+    """Return `saving_text` as a sentence, with what other inputs add."""
+    return capitalized(f"{saving_text(changes)}{added_by_inputs(record)}.")
+
+
+def added_by_inputs(record: MeasuredChange) -> str:
+    """Return the clause on rows of mapped tables that no measured input used; empty if none."""
+    if not record.mapped_table_bytes:
+        return ""
+    return f", plus up to {format_size(record.mapped_table_bytes)} as inputs use other rows"
 
 
 def _size_change(label: str, before: int, after: int, spread: int = 0) -> BeforeAndAfter:

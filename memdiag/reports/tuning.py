@@ -18,6 +18,7 @@ from memdiag.reports.console import block, files, line, terminal_text
 from memdiag.reports.measured_change import (
     MEASURED_ONCE,
     ChangeSummary,
+    added_by_inputs,
     answer_sentence,
     joined_names,
     latency_sentence,
@@ -162,9 +163,9 @@ def summary_line(tuning: Tuning) -> str:
     if ratio and chosen.undecided:
         ratio += f" ({chosen.low:.2f}–{chosen.high:.2f}, undecided)"
     if ratio and len(tuning.latencies) > 1:
-        ratio += f" at most (with {plain(chosen.slowest_with)})"
+        ratio += f" with {plain(chosen.slowest_with)}, the slowest inputs"
     once = ", memory measured once" if tuning.measured_once else ""
-    saving = saving_text(memory_changes(tuning)[:2])
+    saving = f"{saving_text(memory_changes(tuning)[:2])}{added_by_inputs(tuning)}"
     return f"{start}{saving}{once}{ratio}, with {point_label(chosen)}{at}"
 
 
@@ -303,7 +304,7 @@ def tuning_summary(tuning: Tuning) -> ChangeSummary:
     changes = memory_changes(tuning)[:2] if is_changed else ()
     answer = _changed(tuning)
     if changes:
-        answer = answer_sentence(changes)
+        answer = answer_sentence(tuning, changes)
         if not _fits(tuning):
             answer = f"Nothing fits the budget; the nearest is: {saving_text(changes)}."
     fix = _used_fix(tuning)
@@ -315,7 +316,7 @@ def tuning_summary(tuning: Tuning) -> ChangeSummary:
         (
             ("What was changed", _changed(tuning)),
             ("Memory", MEASURED_ONCE if tuning.measured_once else ""),
-            ("Latency", latency_sentence(tuning.latencies) if changes else ""),
+            ("Latency", _latency(tuning) if changes else ""),
             ("Outputs", f"{capitalized(outputs_text(tuning))}." if changes else ""),
             ("It depends on", _dependencies(tuning) if is_changed else ""),
             ("Files", _needed_files(tuning)),
@@ -323,6 +324,15 @@ def tuning_summary(tuning: Tuning) -> ChangeSummary:
             ("What to do", _next_step(tuning)),
         ),
     )
+
+
+def _latency(tuning: Tuning) -> str:
+    """Return the largest ratio of latencies, and whether it is undecided."""
+    point = tuning.chosen_point
+    doubt = ""
+    if point is not None and point.undecided:
+        doubt = f" Undecided: the interval includes the bound of {tuning.max_slowdown:.2f} ×."
+    return f"{latency_sentence(tuning.latencies)}{doubt}"
 
 
 def _changed(tuning: Tuning) -> str:

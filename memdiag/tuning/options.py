@@ -239,7 +239,8 @@ def _table() -> list[TuningOption]:
         ),
         TuningOption(
             name="patterns-off",
-            does="No block is planned and kept for each new combination of input shapes.",
+            does="onnxruntime no longer plans, and keeps, a block of memory for each new"
+            " combination of input shapes.",
             hurts="Tensors of a run are allocated one by one.",
             session={"enable_mem_pattern": "false"},
         ),

@@ -171,6 +171,7 @@ def _save_once(model: str, point: Point, data: Sequence[str], listed: bool) -> I
     yield "    with tempfile.TemporaryDirectory(dir=saved.parent) as folder:"
     for line in _options("saving", settings):
         yield f"        {line}"
+    yield "        saving.log_severity_level = 3  # it warns that the file fits one CPU, see above"
     yield '        saving.optimized_model_filepath = f"{folder}/{saved.name}"'
     yield "        saving.add_session_config_entry("
     yield f'            {EXTERNAL_DATA_OPTION!r}, f"{{saved.name}}.data"'

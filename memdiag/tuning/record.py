@@ -18,7 +18,7 @@ from memdiag.tuning.program import session_program
 from memdiag.tuning.search import OptionSearch
 from memdiag.units import format_duration, format_sizes
 from memdiag.verify.latency import MAX_UNNOTICED_S
-from memdiag.verify.mapped_rows import mapped_rows_notes
+from memdiag.verify.mapped_rows import mapped_table_bytes, mapped_table_notes
 
 
 class NewModel(NamedTuple):
@@ -100,6 +100,7 @@ def tuning_record(
         untried=(*untried, *search.untried()),
         chosen=chosen.options,
         measured_once=not search.is_confirmed,
+        mapped_table_bytes=_mapped_table_bytes(file, search),
         program=_program(loaded, program_point, search) if program_point else "",
         program_options=program_point.options if program_point else (),
         budget=dict(search.budget),
@@ -141,8 +142,7 @@ def _notes(file: ModelFile, search: OptionSearch, new_model: NewModel | None) ->
             f" {doubtful.slowest_with} does not decide whether it is too slow; --max-slowdown"
             f" {_rounded_up(doubtful.high)} accepts it"
         )
-    if chosen.figures is not None:
-        yield from mapped_rows_notes(file, search.point_evaluator.before, chosen.figures)
+    yield from mapped_table_notes(_mapped_table_bytes(file, search))
     if chosen.options and (smaller := search.smallest_with_more_options()) is not None:
         yield (
             f"{' + '.join(smaller.options)} takes {_sizes(smaller)}: less than the chosen point, by"
@@ -176,6 +176,13 @@ def _notes(file: ModelFile, search: OptionSearch, new_model: NewModel | None) ->
         )
     if search.point_evaluator.model_evaluator.job.session.sessions > 1:
         yield "what a session maps from a file counts for each session, although pages are shared"
+
+
+def _mapped_table_bytes(file: ModelFile, search: OptionSearch) -> int:
+    figures = search.chosen.figures
+    if figures is None:
+        return 0
+    return mapped_table_bytes(file, search.point_evaluator.before, figures)
 
 
 def _why_believed(chosen: Point, limit: float) -> str:

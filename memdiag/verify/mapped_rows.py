@@ -23,15 +23,24 @@ def row_table_bytes(file: ModelFile) -> int:
     return sum(tables.values())
 
 
-def mapped_rows_notes(file: ModelFile, before: Figures, after: Figures) -> tuple[str, ...]:
-    """Return a sentence if more of `file` is mapped than before, and inputs decide how much.
+def mapped_table_bytes(file: ModelFile, before: Figures, after: Figures) -> int:
+    """Return the bytes of the tables of which `after` contains only rows that inputs used.
 
-    Pages of a mapped file are resident once they were used. A table is used row by row.
+    They are those that are read row by row, if more of `file` is mapped than before: pages of a
+    mapped file are resident once they were used. Otherwise 0.
     """
-    if after.file_bytes - before.file_bytes < MIB or (tables := row_table_bytes(file)) < MIB:
+    if after.file_bytes - before.file_bytes < MIB:
+        return 0
+    tables_bytes = row_table_bytes(file)
+    return tables_bytes if tables_bytes >= MIB else 0
+
+
+def mapped_table_notes(table_bytes: int) -> tuple[str, ...]:
+    """Return the sentence on `table_bytes` of such tables; none if there are none."""
+    if not table_bytes:
         return ()
     return (
-        "more weights are mapped from files: of tables that are read row by row"
-        f" ({format_size(tables)}), memory contains the rows that the measured inputs used. Other"
-        f" rows add to it, up to {format_size(tables)} in all",
+        f"{format_size(table_bytes)} of tables, such as embeddings, are mapped and read row by row:"
+        " memory contains the rows that the measured inputs used, and grows as other inputs use"
+        " other rows",
     )

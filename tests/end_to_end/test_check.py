@@ -121,6 +121,8 @@ def test_rules_are_listed_and_explained(memdiag: RunMemdiag) -> None:
     explained = memdiag("explain", "MD103")
     assert explained.returncode == 0
     assert explained.stdout.startswith("# shared-weight-transposed (MD103)\n")
+    for name in ("arena-off", "externalize"):
+        assert memdiag("explain", name).stdout.startswith(f"# {name}\n")
     unknown = memdiag("explain", "nonsense")
     assert unknown.returncode == 2
     assert "unknown rule" in unknown.stderr

@@ -32,12 +32,12 @@ def test_a_finding_says_what_where_how_much_and_what_to_do() -> None:
     ("rules", "hints"),
     [
         ([], []),
-        (["original-kept"], ["explained by: memdiag explain original-kept"]),
+        (["original-kept"], ["explanation: memdiag explain original-kept"]),
         # Each rule once, in the order of the findings, also behind findings that are left out.
         (
             ["original-kept", *["arena-growth"] * 9, "original-kept", "folding-peak"],
             [
-                "explained by: memdiag explain original-kept · memdiag explain arena-growth · "
+                "explanation: memdiag explain original-kept · memdiag explain arena-growth · "
                 "memdiag explain folding-peak"
             ],
         ),
@@ -56,7 +56,7 @@ def test_rules_of_several_models_are_named_in_one_line() -> None:
     found = (finding(model="a.onnx"), finding(model="b.onnx", name="arena-growth"))
     lines = shown(check(*found), width=200)
     assert [line for line in lines if "memdiag explain" in line] == [
-        "explained by: memdiag explain shared-weight-transposed · memdiag explain arena-growth"
+        "explanation: memdiag explain shared-weight-transposed · memdiag explain arena-growth"
     ]
 
 

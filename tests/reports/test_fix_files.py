@@ -50,12 +50,13 @@ def test_the_page_says_it_all_with_exact_bytes_on_hover() -> None:
     for message in (
         "Peak 1.55 GiB → 559 MiB (0.35 ×), steady 1.46 GiB → 540 MiB (0.36 ×).",
         "Remedies applied to a copy of the model: good-one.",
-        "At worst 1.02 × (0.98–1.05) that before, with size 4.",
+        "1.02 × (0.98–1.05) that before, with size 4: the slowest inputs.",
         "Largest difference 2.4e-06 of the largest value (bound 6.1e-05: sums of 1,024 products).",
         "The files alone: no option has to be set, and no variable.",
         "keep them together, because 500 MiB of the weights are in dir/m.onnx.",
         "Load dir/m.fixed.onnx instead of dir/m.onnx.",
-        "Verified on 1.31.1; by what it declares, 1.20.0 and newer can load it.",
+        "Verified on 1.31.1; 1.20.0 and newer can load it (by its versions of the IR and"
+        " operators).",
         "memdiag fix dir/m.onnx",
     ):
         assert message in words

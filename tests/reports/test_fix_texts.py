@@ -6,7 +6,14 @@ import msgspec
 import pytest
 
 from memdiag.records.fix import FIX_SCHEMA, Fix, Remedy, RemedyStatus
-from memdiag.reports.fix import fix_outcome, releases_text, remedy_table, written_text
+from memdiag.reports.fix import (
+    fix_outcome,
+    fix_summary,
+    releases_text,
+    remedy_table,
+    summary_line,
+    written_text,
+)
 from memdiag.reports.text import time_limit
 from memdiag.units import MIB
 from tests.reports import fix_records
@@ -57,7 +64,11 @@ def test_files_that_belong_together() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "verified on 1.31.1, 1.20.1; by what it declares, 1.20.0 and newer can load it"),
+        (
+            {},
+            "verified on 1.31.1, 1.20.1; 1.20.0 and newer can load it (by its versions of the IR"
+            " and operators)",
+        ),
         (
             {"oldest_onnxruntime": "1.23.0", "oldest_reason": "version 11 of the IR"},
             "1.23.0 and newer can load it (version 11 of the IR)",
@@ -161,6 +172,14 @@ def test_remedies_that_cannot_be_applied_are_not_told_as_tried() -> None:
     assert f"no remedy can be applied ({refused.reason})" in text
     fix = msgspec.structs.replace(fix, remedies=(refused, rejected))
     assert "nothing was worth changing" in written_text(fix)
+
+
+def test_memory_that_grows_with_other_inputs_is_in_the_answer() -> None:
+    fix = fix_records.verified(mapped_table_bytes=91 * MIB, measured_once=True)
+    added = "(0.36 ×), plus up to 91 MiB as inputs use other rows"
+    assert f"{added}, memory measured once, latency 1.02 × (0.98–1.05) with" in summary_line(fix)
+    assert added in fix_summary(fix).answer
+    assert "plus up to" not in summary_line(fix_records.verified())
 
 
 def test_what_changed_nothing_is_told_as_that() -> None:

@@ -52,8 +52,8 @@ def run(options: Namespace) -> int:
     """Find wasted memory in models, without running them.
 
     Exit codes: 0 if nothing is found, 1 if something is, 2 if a model could not be read. Findings
-    that cost time only (denormal-weights) do not count, nor do those about defects of a release
-    (MD801 to MD803).
+    that cost time only (denormal-weights) do not count, nor do findings about defects of releases
+    of onnxruntime (rules MD801 to MD803).
 
     Defaults come from [tool.memdiag] in pyproject.toml: select, ignore, min-bytes,
     for-onnxruntime, dim.

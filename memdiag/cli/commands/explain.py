@@ -1,22 +1,38 @@
-"""``memdiag explain``: print a rule's own documentation."""
+"""``memdiag explain``: print the documentation of a rule, rewrite or session option."""
 
 from argparse import ArgumentParser, Namespace
 
 from memdiag.cli import CLEAN
 
-ARGUMENTS = "RULE"
+ARGUMENTS = "NAME"
 
 
 def configure(parser: ArgumentParser) -> None:
-    """Add the argument for the rule."""
-    parser.add_argument("rule", metavar="RULE", help="A rule's name or code.")
+    """Add the argument for the name."""
+    parser.add_argument(
+        "name",
+        metavar="NAME",
+        help="The name or code of a rule, or the name of a rewrite or of an option of a session.",
+    )
 
 
 def run(options: Namespace) -> int:
-    """Explain a rule: its waste, the reason why this costs memory, and the remedies."""
+    """Explain a rule, a rewrite or a session option.
+
+    A rule: its waste, the reason why this costs memory, and the remedies. A rewrite or an option:
+    what it does, what it costs, and how it is set.
+    """
     from memdiag.cli.output import print_markdown
+    from memdiag.errors import UsageError
+    from memdiag.reports.remedy_pages import remedy_page
     from memdiag.reports.rule_pages import all_detectors, page
     from memdiag.rules.rule import find_by_name
 
-    print_markdown(page(find_by_name(options.rule, all_detectors())))
+    try:
+        text = page(find_by_name(options.name, all_detectors()))
+    except UsageError:
+        text = remedy_page(options.name)
+        if not text:
+            raise
+    print_markdown(text)
     return CLEAN

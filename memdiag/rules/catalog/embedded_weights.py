@@ -6,7 +6,7 @@ onnxruntime parses the `.onnx` file into memory of its own, so that every sessio
 process has a private copy of each weight that its kernels use as it is. Weights in an
 external file are mapped: their pages are read when they are touched, shared by all
 sessions and processes, and reclaimed by the system when memory is short. At the peak
-there is one copy of the largest weight more, while it moves out of the parsed file.
+there is one more copy of the largest weight, while it moves out of the parsed file.
 
 A weight that a kernel packs (MatMul, Gemm, LSTM ... in fp32), that is reordered for a
 convolution, or that is folded ends up in private memory either way, and since 1.23 its
@@ -93,14 +93,14 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     names = [qualified_name(private.weight) for private in private_weights]
     is_ort = ctx.model.is_ort_format
     is_mappable = ctx.runtime >= ORT_FILE_MAPPED_SINCE
-    way = "as external data"
+    way = "if they were external data"
     if is_ort:
         way = "with the file" + ("" if is_mappable else f" by onnxruntime {ORT_FILE_MAPPED_SINCE}")
     older = " The arena keeps packed weights as well."
     yield RULE.finding(
         ctx,
         f"{counted(len(private_weights), 'weight')} in the model file ({some_of(names)}: "
-        f"{format_size(total)}) would be mapped instead of copied {way}",
+        f"{format_size(total)}) would be mapped instead of copied, {way}",
         detail="Each session has a private copy of them."
         + (older if ctx.runtime < ARENA_FREED_SINCE else ""),
         weights=names,

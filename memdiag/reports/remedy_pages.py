@@ -1,0 +1,61 @@
+"""The documentation of rewrites and session options, for ``memdiag explain`` and the reference."""
+
+import importlib
+import inspect
+
+from memdiag import rewrites
+from memdiag.reports.rule_pages import all_detectors
+from memdiag.tuning.options import TuningOption, tuning_options
+
+_ARITHMETIC = {
+    "same": "The kernels stay the same; only data moves.",
+    "reordered": "Other kernels may run, which add the same terms in another order.",
+    "changed": "Values change.",
+}
+"""What a rewrite may change, by `Rewrite.arithmetic`, as a sentence."""
+
+
+def rules_by_remedy() -> dict[str, list[str]]:
+    """Return the names of the rules that name each remedy."""
+    rules: dict[str, list[str]] = {}
+    for detector in all_detectors():
+        for remedy in detector.rule.remedies:
+            rules.setdefault(remedy, []).append(detector.rule.name)
+    return rules
+
+
+def rewrite_texts() -> dict[str, str]:
+    """Return the documentation of each rewrite in Markdown, by name."""
+    texts = {}
+    for rewriter in rewrites.rewriters():
+        rewrite = rewriter.rewrite
+        module = importlib.import_module(rewriter.apply.__module__)
+        safety = "" if rewrite.safe else " It is only tried with `--unsafe`."
+        described = inspect.cleandoc(module.__doc__ or "")
+        texts[rewrite.name] = f"{described}\n\n{_ARITHMETIC[rewrite.arithmetic]}{safety}"
+    return texts
+
+
+def option_texts() -> dict[str, str]:
+    """Return the documentation of each session option in Markdown, by name."""
+    options = sorted(tuning_options(), key=lambda each: each.name)
+    return {each.name: f"{each.does} {each.hurts}{_settings(each)}" for each in options}
+
+
+def remedy_page(name: str) -> str:
+    """Return the documentation of a rewrite or session option in Markdown; empty if unknown."""
+    text = {**rewrite_texts(), **option_texts()}.get(name, "")
+    rules = ", ".join(f"`{rule}`" for rule in rules_by_remedy().get(name, ()))
+    ending = f"A remedy for {rules}." if rules else "Tried by `memdiag tune`."
+    return f"# {name}\n\n{text}\n\n{ending}\n" if text else ""
+
+
+def _settings(option: TuningOption) -> str:
+    """Return the settings of an option; a library is the one of the machine, without its path."""
+    lines = [f"session option `{key}={value}`" for key, value in option.session.items()]
+    lines += [f"run option `{key}={value}`" for key, value in option.run.items()]
+    lines += [f"disabled graph transformer `{name}`" for name in option.disabled]
+    for key, value in option.environment.items():
+        shown = value.rpartition("/")[2] if key == "LD_PRELOAD" else value
+        lines.append(f"environment variable `{key}={shown}`")
+    return f"\n\nSet by: {', '.join(lines)}." if lines else ""
