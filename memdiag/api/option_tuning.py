@@ -16,9 +16,7 @@ from memdiag.api.optimizer_outputs import optimizer_names
 from memdiag.api.option_estimates import expected_savings
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
 from memdiag.errors import MeasurementError, UsageError
-from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
-from memdiag.ort.reductions import largest_reduction
 from memdiag.ort.runtime import Runtime
 from memdiag.records.measured_change import SearchEnd
 from memdiag.records.tuning import Point, Tuning
@@ -28,6 +26,7 @@ from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import BUDGETS
 from memdiag.tuning.record import tuning_record
 from memdiag.tuning.search import OptionSearch
+from memdiag.verify.model_bound import reordered_bound
 from memdiag.verify.outputs import Bound
 
 
@@ -255,5 +254,4 @@ def _bound(file: ModelFile, config: TuneConfig, *, has_option: bool) -> Bound:
     """
     if config.max_difference is not None:
         return Bound.given(config.max_difference)
-    bound = Bound.reordered(largest_reduction(file, GraphIndex(file)))
-    return replace(bound, may_be_given=has_option)
+    return replace(reordered_bound(file), may_be_given=has_option)

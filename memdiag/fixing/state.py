@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 from memdiag.errors import MemdiagError
 from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import BuiltModel, ModelWriter, PublishedModel
-from memdiag.model.graph_index import GraphIndex
-from memdiag.ort.reductions import largest_reduction
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Remedy, RemedyStatus
 from memdiag.records.measured_change import Figures, SearchEnd
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import UNSAFE_PROBLEM
 from memdiag.runner.job import Deadline
+from memdiag.verify.model_bound import reordered_bound
 from memdiag.verify.outputs import Bound
 from memdiag.verify.validity import Validity, ValidityChecker
 
@@ -126,8 +125,7 @@ class FixState:
             return Bound.given(self.max_difference)
         if all(change.is_exact for change in changes):
             return Bound.exact()
-        file = self.writer.file
-        bound = Bound.reordered(largest_reduction(file, GraphIndex(file)))
+        bound = reordered_bound(self.writer.file)
         return replace(bound, may_be_given=self.may_accept_difference)
 
     def invalidity(self, built: BuiltModel) -> str | None:

@@ -23,6 +23,19 @@ def largest_reduction(model: ModelFile, graphs: GraphIndex) -> int:
     return largest
 
 
+def computes_in_half(model: ModelFile, graphs: GraphIndex) -> bool:
+    """Return whether a node computes with an fp16 weight, so that its result is rounded to fp16.
+
+    A weight that is only stored in fp16, and cast before it is used, does not count.
+    """
+    return any(
+        reader.node.op_type != "Cast" and "Cast" not in reader.through
+        for weight in model.weights
+        if weight.dtype == "float16"
+        for reader in readers(graphs, weight)
+    )
+
+
 def _reduction(weight: Weight, reader: Reader) -> int:
     node = reader.node
     if node.op_type == "MatMulNBits":

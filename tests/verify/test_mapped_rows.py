@@ -10,7 +10,7 @@ from onnx import numpy_helper, parser
 
 from memdiag.model.model_file import open_model
 from memdiag.units import MIB
-from memdiag.verify.mapped_rows import mapped_rows_notes, row_table_bytes
+from memdiag.verify.mapped_rows import mapped_table_bytes, mapped_table_notes, row_table_bytes
 from tests.reports import tuning_records
 
 TABLE = "y = Gather(w, ids)"
@@ -52,11 +52,13 @@ def test_weights_that_are_read_row_by_row_are_counted_once(
     ("body", "mapped_mib", "is_told"),
     [(TABLE, 3.0, True), (TABLE, 0.5, False), ("y = Add(w, w)", 3.0, False)],
 )
-def test_that_other_rows_add_to_memory_is_told(
+def test_tables_count_where_more_is_mapped_than_before(
     tmp_path: Path, body: str, mapped_mib: float, is_told: bool
 ) -> None:
     before = tuning_records.figures(10, 10)
     after = msgspec.structs.replace(before, file_bytes=round(mapped_mib * MIB))
     with open_model(written(tmp_path, body)) as file:
-        notes = mapped_rows_notes(file, before, after)
-    assert any("Other rows add to it, up to 4.0 MiB in all" in note for note in notes) is is_told
+        table_bytes = mapped_table_bytes(file, before, after)
+    assert table_bytes == (4 * MIB if is_told else 0)
+    notes = mapped_table_notes(table_bytes)
+    assert [note.split(", such as")[0] for note in notes] == ["4.0 MiB of tables"] * is_told
