@@ -131,7 +131,7 @@ def _count_line(tuning: Tuning, every: bool) -> str:
     count = f"{counted(len(tuning.points), 'combination')} measured"
     if listed < len(tuning.points) and not every:
         count += f", {listed} listed here (all with --all)"
-    return f"{count}; {effort(tuning)}"
+    return f"{count}; {effort(tuning)}. memdiag explain NAME describes an option"
 
 
 def _show_program(tuning: Tuning, console: Console) -> None:

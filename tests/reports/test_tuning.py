@@ -309,9 +309,8 @@ def test_the_table_holds_the_front_and_the_defaults() -> None:
         "defaults 200 MiB 150 MiB 1.00 ×",
         "",
     ]
-    assert (
-        "6 combinations measured, 3 listed here (all with --all); 20 sessions were started in 12 s"
-    ) in lines
+    counts = "6 combinations measured, 3 listed here (all with --all); 20 sessions were started in"
+    assert any(line.startswith(counts) for line in lines)
     assert "note: a note" in lines
     assert lines[-1] == "import onnxruntime as ort"
 

@@ -10,6 +10,7 @@ sums in another order.
 
 import math
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ REWRITE = Rewrite(
 
 _MAX_NODES = 1000
 _MAX_BYTES = 1 << 31
-"""Maximum size of all values computed for one result, which are in memory at once."""
+"""Maximum size of all values that are computed in one process, which are in memory at once."""
 
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}
@@ -63,17 +64,12 @@ def check(editor: ModelEditor, finding: Finding) -> str | None:
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Store the results of the nodes' chains; return whether there were any."""
-    changed = False
-    for value, reason in _results(editor, finding):
-        if reason:
-            continue
+    results = [value for value, reason in _results(editor, finding) if not reason]
+    arrays = _evaluated(editor, results)
+    for value, array in arrays.items():
         chain = _chain(value)
-        assert chain is not None
-        try:
-            array = _evaluated(editor, value, chain)
-        except MeasurementError:  # the runtime cannot evaluate the chain
-            continue
         graph, name = value.graph, value.name
+        assert chain is not None
         assert graph is not None
         stored = new_initializer(
             graph, editor.unique_name(f"{name}_stored"), ir.tensor(array, name=name)
@@ -87,8 +83,7 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
             is_read = operand.uses() or operand.is_graph_output()
             if constant_tensor(operand) is not None and not is_read:
                 remove_weight(editor, operand)
-        changed = True
-    return changed
+    return bool(arrays)
 
 
 def _results(editor: ModelEditor, finding: Finding) -> list[tuple[ir.Value, str]]:
@@ -163,35 +158,60 @@ def _chain_of(last: ir.Node) -> list[ir.Node] | None:
     return list(found)
 
 
-def _evaluated(editor: ModelEditor, value: ir.Value, chain: list[ir.Node]) -> Array:
-    """Return the array that the nodes of `chain` compute for `value`.
+def _evaluated(editor: ModelEditor, results: list[ir.Value]) -> dict[ir.Value, Array]:
+    """Return the arrays of `results`, without those that the runtime cannot evaluate.
+
+    Those of one graph are evaluated in one process, unless all values are too large together.
+    """
+    found: dict[ir.Value, Array] = {}
+    graphs = dict.fromkeys(value.graph for value in results)
+    for group in [[value for value in results if value.graph is graph] for graph in graphs]:
+        nodes = _nodes(group)
+        sizes = [_nbytes(editor, output) or 0 for node in nodes for output in node.outputs]
+        if len(group) > 1 and sum(sizes) <= _MAX_BYTES:
+            with suppress(MeasurementError):
+                found |= _run(editor, group)
+                continue
+        for value in group:
+            with suppress(MeasurementError):
+                found |= _run(editor, [value])
+    return found
+
+
+def _nodes(results: list[ir.Value]) -> list[ir.Node]:
+    """Return the nodes of the chains of `results`, each once, in order."""
+    return list(dict.fromkeys(node for value in results for node in _chain(value) or ()))
+
+
+def _run(editor: ModelEditor, results: list[ir.Value]) -> dict[ir.Value, Array]:
+    """Return the arrays that the chains of `results`, which are in one graph, compute.
 
     Raises:
         MeasurementError: the runtime fails.
     """
+    nodes = _nodes(results)
     weights = {
         operand.name: tensor
-        for node in chain
+        for node in nodes
         for operand in node.inputs
         if operand is not None and (tensor := constant_tensor(operand)) is not None
     }
     graph = onnx.helper.make_graph(
-        [ir.serde.serialize_node(node) for node in chain],
-        "chain",
+        [ir.serde.serialize_node(node) for node in nodes],
+        "chains",
         [],
-        [onnx.ValueInfoProto(name=value.name)],
+        [onnx.ValueInfoProto(name=value.name) for value in results],
         [onnx.numpy_helper.from_array(tensor.numpy(), name) for name, tensor in weights.items()],
     )
-    opsets = [onnx.helper.make_opsetid("", editor.opset(chain[-1]))]
+    opsets = [onnx.helper.make_opsetid("", editor.opset(nodes[-1]))]
     model = onnx.helper.make_model(
         graph, opset_imports=opsets, ir_version=editor.model.ir_version or 10
     )
     with tempfile.TemporaryDirectory(prefix=own_prefix()) as folder:
-        path = Path(folder, "chain.onnx")
+        path = Path(folder, "chains.onnx")
         onnx.save(model, path, save_as_external_data=True, location="data")
         session = SessionConfig(options={"graph_optimization_level": "disable_all"})
         job = Job(model=path, runs=None, session=session)
         with SessionServer(job, [()]) as server:
-            (files,) = server.save(0, Path(folder, "results")).values()
-        result: Array = np.load(files[0])
-        return result
+            files = server.save(0, Path(folder, "results"))
+        return {value: np.load(files[value.name or ""][0]) for value in results}
