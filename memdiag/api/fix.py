@@ -124,8 +124,8 @@ def fix(
         ).record
         notes = [*fixed.notes]
         table_bytes = 0
-        if fixed.before is not None and fixed.after is not None:
-            table_bytes = mapped_table_bytes(file, fixed.before, fixed.after)
+        if fixed.before is not None and fixed.after is not None and fixed.output is not None:
+            table_bytes = mapped_table_bytes(Path(fixed.output), fixed.before, fixed.after)
             notes += mapped_table_notes(table_bytes)
         if fixed.output is None and not dry_run:
             notes += writer.notes_on_unused_target()

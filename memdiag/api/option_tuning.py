@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from typing import Literal
@@ -65,7 +66,9 @@ class TuneConfig:
         if unknown and unknown[0] in optimizer_names():
             raise UsageError(f"{unknown[0]}: it is an optimizer. Try it with memdiag optimize.")
         if unknown:
-            raise UsageError(f"unknown option {unknown[0]!r}. Use one of {', '.join(names)}.")
+            similar = get_close_matches(unknown[0], names, n=1)
+            advice = f"Did you mean {similar[0]}?" if similar else f"Use one of {', '.join(names)}."
+            raise UsageError(f"unknown option {unknown[0]!r}. {advice}")
         if self.sessions < 1:
             raise UsageError("sessions must be at least 1.")
         if self.processes < 1:

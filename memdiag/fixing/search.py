@@ -433,7 +433,7 @@ class RewriteSearch:
             self.state.sufficient_time_limit_s = self._sufficient_time_limit_s()
         ended = f"the time limit ended {what}"
         if self.is_quick:
-            ended = "its share of the time limit ended rewriting"
+            ended = "rewriting ended with its share of the time limit"
         if self._accepted:
             if any(outcome.status == "untried" for outcome in self.state.outcomes):
                 return [f"{ended}; the result is the best so far"]

@@ -81,6 +81,14 @@ class Point(Record, frozen=True, kw_only=True):
         """The latency ratio; 1 if the difference is too small to notice; None if unknown."""
         return 1.0 if self.unnoticed else self.ratio
 
+    def is_doubtful(self, max_slowdown: float) -> bool:
+        """Return whether it is undecided, and its median is above `max_slowdown`.
+
+        As in a fix, an undecided point whose median is within counts as fast enough.
+        """
+        ratio = self.counted_ratio
+        return self.undecided and ratio is not None and ratio > max_slowdown
+
     @property
     def known_ratio(self) -> float:
         """The latency ratio; 1 if the point may be as fast as the defaults."""

@@ -229,7 +229,7 @@ def fix_summary(fix: Fix) -> ChangeSummary:
             ("Memory", MEASURED_ONCE if fix.measured_once else ""),
             ("Latency", latency_sentence(fix.latencies) if changes else ""),
             ("Outputs", f"{capitalized(outputs_text(fix))}." if changes else ""),
-            ("It depends on", NEEDS_NOTHING_ELSE if is_changed else ""),
+            ("Settings", NEEDS_NOTHING_ELSE if is_changed else ""),
             ("Files", needed_files(fix)),
             ("onnxruntime", f"{capitalized(releases_text(fix))}." if is_changed else ""),
             ("What to do", _next_step(fix)),

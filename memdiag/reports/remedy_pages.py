@@ -4,6 +4,8 @@ import importlib
 import inspect
 
 from memdiag import rewrites
+from memdiag.comparison.optimizers import OPTIMIZERS
+from memdiag.records.tuning import REWRITE
 from memdiag.reports.rule_pages import all_detectors
 from memdiag.tuning.options import TuningOption, tuning_options
 
@@ -44,10 +46,30 @@ def option_texts() -> dict[str, str]:
 
 def remedy_page(name: str) -> str:
     """Return the documentation of a rewrite or session option in Markdown; empty if unknown."""
-    text = {**rewrite_texts(), **option_texts()}.get(name, "")
+    text = {**rewrite_texts(), **option_texts(), **_new_model_texts()}.get(name, "")
     rules = ", ".join(f"`{rule}`" for rule in rules_by_remedy().get(name, ()))
-    ending = f"A remedy for {rules}." if rules else "Tried by `memdiag tune`."
+    command = "optimize" if name in _new_model_texts() else "tune"
+    ending = f"A remedy for {rules}." if rules else f"Tried by `memdiag {command}`."
     return f"# {name}\n\n{text}\n\n{ending}\n" if text else ""
+
+
+def known_names() -> list[str]:
+    """Return the names of everything that `remedy_page` knows."""
+    return [*rewrite_texts(), *option_texts(), *_new_model_texts()]
+
+
+def _new_model_texts() -> dict[str, str]:
+    """Return a sentence on each model that takes the original's place in a search, by name."""
+    texts = {REWRITE: "The model with the rewrites of `memdiag fix` is loaded."}
+    for name, optimizer in OPTIMIZERS.items():
+        limits = ""
+        if optimizer.fits_one_machine:
+            limits = " It is made for this release of onnxruntime and this kind of CPU."
+        if optimizer.changes_values:
+            limits += " Its outputs differ: it is tried with `--max-difference`."
+        package = optimizer.packages[0]
+        texts[name] = f"The model that `{package}` writes ({name}) is loaded.{limits}"
+    return texts
 
 
 def _settings(option: TuningOption) -> str:

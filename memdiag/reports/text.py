@@ -117,13 +117,13 @@ def at_sizes(dimensions: Sequence[Dimension], further: Sequence[str] = ()) -> st
     """Return the sizes and the option that changes them: ``at batch 1 × sequence 128 (--dim …)``.
 
     Empty if all sizes are fixed. The option is left out if the user gave all sizes. `further` are
-    sizes that follow in the same process: ``at batch 1, then batch 4 (--dim …, --sizes)``.
+    sizes that follow in the same process: ``after runs at batch 1 and batch 4 (--dim …, --sizes)``.
     """
     if not dimensions:
         return ""
     text = f"at {plain(in_words(dimensions))}"
     if further:
-        text += f", then {plain(', '.join(further))}"
+        text = f"after runs {text} and {plain(' and '.join(further))}"
     chosen = [axis for axis in dimensions if axis.source == "chosen" and axis.role != "sum"]
     if not chosen:
         return text

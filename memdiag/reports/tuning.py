@@ -21,6 +21,7 @@ from memdiag.reports.measured_change import (
     added_by_inputs,
     answer_sentence,
     joined_names,
+    latency_clause,
     latency_sentence,
     make_summary,
     markdown_document,
@@ -159,14 +160,13 @@ def summary_line(tuning: Tuning) -> str:
     if not chosen.options:
         sizes = f"peak {format_size(after.peak_bytes)}, steady {format_size(after.steady_bytes)}"
         return f"{start}the defaults ({sizes}){at}: {_why_defaults(tuning)}"
-    ratio = f", latency {chosen.ratio:.2f} ×" if chosen.ratio is not None else ""
-    if ratio and chosen.undecided:
-        ratio += f" ({chosen.low:.2f}–{chosen.high:.2f}, undecided)"
-    if ratio and len(tuning.latencies) > 1:
-        ratio += f" with {plain(chosen.slowest_with)}, the slowest inputs"
+    clause = latency_clause(tuning.latencies)
+    ratio = f", {clause}" if clause else ""
+    if ratio and chosen.is_doubtful(tuning.max_slowdown):
+        ratio += ", undecided"
     once = ", memory measured once" if tuning.measured_once else ""
     saving = f"{saving_text(memory_changes(tuning)[:2])}{added_by_inputs(tuning)}"
-    return f"{start}{saving}{once}{ratio}, with {point_label(chosen)}{at}"
+    return f"{start}{saving}{once}{ratio}, by {point_label(chosen)}{at}"
 
 
 def _budget_words(tuning: Tuning, chosen: Point) -> str:
@@ -318,7 +318,7 @@ def tuning_summary(tuning: Tuning) -> ChangeSummary:
             ("Memory", MEASURED_ONCE if tuning.measured_once else ""),
             ("Latency", _latency(tuning) if changes else ""),
             ("Outputs", f"{capitalized(outputs_text(tuning))}." if changes else ""),
-            ("It depends on", _dependencies(tuning) if is_changed else ""),
+            ("Settings", _dependencies(tuning) if is_changed else ""),
             ("Files", _needed_files(tuning)),
             ("onnxruntime", releases),
             ("What to do", _next_step(tuning)),
@@ -330,7 +330,7 @@ def _latency(tuning: Tuning) -> str:
     """Return the largest ratio of latencies, and whether it is undecided."""
     point = tuning.chosen_point
     doubt = ""
-    if point is not None and point.undecided:
+    if point is not None and point.is_doubtful(tuning.max_slowdown):
         doubt = f" Undecided: the interval includes the bound of {tuning.max_slowdown:.2f} ×."
     return f"{latency_sentence(tuning.latencies)}{doubt}"
 
@@ -450,7 +450,7 @@ def _point_cells(tuning: Tuning, point: Point, peak: str, steady: str) -> Row:
     name = Cell(
         point_label(point),
         is_code=True,
-        tags=(remark,) if is_chosen or point.undecided else (),
+        tags=(remark,) if is_chosen or remark == "undecided" else (),
         note="on the front" if point.on_front else "",
         problem=_problem(point),
     )
@@ -481,7 +481,7 @@ def _size_cell(text: str, size: int | None) -> Cell:
 
 def _remark(point: Point, max_slowdown: float, *, is_chosen: bool) -> str:
     if is_chosen:
-        return "chosen, undecided" if point.undecided else "chosen"
+        return "chosen, undecided" if point.is_doubtful(max_slowdown) else "chosen"
     if point.problem:
         return "cannot be used"
     if point.undecided:

@@ -78,7 +78,8 @@ def tuning_record(
     program_point = chosen if chosen.options else _smallest_offered(search)
     loaded = _loaded_model(file.path, program_point, new_model)
     if new_model is not None and new_model.problem and loaded != file.path:
-        program_point = None  # there is no such model
+        program_point, loaded = None, file.path  # there is no such model
+    table_bytes = _mapped_table_bytes(_loaded_model(file.path, chosen, new_model), search)
     return Tuning(
         schema=TUNING_SCHEMA,
         model=path_text(file.path),
@@ -91,7 +92,12 @@ def tuning_record(
         bound_reason=evaluator.bound.why,
         ended_by=search.ended_by,
         notes=_distinct(
-            [*(fixed.notes if fixed else ()), *notes, *_notes(file, search, new_model)]
+            [
+                *(fixed.notes if fixed else ()),
+                *notes,
+                *mapped_table_notes(table_bytes),
+                *_notes(search, new_model),
+            ]
         ),
         duration_s=duration_s,
         dimensions=dimensions,
@@ -100,7 +106,7 @@ def tuning_record(
         untried=(*untried, *search.untried()),
         chosen=chosen.options,
         measured_once=not search.is_confirmed,
-        mapped_table_bytes=_mapped_table_bytes(file, search),
+        mapped_table_bytes=table_bytes,
         program=_program(loaded, program_point, search) if program_point else "",
         program_options=program_point.options if program_point else (),
         budget=dict(search.budget),
@@ -118,16 +124,15 @@ def _distinct(notes: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def _notes(file: ModelFile, search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
+def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
     """Yield notes about the chosen point and about how the search ended."""
     chosen = search.chosen
     for option in search.options_of(chosen):
         yield f"{option.name}: {option.does} {option.hurts}"
     if chosen.undecided:
         yield (
-            f"undecided: the latency interval of the chosen point includes the bound of"
-            f" {search.limit:.2f} ×, so it may be slower than that. It was chosen because"
-            f" {_why_believed(chosen, search.limit)}"
+            f"the latency of the chosen point may be above the bound of {search.limit:.2f} ×, which"
+            f" its interval includes. It was chosen because {_why_believed(chosen, search.limit)}"
         )
     if chosen.unnoticed and not chosen.undecided:
         yield (
@@ -142,7 +147,6 @@ def _notes(file: ModelFile, search: OptionSearch, new_model: NewModel | None) ->
             f" {doubtful.slowest_with} does not decide whether it is too slow; --max-slowdown"
             f" {_rounded_up(doubtful.high)} accepts it"
         )
-    yield from mapped_table_notes(_mapped_table_bytes(file, search))
     if chosen.options and (smaller := search.smallest_with_more_options()) is not None:
         yield (
             f"{' + '.join(smaller.options)} takes {_sizes(smaller)}: less than the chosen point, by"
@@ -178,11 +182,14 @@ def _notes(file: ModelFile, search: OptionSearch, new_model: NewModel | None) ->
         yield "what a session maps from a file counts for each session, although pages are shared"
 
 
-def _mapped_table_bytes(file: ModelFile, search: OptionSearch) -> int:
-    figures = search.chosen.figures
-    if figures is None:
+def _mapped_table_bytes(loaded: Path, search: OptionSearch) -> int:
+    """Return the bytes of the mapped tables of the chosen point, which loads the model `loaded`."""
+    chosen = search.chosen
+    if chosen.figures is None or not loaded.exists():
         return 0
-    return mapped_table_bytes(file, search.point_evaluator.before, figures)
+    before = search.point_evaluator.before
+    is_folded = bool(chosen.saved_options)
+    return mapped_table_bytes(loaded, before, chosen.figures, is_folded=is_folded)
 
 
 def _why_believed(chosen: Point, limit: float) -> str:

@@ -1,38 +1,56 @@
 """What measured memory leaves out: rows of mapped tables that no measured run used."""
 
+from math import prod
+from pathlib import Path
+
 from memdiag.model.graph_index import GraphIndex
-from memdiag.model.model_file import ModelFile
+from memdiag.model.model_file import ModelFile, open_model
+from memdiag.model.readers import readers
 from memdiag.records.measured_change import Figures
+from memdiag.records.weights import Weight
 from memdiag.units import MIB, format_size
 
 _TABLE_INPUTS = {"Gather": (0,), "EmbedLayerNormalization": (2, 3, 4)}
 """The inputs of operators that are read row by row, by operator."""
 
+_FOLDED_BYTES = 4
 
-def row_table_bytes(file: ModelFile) -> int:
-    """Return the bytes of the weights that some node reads row by row, such as embeddings."""
+
+def row_table_bytes(file: ModelFile, *, is_folded: bool = False) -> int:
+    """Return the bytes of the weights that some node reads row by row, such as embeddings.
+
+    With `is_folded` a table behind DequantizeLinear or Cast counts too, with 4 bytes an element:
+    the runtime stores it so in its optimized model.
+    """
     index = GraphIndex(file)
-    tables: dict[tuple[str, str], int] = {}
-    for _, scope in index:
-        for node in scope.graph.nodes:
-            for position in _TABLE_INPUTS.get(node.op_type, ()):
-                if position < len(node.input) and node.input[position]:
-                    weight = index.weight(scope, node.input[position])
-                    if weight is not None:
-                        tables[weight.graph, weight.name] = weight.nbytes
-    return sum(tables.values())
+    return sum(_table_bytes(index, weight, is_folded) for weight in file.weights)
 
 
-def mapped_table_bytes(file: ModelFile, before: Figures, after: Figures) -> int:
+def _table_bytes(index: GraphIndex, weight: Weight, is_folded: bool) -> int:
+    found = 0
+    for reader in readers(index, weight):
+        if reader.input_index in _TABLE_INPUTS.get(reader.node.op_type, ()):
+            if not reader.path:
+                found = max(found, weight.nbytes)
+            elif is_folded:
+                found = max(found, _FOLDED_BYTES * prod(weight.shape))
+    return found
+
+
+def mapped_table_bytes(
+    loaded: Path, before: Figures, after: Figures, *, is_folded: bool = False
+) -> int:
     """Return the bytes of the tables of which `after` contains only rows that inputs used.
 
-    They are those that are read row by row, if more of `file` is mapped than before: pages of a
-    mapped file are resident once they were used. Otherwise 0.
+    They are those that the model `loaded` reads row by row, if more is mapped than before: pages of
+    a mapped file are resident once they were used. Otherwise 0. `is_folded`: whether the runtime
+    maps its own optimized version of the model.
     """
     if after.file_bytes - before.file_bytes < MIB:
         return 0
-    tables_bytes = row_table_bytes(file)
-    return tables_bytes if tables_bytes >= MIB else 0
+    with open_model(loaded) as file:
+        table_bytes = row_table_bytes(file, is_folded=is_folded)
+    return table_bytes if table_bytes >= MIB else 0
 
 
 def mapped_table_notes(table_bytes: int) -> tuple[str, ...]:

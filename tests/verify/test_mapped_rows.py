@@ -48,6 +48,21 @@ def test_weights_that_are_read_row_by_row_are_counted_once(
         assert row_table_bytes(file) == expected
 
 
+@pytest.mark.parametrize(("is_folded", "expected"), [(True, 4 * MIB), (False, 0)])
+def test_a_table_that_is_folded_counts_as_it_is_stored_then(
+    tmp_path: Path, is_folded: bool, expected: int
+) -> None:
+    body = "d = DequantizeLinear(w, s) y = Gather(d, ids)"
+    path = written(tmp_path, body)
+    model = onnx.load(path)
+    del model.graph.initializer[:]
+    for name, array in (("w", np.zeros((1024, 1024), np.int8)), ("s", np.float32(1))):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    onnx.save(model, path)
+    with open_model(path) as file:
+        assert row_table_bytes(file, is_folded=is_folded) == expected
+
+
 @pytest.mark.parametrize(
     ("body", "mapped_mib", "is_told"),
     [(TABLE, 3.0, True), (TABLE, 0.5, False), ("y = Add(w, w)", 3.0, False)],
@@ -57,8 +72,7 @@ def test_tables_count_where_more_is_mapped_than_before(
 ) -> None:
     before = tuning_records.figures(10, 10)
     after = msgspec.structs.replace(before, file_bytes=round(mapped_mib * MIB))
-    with open_model(written(tmp_path, body)) as file:
-        table_bytes = mapped_table_bytes(file, before, after)
+    table_bytes = mapped_table_bytes(written(tmp_path, body), before, after)
     assert table_bytes == (4 * MIB if is_told else 0)
     notes = mapped_table_notes(table_bytes)
     assert [note.split(", such as")[0] for note in notes] == ["4.0 MiB of tables"] * is_told

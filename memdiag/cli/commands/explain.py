@@ -22,16 +22,23 @@ def run(options: Namespace) -> int:
     A rule: its waste, the reason why this costs memory, and the remedies. A rewrite or an option:
     what it does, what it costs, and how it is set.
     """
+    from difflib import get_close_matches
+
     from memdiag.cli.output import print_markdown
     from memdiag.errors import UsageError
-    from memdiag.reports.remedy_pages import remedy_page
+    from memdiag.reports.remedy_pages import known_names, remedy_page
     from memdiag.reports.rule_pages import all_detectors, page
     from memdiag.rules.rule import find_by_name
 
     try:
         text = page(find_by_name(options.name, all_detectors()))
-    except UsageError:
+    except UsageError as error:
         text = remedy_page(options.name)
+        names = [*(each.rule.name for each in all_detectors()), *known_names()]
+        similar = get_close_matches(options.name, names, n=1)
+        if not text and similar:
+            message = f"unknown name {options.name!r}. Did you mean {similar[0]}?"
+            raise UsageError(message) from error
         if not text:
             raise
     print_markdown(text)
