@@ -123,7 +123,8 @@ def at_sizes(dimensions: Sequence[Dimension], further: Sequence[str] = ()) -> st
         return ""
     text = f"at {plain(in_words(dimensions))}"
     if further:
-        text = f"after runs {text} and {plain(' and '.join(further))}"
+        *first, last = (in_words(dimensions), *further)
+        text = f"after runs at {plain(', '.join(first))} and {plain(last)}"
     chosen = [axis for axis in dimensions if axis.source == "chosen" and axis.role != "sum"]
     if not chosen:
         return text

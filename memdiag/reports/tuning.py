@@ -294,7 +294,7 @@ def tuning_outcome(tuning: Tuning) -> str:
         return _needed_files(tuning)
     return (
         f"Fixed by {joined_names(tuning.chosen)}{nearest}: {outcome_figures(tuning)}."
-        f" It depends on: {_dependencies(tuning)}"
+        f" Settings: {_dependencies(tuning)}"
     )
 
 

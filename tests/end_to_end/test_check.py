@@ -121,8 +121,9 @@ def test_rules_are_listed_and_explained(memdiag: RunMemdiag) -> None:
     explained = memdiag("explain", "MD103")
     assert explained.returncode == 0
     assert explained.stdout.startswith("# shared-weight-transposed (MD103)\n")
-    for name in ("arena-off", "externalize"):
+    for name in ("arena-off", "externalize", "onnxruntime-basic", "rewrite"):
         assert memdiag("explain", name).stdout.startswith(f"# {name}\n")
+    assert "Did you mean arena-off?" in memdiag("explain", "arena-of").stderr
     unknown = memdiag("explain", "nonsense")
     assert unknown.returncode == 2
     assert "unknown rule" in unknown.stderr

@@ -138,7 +138,7 @@ def test_a_mapped_file_is_the_remedy_where_the_release_has_it(tmp_path: Path) ->
     path = convert(proto, tmp_path / "m.ort", "ORT_ENABLE_ALL")
     (found,) = memdiag.check(path, for_onnxruntime="1.32.0", select=["embedded-weights"])
     assert found.remedies == ("map-ort-file",)
-    assert "mapped instead of copied with the file" in found.message
+    assert "mapped instead of copied, with the file" in found.message
     # Otherwise there are the file, its weights, and the table once more.
     assert found.peak_bytes == pytest.approx(path.stat().st_size + 128 * MIB, rel=0.1)
     (older,) = memdiag.check(path, for_onnxruntime="1.24.4", select=["embedded-weights"])

@@ -76,10 +76,10 @@ def test_sizes_in_words(dimensions: Sequence[Dimension], expected: str) -> None:
 def test_sizes_that_follow_in_the_same_process_are_named() -> None:
     given = [dimension("batch", 1, "batch", source="given")]
     assert at_sizes(TOKENS, ["batch 1 × sequence 1", "batch 1 × sequence 4"]) == (
-        "at batch 1 × sequence 128, then batch 1 × sequence 1, batch 1 × sequence 4"
+        "after runs at batch 1 × sequence 128, batch 1 × sequence 1 and batch 1 × sequence 4"
         " (--dim seq=N,batch_size=N, --sizes)"
     )
-    assert at_sizes(given, ["size 4"]) == "at batch 1, then size 4"
+    assert at_sizes(given, ["size 4"]) == "after runs at batch 1 and size 4"
     assert at_sizes((), ["size 4"]) == ""
 
 

@@ -11,7 +11,7 @@ def test_a_profile_tells_what_a_tuning_depends_on() -> None:
     assert message.startswith(
         "Fixed by disable-prepacking + mmap-threshold: peak 200 MiB → 150 MiB"
     )
-    assert message.endswith("It depends on: session.disable_prepacking=1.")
+    assert message.endswith("Settings: session.disable_prepacking=1.")
     near = tuning_records.point("arena-off", at=(150, 75), ratio=1.0, fits=False)
     nearest = tuning_records.tuning(near, (tuning_records.DEFAULTS, near))
     assert "by arena-off, the nearest to a budget that nothing fits: peak" in tuning_outcome(
@@ -31,7 +31,7 @@ def test_all_that_a_point_sets_is_named() -> None:
         shares_weights=True,
     )
     tuning = tuning_records.tuning(point, (tuning_records.DEFAULTS, point))
-    (message,) = (text for label, text in tuning_summary(tuning).sentences if "depends" in label)
+    (message,) = (text for label, text in tuning_summary(tuning).sentences if label == "Settings")
     assert message == (
         "session.disable_prepacking=1, $MALLOC_MMAP_THRESHOLD_=131072 in the environment,"
         " memory.enable_memory_arena_shrinkage=cpu:0 for each run, without the graph"
