@@ -165,7 +165,7 @@ def tune_compared(
         model_evaluator=evaluator,
         bound=_bound(file, config, has_option=new_models is not None),
         scratch=base.scratch,
-        limit=config.max_slowdown,
+        max_slowdown=config.max_slowdown,
         budget=dict(config.budget),
     )
     usable = _usable(config, job, Runtime.parse(evaluator.onnxruntime))
@@ -193,7 +193,7 @@ def tune_compared(
         together=config.only,
         compared=compared,
         budget=dict(config.budget),
-        limit=config.max_slowdown,
+        max_slowdown=config.max_slowdown,
         report_progress=report_progress,
         expected=expected,
         end=job.limits.deadline.at,

@@ -36,7 +36,7 @@ class PointEvaluator:
         model_evaluator: compares jobs with the defaults.
         bound: how far outputs may differ.
         scratch: a folder for files that options need.
-        limit: the largest ratio of latencies that fits.
+        max_slowdown: the largest ratio of latencies that fits.
         budget: bytes above the baseline by kind (see `BUDGETS`).
         before: the figures of the defaults.
         without_hidden_names: returns a text without the names of models that are not published.
@@ -45,7 +45,7 @@ class PointEvaluator:
     model_evaluator: ModelEvaluator
     bound: Bound
     scratch: Path
-    limit: float
+    max_slowdown: float
     budget: dict[str, int]
     before: Figures = field(init=False)
     without_hidden_names: Callable[[str], str] = str
@@ -116,7 +116,7 @@ class PointEvaluator:
         """Return `point` (options `chosen`) with its outputs checked and a quick latency ratio.
 
         The ratio comes from few pairs of runs, which only reveal points that are clearly slower.
-        Where no option usually costs time, only a ratio far above the limit counts as slower
+        Where no option usually costs time, only a ratio far above the allowed one counts as slower
         (`CLEARLY_ABOVE`): all pairs may be slower by chance while the machine is busy.
         """
         return self._compared(point, chosen, QUICK_PAIRS, is_quick=True, doubt=_doubt(chosen))
@@ -158,9 +158,9 @@ class PointEvaluator:
             point = self._compared(point, chosen, _FINAL_PAIRS)
         except TimeLimitReached:
             point, is_in_time = self._with_fit(point, chosen), False
-        is_fast = point.counted_ratio is not None and point.counted_ratio <= self.limit
+        is_fast = point.counted_ratio is not None and point.counted_ratio <= self.max_slowdown
         if not is_in_time:
-            is_fast = is_probably_fast(point, chosen, self.limit)
+            is_fast = is_probably_fast(point, chosen, self.max_slowdown)
         if point.problem or not is_fast:
             return point, False
         is_needed = fits and not self._fits(before)
@@ -191,7 +191,7 @@ class PointEvaluator:
             job,
             self.bound,
             pairs=pairs,
-            limit=self.limit,
+            limit=self.max_slowdown,
             is_quick=is_quick,
         )
         if verdict.problem is not None:
@@ -207,27 +207,29 @@ class PointEvaluator:
     ) -> Point:
         """Return `point` with the latency of its comparison, which is kept."""
         self._verdicts[point.options] = verdict
-        point = self._with_latency(point, verdict.comparisons, doubt * self.limit)
+        point = self._with_latency(point, verdict.comparisons, doubt * self.max_slowdown)
         return self._with_fit(point, chosen)
 
     def _with_latency(self, point: Point, comparisons: Comparisons, slower: float) -> Point:
         """Return `point` with its ratio; it is slower if that is above `slower` beyond doubt."""
-        name, slowest = max(comparisons, key=lambda entry: entry[1].counted_ratio(self.limit))
+        name, slowest = max(
+            comparisons, key=lambda entry: entry[1].counted_ratio(self.max_slowdown)
+        )
         is_slower = any(comparison.is_slower(slower) for _, comparison in comparisons)
-        is_within = all(comparison.is_within(self.limit) for _, comparison in comparisons)
+        is_within = all(comparison.is_within(self.max_slowdown) for _, comparison in comparisons)
         return msgspec.structs.replace(
             point,
             ratio=slowest.ratio.median,
             low=slowest.ratio.low,
             high=max(each.ratio.high for _, each in comparisons),
             slowest_with=name,
-            unnoticed=slowest.counted_ratio(self.limit) < slowest.ratio.median,
+            unnoticed=slowest.counted_ratio(self.max_slowdown) < slowest.ratio.median,
             undecided=not is_slower and not is_within,
         )
 
     def _with_fit(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
         """Return `point` with `fits` set from its latency ratio and its memory."""
-        is_fast = is_probably_fast(point, chosen, self.limit)
+        is_fast = is_probably_fast(point, chosen, self.max_slowdown)
         fits = is_fast and point.figures is not None and self._fits(point.figures)
         return msgspec.structs.replace(point, fits=fits)
 
@@ -242,7 +244,7 @@ class PointEvaluator:
 
 
 def _doubt(chosen: Sequence[TuningOption]) -> float:
-    """Return by which factor the limit has to be exceeded in a quick comparison."""
+    """Return by which factor the allowed slowdown has to be exceeded in a quick comparison."""
     return 1.0 if any(option.costs_time for option in chosen) else CLEARLY_ABOVE
 
 

@@ -46,26 +46,26 @@ def saves_a_little(after: Figures, before: Figures) -> bool:
     return _saving(after, before) > _LITTLE * _least_bytes(before)
 
 
-def is_plausible(point: Point, options: Sequence[TuningOption], limit: float) -> bool:
-    """Return whether `point`, with `options`, is probably not slower than `limit`.
+def is_plausible(point: Point, options: Sequence[TuningOption], max_slowdown: float) -> bool:
+    """Return whether `point`, with `options`, is probably not slower than `max_slowdown`.
 
     That is: it is undecided, its interval reaches 1 or less, its median exceeds 1 by at most twice
-    what the limit does, and none of its options usually costs time.
+    what `max_slowdown` does, and none of its options usually costs time.
     """
     if not point.undecided or point.low is None or point.ratio is None:
         return False
-    is_near = point.low <= 1 and point.ratio - 1 <= 2 * (limit - 1)
+    is_near = point.low <= 1 and point.ratio - 1 <= 2 * (max_slowdown - 1)
     return is_near and not any(option.costs_time for option in options)
 
 
-def is_probably_fast(point: Point, options: Sequence[TuningOption], limit: float) -> bool:
-    """Return whether `point`, with `options`, can be used at a latency ratio of `limit` or less.
+def is_probably_fast(point: Point, options: Sequence[TuningOption], max_slowdown: float) -> bool:
+    """Return whether `point`, with `options`, can be used and is within `max_slowdown`.
 
     A plausible point counts, too.
     """
     if point.counted_ratio is None or point.problem:
         return False
-    return point.counted_ratio <= limit or is_plausible(point, options, limit)
+    return point.counted_ratio <= max_slowdown or is_plausible(point, options, max_slowdown)
 
 
 def usable_points(points: Sequence[Point]) -> list[tuple[Point, Figures, float]]:
@@ -89,12 +89,14 @@ def with_pareto_front(points: Sequence[Point]) -> list[Point]:
     ]
 
 
-def recommended_point(points: Sequence[Point], budget: Mapping[str, int], limit: float) -> Point:
+def recommended_point(
+    points: Sequence[Point], budget: Mapping[str, int], max_slowdown: float
+) -> Point:
     """Return the point to recommend; the defaults, the first of `points`, where none is better.
 
     With a `budget` it is the fastest point that fits, or else the one nearest to the budget that is
-    slower by no more than `limit`; without, the point with the least memory. Among equals the one
-    with the fewest options is preferred.
+    within `max_slowdown`; without, the point with the least memory. Among equals the one with the
+    fewest options is preferred.
     """
     usable = usable_points(points)
     fitting = [(point, figures) for point, figures, _ in usable if point.fits]
@@ -103,7 +105,7 @@ def recommended_point(points: Sequence[Point], budget: Mapping[str, int], limit:
         return _simplest(
             [entry for entry in fitting if entry[0].known_ratio <= fastest + _EQUALLY_FAST]
         )
-    within = [(point, figures) for point, figures, ratio in usable if ratio <= limit]
+    within = [(point, figures) for point, figures, ratio in usable if ratio <= max_slowdown]
     within = within or [(point, figures) for point, figures, _ in usable[:1]]
     if budget:
         return min(

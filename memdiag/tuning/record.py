@@ -110,7 +110,7 @@ def tuning_record(
         program=_program(loaded, program_point, search) if program_point else "",
         program_options=program_point.options if program_point else (),
         budget=dict(search.budget),
-        max_slowdown=search.limit,
+        max_slowdown=search.max_slowdown,
         session_count=evaluator.session_count,
         sessions=evaluator.model_evaluator.job.session.sessions,
         processes=evaluator.model_evaluator.processes,
@@ -130,9 +130,11 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
     for option in search.options_of(chosen):
         yield f"{option.name}: {option.does} {option.hurts}"
     if chosen.undecided:
+        why = _why_believed(chosen, search.max_slowdown)
         yield (
-            f"the latency of the chosen point may be above the bound of {search.limit:.2f} ×, which"
-            f" its interval includes. It was chosen because {_why_believed(chosen, search.limit)}"
+            "the latency of the chosen point may be above the bound of"
+            f" {search.max_slowdown:.2f} ×, which its interval includes. It was chosen because"
+            f" {why}"
         )
     if chosen.unnoticed and not chosen.undecided:
         yield (
@@ -192,9 +194,9 @@ def _mapped_table_bytes(loaded: Path, search: OptionSearch) -> int:
     return mapped_table_bytes(loaded, before, chosen.figures, is_folded=is_folded)
 
 
-def _why_believed(chosen: Point, limit: float) -> str:
+def _why_believed(chosen: Point, max_slowdown: float) -> str:
     """Return why an undecided point counts as fast enough (see `recommended_point`)."""
-    if chosen.counted_ratio is not None and chosen.counted_ratio <= limit:
+    if chosen.counted_ratio is not None and chosen.counted_ratio <= max_slowdown:
         return "the median is within the bound"
     return "the interval reaches 1 or less, and none of its options usually costs time"
 

@@ -64,7 +64,7 @@ class OptionSearch:
         point_evaluator: evaluates combinations of options.
         usable: the options to try, in this order.
         budget: bytes above the baseline by kind.
-        limit: the largest ratio of latencies.
+        max_slowdown: the largest ratio of latencies.
         report_progress: called with a few words about the current step.
         together: the names of options that are compared together too, if they can be combined.
         compared: points that were compared before the search, each with its options.
@@ -76,7 +76,7 @@ class OptionSearch:
     point_evaluator: PointEvaluator
     usable: Sequence[TuningOption]
     budget: Mapping[str, int]
-    limit: float
+    max_slowdown: float
     report_progress: Callable[[str], None]
     together: Sequence[str] = ()
     compared: Sequence[tuple[Point, tuple[TuningOption, ...]]] = ()
@@ -143,7 +143,7 @@ class OptionSearch:
         slow = [
             (ratio, point)
             for point, figures, ratio in usable_points(self.points)
-            if ratio > self.limit and not over_budget_bytes(figures, self.budget)
+            if ratio > self.max_slowdown and not over_budget_bytes(figures, self.budget)
         ]
         return min(slow, key=lambda entry: entry[0])[1] if slow else None
 
@@ -156,7 +156,7 @@ class OptionSearch:
         slow = [
             (peak_plus_steady(figures), point)
             for point, figures, ratio in usable_points(self.points)
-            if ratio > self.limit and not point.undecided and not self.budget
+            if ratio > self.max_slowdown and not point.undecided and not self.budget
         ]
         chosen = self.chosen.figures
         if not slow or chosen is None:
@@ -176,7 +176,7 @@ class OptionSearch:
         smaller = [
             (peak_plus_steady(figures), point)
             for point, figures, ratio in usable_points(self.points)
-            if ratio <= self.limit and not point.undecided
+            if ratio <= self.max_slowdown and not point.undecided
             if len(point.options) > len(chosen.options)
             if peak_plus_steady(figures) < peak_plus_steady(chosen.figures)
         ]
@@ -237,20 +237,20 @@ class OptionSearch:
         """
         refuted = self._refuted if refuted is None else refuted
         standing = [
-            msgspec.structs.replace(point, ratio=min(point.ratio, self.limit))
+            msgspec.structs.replace(point, ratio=min(point.ratio, self.max_slowdown))
             if point.ratio is not None and believed(point)
             else point
             for names, point in self._points.items()
             if not names or names not in refuted
         ]
-        best = recommended_point(standing, self.budget, self.limit)
+        best = recommended_point(standing, self.budget, self.max_slowdown)
         return self._points[frozenset(best.options)]
 
     def _believing_all(self, point: Point) -> bool:
         return point.undecided
 
     def _believing_plausible(self, point: Point) -> bool:
-        return is_plausible(point, self.options_of(point), self.limit)
+        return is_plausible(point, self.options_of(point), self.max_slowdown)
 
     def _explore(self) -> None:
         """Combine what costs no time by memory alone, and then add options that may cost time."""
@@ -312,14 +312,14 @@ class OptionSearch:
             if found is None or not is_worth_an_option(found, smallest):
                 continue
             self._compare(chosen)
-            if self._compared_figures(chosen, self.limit) is None:
+            if self._compared_figures(chosen, self.max_slowdown) is None:
                 chosen = self._grow(best, chosen)
             best, smallest = chosen, self._compared_figures(chosen) or smallest
         return best
 
     def _is_probably_fast(self, added: tuple[TuningOption, ...]) -> bool:
-        """Return whether a point can be used and is within the limit, or is plausible."""
-        return is_probably_fast(self._points[_names(added)], added, self.limit)
+        """Return whether a point can be used and is within `max_slowdown`, or is plausible."""
+        return is_probably_fast(self._points[_names(added)], added, self.max_slowdown)
 
     def _starts(self, base: Figures) -> list[tuple[TuningOption, ...]]:
         """Return the options to combine from, by memory alone.
@@ -393,7 +393,7 @@ class OptionSearch:
             if option in best or _clashes(option, best):
                 continue
             self._try((*best, option), smallest)
-            found = self._compared_figures((*best, option), self.limit)
+            found = self._compared_figures((*best, option), self.max_slowdown)
             if found is not None and is_worth_an_option(found, smallest):
                 best, smallest = (*best, option), found
         return best
@@ -424,7 +424,7 @@ class OptionSearch:
             if smallest is None or figures is None or is_worth_an_option(smallest, figures):
                 continue
             self._compare(fewer)
-            if self._compared_figures(fewer, self.limit) is not None:
+            if self._compared_figures(fewer, self.max_slowdown) is not None:
                 best = fewer
         return best
 
@@ -438,7 +438,7 @@ class OptionSearch:
             figures = self._measure(added).figures
             if figures is not None and saves_a_little(figures, taken):
                 self._compare(added)
-                if self._compared_figures(added, self.limit) is not None:
+                if self._compared_figures(added, self.max_slowdown) is not None:
                     best, taken = added, figures
 
     def _small_savings(self, best: tuple[TuningOption, ...]) -> list[TuningOption]:
@@ -448,7 +448,11 @@ class OptionSearch:
         for option in self.usable:
             single = self._measure((option,))
             combined = self._points.get(_names((*best, option)), single)
-            if option in best or _fails(single, self.limit) or _fails(combined, self.limit):
+            if (
+                option in best
+                or _fails(single, self.max_slowdown)
+                or _fails(combined, self.max_slowdown)
+            ):
                 continue
             if single.figures is not None and saves_a_little(single.figures, base):
                 found.append(option)
@@ -512,7 +516,7 @@ class OptionSearch:
         ]
         for chosen in sorted(rest, key=self._cost):
             self._compare(chosen)
-            if self._compared_figures(chosen, self.limit) is not None:
+            if self._compared_figures(chosen, self.max_slowdown) is not None:
                 return
 
     def _try(self, added: tuple[TuningOption, ...], reference: Figures) -> None:
@@ -572,16 +576,16 @@ class OptionSearch:
         return point
 
     def _compared_figures(
-        self, added: tuple[TuningOption, ...], limit: float = inf
+        self, added: tuple[TuningOption, ...], max_slowdown: float = inf
     ) -> Figures | None:
-        """Return the figures of a point that can be used and is not slower than `limit`.
+        """Return the figures of a point that can be used and is not slower than `max_slowdown`.
 
         Where time is limited, an undecided point counts only if it is probably fast enough.
         """
         point = self._points.get(_names(added))
-        if point is None or point.ratio is None or _fails(point, limit):
+        if point is None or point.ratio is None or _fails(point, max_slowdown):
             return None
-        if limit < inf and self.end < inf and not self._is_probably_fast(added):
+        if max_slowdown < inf and self.end < inf and not self._is_probably_fast(added):
             return None
         return point.figures
 
@@ -602,10 +606,10 @@ class OptionSearch:
         return self._cost((option,))
 
 
-def _fails(point: Point, limit: float) -> bool:
-    """Return whether `point` has a problem or is known to be slower than `limit`."""
+def _fails(point: Point, max_slowdown: float) -> bool:
+    """Return whether `point` has a problem or is known to be slower than `max_slowdown`."""
     ratio = point.counted_ratio
-    is_slow = ratio is not None and ratio > limit and not point.undecided
+    is_slow = ratio is not None and ratio > max_slowdown and not point.undecided
     return bool(point.problem) or is_slow
 
 

@@ -50,7 +50,7 @@ def points(
         model_evaluator=evaluator,
         bound=Bound.reordered(width(model)),
         scratch=scratch,
-        limit=100.0,
+        max_slowdown=100.0,
         budget={},
     )
 

@@ -126,7 +126,7 @@ def searched(
         point_evaluator=cast(PointEvaluator, scripted),
         usable=usable,
         budget=scripted.budget,
-        limit=LIMIT,
+        max_slowdown=LIMIT,
         report_progress=cast(Callable[[str], None], say or (lambda words: None)),
         expected=expected or {},
         together=together,
