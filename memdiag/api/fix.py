@@ -10,8 +10,8 @@ import msgspec
 
 from memdiag.api.arguments import OnProgress, check_dims, ignore_progress, model_path
 from memdiag.api.check import Selection, analysis_context, find_waste
-from memdiag.api.compared_model import ComparedModel, compared_model
 from memdiag.api.inputs import GivenInputs, read_given
+from memdiag.api.original_model import OriginalModel, measured_original
 from memdiag.api.search_arguments import (
     check_search_arguments,
     deadline_after,
@@ -102,7 +102,7 @@ def fix(
         fixed = fix_file(
             writer,
             job,
-            lambda: compared_model(
+            lambda: measured_original(
                 exits,
                 file,
                 job,
@@ -166,7 +166,7 @@ def model_writer(file: ModelFile, target: Path) -> ModelWriter:
 def fix_file(
     writer: ModelWriter,
     job: Job,
-    compared: Callable[[], ComparedModel],
+    compared: Callable[[], OriginalModel],
     *,
     only: Sequence[str] = (),
     unsafe: bool = False,

@@ -13,7 +13,7 @@ from memdiag.api.new_models import NewModels
 from memdiag.api.optimizer_outputs import OptimizerOutputs, check_optimizers, optimizer_names
 from memdiag.api.option_tuning import (
     TuneConfig,
-    measured_original,
+    runnable_original,
     tune_compared,
     tuned_job,
 )
@@ -123,7 +123,7 @@ def optimize(
         writer = model_writer(file, target)
         writer.check_writable()
         exits.callback(writer.discard_staged)
-        base = measured_original(exits, file, job, config, report_progress)
+        base = runnable_original(exits, file, job, config, report_progress)
         end = deadline.at
         deadline.at = time.monotonic() + _SHARE_OF_REWRITING * deadline.remaining_s
         fixed = fix_file(

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from memdiag.api.arguments import OnProgress, check_dims
-from memdiag.api.compared_model import ComparedModel, compared_model
 from memdiag.api.inputs import GivenInputs, read_given
 from memdiag.api.new_models import NewModels
 from memdiag.api.optimizer_outputs import optimizer_names
 from memdiag.api.option_estimates import expected_savings
+from memdiag.api.original_model import OriginalModel, measured_original
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.model.model_file import ModelFile
@@ -106,9 +106,9 @@ def tuned_job(path: Path, config: TuneConfig, deadline: Deadline) -> Job:
     return Job(model=path, runs=None, session=session, limits=Limits(deadline=deadline))
 
 
-def measured_original(
+def runnable_original(
     exits: ExitStack, file: ModelFile, job: Job, config: TuneConfig, report_progress: OnProgress
-) -> ComparedModel:
+) -> OriginalModel:
     """Return the original `file` with its evaluator, open until `exits` closes.
 
     Raises:
@@ -116,7 +116,7 @@ def measured_original(
             the time limit passed before it was measured.
     """
     try:
-        base = compared_model(
+        base = measured_original(
             exits,
             file,
             job,
@@ -138,7 +138,7 @@ def measured_original(
 
 
 def tune_compared(
-    base: ComparedModel,
+    base: OriginalModel,
     config: TuneConfig,
     *,
     started: float,
@@ -230,7 +230,7 @@ def _usable(config: TuneConfig, job: Job, runtime: Runtime) -> list[TuningOption
 
 
 def _expected(
-    base: ComparedModel,
+    base: OriginalModel,
     options: Sequence[TuningOption],
     report_progress: OnProgress,
 ) -> tuple[dict[str, int], list[str]]:

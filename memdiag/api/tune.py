@@ -10,7 +10,7 @@ from memdiag.api.arguments import OnProgress, ignore_progress, model_path
 from memdiag.api.inputs import GivenInputs
 from memdiag.api.option_tuning import (
     TuneConfig,
-    measured_original,
+    runnable_original,
     tune_compared,
     tuned_job,
 )
@@ -103,5 +103,5 @@ def tune(
     job = tuned_job(path, config, deadline)
     config.check_usable(job)
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
-        base = measured_original(exits, file, job, config, report_progress)
+        base = runnable_original(exits, file, job, config, report_progress)
         return tune_compared(base, config, started=started, report_progress=report_progress)

@@ -41,7 +41,7 @@ class Candidate:
         return self.verdict.comparisons
 
 
-class SlowdownUndecided(NamedTuple):
+class UndecidedChange(NamedTuple):
     """Outcome of a change that saves memory and may be too slow.
 
     Attributes:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from memdiag.errors import MeasurementError, MemdiagError, ReportError
-from memdiag.fixing.candidates import Candidate, SlowdownUndecided, VerifiedResult, preferred
+from memdiag.fixing.candidates import Candidate, UndecidedChange, VerifiedResult, preferred
 from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import BuiltModel, PublishedModel
 from memdiag.fixing.state import ChangesByRule, FixState
@@ -159,7 +159,7 @@ class RewriteSearch:
         self._dismiss(change, outcome)
         return None
 
-    def _evaluate(self, change: Change, built: BuiltModel) -> Candidate | str | SlowdownUndecided:
+    def _evaluate(self, change: Change, built: BuiltModel) -> Candidate | str | UndecidedChange:
         """Return the change as a candidate, or why it is not kept.
 
         The cheapest checks come first; memory is measured once.
@@ -182,7 +182,7 @@ class RewriteSearch:
         if slower := self._slowness(verdict.comparisons):
             return slower
         if doubt := self._undecided_slowness(verdict.comparisons):
-            return SlowdownUndecided(f"{memory_change(before, after)}; {doubt}")
+            return UndecidedChange(f"{memory_change(before, after)}; {doubt}")
         return Candidate(
             change=change,
             before=before,
@@ -310,9 +310,7 @@ class RewriteSearch:
         self._accept(ranked)
         return None
 
-    def _verify(
-        self, built: BuiltModel, last: Candidate
-    ) -> VerifiedResult | str | SlowdownUndecided:
+    def _verify(self, built: BuiltModel, last: Candidate) -> VerifiedResult | str | UndecidedChange:
         """Compare the result with the original and publish it; or return why it is rejected."""
         problem = self.state.invalidity(built)
         if problem is not None:
@@ -349,7 +347,7 @@ class RewriteSearch:
         if not is_worth_it(before, after, verdict.comparisons, ()):
             return f"together they save nothing ({memory_change(before, after)})"
         if doubt := self._undecided_slowness(verdict.comparisons):
-            return SlowdownUndecided(f"{memory_change(before, after)}; {doubt}")
+            return UndecidedChange(f"{memory_change(before, after)}; {doubt}")
         self.state.explain_invalidity()
         return VerifiedResult(
             output=self._published(built),
@@ -396,8 +394,8 @@ class RewriteSearch:
         writer = self.state.writer
         return writer.stage(built) if self.is_quick else writer.publish(built)
 
-    def _dismiss(self, change: Change, why: str | SlowdownUndecided) -> None:
-        if isinstance(why, SlowdownUndecided):
+    def _dismiss(self, change: Change, why: str | UndecidedChange) -> None:
+        if isinstance(why, UndecidedChange):
             self.state.record(change, "undecided", why.reason)
         else:
             self.state.record(change, "rejected", why)

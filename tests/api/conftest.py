@@ -41,7 +41,7 @@ class HalvingEvaluator(ScriptedEvaluator):
 @pytest.fixture
 def halved_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every rewrite halve the memory, at no cost: no process is started to measure it."""
-    monkeypatch.setattr("memdiag.api.compared_model.ModelEvaluator", HalvingEvaluator)
+    monkeypatch.setattr("memdiag.api.original_model.ModelEvaluator", HalvingEvaluator)
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def test_compare_passes_it_on(
 def test_tune_passes_it_on(
     small_model: Path, monkeypatch: pytest.MonkeyPatch, same_inputs: bool
 ) -> None:
-    monkeypatch.setattr("memdiag.api.compared_model.find_comparison_inputs", _ask)
+    monkeypatch.setattr("memdiag.api.original_model.find_comparison_inputs", _ask)
     with pytest.raises(Asked, match=str(same_inputs)):
         memdiag.tune(small_model, same_inputs=same_inputs)
 
@@ -134,7 +134,7 @@ def test_tune_passes_it_on(
 def test_fix_passes_it_on(
     sample_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, same_inputs: bool
 ) -> None:
-    monkeypatch.setattr("memdiag.api.compared_model.find_comparison_inputs", _ask)
+    monkeypatch.setattr("memdiag.api.original_model.find_comparison_inputs", _ask)
     with pytest.raises(Asked, match=str(same_inputs)):
         memdiag.fix(sample_model("tied_if", 1), same_inputs=same_inputs)
 

@@ -16,8 +16,8 @@ from memdiag.verify.model_evaluator import ModelEvaluator
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedModel:
-    """An original with which changed models are compared.
+class OriginalModel:
+    """The original model of a search, with which changed models are compared.
 
     Attributes:
         file: the open model.
@@ -51,7 +51,7 @@ class ComparedModel:
         )
 
 
-def compared_model(
+def measured_original(
     exits: ExitStack,
     file: ModelFile,
     job: Job,
@@ -62,7 +62,7 @@ def compared_model(
     same_inputs: bool,
     processes: int = 1,
     report_progress: Callable[[str], None],
-) -> ComparedModel:
+) -> OriginalModel:
     """Find inputs for `file`, and measure it; its session is open until `exits` closes.
 
     Figures are of `processes` together.
@@ -83,10 +83,10 @@ def compared_model(
         same_inputs=same_inputs,
     )
     if not inputs.sets:
-        return ComparedModel(file=file, job=job, scratch=scratch, inputs=inputs, evaluator=None)
+        return OriginalModel(file=file, job=job, scratch=scratch, inputs=inputs, evaluator=None)
     report_progress("measuring the original")
     disk_bytes = sum(each.stat().st_size for each in file.files)
     evaluator = exits.enter_context(
         ModelEvaluator(job, inputs.sets, scratch, disk_bytes, processes=processes)
     )
-    return ComparedModel(file=file, job=job, scratch=scratch, inputs=inputs, evaluator=evaluator)
+    return OriginalModel(file=file, job=job, scratch=scratch, inputs=inputs, evaluator=evaluator)
