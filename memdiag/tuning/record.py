@@ -255,7 +255,8 @@ def _program(model: Path, point: Point, search: OptionSearch) -> str:
     """Return the program that sets up `point` for `model`."""
     with open_model(model) as file:
         listed = lists_initializers(file)
-        data = sorted({weight.file for weight in file.weights if weight.file is not None})
+        external = [weight for weight in file.weights if weight.storage == "external"]
+        data = sorted({weight.file for weight in external if weight.file is not None})
     costs = {option.name: option.hurts for option in search.options_of(point)}
     sessions = search.point_evaluator.model_evaluator.job.session.sessions
     return session_program(

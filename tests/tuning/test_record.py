@@ -94,6 +94,22 @@ def test_what_takes_far_less_but_is_too_slow_is_told_with_the_slowdown_that_acce
         assert any(note.endswith("--max-slowdown 1.24 accepts it") for note in tuning.notes)
 
 
+@pytest.mark.parametrize("is_external", [False, True])
+def test_the_program_watches_the_files_of_external_weights(
+    is_external: bool, sample_model: SampleModel
+) -> None:
+    class Saving(Recordable):
+        def measure(self, chosen: tuple[TuningOption, ...]) -> Point:
+            saved = {"key": "value"} if chosen else {}
+            return msgspec.structs.replace(super().measure(chosen), saved_options=saved)
+
+    path = sample_model("plain_mlp", 1, external=is_external)
+    tuning = recorded(searched(Saving(less(a=40)), option("a")), path)
+    watched = f"(Path(MODEL).parent / '{path.name}.data').stat()"
+    assert (watched in tuning.program) is is_external
+    assert tuning.program.count("modified = ") == 1 + is_external
+
+
 @pytest.mark.parametrize(("saving", "is_told"), [(0.4, True), (0, False)])
 def test_why_a_point_with_a_little_more_memory_was_chosen_is_said(
     saving: float, is_told: bool, model: Path
