@@ -94,24 +94,27 @@ def remove_stale(folder: Path) -> None:
     is unknown here: its files are removed if they were not changed for a day. A folder that cannot
     be listed is left as it is.
     """
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
             owner = _OWNED.fullmatch(entry.name)
-            if owner is None:
-                continue
-            status = entry.stat(follow_symlinks=False)
-            if owner[2] in (None, _place()):
-                if _is_running(int(owner[1])):
-                    continue
-            elif time.time() - status.st_mtime < _ABANDONED_S:
-                continue
-            if hasattr(os, "getuid") and status.st_uid != os.getuid():
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            else:
-                with contextlib.suppress(OSError):
-                    os.unlink(entry.path)
+            if owner is not None:
+                with contextlib.suppress(OSError):  # its own process may remove it meanwhile
+                    _remove_if_stale(entry, int(owner[1]), owner[2])
+
+
+def _remove_if_stale(entry: os.DirEntry[str], pid: int, place: str | None) -> None:
+    is_here = place in (None, _place())
+    if is_here and _is_running(pid):
+        return
+    status = entry.stat(follow_symlinks=False)
+    if not is_here and time.time() - status.st_mtime < _ABANDONED_S:
+        return
+    if hasattr(os, "getuid") and status.st_uid != os.getuid():
+        return
+    if stat.S_ISDIR(status.st_mode):
+        shutil.rmtree(entry.path, ignore_errors=True)
+    else:
+        os.unlink(entry.path)
 
 
 def end_with(parent: int) -> None:

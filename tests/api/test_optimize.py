@@ -274,7 +274,7 @@ def check_only_the_fix_is_left(tuning: Tuning, target: Path) -> None:
     assert "arena-off" in tuning.untried
     assert is_conclusive(tuning)
     assert repr(str(target)) in tuning.program
-    assert "memory measured once, latency 1.00 ×, with rewrite" in repr(tuning)
+    assert "memory measured once, latency 1.00 × (1.00–1.00), by rewrite" in repr(tuning)
 
 
 @pytest.mark.usefixtures("no_optimizers")

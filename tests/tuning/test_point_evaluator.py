@@ -189,7 +189,7 @@ def test_a_few_slow_pairs_are_believed_of_options_that_usually_cost_time(
     points: PointEvaluator, monkeypatch: pytest.MonkeyPatch, name: str, low: float, undecided: bool
 ) -> None:
     compare_as(monkeypatch, LatencyComparison(1.0, 1.5, LatencyRatio(1.5, low, 1.6, 4)))
-    monkeypatch.setattr(points, "limit", 1.05)
+    monkeypatch.setattr(points, "max_slowdown", 1.05)
     chosen = (BY_NAME[name],)
     assert points.compare(points.measure(chosen), chosen).undecided == undecided
 
@@ -203,7 +203,7 @@ def test_what_is_probably_fast_enough_fits(
     points: PointEvaluator, monkeypatch: pytest.MonkeyPatch, name: str, ratio: float, fits: bool
 ) -> None:
     compare_as(monkeypatch, LatencyComparison(1.0, ratio, LatencyRatio(ratio, 0.9, 1.3, 4)))
-    monkeypatch.setattr(points, "limit", 1.05)
+    monkeypatch.setattr(points, "max_slowdown", 1.05)
     chosen = (BY_NAME[name],)
     assert points.compare(points.measure(chosen), chosen).fits == fits
 
@@ -220,7 +220,7 @@ def test_an_interval_includes_the_upper_ends_of_all_inputs(
         ),
     )
     monkeypatch.setattr(ModelEvaluator, "evaluate", lambda *arguments, **options: found)
-    monkeypatch.setattr(points, "limit", 1.05)
+    monkeypatch.setattr(points, "max_slowdown", 1.05)
     chosen = (BY_NAME["patterns-off"],)
     point = points.compare(points.measure(chosen), chosen)
     assert (point.ratio, point.low, point.high, point.slowest_with) == (0.98, 0.94, 1.12, "small")
