@@ -91,6 +91,17 @@ def test_a_clean_model_is_left_alone(sample_model: SampleModel, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_earlier_model_at_the_output_is_named_if_nothing_is_written(
+    sample_model: SampleModel, tmp_path: Path
+) -> None:
+    target = tmp_path / "out.onnx"
+    target.write_text("from an earlier fix")
+    assert f"{target} was there before, and the result does not use it" in (
+        memdiag.fix(sample_model("plain_mlp"), target).notes
+    )
+    assert not memdiag.fix(sample_model("plain_mlp"), tmp_path / "other.onnx").notes
+
+
 def test_a_dry_run_says_what_would_be_tried_and_writes_nothing(tied: Path) -> None:
     fix = memdiag.fix(tied, dry_run=True)
     assert statuses(fix)["overridable-weight"] == "possible"

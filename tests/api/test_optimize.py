@@ -278,13 +278,14 @@ def check_only_the_fix_is_left(tuning: Tuning, target: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_optimizers")
+@pytest.mark.parametrize("where", ["fixing.search.RewriteSearch._try", "api.fix.find_waste"])
 def test_ctrl_c_before_anything_was_rewritten_leaves_the_figures_of_the_original(
-    sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("memdiag.fixing.search.RewriteSearch._try", interrupted)
+    monkeypatch.setattr(f"memdiag.{where}", interrupted)
     tuning = memdiag.optimize(sample_model("tied_if"), tmp_path / "new.onnx", sizes=[1])
     assert (tried(tuning), tuning.ended_by) == ([()], "interrupt")
     assert tuning.before is not None

@@ -36,6 +36,14 @@ def tuned(model: Path, *words: str, command: str = "tune") -> "CompletedProcess[
     )
 
 
+def test_a_picture_does_not_replace_a_model(model: Path) -> None:
+    before = model.read_bytes()
+    finished = tuned(model, "--picture", model.name)
+    assert finished.returncode == 2
+    assert "a picture does not replace a model" in finished.stderr
+    assert model.read_bytes() == before
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(2 * _PATIENCE_S)
 def test_the_answer_comes_first_and_the_program_last(model: Path) -> None:
