@@ -39,6 +39,13 @@ def model_path(model: Any) -> Path:
     return Path(model)
 
 
+def program_advice(name: str) -> str:
+    """Return the advice for a program `name` that cannot be started."""
+    if name.endswith(".py"):
+        return f"Start it with Python: python {name}."
+    return "Check its name, and that it is a program."
+
+
 def input_config(
     *,
     dims: Mapping[str, int] | None = None,

@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Sequence
 
-from memdiag.api.arguments import OnProgress, ignore_progress
+from memdiag.api.arguments import OnProgress, ignore_progress, program_advice
 from memdiag.api.limit_search import (
     LimitSearch,
     check_limits,
@@ -53,7 +53,7 @@ def limit_program(
     if not command:
         raise UsageError("limit: there is no program after --. Give the program and its arguments.")
     if shutil.which(command[0]) is None:
-        raise UsageError(f"limit: {command[0]} is not a program. Check its name or path.")
+        raise UsageError(f"limit: {command[0]} is not a program. {program_advice(command[0])}")
     deadline = search_deadline(time_limit_s)
     check_limits(at_bytes)
     if duration_s is not None and duration_s >= timeout_s:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import memdiag
 import memdiag.programs.xrays.xray_task  # now: a process waits at its end for the first X-ray
+from memdiag.api.arguments import program_advice
 from memdiag.errors import UsageError
 from memdiag.programs.assemble import assemble_run, early_run
 from memdiag.programs.interrupt import Interrupt
@@ -112,8 +113,7 @@ def run_program(
             process = subprocess.Popen(words, env=recorder.environment(), **streams)
         except OSError as error:
             raise UsageError(
-                f"{words[0]}: cannot be started ({error.strerror}). Check its name, and that it is"
-                " a program."
+                f"{words[0]}: cannot be started ({error.strerror}). {program_advice(words[0])}"
             ) from error
         interrupt = Interrupt(process.pid, on_wait)
         notice = WaitNotice(on_wait)

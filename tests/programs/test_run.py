@@ -367,6 +367,8 @@ def test_a_peak_that_lasts_is_examined(
 def test_a_command_that_does_not_exist_is_one_sentence() -> None:
     with pytest.raises(UsageError, match=r"no-such-program: cannot be started \(No such file"):
         run(["no-such-program"])
+    with pytest.raises(UsageError, match=r"Start it with Python: python app\.py"):
+        run(["app.py"])
     with pytest.raises(UsageError, match="no command was given"):
         run([])
 

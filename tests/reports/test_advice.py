@@ -203,6 +203,15 @@ def test_little_memory_is_not_tuned_whatever_its_share() -> None:
     assert commands(profile_advice(profile)) == []
 
 
+def test_parts_larger_than_what_a_rewrite_saves_are_named_beside_it() -> None:
+    def advised(avoidable: float) -> list[str]:
+        profile = found(peaking(50, 7), bytes=round(avoidable * MIB), rewrites=("deduplicate",))
+        return [command.split()[1] for command in commands(profile_advice(profile))]
+
+    assert advised(5) == ["fix", "optimize"]
+    assert advised(7) == ["fix"]
+
+
 def test_what_was_not_measured_is_said_to_be_predicted() -> None:
     shown = profile_advice(found(profiles.tied_if(), evidence="predicted", measured_bytes=None))
     assert "By the rules, up to 1,000 MiB" in shown.result

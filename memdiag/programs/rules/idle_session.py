@@ -1,11 +1,12 @@
-"""A session stays in memory long after its last run.
+"""A session stays in memory long after its last run, or between few runs.
 
 ## Why it costs
 
 A session keeps its weights, and the arena that its largest run needed, until it is
 released. A program that reads its documents first and then works with the text, or a
 pipeline whose stages follow each other, keeps the models of earlier stages beside those of
-the later ones.
+the later ones. A model for rare cases, such as rotated pages or another language, is in memory all
+the time.
 
 The bytes are the weights and arenas of the sessions in the last X-ray of their process,
 without weights that are mapped from a file; without an X-ray they are an estimate: the
@@ -15,19 +16,22 @@ private memory that the creations kept, or at least the bytes of the weights in 
 
 - Release the session after its last use: `del session`, and each object that has it. malloc
   may retain part of the memory; `ctypes.CDLL(None).malloc_trim(0)` returns it (glibc).
-- In a server, unload a model after some minutes without a request, if creating it again is
-  fast enough.
+- Create a session that few requests need when one needs it, and release it after some minutes
+  without a run. The finding says how long its creation took: the request that creates it takes so
+  much longer.
 - If it must stay for the next request: only the arena can be returned, by a run with a
   small input and the run option `memory.enable_memory_arena_shrinkage` set to `cpu:0`.
 
 ## Not reported
 
-Sessions that were idle for less than a minute, or for less than half of their life: a
-server waits longer than that for its next request; less than 16 MiB, a fraction of what
-Python with onnxruntime takes; sessions that never ran (see `unused-session`).
+- Sessions that ran last less than a minute before their end, or in the second half of their life,
+  and as often as others: a server waits longer than a minute for its next request. *Few runs* are
+  less than one a minute, and at most a tenth of the runs of another session of the process.
+- Less than 16 MiB, a fraction of what Python with onnxruntime takes.
+- Sessions that never ran (see `unused-session`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from memdiag.programs.session_facts import (
     SHRINKAGE_CODE,
@@ -48,42 +52,66 @@ from memdiag.units import MIB, counted, format_duration
 RULE = Rule(
     code="MD704",
     name="idle-session",
-    summary="A session stays in memory long after its last run",
+    summary="A session stays in memory long after its last run, or between few runs",
 )
 
 _MIN_IDLE_S = 60.0
 _MIN_IDLE_SHARE = 0.5
+_MAX_RARE_SHARE = 0.1
 _MIN_BYTES = 16 * MIB
+
+_RELEASE = (
+    "Release the session after its last use: del session, and each object that has it. If the next"
+    f" request needs it, return its arena at least, by a run with a small input: {SHRINKAGE_CODE}."
+)
+_LAZY = (
+    "Create the session when it is needed, and release it after some minutes without a run: del"
+    " session, and each object that has it."
+)
 
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model, and line that created sessions of it, that are idle."""
     ran_elsewhere = inherited_run_counts(run)
-    idle = [
-        session
-        for session in created_sessions(run)
-        if not ran_elsewhere[session.number] and _is_idle_long(run, session)
-    ]
-    for sessions in same_model_and_line(idle):
-        size = total_bytes(sessions)
-        if size is not None and size < _MIN_BYTES:
-            continue
-        idle_s = max(_idle_s(run, session) for session in sessions)
-        runs = sum(session.run_count for session in sessions)
-        yield ProgramFinding(
-            rule=RULE.name,
-            sessions=numbers(sessions),
-            bytes=size,
-            message=(
-                f"{described_sessions(sessions)}, stayed for {format_duration(idle_s)} after the"
-                f" last of {counted(runs, 'run')}, and took {size_text(size, sessions)}."
-            ),
-            remedy=(
-                "Release the session after its last use: del session, and each object that has it."
-                " If the next request needs it, return its arena at least, by a run with a small"
-                f" input: {SHRINKAGE_CODE}."
-            ),
-        )
+    sessions = [each for each in created_sessions(run) if not ran_elsewhere[each.number]]
+    idle = [each for each in sessions if _is_idle_long(run, each)]
+    rare = [each for each in sessions if not _is_idle_long(run, each) and _runs_rarely(run, each)]
+    for found in same_model_and_line(idle):
+        idle_s = max(_idle_s(run, each) for each in found)
+        stayed = f"stayed for {format_duration(idle_s)} after the last of {_runs(found)}"
+        yield from _finding(found, stayed, _RELEASE)
+    for found in same_model_and_line(rare):
+        life_s = max(_life_s(run, each) for each in found)
+        stayed = f"was in memory for {format_duration(life_s)} for {_runs(found)}"
+        yield from _finding(found, stayed, _LAZY)
+
+
+def _finding(
+    sessions: Sequence[ProgramSession], stayed: str, remedy: str
+) -> Iterator[ProgramFinding]:
+    """Yield the finding about `sessions`, unless they are small."""
+    size = total_bytes(sessions)
+    if size is not None and size < _MIN_BYTES:
+        return
+    creation_s = max(session.creation_s or 0.0 for session in sessions)
+    yield ProgramFinding(
+        rule=RULE.name,
+        sessions=numbers(sessions),
+        bytes=size,
+        message=(
+            f"{described_sessions(sessions)}, {stayed}, and took {size_text(size, sessions)}."
+            f" {'A' if len(sessions) > 1 else 'Its'} creation took {format_duration(creation_s)}."
+        ),
+        remedy=remedy,
+    )
+
+
+def _runs(sessions: Sequence[ProgramSession]) -> str:
+    return counted(sum(session.run_count for session in sessions), "run")
+
+
+def _life_s(run: ProgramRun, session: ProgramSession) -> float:
+    return end_s(run, session) - ready_s(session)
 
 
 def _idle_s(run: ProgramRun, session: ProgramSession) -> float:
@@ -93,5 +121,15 @@ def _idle_s(run: ProgramRun, session: ProgramSession) -> float:
 
 def _is_idle_long(run: ProgramRun, session: ProgramSession) -> bool:
     idle_s = _idle_s(run, session)
-    life_s = end_s(run, session) - ready_s(session)
-    return idle_s >= _MIN_IDLE_S and idle_s >= _MIN_IDLE_SHARE * life_s
+    return idle_s >= _MIN_IDLE_S and idle_s >= _MIN_IDLE_SHARE * _life_s(run, session)
+
+
+def _runs_rarely(run: ProgramRun, session: ProgramSession) -> bool:
+    """Return whether the session ran less than once a minute, and others of its process far more.
+
+    Sessions whose creation is not over, or that never ran, do not count.
+    """
+    if not session.run_count or _life_s(run, session) < _MIN_IDLE_S * (session.run_count + 1):
+        return False
+    others = (each.run_count for each in run.sessions if each.pid == session.pid)
+    return session.run_count <= _MAX_RARE_SHARE * max(others)

@@ -417,6 +417,8 @@ def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ..
         tuning = [AdviceStep(text, f"memdiag tune {model}")]
     fixing = _fix_steps(costly, model)
     steps = [*tuning, *fixing] if largest else [*fixing, *tuning]
+    if steps and not tuning:
+        steps += _lever_steps(profile, model, _avoidable_bytes(profile), "Beside that,")
     if steps:
         return tuple(steps)
     worst = _worst(costly)
@@ -428,24 +430,31 @@ def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ..
         return (AdviceStep(text, f"memdiag explain {worst.name}"),)
     if not _is_on_cpu(profile):
         return (AdviceStep("See which copies of weights the X-ray found, and in which step."),)
-    return (_lever_step(profile, model),)
+    nothing = "Nothing: no rewrite and no session option is expected to save much."
+    levers = _lever_steps(profile, model, 0, "No rule applies, but")
+    return tuple(levers) or (AdviceStep(nothing),)
 
 
-def _lever_step(profile: Profile, model: str) -> AdviceStep:
-    """Return what may still save memory where no rule applies: most of a small model's memory."""
+def _lever_steps(profile: Profile, model: str, least_bytes: int, start: str) -> list[AdviceStep]:
+    """Return what may still save memory where no rule applies: most of a small model's memory.
+
+    Parts that take together no more than `least_bytes`, or a tenth of the memory, are left out.
+    """
+    if not _is_on_cpu(profile):
+        return []
     above = (profile.steady_rss_bytes or 0) - profile.baseline_rss_bytes
     parts = [part for part in steady_parts(profile) if part.label in _LEVERS]
     size = sum(part.size_bytes for part in parts)
-    if size < max(MIB, _NOTABLE_SHARE * above):
-        return AdviceStep("Nothing: no rewrite and no session option is expected to save much.")
+    if size < max(MIB, _NOTABLE_SHARE * above) or size <= least_bytes:
+        return []
     named = ", ".join(f"{part.text} ({_LEVERS[part.label]})" for part in parts)
-    text = f"No rule applies, but a part of this may be saved: {named}."
+    text = f"{start} a part of this may be saved: {named}."
     if pages := runtime_bytes(profile):
         text += (
             f" The {format_size(pages)} of library pages may not; all processes that use"
             " onnxruntime share them."
         )
-    return AdviceStep(f"{text} Let memdiag measure it:", f"memdiag optimize {model}")
+    return [AdviceStep(f"{text} Let memdiag measure it:", f"memdiag optimize {model}")]
 
 
 def _fix_steps(costly: Sequence[Finding], model: str) -> list[AdviceStep]:
