@@ -20,6 +20,7 @@ from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
 from memdiag.errors import UsageError
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import changes_by_rule
+from memdiag.fixing.effort import QUICK, THOROUGH
 from memdiag.fixing.model_writer import ModelWriter, PublishedModel
 from memdiag.fixing.search import RewriteSearch
 from memdiag.fixing.state import FixState
@@ -178,7 +179,7 @@ def fix_file(
     report_progress: OnProgress,
     started: float,
     max_difference: float | None = None,
-    is_quick: bool = False,
+    for_optimize: bool = False,
 ) -> FixedFile:
     """Fix the model of `writer`, as `fix` does.
 
@@ -197,7 +198,8 @@ def fix_file(
         started: when the fix began, by `time.perf_counter`.
         max_difference: the difference of outputs that is accepted; None for a bound that follows
             from the changes.
-        is_quick: whether `memdiag.optimize` verifies the result again: it is only staged then.
+        for_optimize: whether `memdiag.optimize` goes on with the result and verifies it again:
+            measurements are quick then, and the result is only staged.
 
     Raises:
         UsageError, ReportError, MeasurementError: as in `fix`.
@@ -212,7 +214,7 @@ def fix_file(
             analysis_context(file, runtime, dims=dims), Selection(select=only, min_bytes=0)
         )
     except KeyboardInterrupt:
-        if not is_quick:
+        if not for_optimize:
             raise
         findings, notes = (), ("the search for findings was interrupted",)
         ended_by = "interrupt"
@@ -220,7 +222,7 @@ def fix_file(
         writer=writer,
         unsafe=unsafe,
         max_difference=max_difference,
-        may_accept_difference=is_quick,
+        may_accept_difference=for_optimize,
         notes=[*notes],
         deadline=deadline,
         ended_by=ended_by,
@@ -254,7 +256,8 @@ def fix_file(
                     report_progress,
                     end=deadline.at,
                     setup_s=time.perf_counter() - started,
-                    is_quick=is_quick,
+                    effort=QUICK if for_optimize else THOROUGH,
+                    for_optimize=for_optimize,
                 )
                 result = search.run(rules)
             elif unverified:

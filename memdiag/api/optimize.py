@@ -136,7 +136,7 @@ def optimize(
             report_progress=report_progress,
             started=started,
             max_difference=max_difference,
-            is_quick=True,
+            for_optimize=True,
         )
         deadline.at = end
         optimizers = OptimizerOutputs(only, changes_values=max_difference is not None)

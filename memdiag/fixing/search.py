@@ -8,6 +8,7 @@ from math import inf
 from memdiag.errors import MeasurementError, MemdiagError, ReportError
 from memdiag.fixing.candidates import Candidate, UndecidedChange, VerifiedResult, preferred
 from memdiag.fixing.changes import Change
+from memdiag.fixing.effort import THOROUGH, Effort
 from memdiag.fixing.model_writer import BuiltModel, PublishedModel
 from memdiag.fixing.state import ChangesByRule, FixState
 from memdiag.records.measured_change import Figures
@@ -21,16 +22,12 @@ from memdiag.verify.acceptance import (
     takes_less,
     undecided_slowness,
 )
-from memdiag.verify.latency import CLEARLY_ABOVE, MIN_PAIRS, QUICK_PAIRS
+from memdiag.verify.latency import MIN_PAIRS
 from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation, ModelEvaluator
 from memdiag.verify.other_runtimes import OtherRuntimes
 from memdiag.verify.outputs import Bound
 from memdiag.verify.step_estimate import StepEstimate
 
-_PROCESSES = 3
-_PAIRS = 16
-_FINAL_PAIRS = 32
-_QUICK_SHARE = 0.05
 _MAX_RESERVE = 0.5
 """Maximum share of the time that is reserved for measuring the result thoroughly."""
 _MARGIN = 1.25
@@ -53,9 +50,9 @@ class RewriteSearch:
         report_progress: called with a few words about the current step.
         end: when the search has to end, by `time.monotonic()`.
         setup_s: duration of everything before the search: inputs and figures of the original.
-        is_quick: whether the result is verified again afterwards. Memory is measured once then, few
-            pairs of runs only reveal what is clearly slower, the result is staged, and neither an
-            interruption nor a file that cannot be written is an error.
+        effort: how thoroughly changes and the result are measured.
+        for_optimize: whether `memdiag.optimize` goes on with the result. It is staged then, and a
+            file that cannot be written is no error.
     """
 
     state: FixState
@@ -65,7 +62,8 @@ class RewriteSearch:
     report_progress: Callable[[str], None]
     end: float = inf
     setup_s: float = 0.0
-    is_quick: bool = False
+    effort: Effort = THOROUGH
+    for_optimize: bool = False
     # The candidates of the current rule, the best last.
     _ranked: list[Candidate] = field(init=False, default_factory=list)
     # The candidates of each rule whose best candidate was accepted.
@@ -79,7 +77,7 @@ class RewriteSearch:
     def run(self, rules: ChangesByRule) -> VerifiedResult | None:
         """Try all changes; return the result, None where nothing is worth changing.
 
-        It is published, or staged if `is_quick`.
+        It is published, or staged if it is for `memdiag.optimize`.
 
         Raises:
             ReportError: a model, or the result, could not be written.
@@ -95,7 +93,7 @@ class RewriteSearch:
             self._write_error = error
         self.state.notes += self._end_notes(has_result=result is not None)
         if result is None and self._write_error is not None:
-            if not self.is_quick:
+            if not self.for_optimize:
                 raise self._write_error
             self.state.notes.append(f"no rewritten model was written: {self._write_error}")
         return result
@@ -199,17 +197,18 @@ class RewriteSearch:
         return self.evaluator.evaluate(
             job,
             bound,
-            pairs=QUICK_PAIRS if self.is_quick else _PAIRS if is_saving else MIN_PAIRS,
+            pairs=self.effort.pairs if is_saving else min(MIN_PAIRS, self.effort.pairs),
             limit=self.max_slowdown if is_saving else None,
-            is_quick=self.is_quick,
+            is_quick=self.effort.is_quick,
         )
 
     def _slowness(self, comparisons: Comparisons) -> str | None:
-        doubt = CLEARLY_ABOVE if self.is_quick else 1.0
-        return slowness(comparisons, doubt * self.max_slowdown)
+        return slowness(comparisons, self.effort.doubt * self.max_slowdown)
 
     def _undecided_slowness(self, comparisons: Comparisons) -> str | None:
-        return None if self.is_quick else undecided_slowness(comparisons, self.max_slowdown)
+        if self.effort.is_quick:
+            return None
+        return undecided_slowness(comparisons, self.max_slowdown)
 
     def _rank(self, found: Candidate) -> None:
         """Insert a candidate into the current rule's, in the order of preference."""
@@ -231,8 +230,7 @@ class RewriteSearch:
             self.state.record(candidate.change, "rejected", reason)
 
     def _preferred(self, first: Candidate, second: Candidate) -> tuple[Candidate, str]:
-        # Few pairs of runs do not reveal which is slower, so a little memory decides nothing.
-        return preferred(first, second, least_share=_QUICK_SHARE if self.is_quick else 0.0)
+        return preferred(first, second, least_share=self.effort.least_share)
 
     def _accept(self, ranked: list[Candidate]) -> None:
         """Accept the best candidate that a thorough measurement confirms, and clear `ranked`."""
@@ -252,7 +250,7 @@ class RewriteSearch:
 
         Both the model and the model with only the accepted changes are measured, alternately.
         """
-        if self.is_quick:
+        if self.effort.is_quick:
             return found
         about = format_duration(self._confirming_s())
         self.report_progress(f"measuring {found.change.name} again (about {about})")
@@ -267,7 +265,7 @@ class RewriteSearch:
                 built = exits.enter_context(writer.built(writer.editor(changes)))
                 figures, after = self.evaluator.measure_both(
                     self._job(built),
-                    _PROCESSES,
+                    self.effort.processes,
                     before_bytes=disk_bytes,
                     after_bytes=built.disk_bytes,
                     before=before,
@@ -318,15 +316,15 @@ class RewriteSearch:
         bound = self.state.bound(self.state.accepted)
         job = self._job(built)
         is_same = len(self.state.accepted) == 1 and built.digest == last.digest
-        if self.is_quick and is_same:
+        if self.effort.is_quick and is_same:
             verdict = last.verdict
         else:
             verdict = self.evaluator.evaluate(
                 job,
                 bound,
-                pairs=QUICK_PAIRS if self.is_quick else _FINAL_PAIRS,
+                pairs=self.effort.final_pairs,
                 limit=self.max_slowdown,
-                is_quick=self.is_quick,
+                is_quick=self.effort.is_quick,
             )
         problem = (
             verdict.problem
@@ -340,7 +338,7 @@ class RewriteSearch:
         if not is_same:
             before, after = self.evaluator.measure_both(
                 job,
-                1 if self.is_quick else _PROCESSES,
+                self.effort.processes,
                 before_bytes=self.evaluator.before.disk_bytes,
                 after_bytes=built.disk_bytes,
             )
@@ -392,7 +390,7 @@ class RewriteSearch:
 
     def _published(self, built: BuiltModel) -> PublishedModel:
         writer = self.state.writer
-        return writer.stage(built) if self.is_quick else writer.publish(built)
+        return writer.stage(built) if self.for_optimize else writer.publish(built)
 
     def _dismiss(self, change: Change, why: str | UndecidedChange) -> None:
         if isinstance(why, UndecidedChange):
@@ -421,16 +419,16 @@ class RewriteSearch:
 
     def _end_notes(self, *, has_result: bool) -> list[str]:
         """Return notes about how the search ended."""
-        what = "rewriting" if self.is_quick else "the search"
+        what = "rewriting" if self.for_optimize else "the search"
         if self.state.ended_by == "interrupt":
             so_far = "; the result is the best so far" if has_result else ""
             return [f"{what} was interrupted{so_far}"]
         if self.state.ended_by == "completion":
             return []
-        if not self.is_quick:  # otherwise the limit is that of a longer search
+        if not self.for_optimize:  # otherwise the limit is that of a longer search
             self.state.sufficient_time_limit_s = self._sufficient_time_limit_s()
         ended = f"the time limit ended {what}"
-        if self.is_quick:
+        if self.for_optimize:
             ended = "rewriting ended with its share of the time limit"
         if self._accepted:
             if any(outcome.status == "untried" for outcome in self.state.outcomes):
@@ -452,16 +450,17 @@ class RewriteSearch:
 
     def _trial_s(self) -> float:
         """Return the expected duration of the trial of one change."""
-        pairs = QUICK_PAIRS if self.is_quick else _PAIRS
-        return self.evaluator.memory_s(1) + self.evaluator.comparison_s(pairs)
+        return self.evaluator.memory_s(1) + self.evaluator.comparison_s(self.effort.pairs)
 
     def _confirming_s(self) -> float:
         """Return the expected duration of `_confirmed`."""
-        return 0.0 if self.is_quick else self.evaluator.memory_s(2 * _PROCESSES)
+        if self.effort.is_quick:
+            return 0.0
+        return self.evaluator.memory_s(2 * self.effort.processes)
 
     def _verification_s(self) -> float:
         """Return the expected duration of `_finish`."""
-        return self.evaluator.comparison_s(QUICK_PAIRS if self.is_quick else _FINAL_PAIRS)
+        return self.evaluator.comparison_s(self.effort.final_pairs)
 
 
 def _saves_nothing(before: Figures, after: Figures) -> str:

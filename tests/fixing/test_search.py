@@ -11,6 +11,7 @@ import pytest
 from memdiag.errors import ReportError
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import Change
+from memdiag.fixing.effort import QUICK, THOROUGH
 from memdiag.fixing.model_writer import ModelWriter
 from memdiag.fixing.search import RewriteSearch
 from memdiag.fixing.state import FixState
@@ -75,7 +76,7 @@ def run(file: ModelFile, tmp_path: Path) -> Run:
         others: ScriptedRuntimes | None = None,
         limit: float = 1.05,
         unsafe: bool = False,
-        is_quick: bool = False,
+        for_optimize: bool = False,
         **made: Any,
     ) -> Ended:
         evaluator = ScriptedEvaluator(Job(model=file.path), **made)
@@ -90,7 +91,8 @@ def run(file: ModelFile, tmp_path: Path) -> Run:
             cast(OtherRuntimes, others or ScriptedRuntimes()),
             limit,
             lambda words: None,
-            is_quick=is_quick,
+            effort=QUICK if for_optimize else THOROUGH,
+            for_optimize=for_optimize,
         )
         return Ended(search.run(changes), state, evaluator)
 
@@ -132,7 +134,7 @@ def test_what_is_verified_later_is_measured_once_and_refused_only_where_clearly_
 ) -> None:
     rules = [renaming("a", "_1")], [renaming("slow", "_2")]
     ended = run(
-        *rules, is_quick=True, sizes={"g_1": 60, "g_1_2": 40}, ratios={"g_1": 1.1, "g_1_2": 2}
+        *rules, for_optimize=True, sizes={"g_1": 60, "g_1_2": 40}, ratios={"g_1": 1.1, "g_1_2": 2}
     )
     assert ended.statuses == {"a": "applied", "slow": "rejected"}
     assert ended.evaluator.measured == ["g_1", "g_1_2"]
@@ -145,7 +147,7 @@ def test_what_is_verified_later_is_measured_once_and_refused_only_where_clearly_
 def test_a_little_less_memory_decides_only_where_latency_is_known(run: Run) -> None:
     rewriters = [renaming("usual", "_1"), renaming("slower", "_2")]
     for smaller, kept in ((58, "usual"), (50, "slower")):
-        quick = run(rewriters, is_quick=True, sizes={"g_1": 60, "g_2": smaller})
+        quick = run(rewriters, for_optimize=True, sizes={"g_1": 60, "g_2": smaller})
         assert quick.statuses[kept] == "applied"
         thorough = run(rewriters, sizes={"g_1": 60, "g_2": smaller})
         assert thorough.statuses["slower"] == "applied"
@@ -282,12 +284,12 @@ def test_a_search_that_was_cut_off_states_a_time_limit_for_all_remedies(run: Run
     assert run(*rules, sizes={}).state.sufficient_time_limit_s is None
 
 
-@pytest.mark.parametrize("is_quick", [False, True])
+@pytest.mark.parametrize("for_optimize", [False, True])
 def test_an_interrupt_before_anything_is_judged_leaves_what_is_untried(
-    run: Run, tmp_path: Path, is_quick: bool
+    run: Run, tmp_path: Path, for_optimize: bool
 ) -> None:
     ends: dict[str, type[BaseException]] = {"g_1": KeyboardInterrupt}
-    ended = run([renaming("a", "_1")], is_quick=is_quick, sizes={"g_1": 60}, ends=ends)
+    ended = run([renaming("a", "_1")], for_optimize=for_optimize, sizes={"g_1": 60}, ends=ends)
     assert (ended.result, ended.state.ended_by) == (None, "interrupt")
     (remedy,) = ended.state.outcomes
     assert remedy.status == "untried"
@@ -373,7 +375,7 @@ def test_what_cannot_be_written_is_an_error_unless_something_else_helps(
     large, small = renaming("large", "_1"), renaming("small", "_2")
     with pytest.raises(ReportError, match="No space left"):
         run([large], sizes={"g_1": 10})
-    quick = run([large], is_quick=True, sizes={"g_1": 10})
+    quick = run([large], for_optimize=True, sizes={"g_1": 10})
     assert quick.result is None
     assert "no rewritten model was written: out.onnx: cannot be" in quick.state.notes[-1]
     ended = run([large, small], sizes={"g_2": 60})
