@@ -75,7 +75,8 @@ def fix(
         inputs: arrays, or paths of ``.npy`` files, by input name; others are generated.
         same_inputs: run with the same contents each time; by default the contents of generated
             inputs differ in each run that is measured.
-        sizes: further sizes of free dimensions at which outputs and latency are compared.
+        sizes: further sizes of free dimensions with which the model runs: outputs and latency are
+            compared with each, and memory is that after all of them.
         check_with: interpreters of environments with other releases of onnxruntime, on which the
             result has to load and to reproduce the original's outputs too.
         time_limit_s: seconds after which the search ends, as at Ctrl-C; the best result so far is
@@ -167,7 +168,7 @@ def model_writer(file: ModelFile, target: Path) -> ModelWriter:
 def fix_file(
     writer: ModelWriter,
     job: Job,
-    compared: Callable[[], OriginalModel],
+    open_original: Callable[[], OriginalModel],
     *,
     only: Sequence[str] = (),
     unsafe: bool = False,
@@ -186,7 +187,7 @@ def fix_file(
     Args:
         writer: writes the fixed model.
         job: the session of the model, with the deadline of the search.
-        compared: returns the model with the evaluator of changes; called if one may be tried.
+        open_original: returns the model with the evaluator of changes; called if one may be tried.
         only: rules whose remedies are tried; all where empty.
         unsafe: try remedies that change values as well.
         unverified: write remedies also where the model cannot be run here.
@@ -228,15 +229,22 @@ def fix_file(
         ended_by=ended_by,
     )
     rules = tuple(changes_by_rule(findings))
+    try:
+        any_possible = not dry_run and state.any_possible(rules)
+    except KeyboardInterrupt:
+        if not for_optimize:
+            raise
+        state.ended_by, any_possible = "interrupt", False
+        state.record_untried(rules, "the search was interrupted before it was tried")
     result: VerifiedResult | PublishedModel | None = None
     dimensions: tuple[Dimension, ...] = ()
     further_sizes: tuple[str, ...] = ()
     if dry_run or not rules:
         state.record_possible(rules)
-    elif state.any_possible(rules):
+    elif any_possible:
         writer.check_writable()
         try:
-            base = compared()
+            base = open_original()
             interpreters = [Path(python) for python in check_with if base.evaluator is not None]
             other_runtimes = OtherRuntimes(interpreters, job, base.inputs.sets, base.scratch)
         except TimeLimitReached:

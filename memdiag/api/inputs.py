@@ -15,6 +15,7 @@ from memdiag.model.inputs import InputPlan, make, plan_inputs
 from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
 from memdiag.ort.activations import activation_bytes
+from memdiag.programs.system.memory_limit import total_bytes
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import Input
 from memdiag.runner.job import Feed, Job
@@ -32,7 +33,7 @@ IMAGE_SIDES = (224, 256, 299, 320, 384, 512, 640, 128, 64, 32, 28)
 """Sides of images that are tried in turn."""
 
 MAX_MEMORY_SHARE = 0.25
-"""Share of the machine's memory that activations may use at sizes that memdiag chooses."""
+"""Share of the memory of the machine or container that activations may use at chosen sizes."""
 
 ArrayOrFile = np.ndarray | str | Path
 """The data of an input: an array, or the path of a ``.npy`` file."""
@@ -300,9 +301,7 @@ def _input_bytes(plans: Sequence[InputPlan]) -> int:
 
 
 def _memory_limit() -> int:
-    import psutil  # here, as a check without a run does not need it
-
-    return int(psutil.virtual_memory().total * MAX_MEMORY_SHARE)
+    return int(total_bytes() * MAX_MEMORY_SHARE)
 
 
 def _read_array(path: Path) -> np.ndarray:

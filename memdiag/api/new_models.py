@@ -48,13 +48,13 @@ class NewModels:
         """The names of the optimizers for which there was no time."""
         return self._optimizers.untried
 
-    def compared(self, point_evaluator: PointEvaluator) -> Point | None:
+    def rewritten_point(self, point_evaluator: PointEvaluator) -> Point | None:
         """Return the point of the rewritten model as the fix compared it; None without one."""
         if self.rewrite is None:
             return None
         assert self._fixed.after is not None
         assert self._verdict is not None
-        return point_evaluator.compared((self.rewrite,), self._fixed.after, self._verdict)
+        return point_evaluator.known_point((self.rewrite,), self._fixed.after, self._verdict)
 
     def without_hidden_names(self, text: str) -> str:
         """Return `text` in one line, without the names of models that are not published."""
@@ -72,7 +72,7 @@ class NewModels:
         return self._optimizers.write(model, name, folder, deadline, report_progress)
 
     def publish(self, chosen: Sequence[str]) -> NewModel:
-        """Publish the model among the options `chosen`, if there is one.
+        """Publish the model among the options `chosen`, if there is one, and no other.
 
         Raises:
             ModelError: the original changed meanwhile.
@@ -82,6 +82,7 @@ class NewModels:
         fixed = without_model(self._fixed)
         optimized = self._optimizers.written(chosen)
         if optimized is None:
+            self._writer.discard_staged()
             notes = self._writer.notes_on_unused_target()
             return NewModel(msgspec.structs.replace(fixed, notes=(*fixed.notes, *notes)))
 
@@ -92,7 +93,9 @@ class NewModels:
                 self._writer.discard_staged()  # there may be room for one model only
                 self._writer.publish_copy(optimized)
 
-        return NewModel(fixed, self._writer.copy_targets(optimized), self._problem_of(publish))
+        problem = self._problem_of(publish)
+        self._writer.discard_staged()
+        return NewModel(fixed, self._writer.copy_targets(optimized), problem)
 
     def publish_rewritten(self) -> NewModel:
         """Publish the fixed model, if there is one.

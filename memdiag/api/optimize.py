@@ -14,7 +14,7 @@ from memdiag.api.optimizer_outputs import OptimizerOutputs, check_optimizers, op
 from memdiag.api.option_tuning import (
     TuneConfig,
     runnable_original,
-    tune_compared,
+    search_and_publish,
     tuned_job,
 )
 from memdiag.api.search_arguments import check_search_arguments, deadline_after
@@ -79,7 +79,8 @@ def optimize(
         dims: sizes of free dimensions by name; realistic ones where not given.
         inputs: arrays, or paths of ``.npy`` files, by input name; others are generated.
         same_inputs: run with the same contents each time.
-        sizes: further sizes of free dimensions at which outputs and latency are compared.
+        sizes: further sizes of free dimensions with which the model runs: outputs and latency are
+            compared with each, and memory is that after all of them.
         time_limit_s: seconds for everything; the fix gets at most half of what the first
             measurements leave, and the optimizers at most a quarter of the rest.
         on_progress: called with a few words about the current step.
@@ -124,25 +125,23 @@ def optimize(
         writer.check_writable()
         exits.callback(writer.discard_staged)
         base = runnable_original(exits, file, job, config, report_progress)
-        end = deadline.at
-        deadline.at = time.monotonic() + _SHARE_OF_REWRITING * deadline.remaining_s
-        fixed = fix_file(
-            writer,
-            job,
-            lambda: base,
-            unsafe=unsafe,
-            max_slowdown=max_slowdown,
-            dims=dims,
-            report_progress=report_progress,
-            started=started,
-            max_difference=max_difference,
-            for_optimize=True,
-        )
-        deadline.at = end
+        with deadline.at_most(_SHARE_OF_REWRITING):
+            fixed = fix_file(
+                writer,
+                job,
+                lambda: base,
+                unsafe=unsafe,
+                max_slowdown=max_slowdown,
+                dims=dims,
+                report_progress=report_progress,
+                started=started,
+                max_difference=max_difference,
+                for_optimize=True,
+            )
         optimizers = OptimizerOutputs(only, changes_values=max_difference is not None)
         new_models = NewModels(writer, fixed, optimizers)
         try:
-            return tune_compared(
+            return search_and_publish(
                 base,
                 config,
                 started=started,

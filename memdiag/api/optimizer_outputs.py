@@ -14,6 +14,7 @@ from memdiag.comparison.optimizers import OPTIMIZERS
 from memdiag.comparison.run_optimizer import OptimizerResult, run_optimizer
 from memdiag.errors import UsageError
 from memdiag.model.model_file import open_model
+from memdiag.programs.system.memory_limit import most_available_bytes
 from memdiag.runner.job import Deadline
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.prepared_models import remove_initializers_from_inputs, room_bytes
@@ -71,9 +72,10 @@ class OptimizerOutputs:
             if (not only or name in only)
             and (changes_values or not OPTIMIZERS[name].changes_values)
         ]
+        self._installed = [name for name in self._wanted if _is_installed(name)]
         self._written: dict[str, Path] = {}
         self.notes: list[str] = []
-        self.untried: list[str] = []
+        self.untried = [*self._installed]
 
     def write(
         self,
@@ -93,7 +95,7 @@ class OptimizerOutputs:
         Raises:
             MeasurementError: this interpreter cannot be started.
         """
-        installed = [name for name in self._wanted if _is_installed(name)]
+        installed = self._installed
         missing = [name for name in self._wanted if name not in installed]
         if missing:
             verb = "is" if len(missing) == 1 else "are"
@@ -105,7 +107,6 @@ class OptimizerOutputs:
         if deadline.at < inf:
             end = time.monotonic() + MAX_SHARE * max(0.0, deadline.at - time.monotonic())
         needed_bytes = room_bytes(model)
-        self.untried += installed
         folder.mkdir()
         found = []
         for index, name in enumerate(installed):
@@ -130,7 +131,7 @@ class OptimizerOutputs:
                     python=Path(sys.executable),
                     external=True,
                     timeout_s=min(MAX_OPTIMIZER_S, remaining_s),
-                    memory_limit_bytes=None,
+                    memory_limit_bytes=most_available_bytes(),
                 )
             except KeyboardInterrupt:
                 self.untried[:] = installed  # models that were written are not tried either

@@ -137,7 +137,7 @@ def runnable_original(
     return base
 
 
-def tune_compared(
+def search_and_publish(
     base: OriginalModel,
     config: TuneConfig,
     *,
@@ -169,13 +169,13 @@ def tune_compared(
         budget=dict(config.budget),
     )
     usable = _usable(config, job, Runtime.parse(evaluator.onnxruntime))
-    compared: list[tuple[Point, tuple[TuningOption, ...]]] = []
+    known_points: list[tuple[Point, tuple[TuningOption, ...]]] = []
     if new_models is not None:
         point_evaluator.without_hidden_names = new_models.without_hidden_names
-        rewritten = new_models.compared(point_evaluator)
+        rewritten = new_models.rewritten_point(point_evaluator)
         if new_models.rewrite is not None and rewritten is not None:
             usable.insert(0, new_models.rewrite)
-            compared.append((rewritten, (new_models.rewrite,)))
+            known_points.append((rewritten, (new_models.rewrite,)))
     expected: dict[str, int] = {}
     notes: list[str] = []
     try:
@@ -191,7 +191,7 @@ def tune_compared(
         point_evaluator=point_evaluator,
         usable=usable,
         together=config.only,
-        compared=compared,
+        known_points=known_points,
         budget=dict(config.budget),
         max_slowdown=config.max_slowdown,
         report_progress=report_progress,
@@ -206,15 +206,23 @@ def tune_compared(
         notes.append(
             "outputs were compared with generated inputs; compare real ones with --input NAME=FILE"
         )
-    return tuning_record(
-        file,
-        search,
-        new_models.publish(search.chosen.options) if new_models is not None else None,
-        untried=new_models.untried if new_models is not None else (),
-        notes=notes,
-        dimensions=base.inputs.dimensions,
-        duration_s=round(time.perf_counter() - started, 6),
-    )
+    published = new_models.publish(search.chosen.options) if new_models is not None else None
+
+    def record() -> Tuning:
+        return tuning_record(
+            file,
+            search,
+            published,
+            untried=new_models.untried if new_models is not None else (),
+            notes=notes,
+            dimensions=base.inputs.dimensions,
+            duration_s=round(time.perf_counter() - started, 6),
+        )
+
+    try:
+        return record()
+    except KeyboardInterrupt:  # everything is measured and written: only a second Ctrl-C loses it
+        return record()
 
 
 def _usable(config: TuneConfig, job: Job, runtime: Runtime) -> list[TuningOption]:

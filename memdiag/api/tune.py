@@ -11,7 +11,7 @@ from memdiag.api.inputs import GivenInputs
 from memdiag.api.option_tuning import (
     TuneConfig,
     runnable_original,
-    tune_compared,
+    search_and_publish,
     tuned_job,
 )
 from memdiag.api.search_arguments import check_search_arguments, deadline_after
@@ -68,7 +68,8 @@ def tune(
         inputs: arrays, or paths of ``.npy`` files, by input name; others are generated.
         same_inputs: run with the same contents each time; by default the contents of generated
             inputs differ in each run that is measured.
-        sizes: further sizes of free dimensions at which outputs and latency are compared.
+        sizes: further sizes of free dimensions with which the model runs: outputs and latency are
+            compared with each, and memory is that after all of them.
         time_limit_s: seconds for everything, including the last measurements.
         on_progress: called with a few words about the current step.
 
@@ -104,4 +105,4 @@ def tune(
     config.check_usable(job)
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
         base = runnable_original(exits, file, job, config, report_progress)
-        return tune_compared(base, config, started=started, report_progress=report_progress)
+        return search_and_publish(base, config, started=started, report_progress=report_progress)

@@ -107,7 +107,7 @@ class Destination:
                 self._early = report_of(record).write(record, self._folder, ("json",))
 
     def remove_early(self) -> None:
-        """Remove the record of `save_early`, which no later one has replaced, and its folder."""
+        """Remove what `save_early` wrote, if no record was written after it, and its folder."""
         for path in self._early:
             with suppress(OSError):
                 path.unlink()

@@ -32,9 +32,6 @@ ALL = "all"
 MAX_SINGLE_FILE_BYTES = 1 << 30
 """Larger models are written with their weights in a file beside them."""
 
-MAX_FREE_SHARE = 0.9
-"""Share of the free memory that an optimizer may use if no limit is given."""
-
 MAX_OPTIMIZER_MESSAGE = 300
 
 
@@ -104,13 +101,12 @@ def run_optimizer(
         external: write the weights to a file beside the model.
         timeout_s: seconds after which it is killed.
         memory_limit_bytes: resident sets of the process and its children above which it is killed;
-            by default most of the free memory.
+            None for no limit.
 
     Raises:
         MeasurementError: the interpreter cannot be started.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    limit_bytes = memory_limit_bytes or round(MAX_FREE_SHARE * psutil.virtual_memory().available)
     job = Job(model=model, session=SessionConfig(python=python))
     message = {
         "optimizers": str(TABLE),
@@ -130,8 +126,8 @@ def run_optimizer(
                 break
             resident = _resident_bytes(child.pid)
             largest = max(largest, resident)
-            if resident > limit_bytes:
-                limit = format_size(limit_bytes)
+            if memory_limit_bytes is not None and resident > memory_limit_bytes:
+                limit = format_size(memory_limit_bytes)
                 stopped = "limit", f"took {format_size(resident)}, more than the limit of {limit}"
                 break
             if time.monotonic() > deadline:

@@ -33,7 +33,8 @@ from memdiag.rewrites.saving import (
     save,
     weight_bytes,
 )
-from memdiag.runner.temporary import own_prefix, remove_stale
+from memdiag.runner.temporary import remove_stale
+from memdiag.temporary_names import own_prefix
 from memdiag.verify.validity import undeclared_before
 
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from memdiag.errors import MemdiagError
+from memdiag.errors import MemdiagError, ModelError
 from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import BuiltModel, ModelWriter, PublishedModel
 from memdiag.records.finding import Finding
@@ -71,7 +71,11 @@ class FixState:
         if not rewriter.rewrite.safe and not self.unsafe:
             self.record(change, "refused", UNSAFE_PROBLEM)
             return None
-        editor = self.writer.editor(self.accepted)
+        try:
+            editor = self.writer.editor(self.accepted)
+        except ModelError as error:
+            self.record(change, "refused", f"the graph cannot be rewritten ({error})")
+            return None
         refused: dict[str, list[Finding]] = defaultdict(list)
         possible: list[Finding] = []
         try:
@@ -123,9 +127,8 @@ class FixState:
         """Return how far the outputs of the original with `changes` may be from its own."""
         if self.max_difference is not None:
             return Bound.given(self.max_difference)
-        if all(change.is_exact for change in changes):
-            return Bound.exact()
-        bound = reordered_bound(self.writer.file)
+        is_exact = all(change.is_exact for change in changes)
+        bound = Bound.exact() if is_exact else reordered_bound(self.writer.file)
         return replace(bound, may_be_given=self.may_accept_difference)
 
     def invalidity(self, built: BuiltModel) -> str | None:
@@ -142,7 +145,7 @@ class FixState:
         """Add a note if the model that was checked last does not pass, like the original."""
         if self.is_valid is False:
             self.notes.append(
-                "onnx.checker accepts neither the original nor the rewritten model, for one reason"
+                "onnx.checker rejects the rewritten model for the same reason as the original"
                 f" ({self._checker.original_error})"
             )
 

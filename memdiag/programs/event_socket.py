@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from memdiag.programs.recorded import RecordedProcess
-from memdiag.runner.temporary import own_prefix
+from memdiag.temporary_names import own_prefix
 
 MAX_EVENT_BYTES = 1 << 20
 _CHUNK = 1 << 16

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from memdiag.errors import ReportError
 from memdiag.interrupts import delayed_interrupts
+from memdiag.temporary_names import own_prefix
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -93,8 +94,7 @@ def save_files(contents: Iterable[tuple[Path, bytes]]) -> None:
     try:
         for path, content in contents:
             target = resolve_output(path)
-            # Named as `memdiag.runner.temporary` has it, which removes what a killed one left.
-            temporary = target.with_name(f".memdiag-{os.getpid()}-{secrets.token_hex(8)}")
+            temporary = target.with_name(f".{own_prefix()}{secrets.token_hex(8)}")
             staged.append((path, temporary, target))
             with temporary.open("xb") as file:
                 file.write(content)

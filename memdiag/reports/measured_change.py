@@ -292,7 +292,7 @@ def page_charts(record: MeasuredChange) -> dict[str, Any]:
 
 
 def answer_sentence(record: MeasuredChange, changes: Sequence[BeforeAndAfter]) -> str:
-    """Return `saving_text` as a sentence, with what other inputs add."""
+    """Return `saving_text` as a sentence, with the mapped tables that other inputs would read."""
     return capitalized(f"{saving_text(changes)}{added_by_inputs(record)}.")
 
 

@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from memdiag.model.tensor_types import Array
 from memdiag.rewrites.weights import Tensor
-from memdiag.runner.temporary import own_prefix
+from memdiag.temporary_names import own_prefix
 
 ByteArray = NDArray[np.uint8]
 Chunks = Callable[[], Iterable[Array]]

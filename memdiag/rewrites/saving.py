@@ -21,7 +21,7 @@ from onnx import ModelProto, TensorProto
 from memdiag.errors import ReportError, UsageError
 from memdiag.rewrites.model_editor import ModelEditor, TargetStorage, tensors
 from memdiag.rewrites.weights import FileRange
-from memdiag.runner.temporary import own_prefix
+from memdiag.temporary_names import own_prefix
 
 ALIGNMENT = 4096
 """Alignment of external weights: the page, by which files are mapped."""

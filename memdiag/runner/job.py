@@ -6,7 +6,8 @@ The command line, the Python API and the child share the configuration in four g
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from math import inf
 from pathlib import Path
@@ -43,6 +44,16 @@ class Deadline:
     def remaining_s(self) -> float:
         """Seconds until the deadline, negative once it has passed."""
         return self.at - time.monotonic()
+
+    @contextmanager
+    def at_most(self, share: float) -> Iterator[None]:
+        """Let the context end within that share of the remaining time."""
+        end = self.at
+        self.at = time.monotonic() + share * self.remaining_s
+        try:
+            yield
+        finally:
+            self.at = end
 
     def check(self) -> None:
         """Raise TimeLimitReached if the deadline has passed."""

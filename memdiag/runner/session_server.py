@@ -10,7 +10,7 @@ from typing import Any, Self
 from memdiag.errors import MeasurementError
 from memdiag.runner.child import Child
 from memdiag.runner.job import Feed, Job, as_json
-from memdiag.runner.temporary import own_prefix
+from memdiag.temporary_names import own_prefix
 
 _POLL_S = 0.05
 

@@ -1,30 +1,25 @@
 """Temporary files and processes that do not outlive memdiag, even if it is killed.
 
-The name of a temporary file or folder starts with ``memdiag-PID-PLACE-``, where the place is the
-machine or container in which that process number is valid. The files of a killed process are
-removed by the next process there that uses the same folder, and elsewhere after a day.
+The files of a killed process are removed by the next process of the same machine or container that
+uses the same folder, and elsewhere after a day.
 """
 
 import contextlib
 import errno
 import os
-import platform
-import re
 import shutil
 import signal
 import stat
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 from memdiag.errors import MeasurementError
+from memdiag.temporary_names import OWNED_NAME, own_place, own_prefix
 
-_OWNED = re.compile(r"\.?memdiag-(\d+)-(?:([0-9a-f]{8})-)?.+")
 _ABANDONED_S = 24 * 3600.0
 _PR_SET_PDEATHSIG = 1
 _PARENT_ENDED = 3
@@ -38,21 +33,6 @@ DIE_WITH_PARENT = (
 """Python code of a process that ends with its parent, whose process number is its argument."""
 
 _EXECUTE = f"{DIE_WITH_PARENT}os.execvp(sys.argv[2], sys.argv[2:])\n"
-
-
-def own_prefix() -> str:
-    """Return the prefix of the names of this process's temporary files."""
-    return f"memdiag-{os.getpid()}-{_place()}-"
-
-
-@cache
-def _place() -> str:
-    """Return a hash of the host name and the namespace of process numbers, eight hex digits."""
-    try:
-        namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        namespace = ""
-    return f"{zlib.crc32(f'{platform.node()} {namespace}'.encode()):08x}"
 
 
 @contextmanager
@@ -96,14 +76,14 @@ def remove_stale(folder: Path) -> None:
     """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            owner = _OWNED.fullmatch(entry.name)
+            owner = OWNED_NAME.fullmatch(entry.name)
             if owner is not None:
                 with contextlib.suppress(OSError):  # its own process may remove it meanwhile
                     _remove_if_stale(entry, int(owner[1]), owner[2])
 
 
 def _remove_if_stale(entry: os.DirEntry[str], pid: int, place: str | None) -> None:
-    is_here = place in (None, _place())
+    is_here = place in (None, own_place())
     if is_here and _is_running(pid):
         return
     status = entry.stat(follow_symlinks=False)

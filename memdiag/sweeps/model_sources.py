@@ -19,7 +19,8 @@ from memdiag.model.axis_roles import dims_by_role
 from memdiag.model.dimensions import axes_of
 from memdiag.model.model_file import open_model
 from memdiag.paths import MODEL_SUFFIXES, distinct_names, path_text
-from memdiag.runner.temporary import own_prefix, remove_stale
+from memdiag.runner.temporary import remove_stale
+from memdiag.temporary_names import own_prefix
 from memdiag.units import GIB, format_size
 
 MAX_CACHE_BYTES = 20 * GIB

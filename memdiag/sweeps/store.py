@@ -31,7 +31,8 @@ from memdiag.records import codec
 from memdiag.records.file_lock import file_lock
 from memdiag.records.profile import Profile
 from memdiag.records.sweep_job import JobResult
-from memdiag.runner.temporary import own_prefix, remove_stale
+from memdiag.runner.temporary import remove_stale
+from memdiag.temporary_names import own_prefix
 
 VERSION = 1
 _VERSION_FILE = "store.json"

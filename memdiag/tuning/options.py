@@ -253,7 +253,7 @@ def _table() -> list[TuningOption]:
             " the CPU time. In a process without MALLOC_MMAP_THRESHOLD_, malloc"
             " may keep more than the arena when sizes of inputs alternate.",
             session={"enable_cpu_mem_arena": "false"},
-            environment=_RETURNING_BLOCKS,
+            environment=_RETURNING_BLOCKS if sys.platform == "linux" else {},
             excludes=("arena-shrinkage", "mmap-threshold", "same-as-requested"),
         ),
         TuningOption(

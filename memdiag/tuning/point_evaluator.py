@@ -121,7 +121,7 @@ class PointEvaluator:
         """
         return self._compared(point, chosen, QUICK_PAIRS, is_quick=True, doubt=_doubt(chosen))
 
-    def compared(
+    def known_point(
         self, chosen: tuple[TuningOption, ...], figures: Figures, verdict: ModelEvaluation
     ) -> Point:
         """Return the point of `chosen` that was measured once and compared quickly elsewhere.

@@ -42,7 +42,7 @@ def is_worth_an_option(after: Figures, before: Figures) -> bool:
 
 
 def saves_a_little(after: Figures, before: Figures) -> bool:
-    """Return whether `after` saves so much that a few such savings may justify their options."""
+    """Return whether `after` saves at least half of what justifies an option."""
     return _saving(after, before) > _LITTLE * _least_bytes(before)
 
 

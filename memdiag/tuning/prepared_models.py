@@ -74,8 +74,8 @@ class PreparedModels:
         problem = save_optimized_model(job, path)
         if problem is not None:
             raise MeasurementError(
-                f"{job.model}: the runtime cannot save its optimized model ({problem}). Leave this"
-                " option out."
+                f"{job.model}: the runtime cannot save its optimized model ({problem}). Use other"
+                " options."
             )
         with open_model(job.model) as file:
             remove_initializers_from_inputs(file, path)

@@ -135,12 +135,15 @@ def _imports(point: Point) -> Iterator[str]:
 
 
 def _modified(data: Sequence[str]) -> Iterator[str]:
-    """Yield code that finds out when the model was changed last, with the files of its weights."""
+    """Yield code that finds out when the model was changed last, with the files of its weights.
+
+    What is written from it gets that time: a model that was deployed later may be older.
+    """
     if len(data) > _MAX_DATA_FILES:
         yield "# There are more files of weights: remove what is written below if one changes."
-    yield "modified = Path(MODEL).stat().st_mtime"
+    yield "modified = int(Path(MODEL).stat().st_mtime)"
     for path in data[:_MAX_DATA_FILES]:
-        yield f"modified = max(modified, (Path(MODEL).parent / {path!r}).stat().st_mtime)"
+        yield f"modified = max(modified, int((Path(MODEL).parent / {path!r}).stat().st_mtime))"
 
 
 def _save_once(model: str, point: Point, data: Sequence[str], listed: bool) -> Iterator[str]:
@@ -164,7 +167,7 @@ def _save_once(model: str, point: Point, data: Sequence[str], listed: bool) -> I
     yield ""
     yield "# Writing the file takes more memory than the defaults, and this process may keep it:"
     yield "# let another process write it first, such as the build of an image."
-    yield "if not saved.exists() or saved.stat().st_mtime < modified:  # once for each model"
+    yield "if not saved.exists() or int(saved.stat().st_mtime) != modified:  # once for each model"
     yield "    import tempfile"
     yield ""
     # Written to another folder: no process ever reads a file that is half written.
@@ -191,6 +194,7 @@ def _save_once(model: str, point: Point, data: Sequence[str], listed: bool) -> I
     else:
         yield f"        {created}"
     yield "        for part in sorted(Path(folder).iterdir(), reverse=True):  # the model last"
+    yield "            os.utime(part, (modified, modified))"
     yield "            os.replace(part, saved.with_name(part.name))"
 
 
@@ -202,7 +206,7 @@ def _share_once(model: str, data: Sequence[str]) -> Iterator[str]:
     yield from _modified(data)
     yield ""
     yield "# Once for each model: the file and range of each weight."
-    yield "if not RANGES.exists() or RANGES.stat().st_mtime < modified:"
+    yield "if not RANGES.exists() or int(RANGES.stat().st_mtime) != modified:"
     yield "    import tempfile"
     yield ""
     yield "    import onnx"
@@ -228,6 +232,7 @@ def _share_once(model: str, data: Sequence[str]) -> Iterator[str]:
     yield '            ranges[tensor.name] = at["location"], dtype.name, offset, [*tensor.dims]'
     yield "    written = Path(folder.name, RANGES.name)"
     yield "    written.write_text(json.dumps(ranges))"
+    yield "    os.utime(written, (modified, modified))"
     yield "    os.replace(written, RANGES)"
     yield "    folder.cleanup()"
     yield ""

@@ -132,9 +132,8 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
     if chosen.undecided:
         why = _why_believed(chosen, search.max_slowdown)
         yield (
-            "the latency of the chosen point may be above the bound of"
-            f" {search.max_slowdown:.2f} ×, which its interval includes. It was chosen because"
-            f" {why}"
+            "the latency of the chosen point may exceed the allowed"
+            f" {search.max_slowdown:.2f} ×: its interval includes that. It was chosen because {why}"
         )
     if chosen.unnoticed and not chosen.undecided:
         yield (
@@ -151,8 +150,8 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
         )
     if chosen.options and (smaller := search.smallest_with_more_options()) is not None:
         yield (
-            f"{' + '.join(smaller.options)} takes {_sizes(smaller)}: less than the chosen point, by"
-            " too little to justify more options"
+            f"{' + '.join(smaller.options)} takes {_sizes(smaller)}: a little less than the chosen"
+            " point, but too little for more options"
         )
     if (slower := search.smallest_of_too_slow()) is not None:
         assert slower.high is not None

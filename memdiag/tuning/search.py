@@ -67,7 +67,7 @@ class OptionSearch:
         max_slowdown: the largest ratio of latencies.
         report_progress: called with a few words about the current step.
         together: the names of options that are compared together too, if they can be combined.
-        compared: points that were compared before the search, each with its options.
+        known_points: points that were compared before the search, each with its options.
         expected: the bytes of peak plus steady memory that options are expected to save, by name.
         end: when the search has to end, by `clock`.
         ended_by: what ended the search.
@@ -79,7 +79,7 @@ class OptionSearch:
     max_slowdown: float
     report_progress: Callable[[str], None]
     together: Sequence[str] = ()
-    compared: Sequence[tuple[Point, tuple[TuningOption, ...]]] = ()
+    known_points: Sequence[tuple[Point, tuple[TuningOption, ...]]] = ()
     expected: Mapping[str, int] = field(default_factory=dict)
     end: float = inf
     clock: Callable[[], float] = time.monotonic
@@ -93,7 +93,7 @@ class OptionSearch:
 
     def __post_init__(self) -> None:
         self._keep(self.point_evaluator.defaults(), ())
-        for point, chosen in self.compared:
+        for point, chosen in self.known_points:
             self._keep(point, chosen)
 
     def run(self) -> None:

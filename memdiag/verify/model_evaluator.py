@@ -1,5 +1,6 @@
 """Evaluates changed models beside the original: outputs, latency and memory."""
 
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -97,6 +98,10 @@ class ModelEvaluation:
             )
             for name, comparison in self.comparisons
         )
+
+
+class _OriginalFailed(MeasurementError):
+    """The session of the original failed, which is no fault of the model that is compared."""
 
 
 class ModelEvaluator:
@@ -218,11 +223,14 @@ class ModelEvaluator:
             try:
                 return self._evaluated(job, bound, pairs=pairs, limit=limit, is_quick=is_quick)
             except MeasurementError as error:
-                has_original_ended = not self._needs_restart and self._server.has_ended
+                has_original_failed = isinstance(error, _OriginalFailed) or (
+                    not self._needs_restart and self._server.has_ended
+                )
                 # The original's session may answer late.
                 self._needs_restart = True
-                if is_again or not has_original_ended:
-                    return ModelEvaluation(problem=f"it does not run: {error}")
+                if is_again or not has_original_failed:
+                    what = "cannot be compared" if has_original_failed else "does not run"
+                    return ModelEvaluation(problem=f"it {what}: {error}")
                 is_again = True
             except BaseException:
                 # The answer to an interrupted request would be read as that to the next request.
@@ -335,24 +343,31 @@ class ModelEvaluator:
         again: dict[_TimedInputs, LatencyComparison] = {}
         if not slow:
             return again
-        by_cpu = _threads(job) == _threads(self.job)
+        # Windows counts CPU time in steps of 16 ms.
+        by_cpu = _threads(job) == _threads(self.job) and sys.platform != "win32"
         self._server.close()
         self._needs_restart = True
         with (
-            self._session(self.job, cpu_time=by_cpu) as original,
+            self._original_session(cpu_time=by_cpu) as original,
             self._session(job, cpu_time=by_cpu) as changed,
         ):
             ordered = sorted(slow, key=lambda inputs: -found[inputs].ratio.low)
             for number, inputs in enumerate(ordered):
-                again[inputs] = compare_latency(
-                    original,
-                    changed,
-                    inputs.feeds,
-                    then=inputs.then,
-                    pairs=MAX_PAIRS,
-                    limit=limit,
-                    max_s=self._max_s(_CONFIRMING_S, len(ordered) - number),
-                )._replace(clock="cpu" if by_cpu else "wall")
+                try:
+                    comparison = compare_latency(
+                        original,
+                        changed,
+                        inputs.feeds,
+                        then=inputs.then,
+                        pairs=MAX_PAIRS,
+                        limit=limit,
+                        max_s=self._max_s(_CONFIRMING_S, len(ordered) - number),
+                    )
+                except MeasurementError as error:
+                    if original.has_ended:
+                        raise _OriginalFailed(str(error)) from error
+                    raise
+                again[inputs] = comparison._replace(clock="cpu" if by_cpu else "wall")
                 if again[inputs].is_slower(limit):
                     break
         return again
@@ -370,8 +385,19 @@ class ModelEvaluator:
         """Replace the original's session."""
         self._server.close()
         self._needs_restart = True
-        self._server = self._session(self.job)
+        self._server = self._original_session()
         self._needs_restart = False
+
+    def _original_session(self, *, cpu_time: bool = False) -> SessionServer:
+        """Start another session of the original.
+
+        Raises:
+            _OriginalFailed: it cannot be created.
+        """
+        try:
+            return self._session(self.job, cpu_time=cpu_time)
+        except MeasurementError as error:
+            raise _OriginalFailed(str(error)) from error
 
     def _session(self, job: Job, *, cpu_time: bool = False) -> SessionServer:
         self.session_count += 1

@@ -134,7 +134,7 @@ def _problem(worst: Difference, bound: Bound) -> str:
     else:
         allowed = f"at most {bound.relative:.1e} is allowed: {bound.why}"
     accepting = ceil(1000 * worst.relative) / 1000
-    advice = "No option accepts it"
+    advice = "No option of the command accepts it"
     if bound.may_be_given and accepting < 1:
         advice = f"--max-difference {accepting} accepts it"
     return (

@@ -25,6 +25,7 @@ from memdiag.records.tuning import Tuning
 from memdiag.reports.tuning import is_conclusive, markdown
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.tuning.options import tuning_options
+from memdiag.tuning.record import tuning_record
 from memdiag.units import MIB
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
@@ -154,6 +155,23 @@ def test_the_best_model_of_an_optimizer_is_the_result(
     assert not any({"smaller", "rewrite"} <= {*names} for names in tried(tuning))
 
 
+@pytest.mark.usefixtures("equal_latency", "one_process_each", "optimizers")
+def test_an_error_after_a_model_was_published_leaves_that_model(
+    only: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise ValueError("a defect")
+
+    only("patterns-off")
+    model, target = gathering(tmp_path / "m.onnx"), tmp_path / "m.optimized.onnx"
+    monkeypatch.setattr("memdiag.api.optimize.fix_file", staged(target))
+    monkeypatch.setattr("memdiag.api.option_tuning.tuning_record", failing)
+    with pytest.raises(ValueError, match="a defect"):
+        memdiag.optimize(model, sizes=[1])
+    assert [each.op_type for each in onnx.load(target).graph.node] == ["Sub", "Gather"]
+    assert not list(tmp_path.glob(".memdiag*"))
+
+
 @pytest.mark.usefixtures("equal_latency", "one_process_each", "no_optimizers")
 def test_a_rewritten_model_that_is_not_chosen_is_removed(
     sample_model: SampleModel,
@@ -262,6 +280,24 @@ def test_ctrl_c_while_an_optimizer_works_leaves_the_result_of_the_fix(
     check_only_the_fix_is_left(tuning, target)
 
 
+def test_ctrl_c_while_the_record_is_made_loses_nothing(
+    sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def interrupted(*arguments: Any, **options: Any) -> Tuning:
+        calls.append(options)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return tuning_record(*arguments, **options)
+
+    target = tmp_path / "new.onnx"
+    monkeypatch.setattr("memdiag.api.optimize.fix_file", staged(target, ended_by="interrupt"))
+    monkeypatch.setattr("memdiag.api.option_tuning.tuning_record", interrupted)
+    tuning = memdiag.optimize(sample_model("plain_mlp"), target, budget={"peak": MIB})
+    check_only_the_fix_is_left(tuning, target)
+
+
 def check_only_the_fix_is_left(tuning: Tuning, target: Path) -> None:
     assert [each.name for each in target.parent.iterdir()] == [target.name]
     onnx.checker.check_model(target)
@@ -271,14 +307,21 @@ def check_only_the_fix_is_left(tuning: Tuning, target: Path) -> None:
     assert (tuning.ended_by, tuning.measured_once) == ("interrupt", True)
     assert tuning.after == tuning.fix.after
     assert (tuning.budget, tuning.write_problem) == ({"peak": MIB}, "")
-    assert "arena-off" in tuning.untried
+    assert {"arena-off", "onnxruntime-all"} <= {*tuning.untried}
     assert is_conclusive(tuning)
     assert repr(str(target)) in tuning.program
     assert "memory measured once, latency 1.00 × (1.00–1.00), by rewrite" in repr(tuning)
 
 
 @pytest.mark.usefixtures("no_optimizers")
-@pytest.mark.parametrize("where", ["fixing.search.RewriteSearch._try", "api.fix.find_waste"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "fixing.search.RewriteSearch._try",
+        "fixing.state.FixState.any_possible",
+        "api.fix.find_waste",
+    ],
+)
 def test_ctrl_c_before_anything_was_rewritten_leaves_the_figures_of_the_original(
     where: str, sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import onnx
 import pytest
 
-from memdiag.errors import ReportError
+from memdiag.errors import ModelError, ReportError
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import Change
 from memdiag.fixing.effort import QUICK, THOROUGH
@@ -415,6 +415,20 @@ def test_findings_that_cannot_be_answered_do_not_spoil_the_others(
     state.accepted.append(change)
     assert state.possible(Change(rewriter, findings[1:])) is None
     assert state.outcomes[-1].reason == "it changes nothing"
+
+
+def test_a_graph_that_cannot_be_rewritten_is_a_reason_and_no_error(
+    file: ModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: object) -> ModelEditor:
+        raise ModelError("g: its output is a map.")
+
+    monkeypatch.setattr(ModelWriter, "editor", unsupported)
+    state = FixState(writer=ModelWriter(file, tmp_path / "out.onnx"), unsafe=False)
+    assert state.possible(Change(renaming("some", "_1"), (finding("rule"),))) is None
+    (refused,) = state.outcomes
+    assert refused.status == "refused"
+    assert refused.reason == "the graph cannot be rewritten (g: its output is a map.)"
 
 
 def test_random_outputs_and_other_runtimes_are_told(run: Run) -> None:

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from memdiag.errors import MeasurementError
-from memdiag.runner.temporary import ending_with_parent, own_prefix, remove_stale, temporary_folder
+from memdiag.runner.temporary import ending_with_parent, remove_stale, temporary_folder
+from memdiag.temporary_names import own_prefix
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def searched(
         report_progress=cast(Callable[[str], None], say or (lambda words: None)),
         expected=expected or {},
         together=together,
-        compared=compared,
+        known_points=compared,
         end=end,
         clock=lambda: scripted.seconds,
     )

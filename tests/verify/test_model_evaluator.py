@@ -104,6 +104,29 @@ def test_a_model_is_not_blamed_for_the_end_of_the_original(
     assert len(verdict.comparisons) == 2
 
 
+def test_a_model_is_not_blamed_if_the_original_ends_while_a_slowdown_is_confirmed(
+    write: Write, bench: Callable[..., ModelEvaluator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def compared(
+        before: SessionServer, after: SessionServer, feeds: int, **how: object
+    ) -> LatencyComparison:
+        calls.append(before.pid)
+        if len(calls) == 3:  # the first in new sessions
+            os.kill(before.pid, signal.SIGKILL)
+            before.run(0)
+        median = 1.3 if len(calls) == 2 else 1.0
+        return LatencyComparison(1.0, median, LatencyRatio(median, median, median, 15))
+
+    monkeypatch.setattr("memdiag.verify.model_evaluator.compare_latency", compared)
+    with bench(write("killed later")) as judge:
+        verdict = judge.evaluate(Job(model=write("same")), Bound.exact(), limit=1.05)
+    assert verdict.problem is None
+    assert [each.ratio.median for _, each in verdict.comparisons] == [1.0, 1.0]
+    assert len(calls) == 5
+
+
 REBUILT = "h = MatMul(x, w) r = Sin(h) s = Shape(r) y = Reshape(h, s)"
 """The same values as the original's; the runtime infers no size of them."""
 

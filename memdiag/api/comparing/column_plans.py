@@ -15,6 +15,7 @@ from memdiag.comparison.run_optimizer import (
 from memdiag.errors import MemdiagError, ProvisionError
 from memdiag.model.model_file import open_model
 from memdiag.paths import distinct_names
+from memdiag.programs.system.memory_limit import most_available_bytes
 from memdiag.records.comparison import ColumnStatus, OptimizerRun
 from memdiag.runner.job import Job
 
@@ -98,7 +99,7 @@ def optimized(
                 python=python,
                 external=model_bytes > MAX_SINGLE_FILE_BYTES,
                 timeout_s=job.limits.timeout_s,
-                memory_limit_bytes=job.limits.memory_limit_bytes,
+                memory_limit_bytes=job.limits.memory_limit_bytes or most_available_bytes(),
             )
         except ProvisionError as error:
             yield ColumnPlan(label=name, job=job, status="unavailable", message=str(error))

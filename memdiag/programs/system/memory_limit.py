@@ -15,6 +15,24 @@ _FILES = (
 """Names of the files with limit and use, of both versions."""
 
 
+_MAX_SHARE = 0.9
+
+
+def most_available_bytes() -> int:
+    """Return the memory above which a child of this process is ended if no limit is given."""
+    return round(_MAX_SHARE * available_bytes())
+
+
+def total_bytes(*, proc: Path = PROC, control_groups: Path = CONTROL_GROUPS) -> int:
+    """Return the memory of the machine, or the lowest limit of this process's control groups."""
+    found = [int(psutil.virtual_memory().total)]
+    for group in control_groups_of(os.getpid(), "memory", proc=proc, control_groups=control_groups):
+        for limit, _ in _FILES:
+            with suppress(OSError, ValueError):  # of the other version; not limited
+                found.append(int((group / limit).read_text()))
+    return min(found)
+
+
 def available_bytes(*, proc: Path = PROC, control_groups: Path = CONTROL_GROUPS) -> int:
     """Return the bytes that a child of this process can take without harm to others."""
     found = [int(psutil.virtual_memory().available)]

@@ -32,7 +32,7 @@ from memdiag.rewrites.weights import (
 )
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.session_server import SessionServer
-from memdiag.runner.temporary import own_prefix
+from memdiag.temporary_names import own_prefix
 
 REWRITE = Rewrite(
     name="store-folded-result",

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from memdiag.programs.system.memory_limit import available_bytes
+from memdiag.programs.system.memory_limit import available_bytes, total_bytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits are read from /proc")
 
@@ -50,7 +50,7 @@ def test_the_least_of_free_memory_and_limits(
     expected: int,
     tmp_path: Path,
 ) -> None:
-    free = psutil.virtual_memory()._replace(available=UNLIMITED)
+    free = psutil.virtual_memory()._replace(available=UNLIMITED, total=UNLIMITED)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     texts = {f"proc/{os.getpid()}/cgroup": membership}
     texts |= {f"cg/{name}": text for name, text in files.items()}
@@ -60,3 +60,6 @@ def test_the_least_of_free_memory_and_limits(
         path.write_text(f"{text}\n")
     found = available_bytes(proc=tmp_path / "proc", control_groups=tmp_path / "cg")
     assert found == expected
+    total = total_bytes(proc=tmp_path / "proc", control_groups=tmp_path / "cg")
+    is_limited = any("1000" in text for text in files.values()) and "1:cpu" not in membership
+    assert total == (1000 if is_limited else UNLIMITED)
