@@ -1,4 +1,4 @@
-"""The gallery in ``reports/gallery``, from real runs: ``python -m benchmarks.gallery``.
+"""The gallery in ``reports/gallery``, from real runs: ``python -m benchmarks.gallery [NAME ...]``.
 
 A sample whose weight is held three times: fixed, its profile with what that won, the same stopped
 at a memory limit, and by versions of onnxruntime; a real model, profiled and tuned; a sweep of all
@@ -6,10 +6,11 @@ real models; and the memory limits of a model whose weights are mapped (which ne
 Records, pictures and Markdown are kept in git; the pages are some megabytes each and are not.
 """
 
+import argparse
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
 import memdiag
@@ -31,22 +32,36 @@ _MAPPED = "plain_mlp.onnx"
 _DIMS = {"sequence": 128}
 
 
-def records() -> Iterator[tuple[str, Reported]]:
-    """Yield what is in the gallery, by the name of its folder, each as soon as it is measured."""
-    fixed = memdiag.fix(_TIED, "tied_if.fixed.onnx")
-    yield "tied_if_fix", fixed
-    yield "tied_if", join_fix(memdiag.profile(_TIED), fixed)
-    yield "tied_if_1GB", memdiag.profile(_TIED, memory_limit_bytes=10**9)
-    yield "tied_if_versions", memdiag.compare(_TIED, onnxruntime=_VERSIONS)
-    yield "minilm_int8", memdiag.profile(_REAL, dims=_DIMS)
-    yield "minilm_int8_tune", memdiag.tune(_REAL, dims=_DIMS, time_limit_s=_SEARCH_S)
+def records(names: Set[str]) -> Iterator[tuple[str, Reported]]:
+    """Yield what is in the gallery by the names of its folders, each as soon as it is measured."""
     unpacked = {"session.disable_prepacking": "1"}
-    yield "plain_mlp_limit", memdiag.limit(_MAPPED, session_options=unpacked)
-    yield "sweep", memdiag.sweep("models", onnxruntime=_SWEPT_VERSIONS)
+    if names & {"tied_if_fix", "tied_if"}:
+        fixed = memdiag.fix(_TIED, "tied_if.fixed.onnx")
+        if "tied_if_fix" in names:
+            yield "tied_if_fix", fixed
+        if "tied_if" in names:
+            yield "tied_if", join_fix(memdiag.profile(_TIED), fixed)
+    made: dict[str, Callable[[], Reported]] = {
+        "tied_if_1GB": lambda: memdiag.profile(_TIED, memory_limit_bytes=10**9),
+        "tied_if_versions": lambda: memdiag.compare(_TIED, onnxruntime=_VERSIONS),
+        "minilm_int8": lambda: memdiag.profile(_REAL, dims=_DIMS),
+        "minilm_int8_tune": lambda: memdiag.tune(_REAL, dims=_DIMS, time_limit_s=_SEARCH_S),
+        "plain_mlp_limit": lambda: memdiag.limit(_MAPPED, session_options=unpacked),
+        "sweep": lambda: memdiag.sweep("models", onnxruntime=_SWEPT_VERSIONS),
+    }
+    for name, measure in made.items():
+        if name in names:
+            yield name, measure()
 
 
 def main() -> None:
-    """Measure the gallery's models and write its files."""
+    """Measure the gallery's models and write its files: those of the folders named, or all."""
+    kept = sorted(folder.name for folder in GALLERY.iterdir())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "name", nargs="*", metavar="NAME", choices=[[], *kept], help=", ".join(kept)
+    )
+    names = {*(parser.parse_args().name or kept)}
     models = real_models()
     with tempfile.TemporaryDirectory() as folder:
         # Measured in their own folder, so that no path of this machine enters a record.
@@ -57,7 +72,7 @@ def main() -> None:
         os.chdir(folder)
         load_recipes()["tied_if"].build(500, Path(_TIED), False)
         load_recipes()["plain_mlp"].build(96, Path(_MAPPED), True)
-        for name, record in records():
+        for name, record in records(names):
             for path in write(name, record):
                 print(path, flush=True)
         os.chdir(GALLERY)
