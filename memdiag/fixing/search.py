@@ -319,6 +319,8 @@ class RewriteSearch:
         if self.effort.is_quick and is_same:
             verdict = last.verdict
         else:
+            if not self.effort.is_quick:
+                self.evaluator.renew_original()
             verdict = self.evaluator.evaluate(
                 job,
                 bound,
@@ -460,7 +462,8 @@ class RewriteSearch:
 
     def _verification_s(self) -> float:
         """Return the expected duration of `_finish`."""
-        return self.evaluator.comparison_s(self.effort.final_pairs)
+        renewal_s = 0.0 if self.effort.is_quick else self.evaluator.session_s
+        return renewal_s + self.evaluator.comparison_s(self.effort.final_pairs)
 
 
 def _saves_nothing(before: Figures, after: Figures) -> str:

@@ -69,7 +69,7 @@ class PointEvaluator:
     def confirming_s(self) -> float:
         """Approximate duration of confirming a point."""
         memory_s = self.model_evaluator.memory_s(2 * _FINAL_PROCESSES)
-        return memory_s + self.model_evaluator.comparison_s(_EXPECTED_PAIRS)
+        return memory_s + self._final_comparison_s(_EXPECTED_PAIRS)
 
     def reserve_s(self, remaining_s: float) -> float:
         """Return how much of the remaining time to reserve for confirming a point.
@@ -82,10 +82,14 @@ class PointEvaluator:
             return 0.0
         memory_s = self.model_evaluator.memory_s(2 * _FINAL_PROCESSES)
         for pairs in _RESERVED_PAIRS:
-            all_s = memory_s + self.model_evaluator.comparison_s(pairs)
+            all_s = memory_s + self._final_comparison_s(pairs)
             if all_s <= remaining_s / 2:
                 return all_s
         return memory_s if memory_s <= remaining_s / 4 else 0.0
+
+    def _final_comparison_s(self, pairs: int) -> float:
+        evaluator = self.model_evaluator
+        return evaluator.session_s + evaluator.comparison_s(pairs)
 
     def set_deadline(self, at: float) -> None:
         """End whatever runs at `at`, by `time.monotonic()`."""
@@ -154,6 +158,7 @@ class PointEvaluator:
         fits = self._fits(after)
         point = msgspec.structs.replace(point, figures=after)
         is_in_time = True
+        self.model_evaluator.renew_original()
         try:
             point = self._compared(point, chosen, _FINAL_PAIRS)
         except TimeLimitReached:

@@ -121,6 +121,7 @@ class ModelEvaluator:
         unstable: names of outputs that are random.
         onnxruntime: the release that models run on.
         session_count: number of sessions that were started.
+        session_s: the duration of the creation of the original's session, in its process.
 
     Raises:
         MeasurementError: the original cannot be run.
@@ -145,7 +146,7 @@ class ModelEvaluator:
         self._server = self._session(job)
         self._needs_restart = False
         try:
-            self._session_s = time.monotonic() - started
+            self.session_s = time.monotonic() - started
             self._reference = ReferenceOutputs(self._server, len(input_sets), scratch)
             started = time.monotonic()
             self.before = self.measure(job, _ORIGINAL_PROCESSES, disk_bytes=disk_bytes)
@@ -185,7 +186,15 @@ class ModelEvaluator:
         Confirmations in new sessions, which slow models need, are not included.
         """
         comparing_s = sum(self._expected_s(inputs, pairs) for inputs in self._timed)
-        return self._session_s + sum(self._reference.run_s) + self._comparing.ratio * comparing_s
+        return self.session_s + sum(self._reference.run_s) + self._comparing.ratio * comparing_s
+
+    def renew_original(self) -> None:
+        """Compare from now on with another session of the original.
+
+        One session of a model may be slower than another for its whole life. It favours each model
+        that is compared with it, so that the best of them is confirmed with another one.
+        """
+        self._needs_restart = True
 
     def evaluate(
         self,

@@ -41,12 +41,16 @@ class ScriptedEvaluator:
     further_sizes: tuple[str, ...] = ()
     notes: Sequence[str] = ()
     onnxruntime: str = "1.31.1"
+    session_s: float = 0.0
     measured: list[str] = field(default_factory=list)
     compared: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def before(self) -> Figures:
         return self._figures(self.job, 100)
+
+    def renew_original(self) -> None:
+        """Nothing differs from session to session."""
 
     def memory_s(self, processes: int) -> float:
         return 10.0 * processes

@@ -215,6 +215,19 @@ def test_new_sessions_confirm_that_a_model_is_slower(
     assert asked[0]["before"] == asked[1]["before"]
 
 
+def test_the_original_gets_another_session_on_request(
+    judge: ModelEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = scripted(monkeypatch, *(1.0,) * 6)
+    judge.evaluate(judge.job, Bound.exact())
+    judge.evaluate(judge.job, Bound.exact())
+    judge.renew_original()
+    judge.evaluate(judge.job, Bound.exact())
+    first, second, third = (asked[index]["before"] for index in (0, 2, 4))
+    assert first == second
+    assert third != second
+
+
 def test_one_confirmed_slowdown_is_enough(
     judge: ModelEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
