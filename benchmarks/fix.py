@@ -265,6 +265,7 @@ class _RealResult(NamedTuple):
         cells: the cells of its row.
         before_bytes: its peak.
         peak, steady: what is left of them.
+        most_peak, most_steady: the same once inputs have used all rows of mapped tables.
         weights: the weights as a share of the steady memory before.
         latency: the ratio of the latencies, compared after the search; None where nothing changed.
         lost_to: the optimizers whose model takes less, beyond 2 %, at no more latency.
@@ -274,6 +275,8 @@ class _RealResult(NamedTuple):
     before_bytes: int
     peak: float
     steady: float
+    most_peak: float
+    most_steady: float
     weights: float
     latency: LatencyRatio | None
     lost_to: tuple[str, ...]
@@ -300,7 +303,7 @@ def _medians(results: Sequence[_RealResult]) -> str:
             str(len(group)),
             *(
                 f"{median(values):.2f} ×"
-                for values in zip(*(each[2:5] for each in group), strict=True)
+                for values in zip(*(each[2:7] for each in group), strict=True)
             ),
             str(sum(each.is_fast for each in group)),
             str(sum(bool(each.lost_to) for each in group)),
@@ -309,7 +312,10 @@ def _medians(results: Sequence[_RealResult]) -> str:
         if group
     ]
     fast = f"at most {_MAX_RATIO} ×, interval below {_MAX_HIGH} ×"
-    head = ["models", "number", "peak", "steady", "weights", fast, "an optimizer takes less"]
+    head = [
+        *("models", "number", "peak", "steady", "peak, all rows", "steady, all rows", "weights"),
+        *(fast, "an optimizer takes less"),
+    ]
     return table(head, rows)
 
 
@@ -409,6 +415,8 @@ def _real_result(name: str, path: Path, folder: Path, search_s: float) -> _RealR
         before_bytes=before.peak_bytes,
         peak=after.peak_bytes / before.peak_bytes,
         steady=after.steady_bytes / before.steady_bytes,
+        most_peak=after.most_peak_bytes / before.most_peak_bytes,
+        most_steady=after.most_steady_bytes / before.most_steady_bytes,
         weights=weight_bytes / before.steady_bytes,
         latency=latency,
         lost_to=tuple(
@@ -443,12 +451,14 @@ def _real_cells(
     before, after = found.before, found.after
     assert before is not None
     assert after is not None
+    has_rows = after.unread_table_bytes >= MB
+    all_rows = f" (up to {after.most_steady_bytes / MB:.0f})" if has_rows else ""
     return [
         name,
         f"{weight_bytes / MB:.0f}",
         f"{before.peak_bytes / MB:.0f}",
         f"{before.steady_bytes / MB:.0f}",
-        f"{after.peak_bytes / MB:.0f} / {after.steady_bytes / MB:.0f}",
+        f"{after.peak_bytes / MB:.0f} / {after.steady_bytes / MB:.0f}{all_rows}",
         "{:.2f} × ({:.2f}–{:.2f})".format(*latency[:3]) if latency else "",
         f"{found.duration_s:.0f}",
         _by(found),

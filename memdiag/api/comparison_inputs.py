@@ -118,12 +118,17 @@ def _sizes(
     wanted: Sequence[int],
     realistic: ChosenInputs,
 ) -> Iterator[tuple[str, tuple[InputPlan, ...]]]:
-    """Yield the inputs of realistic sizes, and of each of `wanted`, with the sizes as text."""
+    """Yield the inputs of realistic sizes, and of each of `wanted`, with the sizes as text.
+
+    Images keep their sides: batches of them get the sizes.
+    """
     yield in_words(realistic.dimensions), realistic.plans
     if all(dimension.source == "given" for dimension in realistic.dimensions):
         return
     if all(plan.fill == "given" for plan in realistic.plans):
         return
+    sides = (each for each in realistic.dimensions if each.role in ("height", "width"))
+    dims = {**{side.name: side.size for side in sides}, **dims}
     ones = plan_inputs(model, dims=dims, given=given, free_dim=1)
     seen = {_shapes(realistic.plans): in_words(realistic.dimensions)}
     for size in sorted(wanted):

@@ -33,7 +33,7 @@ from memdiag.records.files import unused_data_notes
 from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.records.measured_change import SearchEnd
 from memdiag.runner.job import Job, Limits, TimeLimitReached
-from memdiag.verify.mapped_rows import mapped_table_bytes, mapped_table_notes
+from memdiag.verify.mapped_rows import unread_table_notes
 from memdiag.verify.model_evaluator import ModelEvaluation
 from memdiag.verify.other_runtimes import OtherRuntimes
 
@@ -125,13 +125,11 @@ def fix(
             started=started,
         ).record
         notes = [*fixed.notes]
-        table_bytes = 0
-        if fixed.before is not None and fixed.after is not None and fixed.output is not None:
-            table_bytes = mapped_table_bytes(Path(fixed.output), fixed.before, fixed.after)
-            notes += mapped_table_notes(table_bytes)
+        if fixed.after is not None:
+            notes += unread_table_notes(fixed.after.unread_table_bytes)
         if fixed.output is None and not dry_run:
             notes += writer.notes_on_unused_target()
-        return msgspec.structs.replace(fixed, notes=tuple(notes), mapped_table_bytes=table_bytes)
+        return msgspec.structs.replace(fixed, notes=tuple(notes))
 
 
 class FixedFile(NamedTuple):

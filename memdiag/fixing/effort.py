@@ -11,7 +11,7 @@ class Effort:
 
     Attributes:
         is_quick: whether few pairs of runs only reveal what is clearly slower, with the first
-            inputs and all sizes in turn, and candidates are not measured again.
+            inputs and all in turn, and candidates are not measured again.
         pairs: pairs of runs with which a change that saves memory is compared.
         final_pairs: pairs of runs with which the result is compared.
         processes: the processes of each model in which the memory of a candidate that is accepted,

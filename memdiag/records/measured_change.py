@@ -47,6 +47,8 @@ class Figures(Record, frozen=True, kw_only=True):
         file_bytes: the part of steady memory that is mapped from files.
         latency_s: median over all inputs; None if no run was timed.
         disk_bytes: the size of the model's files.
+        unread_table_bytes: the part of mapped tables, such as embeddings, that no run had read: it
+            is not resident, and other inputs add it.
     """
 
     peak_bytes: int
@@ -60,6 +62,17 @@ class Figures(Record, frozen=True, kw_only=True):
     disk_bytes: int
     lowest_peak_bytes: int | None = None
     lowest_steady_bytes: int | None = None
+    unread_table_bytes: int = 0
+
+    @property
+    def most_steady_bytes(self) -> int:
+        """The steady memory once all rows of mapped tables were read."""
+        return self.steady_bytes + self.unread_table_bytes
+
+    @property
+    def most_peak_bytes(self) -> int:
+        """The peak, or the memory once all rows of mapped tables were read if it is larger."""
+        return max(self.peak_bytes, self.most_steady_bytes)
 
     @property
     def highest_peak_bytes(self) -> int | None:
@@ -85,9 +98,6 @@ class MeasuredChange(PlottableRecord, frozen=True, kw_only=True):
             nothing was changed.
         measured_once: whether `after` was measured in one process only, because the search ended
             before several could be.
-        mapped_table_bytes: the tables, such as embeddings, that are mapped after the change and
-            read row by row: `after` contains only the rows that the measured inputs used. 0 where
-            other rows add nothing.
         latencies: latency before and after, for each set of inputs.
         largest_difference: the largest difference of any output, relative to the output's largest
             value; None if outputs were not compared.
@@ -116,4 +126,3 @@ class MeasuredChange(PlottableRecord, frozen=True, kw_only=True):
     dimensions: tuple[Dimension, ...] = ()
     further_sizes: tuple[str, ...] = ()
     measured_once: bool = False
-    mapped_table_bytes: int = 0

@@ -37,7 +37,9 @@ class Point(Record, frozen=True, kw_only=True):
             inputs. None if it was not compared.
         low: lower end of the 95 % confidence interval of the ratio; of four pairs, their smallest
             ratio.
-        high: upper end of that interval, or of that of other inputs if it is larger there.
+        high: upper end of that interval.
+        largest_high: the largest upper end of the intervals of all inputs; None if it was not
+            compared, and in records of older versions.
         slowest_with: the inputs with that ratio.
         unnoticed: whether the latency with these inputs is larger by too little to notice, so that
             the ratio counts as 1.
@@ -70,6 +72,7 @@ class Point(Record, frozen=True, kw_only=True):
     unnoticed: bool = False
     undecided: bool = False
     offered: bool = False
+    largest_high: float | None = None
 
     @property
     def may_equal_defaults(self) -> bool:

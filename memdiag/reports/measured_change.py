@@ -14,7 +14,7 @@ from memdiag.reports.console import line
 from memdiag.reports.page import SizeBar, size_bar_table
 from memdiag.reports.table import Cell, Column, Row, Table, markdown_table, print_table
 from memdiag.reports.text import at_sizes, capitalized, listed, model_file, plain
-from memdiag.units import format_duration, format_size, format_sizes
+from memdiag.units import MIB, format_duration, format_size, format_sizes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -297,10 +297,17 @@ def answer_sentence(record: MeasuredChange, changes: Sequence[BeforeAndAfter]) -
 
 
 def added_by_inputs(record: MeasuredChange) -> str:
-    """Return the clause on rows of mapped tables that no measured input used; empty if none."""
-    if not record.mapped_table_bytes:
+    """Return the clause on the memory once inputs have used all rows of mapped tables.
+
+    Empty if it is not much more.
+    """
+    before, after = record.before, record.after
+    if before is None or after is None or after.unread_table_bytes < MIB:
         return ""
-    return f", plus up to {format_size(record.mapped_table_bytes)} as inputs use other rows"
+    ratio = (
+        f" ({after.most_steady_bytes / before.steady_bytes:.2f} ×)" if before.steady_bytes else ""
+    )
+    return f", at most {format_size(after.most_steady_bytes)}{ratio} as inputs use other rows"
 
 
 def _size_change(label: str, before: int, after: int, spread: int = 0) -> BeforeAndAfter:

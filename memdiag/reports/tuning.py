@@ -484,7 +484,7 @@ def _remark(point: Point, max_slowdown: float, *, is_chosen: bool) -> str:
         return "chosen, undecided" if point.is_doubtful(max_slowdown) else "chosen"
     if point.problem:
         return "cannot be used"
-    if point.undecided:
+    if point.is_doubtful(max_slowdown):
         return "undecided"
     is_slower = point.counted_ratio is not None and point.counted_ratio > max_slowdown
     return "slower" if is_slower else ""

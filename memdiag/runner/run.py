@@ -172,15 +172,18 @@ ReadMoment = AtBaseline | AtPhaseEnd | AtSteady | AtRelease
 def measure(
     job: Job,
     *,
+    on_moment: Callable[[ReadMoment], None] | None = None,
     observer: ObserverFactory = observe,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Measurement:
     """Run `job` in a child of its own and return its measurement, however it ended.
 
+    The other arguments are those of `MeasuredRun`.
+
     Raises:
         MeasurementError: the child's interpreter cannot be started.
     """
-    return MeasuredRun(job, observer=observer, on_progress=on_progress).run()
+    return MeasuredRun(job, on_moment, observer=observer, on_progress=on_progress).run()
 
 
 class _EndOfMeasurement(Exception):

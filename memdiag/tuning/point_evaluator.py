@@ -169,7 +169,7 @@ class PointEvaluator:
         if point.problem or not is_fast:
             return point, False
         is_needed = fits and not self._fits(before)
-        is_faster = fits and point.high is not None and point.high < 1
+        is_faster = fits and point.largest_high is not None and point.largest_high < 1
         if not (is_needed or (self.budget and is_faster) or saves_memory(before, after)):
             return point, False
         self.before = before
@@ -226,7 +226,8 @@ class PointEvaluator:
             point,
             ratio=slowest.ratio.median,
             low=slowest.ratio.low,
-            high=max(each.ratio.high for _, each in comparisons),
+            high=slowest.ratio.high,
+            largest_high=max(each.ratio.high for _, each in comparisons),
             slowest_with=name,
             unnoticed=slowest.counted_ratio(self.max_slowdown) < slowest.ratio.median,
             undecided=not is_slower and not is_within,

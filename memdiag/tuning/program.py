@@ -80,8 +80,8 @@ def _costs(point: Point, costs: Mapping[str, str]) -> Iterator[str]:
     for name, hurts in costs.items():
         yield f"# {name}: {hurts}"
     if costs and point.ratio is not None and point.slowest_with:
-        undecided = ", undecided" if point.undecided else ""
-        yield f"# Measured: latency {point.ratio:.2f} × that of the defaults{undecided}, with"
+        interval = f" ({point.low:.2f}-{point.high:.2f})" if point.low and point.high else ""
+        yield f"# Measured: latency {point.ratio:.2f} ×{interval} that of the defaults, with"
         # Names of dimensions are the model's: one with a line break would end the comment.
         inputs = " ".join(point.slowest_with.replace("×", "x").split())
         yield f"# {ascii(inputs)[1:-1]}."

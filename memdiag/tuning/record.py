@@ -18,7 +18,7 @@ from memdiag.tuning.program import session_program
 from memdiag.tuning.search import OptionSearch
 from memdiag.units import format_duration, format_sizes
 from memdiag.verify.latency import MAX_UNNOTICED_S
-from memdiag.verify.mapped_rows import mapped_table_bytes, mapped_table_notes
+from memdiag.verify.mapped_rows import unread_table_notes
 
 
 class NewModel(NamedTuple):
@@ -79,7 +79,6 @@ def tuning_record(
     loaded = _loaded_model(file.path, program_point, new_model)
     if new_model is not None and new_model.problem and loaded != file.path:
         program_point, loaded = None, file.path  # there is no such model
-    table_bytes = _mapped_table_bytes(_loaded_model(file.path, chosen, new_model), search)
     return Tuning(
         schema=TUNING_SCHEMA,
         model=path_text(file.path),
@@ -95,7 +94,7 @@ def tuning_record(
             [
                 *(fixed.notes if fixed else ()),
                 *notes,
-                *mapped_table_notes(table_bytes),
+                *unread_table_notes(chosen.figures.unread_table_bytes if chosen.figures else 0),
                 *_notes(search, new_model),
             ]
         ),
@@ -106,7 +105,6 @@ def tuning_record(
         untried=(*untried, *search.untried()),
         chosen=chosen.options,
         measured_once=not search.is_confirmed,
-        mapped_table_bytes=table_bytes,
         program=_program(loaded, program_point, search) if program_point else "",
         program_options=program_point.options if program_point else (),
         budget=dict(search.budget),
@@ -129,11 +127,11 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
     chosen = search.chosen
     for option in search.options_of(chosen):
         yield f"{option.name}: {option.does} {option.hurts}"
-    if chosen.undecided:
-        why = _why_believed(chosen, search.max_slowdown)
+    if chosen.is_doubtful(search.max_slowdown):
         yield (
             "the latency of the chosen point may exceed the allowed"
-            f" {search.max_slowdown:.2f} ×: its interval includes that. It was chosen because {why}"
+            f" {search.max_slowdown:.2f} ×. It was chosen because its interval reaches 1 or less,"
+            " and its options rarely cost time"
         )
     if chosen.unnoticed and not chosen.undecided:
         yield (
@@ -141,12 +139,11 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
             " difference, whatever the ratio"
         )
     if (doubtful := search.best_undecided()) is not None:
-        assert doubtful.high is not None
         yield (
             f"undecided: {' + '.join(doubtful.options)} would take {_sizes(doubtful)}, but latency"
             f" {doubtful.ratio:.2f} × ({doubtful.low:.2f}–{doubtful.high:.2f}) with"
             f" {doubtful.slowest_with} does not decide whether it is too slow; --max-slowdown"
-            f" {_rounded_up(doubtful.high)} accepts it"
+            f" {_accepting_slowdown(doubtful)} accepts it"
         )
     if chosen.options and (smaller := search.smallest_with_more_options()) is not None:
         yield (
@@ -154,11 +151,10 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
             " point, but too little for more options"
         )
     if (slower := search.smallest_of_too_slow()) is not None:
-        assert slower.high is not None
         yield (
             f"slower: {' + '.join(slower.options)} would take {_sizes(slower)} at"
-            f" {slower.ratio:.2f} × the latency; --max-slowdown {_rounded_up(slower.high)} accepts"
-            " it"
+            f" {slower.ratio:.2f} × the latency; --max-slowdown {_accepting_slowdown(slower)}"
+            " accepts it"
         )
     if search.ended_by != "completion":
         is_limit = search.ended_by == "time_limit"
@@ -168,7 +164,10 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
         yield "no point fits the budget; this is the nearest one"
         slower = search.fastest_of_too_slow()
         if slower is not None:
-            yield f"{' + '.join(slower.options)} would fit it at {slower.ratio:.2f} × the latency"
+            yield (
+                f"{' + '.join(slower.options)} would fit it at {slower.ratio:.2f} × the latency;"
+                f" --max-slowdown {_accepting_slowdown(slower)} accepts it"
+            )
     if new_model is not None and not new_model.problem:
         yield from _notes_on_files(new_model)
     if chosen.run_options:
@@ -183,23 +182,6 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
         yield "what a session maps from a file counts for each session, although pages are shared"
 
 
-def _mapped_table_bytes(loaded: Path, search: OptionSearch) -> int:
-    """Return the bytes of the mapped tables of the chosen point, which loads the model `loaded`."""
-    chosen = search.chosen
-    if chosen.figures is None or not loaded.exists():
-        return 0
-    before = search.point_evaluator.before
-    is_folded = bool(chosen.saved_options)
-    return mapped_table_bytes(loaded, before, chosen.figures, is_folded=is_folded)
-
-
-def _why_believed(chosen: Point, max_slowdown: float) -> str:
-    """Return why an undecided point counts as fast enough (see `recommended_point`)."""
-    if chosen.counted_ratio is not None and chosen.counted_ratio <= max_slowdown:
-        return "the median is within the bound"
-    return "the interval reaches 1 or less, and none of its options usually costs time"
-
-
 def _notes_on_files(new_model: NewModel) -> Iterator[str]:
     fixed, optimized = new_model.fixed, new_model.optimized
     yield from unused_data_notes([*map(path_text, optimized)] or fixed.output_files)
@@ -211,8 +193,11 @@ def _notes_on_files(new_model: NewModel) -> Iterator[str]:
         yield "the model contains nothing to rewrite"
 
 
-def _rounded_up(ratio: float) -> str:
-    return f"{ceil(100 * ratio) / 100:.2f}"
+def _accepting_slowdown(point: Point) -> str:
+    """Return the value of --max-slowdown with which `point` is certainly fast enough."""
+    largest = point.largest_high or point.high or point.ratio
+    assert largest is not None
+    return f"{ceil(100 * largest) / 100:.2f}"
 
 
 def _sizes(point: Point) -> str:

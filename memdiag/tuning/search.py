@@ -32,6 +32,9 @@ _PROMISING = 0.1
 _FAR = 1.25
 """In limited time a start is left out if it takes this multiple of the best combination."""
 
+_NEARLY = 1.2
+"""A slower point is not offered where a faster one takes at most this multiple of its memory."""
+
 Names = frozenset[str]
 
 
@@ -148,21 +151,23 @@ class OptionSearch:
         return min(slow, key=lambda entry: entry[0])[1] if slow else None
 
     def smallest_of_too_slow(self) -> Point | None:
-        """Return the point with the least memory that is too slow, if it takes far less.
+        """Return a point that is too slow and takes far less: more than a tenth less.
 
-        That is less than the chosen point by more than a tenth. With a budget there is none: what
-        fits it decides then.
+        It is the fastest of those that take nearly as little as the smallest. With a budget there
+        is none: what fits it decides then.
         """
         slow = [
-            (peak_plus_steady(figures), point)
+            (peak_plus_steady(figures), ratio, point)
             for point, figures, ratio in usable_points(self.points)
             if ratio > self.max_slowdown and not point.undecided and not self.budget
         ]
         chosen = self.chosen.figures
         if not slow or chosen is None:
             return None
-        taken_bytes, smallest = min(slow, key=lambda entry: entry[0])
-        return smallest if taken_bytes < (1 - _PROMISING) * peak_plus_steady(chosen) else None
+        least_bytes = min(entry[0] for entry in slow)
+        near = [entry for entry in slow if entry[0] <= _NEARLY * least_bytes]
+        taken_bytes, _, point = min(near, key=lambda entry: entry[1])
+        return point if taken_bytes < (1 - _PROMISING) * peak_plus_steady(chosen) else None
 
     def smallest_with_more_options(self) -> Point | None:
         """Return the point with the least memory that is fast enough, if it has more options.

@@ -1,64 +1,98 @@
-"""What measured memory leaves out: rows of mapped tables that no measured run used."""
+"""Tables, such as embeddings, that are mapped and read row by row: which rows no run has read.
 
-from math import prod
+A page of a mapped file is resident once it was read. So the memory of a process contains the rows
+that its inputs used, and grows as other inputs use other rows.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+
+from memdiag.attribution.address_space import AddressSpace, read_address_space
+from memdiag.errors import MemdiagError, XrayError
 from memdiag.model.graph_index import GraphIndex
-from memdiag.model.model_file import ModelFile, open_model
+from memdiag.model.model_file import open_model
 from memdiag.model.readers import readers
-from memdiag.records.measured_change import Figures
-from memdiag.records.weights import Weight
 from memdiag.units import MIB, format_size
 
 _TABLE_INPUTS = {"Gather": (0,), "EmbedLayerNormalization": (2, 3, 4)}
 """The inputs of operators that are read row by row, by operator."""
 
-_FOLDED_BYTES = 4
+
+class RowTable(NamedTuple):
+    """A weight that some node reads row by row, and its place in a file."""
+
+    file: Path
+    offset: int
+    nbytes: int
 
 
-def row_table_bytes(file: ModelFile, *, is_folded: bool = False) -> int:
-    """Return the bytes of the weights that some node reads row by row, such as embeddings.
+def row_tables(model: Path) -> tuple[RowTable, ...]:
+    """Return the weights in files beside `model` that some node reads row by row.
 
-    With `is_folded` a table behind DequantizeLinear or Cast counts too, with 4 bytes an element:
-    the runtime stores it so in its optimized model.
+    None if the model cannot be read.
     """
-    index = GraphIndex(file)
-    return sum(_table_bytes(index, weight, is_folded) for weight in file.weights)
+    try:
+        return _row_tables(model, model.stat().st_mtime_ns)
+    except (OSError, MemdiagError):
+        return ()
 
 
-def _table_bytes(index: GraphIndex, weight: Weight, is_folded: bool) -> int:
-    found = 0
-    for reader in readers(index, weight):
-        if reader.input_index in _TABLE_INPUTS.get(reader.node.op_type, ()):
-            if not reader.path:
-                found = max(found, weight.nbytes)
-            elif is_folded:
-                found = max(found, _FOLDED_BYTES * prod(weight.shape))
-    return found
+@lru_cache(maxsize=8)
+def _row_tables(model: Path, modified_ns: int) -> tuple[RowTable, ...]:
+    """Return the tables of the model that was modified at that time."""
+    with open_model(model) as file:
+        if file.is_ort_format:
+            return ()
+        index = GraphIndex(file)
+        return tuple(
+            RowTable((model.parent / weight.file).resolve(), weight.offset, weight.nbytes)
+            for weight in file.weights
+            if weight.storage == "external"
+            if weight.file is not None and weight.offset is not None
+            if any(
+                not reader.path and reader.input_index in _TABLE_INPUTS.get(reader.node.op_type, ())
+                for reader in readers(index, weight)
+            )
+        )
 
 
-def mapped_table_bytes(
-    loaded: Path, before: Figures, after: Figures, *, is_folded: bool = False
-) -> int:
-    """Return the bytes of the tables of which `after` contains only rows that inputs used.
+def unread_bytes(pid: int, tables: Sequence[RowTable]) -> int:
+    """Return the bytes of `tables` that process `pid` maps and has not read.
 
-    They are those that the model `loaded` reads row by row, if more is mapped than before: pages of
-    a mapped file are resident once they were used. Otherwise 0. `is_folded`: whether the runtime
-    maps its own optimized version of the model.
+    Tables that the runtime copied are in memory as a whole. 0 if the process cannot be read.
     """
-    if after.file_bytes - before.file_bytes < MIB:
+    try:
+        space = read_address_space(pid)
+    except XrayError:
         return 0
-    with open_model(loaded) as file:
-        table_bytes = row_table_bytes(file, is_folded=is_folded)
-    return table_bytes if table_bytes >= MIB else 0
+    return sum(_unread_bytes(space, table) for table in tables)
 
 
-def mapped_table_notes(table_bytes: int) -> tuple[str, ...]:
-    """Return the sentence on `table_bytes` of such tables; none if there are none."""
-    if not table_bytes:
+def _unread_bytes(space: AddressSpace, table: RowTable) -> int:
+    """Return the unread bytes of the first mapping of `table`; 0 if it is not mapped."""
+    for start, end in _mappings(space, table):
+        resident_bytes = space.resident_bytes_of(np.array([[start, end]], np.int64))
+        return end - start - resident_bytes
+    return 0
+
+
+def _mappings(space: AddressSpace, table: RowTable) -> Iterator[tuple[int, int]]:
+    """Yield the addresses of each mapping that contains all of `table`."""
+    for region in space.regions:
+        start = region.start + table.offset - region.offset
+        if region.path == str(table.file) and region.start <= start <= region.end - table.nbytes:
+            yield start, start + table.nbytes
+
+
+def unread_table_notes(unread: int) -> tuple[str, ...]:
+    """Return the sentence on `unread` bytes of tables; none if they are few."""
+    if unread < MIB:
         return ()
     return (
-        f"{format_size(table_bytes)} of tables, such as embeddings, are mapped and read row by row:"
-        " memory contains the rows that the measured inputs used, and grows as other inputs use"
-        " other rows",
+        f"tables, such as embeddings, are mapped and read row by row: {format_size(unread)} of them"
+        " are rows that no measured input used, which other inputs add to the memory",
     )

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
 from memdiag.errors import MeasurementError
 from memdiag.records.measured_change import Figures
 from memdiag.records.profile import Memory
 from memdiag.runner.job import Job
-from memdiag.runner.run import Measurement, measure
+from memdiag.runner.run import AtSteady, Measurement, ReadMoment, measure
+from memdiag.verify.mapped_rows import row_tables, unread_bytes
 
 MAX_TRIES = 2
 """Processes to start for one measurement, if the first one is killed from outside."""
@@ -20,7 +22,19 @@ _ACTIONS = {
 _CREATION_PHASES = ("parse", "optimize", "constant_fold", "initialize", "prepack")
 
 
-def measure_once(job: Job) -> Measurement:
+class MeasuredProcess(NamedTuple):
+    """The measurement of a process that ran a model.
+
+    Attributes:
+        measurement: phases, memory and runs.
+        unread_table_bytes: see `Figures`.
+    """
+
+    measurement: Measurement
+    unread_table_bytes: int = 0
+
+
+def measure_once(job: Job) -> MeasuredProcess:
     """Measure `job` once, in a fresh process.
 
     Raises:
@@ -30,7 +44,7 @@ def measure_once(job: Job) -> Measurement:
     """
     for _ in range(MAX_TRIES):
         job.limits.deadline.check()
-        seen = measure(job)
+        seen, unread = _measured(job)
         if seen.interrupted:
             raise KeyboardInterrupt
         if "SIGKILL" not in seen.outcome.message:
@@ -44,16 +58,29 @@ def measure_once(job: Job) -> Measurement:
             f"{job.model}: {outcome.status} in {outcome.phase}: {outcome.message.rstrip('.')}."
             f" {action}".rstrip()
         )
-    return seen
+    return MeasuredProcess(seen, unread)
 
 
-def measure_interleaved(jobs: Sequence[Job], times: int) -> list[list[Measurement]]:
+def _measured(job: Job) -> tuple[Measurement, int]:
+    tables = row_tables(job.model)
+    unread = 0
+
+    def read(moment: ReadMoment) -> None:
+        nonlocal unread
+        if isinstance(moment, AtSteady):
+            unread = unread_bytes(moment.pid, tables)
+
+    measurement = measure(job, on_moment=read if tables else None)
+    return measurement, unread
+
+
+def measure_interleaved(jobs: Sequence[Job], times: int) -> list[list[MeasuredProcess]]:
     """Measure all `jobs` one after the other, `times` times, in reverse order every other time.
 
     Raises:
         MeasurementError: a run did not complete.
     """
-    seen: list[list[Measurement]] = [[] for _ in jobs]
+    seen: list[list[MeasuredProcess]] = [[] for _ in jobs]
     for turn in range(times):
         order = range(len(jobs)) if turn % 2 == 0 else reversed(range(len(jobs)))
         for index in order:
@@ -62,14 +89,15 @@ def measure_interleaved(jobs: Sequence[Job], times: int) -> list[list[Measuremen
 
 
 def summarize(
-    measurements: Sequence[Measurement], *, disk_bytes: int, processes: int = 1
+    measured: Sequence[MeasuredProcess], *, disk_bytes: int, processes: int = 1
 ) -> Figures:
-    """Return the medians of `measurements`, memory above the baseline of each process.
+    """Return the medians of the processes `measured`, memory above the baseline of each process.
 
     With several `processes` the memory is that of all together, computed from one: what is mapped
     from files is in memory once, and everything else in each. This is the sum of their proportional
     set sizes, if all have the same peak at the same time.
     """
+    measurements = [each.measurement for each in measured]
     files = [_steady(each)[2] for each in measurements]
     peaks = [
         _of_all(_peak(each), file, processes)
@@ -92,6 +120,7 @@ def summarize(
         disk_bytes=disk_bytes,
         lowest_peak_bytes=min(peaks),
         lowest_steady_bytes=min(steady),
+        unread_table_bytes=round(median(each.unread_table_bytes for each in measured)),
     )
 
 

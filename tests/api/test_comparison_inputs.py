@@ -55,6 +55,17 @@ def test_models_are_compared_at_realistic_sizes_and_small_ones(
     assert not np.array_equal(first, second)
 
 
+def test_images_keep_their_sides(tmp_path: Path) -> None:
+    body = """g (float[b, 3, h, w] x, float[4, 3, 3, 3] k) => (float[b, 4, i, j] y)
+        { y = Conv(x, k) }"""
+    kernel = {"k": np.zeros((4, 3, 3, 3), np.float32)}
+    shapes = {one.name: arrays(one)[0].shape for one in found(tmp_path, body, kernel)}
+    assert shapes == {
+        "batch 1 × height 640 × width 640": (1, 3, 640, 640),
+        "batch 4 × height 640 × width 640": (4, 3, 640, 640),
+    }
+
+
 def test_sizes_that_do_not_run_are_told(tmp_path: Path) -> None:
     inputs = chosen(
         tmp_path,

@@ -20,7 +20,7 @@ def remedy(name: str, *weights: str, status: Any = "applied") -> Remedy:
     return Remedy(name=name, rule="a-rule", status=status, reason="because", weights=weights)
 
 
-def figures(peak: int, steady: int, mapped: int, disk: int) -> Figures:
+def figures(peak: int, steady: int, mapped: int, disk: int, unread: int = 0) -> Figures:
     """Figures in MiB."""
     return Figures(
         peak_bytes=peak * MIB,
@@ -32,6 +32,7 @@ def figures(peak: int, steady: int, mapped: int, disk: int) -> Figures:
         load_s=0.65,
         latency_s=0.004,
         disk_bytes=disk * MIB,
+        unread_table_bytes=unread * MIB,
     )
 
 

@@ -1,5 +1,7 @@
 """Points beside each other: what is less, what fits, what is on the front, what is chosen."""
 
+import msgspec
+
 from memdiag.records.measured_change import Figures
 from memdiag.records.tuning import Point
 from memdiag.tuning.points import (
@@ -52,6 +54,14 @@ def point(
         fits=fits,
         problem=problem,
     )
+
+
+def test_a_budget_counts_rows_that_other_inputs_would_read() -> None:
+    taken = msgspec.structs.replace(figures(30, 20), unread_table_bytes=15 * MIB)
+    assert over_budget_bytes(taken, {"peak": 35 * MIB, "steady": 35 * MIB}) == 0
+    assert over_budget_bytes(taken, {"steady": 30 * MIB}) == 5 * MIB
+    assert over_budget_bytes(taken, {"peak": 34 * MIB}) == MIB
+    assert over_budget_bytes(taken, {"anonymous": taken.anonymous_bytes}) == 0
 
 
 def test_less_is_what_two_measurements_cannot_owe_to_chance() -> None:

@@ -1,17 +1,17 @@
-"""Tables whose rows are mapped as they are used: found, and told where more is mapped."""
+"""Tables whose rows are mapped as they are used: found, and measured in a process that ran."""
 
+import sys
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from memdiag.model.model_file import open_model
+from memdiag.runner.job import Feed, Job
 from memdiag.units import MIB
-from memdiag.verify.mapped_rows import mapped_table_bytes, mapped_table_notes, row_table_bytes
-from tests.reports import tuning_records
+from memdiag.verify.mapped_rows import row_tables, unread_table_notes
+from memdiag.verify.memory import measure_once, summarize
 
 TABLE = "y = Gather(w, ids)"
 IN_BRANCH = """
@@ -19,60 +19,68 @@ IN_BRANCH = """
         then_branch = yes () => (float[n,1024] a) { a = Gather(w, ids) },
         else_branch = no () => (float[n,1024] b) { b = Gather(w, ids) }
     >"""
+ROWS = 4096
+TABLE_BYTES = ROWS * 1024 * 4
 
 
-def written(folder: Path, body: str) -> Path:
-    """Write a model with a weight ``w`` of 4 MiB."""
+def written(folder: Path, body: str = TABLE, *, external: bool = True) -> Path:
+    """Write a model with a weight ``w`` of 16 MiB."""
     model = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17]>
         g (int64[n] ids, bool flag) => (float[n,1024] y) {{ {body} }}""")
-    weight = numpy_helper.from_array(np.zeros((1024, 1024), np.float32), "w")
+    weight = numpy_helper.from_array(np.ones((ROWS, 1024), np.float32), "w")
     model.graph.initializer.append(weight)
-    onnx.save(model, folder / "m.onnx")
+    onnx.save(model, folder / "m.onnx", save_as_external_data=external, location="m.onnx.data")
     return folder / "m.onnx"
 
 
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (TABLE, 4 * MIB),
-        (IN_BRANCH, 4 * MIB),
+        (TABLE, 1),
+        (IN_BRANCH, 1),
+        ("y = Gather(w, ids) z = Gather(w, ids)", 1),
         ("y = Add(w, w)", 0),
-        ("y = Gather(w, ids) z = Gather(w, ids)", 4 * MIB),
         ("y = Gather(ids, w)", 0),
+        ("t = Transpose(w) y = Gather(t, ids)", 0),
     ],
 )
-def test_weights_that_are_read_row_by_row_are_counted_once(
+def test_weights_in_files_that_are_read_row_by_row_are_found_once(
     tmp_path: Path, body: str, expected: int
 ) -> None:
-    with open_model(written(tmp_path, body)) as file:
-        assert row_table_bytes(file) == expected
+    found = row_tables(written(tmp_path, body))
+    assert [(each.file, each.nbytes) for each in found] == expected * [
+        ((tmp_path / "m.onnx.data").resolve(), TABLE_BYTES)
+    ]
 
 
-@pytest.mark.parametrize(("is_folded", "expected"), [(True, 4 * MIB), (False, 0)])
-def test_a_table_that_is_folded_counts_as_it_is_stored_then(
-    tmp_path: Path, is_folded: bool, expected: int
+def test_a_model_that_is_exchanged_is_read_again(tmp_path: Path) -> None:
+    assert len(row_tables(written(tmp_path))) == 1
+    assert row_tables(written(tmp_path, "y = Add(w, w)")) == ()
+
+
+def test_embedded_tables_and_missing_models_have_no_rows_to_read(tmp_path: Path) -> None:
+    assert row_tables(written(tmp_path, external=False)) == ()
+    assert row_tables(tmp_path / "missing.onnx") == ()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are read from Linux's /proc")
+@pytest.mark.parametrize(("step", "least", "most"), [(ROWS, 0.85, 1.0), (2, 0.0, 0.0)])
+def test_rows_that_no_run_used_are_counted(
+    tmp_path: Path, step: int, least: float, most: float
 ) -> None:
-    body = "d = DequantizeLinear(w, s) y = Gather(d, ids)"
-    path = written(tmp_path, body)
-    model = onnx.load(path)
-    del model.graph.initializer[:]
-    for name, array in (("w", np.zeros((1024, 1024), np.int8)), ("s", np.float32(1))):
-        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
-    onnx.save(model, path)
-    with open_model(path) as file:
-        assert row_table_bytes(file, is_folded=is_folded) == expected
+    # A page contains one row; of a file that was just written the kernel maps 2 MiB at once.
+    ids = np.arange(0, ROWS, step, dtype=np.int64)
+    np.save(tmp_path / "ids.npy", ids)
+    np.save(tmp_path / "flag.npy", np.array(True))
+    feeds = tuple(Feed(name=name, files=(tmp_path / f"{name}.npy",)) for name in ("ids", "flag"))
+    job = Job(model=written(tmp_path), feeds=feeds, later_feeds=(feeds,), runs=1)
+    figures = summarize([measure_once(job)], disk_bytes=0)
+    assert least * TABLE_BYTES <= figures.unread_table_bytes <= most * TABLE_BYTES
+    assert figures.most_steady_bytes == figures.steady_bytes + figures.unread_table_bytes
+    assert figures.most_peak_bytes >= max(figures.peak_bytes, figures.most_steady_bytes)
 
 
-@pytest.mark.parametrize(
-    ("body", "mapped_mib", "is_told"),
-    [(TABLE, 3.0, True), (TABLE, 0.5, False), ("y = Add(w, w)", 3.0, False)],
-)
-def test_tables_count_where_more_is_mapped_than_before(
-    tmp_path: Path, body: str, mapped_mib: float, is_told: bool
-) -> None:
-    before = tuning_records.figures(10, 10)
-    after = msgspec.structs.replace(before, file_bytes=round(mapped_mib * MIB))
-    table_bytes = mapped_table_bytes(written(tmp_path, body), before, after)
-    assert table_bytes == (4 * MIB if is_told else 0)
-    notes = mapped_table_notes(table_bytes)
-    assert [note.split(", such as")[0] for note in notes] == ["4.0 MiB of tables"] * is_told
+def test_only_many_unread_rows_are_told() -> None:
+    assert unread_table_notes(MIB - 1) == ()
+    (note,) = unread_table_notes(91 * MIB)
+    assert "91 MiB of them are rows that no measured input used" in note

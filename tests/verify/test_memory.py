@@ -3,6 +3,7 @@
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,10 +28,10 @@ def job(tmp_path: Path) -> Job:
 def test_ctrl_c_is_not_taken_for_a_model_that_fails(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(job: Job) -> Measurement:
+    def interrupted(job: Job, **options: Any) -> Measurement:
         return replace(measure(job), interrupted=True)
 
-    assert memory.measure_once(job).outcome.status == "completed"
+    assert memory.measure_once(job).measurement.outcome.status == "completed"
     monkeypatch.setattr(memory, "measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         memory.measure_interleaved([job], 3)
@@ -43,13 +44,13 @@ def test_a_process_that_was_killed_once_is_started_again(
     killed = Outcome(status="killed", phase="start", message="killed by the system (SIGKILL; …)")
     pending = [killed] * kills
 
-    def measured(job: Job) -> Measurement:
+    def measured(job: Job, **options: Any) -> Measurement:
         seen = measure(job)
         return replace(seen, outcome=pending.pop()) if pending else seen
 
     monkeypatch.setattr(memory, "measure", measured)
     if completes:
-        assert memory.measure_once(job).outcome.status == "completed"
+        assert memory.measure_once(job).measurement.outcome.status == "completed"
     else:
         with pytest.raises(MeasurementError, match=r"SIGKILL; …\)\. Free memory, and run"):
             memory.measure_once(job)
@@ -62,8 +63,8 @@ def test_a_model_that_fails_is_named(tmp_path: Path) -> None:
 
 def test_of_several_processes_pages_of_files_count_once(job: Job) -> None:
     seen = measure(replace(job, runs=1))
-    one = memory.summarize([seen], disk_bytes=1)
-    three = memory.summarize([seen], disk_bytes=1, processes=3)
+    one = memory.summarize([memory.MeasuredProcess(seen)], disk_bytes=1)
+    three = memory.summarize([memory.MeasuredProcess(seen)], disk_bytes=1, processes=3)
     assert three.anonymous_bytes == 3 * one.anonymous_bytes
     assert three.file_bytes == one.file_bytes
     assert three.steady_bytes == 3 * one.steady_bytes - 2 * one.file_bytes
@@ -81,5 +82,6 @@ def test_weights_on_a_tmpfs_count_as_mapped() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         path = Path(folder, "m.onnx")
         onnx.save(model, path, save_as_external_data=True, location="m.onnx.data")
-        figures = memory.summarize([measure(Job(model=path, runs=1))], disk_bytes=1)
+        seen = memory.MeasuredProcess(measure(Job(model=path, runs=1)))
+        figures = memory.summarize([seen], disk_bytes=1)
     assert figures.file_bytes > 7 << 20

@@ -15,11 +15,10 @@ from onnx import numpy_helper, parser
 
 from memdiag.errors import MeasurementError
 from memdiag.runner.job import Feed, Job
-from memdiag.runner.run import Measurement
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.latency import MAX_COMPARISON_S, LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
-from memdiag.verify.memory import measure_interleaved
+from memdiag.verify.memory import MeasuredProcess, measure_interleaved
 from memdiag.verify.model_evaluator import InputSet, ModelEvaluator
 from memdiag.verify.outputs import Bound
 
@@ -289,7 +288,7 @@ def test_with_options_of_runs_memory_is_that_after_all_inputs_twice(
 ) -> None:
     runs: list[int | None] = []
 
-    def measured(jobs: Sequence[Job], times: int) -> list[list[Measurement]]:
+    def measured(jobs: Sequence[Job], times: int) -> list[list[MeasuredProcess]]:
         runs.extend(job.runs for job in jobs)
         return measure_interleaved(jobs, times)
 
