@@ -127,7 +127,7 @@ def without_model(fixed: Fix) -> Fix:
     """Return the record of a fix whose model is not a part of the result."""
     remedies = [
         msgspec.structs.replace(
-            remedy, status="rejected", reason=f"not in the best combination ({remedy.reason})"
+            remedy, status="rejected", reason=f"the result is another model ({remedy.reason})"
         )
         if remedy.status == "applied"
         else remedy

@@ -17,6 +17,24 @@ _ARITHMETIC = {
 """What a rewrite may change, by `Rewrite.arithmetic`, as a sentence."""
 
 
+_OPTIMIZERS = {
+    "onnxruntime-basic": "onnxruntime folds constants and removes needless nodes (its basic level),"
+    " once.",
+    "onnxruntime-extended": "onnxruntime also fuses nodes for the CPU (its extended level), once.",
+    "onnxruntime-all": "onnxruntime does everything that it otherwise does at each load, such as"
+    " storing weights of convolutions in blocks, once.",
+    "onnxoptimizer": "onnxoptimizer, of the ONNX project, fuses and removes nodes.",
+    "onnxsim": "onnxsim folds constants, and removes nodes that shapes make needless.",
+    "onnxslim": "onnxslim folds constants, fuses nodes and merges equal ones.",
+    "onnxscript": "onnxscript folds constants and replaces patterns of nodes.",
+    "quantize-int8": "onnxruntime's quantizer stores the weights of matrix products and of Gather"
+    " with 8 bits, in blocks of 128 with a scale each.",
+    "quantize-int4": "onnxruntime's quantizer stores the weights of matrix products and of Gather"
+    " with 4 bits, in blocks of 32 with a scale each.",
+}
+"""What the optimizers do that `memdiag optimize` tries, by name."""
+
+
 def rules_by_remedy() -> dict[str, list[str]]:
     """Return the names of the rules that name each remedy."""
     rules: dict[str, list[str]] = {}
@@ -61,14 +79,15 @@ def known_names() -> list[str]:
 def _new_model_texts() -> dict[str, str]:
     """Return a sentence on each model that takes the original's place in a search, by name."""
     texts = {REWRITE: "The model with the rewrites of `memdiag fix` is loaded."}
-    for name, optimizer in OPTIMIZERS.items():
-        limits = ""
+    for name, does in _OPTIMIZERS.items():
+        optimizer, limits = OPTIMIZERS[name], ""
         if optimizer.fits_one_machine:
             limits = " It is made for this release of onnxruntime and this kind of CPU."
         if optimizer.changes_values:
             limits += " Its outputs differ: it is tried with `--max-difference`."
-        package = optimizer.packages[0]
-        texts[name] = f"The model that `{package}` writes ({name}) is loaded.{limits}"
+        texts[name] = (
+            f"{does} The program loads the result, with its weights in a file beside it.{limits}"
+        )
     return texts
 
 

@@ -37,9 +37,9 @@ def run(options: Namespace) -> int:
     like the options of memdiag tune, alone and together with them. Outputs, memory and latency are
     verified, and one program sets up the result. Ctrl-C or --time-limit ends the search with the
     best result so far. --out DIR writes tune.json, tune.html, tune.md and tune.png. Exit codes: 0;
-    1 if a budget was given and nothing fits it, or if the search ended before anything was
-    compared; 2 on errors, where the new model cannot be written, and if it was interrupted before
-    the original was measured.
+    1 if nothing fits a budget that was given, or if the search ended before anything was compared;
+    2 on errors: also if the new model cannot be written, or if Ctrl-C came before the original was
+    measured.
     """
     from memdiag.api.optimize import optimize
 

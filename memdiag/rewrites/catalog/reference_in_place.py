@@ -25,7 +25,10 @@ def check(editor: ModelEditor, finding: Finding) -> str | None:
     if editor.storage is not None:
         return "its weights are in another file already"
     if not is_aligned(editor, IN_PLACE_ALIGNMENT):
-        return f"weights are not at multiples of {IN_PLACE_ALIGNMENT} bytes in the file"
+        return (
+            "the file cannot be mapped for them: weights are not at multiples of"
+            f" {IN_PLACE_ALIGNMENT} bytes"
+        )
     return None
 
 

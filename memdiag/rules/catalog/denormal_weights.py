@@ -95,8 +95,8 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     yield RULE.finding(
         ctx,
         f"{subject} denormal values: {listed}{f'; and {more} more' if more > 0 else ''}",
-        detail="This costs time on some processors, and no memory. Measure it with "
-        "session.set_denormal_as_zero.",
+        detail="This costs time on some processors, and no memory. Measure it with"
+        " memdiag tune --unsafe --only denormal-as-zero.",
         weights=[qualified_name(entry.weight) for entry in affected],
         nodes=node_names(ctx, [reader for entry in affected for reader in entry.readers]),
     )
