@@ -309,8 +309,8 @@ def add_search_options(group: Group) -> None:
         "--sizes",
         metavar="N,N…",
         default=",".join(map(str, DEFAULT_SIZES)),
-        help="Further sizes of free dimensions with which the model runs: outputs and latency are"
-        " compared with each, and memory is that after all of them.",
+        help="Further sizes of free dimensions, such as lengths of sequences or batches of images."
+        " Outputs and latency are compared with each, and memory is that after all of them.",
     )
 
 

@@ -39,8 +39,8 @@ def add_tuning_options(parser: ArgumentParser) -> None:
         parser,
         "--only",
         metavar="NAME",
-        help="Try only these options; can be repeated. memdiag optimize takes names of optimizers"
-        " too, and always tries its rewrites.",
+        help="Try only these options, separated by commas; can be repeated. memdiag optimize takes"
+        " names of optimizers too, and tries rewrites in any case.",
     )
     parser.add_argument(
         "--sessions",
