@@ -78,7 +78,10 @@ def known_names() -> list[str]:
 
 def _new_model_texts() -> dict[str, str]:
     """Return a sentence on each model that takes the original's place in a search, by name."""
-    texts = {REWRITE: "The model with the rewrites of `memdiag fix` is loaded."}
+    texts = {
+        REWRITE: "The program loads a changed copy of the model: the remedies that are listed as"
+        " applied, which `memdiag fix` would make alone."
+    }
     for name, does in _OPTIMIZERS.items():
         optimizer, limits = OPTIMIZERS[name], ""
         if optimizer.fits_one_machine:

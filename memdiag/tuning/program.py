@@ -47,7 +47,24 @@ def session_program(
         costs: a sentence about the cost of each option, for comments.
     """
     lines = [*_costs(point, costs or {}), *_lines(model, point, sessions, data, listed)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(_for_prompt(lines)) + "\n"
+
+
+def _for_prompt(lines: Sequence[str]) -> Iterator[str]:
+    """Yield `lines` so that they can be pasted at Python's prompt as well.
+
+    There a blank line ends an indented block, and nothing else does.
+    """
+    is_indented = False
+    for number, line in enumerate(lines):
+        if not line:
+            following = next((each for each in lines[number:] if each), "")
+            if following.startswith(" "):
+                continue
+        elif is_indented and not line.startswith((" ", ")", "]")):
+            yield ""
+        is_indented = line.startswith(" ")
+        yield line
 
 
 def _lines(

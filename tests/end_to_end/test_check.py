@@ -123,6 +123,8 @@ def test_rules_are_listed_and_explained(memdiag: RunMemdiag) -> None:
     assert explained.stdout.startswith("# shared-weight-transposed (MD103)\n")
     for name in ("arena-off", "externalize", "onnxruntime-basic", "rewrite"):
         assert memdiag("explain", name).stdout.startswith(f"# {name}\n")
+    both = memdiag("explain", "rewrite + arena-off").stdout
+    assert both.index("# rewrite") < both.index("# arena-off")
     assert "Did you mean arena-off?" in memdiag("explain", "arena-of").stderr
     unknown = memdiag("explain", "nonsense")
     assert unknown.returncode == 2

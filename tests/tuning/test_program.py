@@ -97,6 +97,20 @@ def run(program: str, folder: Path) -> dict[str, int]:
     return taken
 
 
+def run_at_prompt(program: str, folder: Path) -> None:
+    """Run `program` as if it were pasted at Python's prompt, where errors do not end it."""
+    done = subprocess.run(
+        [sys.executable, "-i", "-q", "-W", "error"],
+        input=program + "\nprint('at the end', session if 'session' in vars() else sessions)\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=folder,
+    )
+    assert "Error" not in done.stderr, done.stderr
+    assert "at the end" in done.stdout
+
+
 @pytest.fixture
 def model(sample_model: SampleModel, tmp_path: Path) -> Path:
     path = tmp_path / "m.onnx"
@@ -217,6 +231,16 @@ def test_what_is_saved_is_used_again_unless_release_or_model_changed(model: Path
     now = saved_files(model.parent)
     assert now.keys() >= first.keys()
     assert all(now[name] > moment for name, moment in first.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "sessions"),
+    [("save-prepacked", 1), ("share-weights", 2), ("same-as-requested", 1), ("arena-off", 1)],
+)
+def test_a_program_can_be_pasted_at_the_prompt(name: str, sessions: int, model: Path) -> None:
+    program = session_program(str(model), point(BY_NAME[name]), sessions, costs={name: "It hurts."})
+    run_at_prompt(program, model.parent)
+    run_at_prompt(program, model.parent)  # what the first one wrote is there
 
 
 @pytest.mark.parametrize("deployed_s", [1, -86400], ids=["newer", "older"])

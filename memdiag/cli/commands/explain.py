@@ -20,7 +20,8 @@ def run(options: Namespace) -> int:
     """Explain a rule, a rewrite or a session option.
 
     A rule: its waste, the reason why this costs memory, and the remedies. A rewrite or an option:
-    what it does, what it costs, and how it is set.
+    what it does, what it costs, and how it is set. Several names as in a table of options, such as
+    "rewrite + arena-off", are explained one after the other.
     """
     from difflib import get_close_matches
 
@@ -30,16 +31,19 @@ def run(options: Namespace) -> int:
     from memdiag.reports.rule_pages import all_detectors, page
     from memdiag.rules.rule import find_by_name
 
-    try:
-        text = page(find_by_name(options.name, all_detectors()))
-    except UsageError as error:
-        text = remedy_page(options.name)
-        names = [*(each.rule.name for each in all_detectors()), *known_names()]
-        similar = get_close_matches(options.name, names, n=1)
-        if not text and similar:
-            message = f"unknown name {options.name!r}. Did you mean {similar[0]}?"
-            raise UsageError(message) from error
-        if not text:
-            raise
-    print_markdown(text)
+    texts = []
+    for name in options.name.split(" + "):
+        try:
+            text = page(find_by_name(name, all_detectors()))
+        except UsageError as error:
+            text = remedy_page(name)
+            names = [*(each.rule.name for each in all_detectors()), *known_names()]
+            similar = get_close_matches(name, names, n=1)
+            if not text and similar:
+                message = f"unknown name {name!r}. Did you mean {similar[0]}?"
+                raise UsageError(message) from error
+            if not text:
+                raise
+        texts.append(text)
+    print_markdown("\n".join(texts))
     return CLEAN
