@@ -106,7 +106,7 @@ def test_weights_at_odd_places_are_refused(tmp_path: Path) -> None:
     path = aligned(product(), tmp_path)
     longer = onnx.load(path)
     longer.producer_name += "p" * 4
-    assert refusal(reference_in_place, longer, OF, tmp_path).startswith("weights are not at")
+    assert "weights are not at multiples of" in refusal(reference_in_place, longer, OF, tmp_path)
     with open_model(path) as file:
         assert reference_in_place.check(ModelEditor(file), OF) is None
 
