@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,15 +24,13 @@ from memdiag.fixing.changes import changes_by_rule
 from memdiag.fixing.effort import QUICK, THOROUGH
 from memdiag.fixing.model_writer import ModelWriter, PublishedModel
 from memdiag.fixing.search import RewriteSearch
-from memdiag.fixing.state import FixState
+from memdiag.fixing.state import ChangesByRule, FixState
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.paths import ORT_SUFFIX, path_text
-from memdiag.records.dimension import Dimension
 from memdiag.records.files import unused_data_notes
 from memdiag.records.fix import FIX_SCHEMA, Fix
-from memdiag.records.measured_change import SearchEnd
 from memdiag.runner.job import Job, Limits, TimeLimitReached
 from memdiag.verify.mapped_rows import unread_table_notes
 from memdiag.verify.model_evaluator import ModelEvaluation
@@ -96,6 +95,15 @@ def fix(
     target = Path(output) if output is not None else path.with_name(f"{path.stem}.fixed.onnx")
     check_search_arguments(max_slowdown, time_limit_s)
     require_runtime("run memdiag in an environment that has it")
+    config = FixConfig(
+        only=only,
+        unsafe=unsafe,
+        unverified=unverified,
+        dry_run=dry_run,
+        max_slowdown=max_slowdown,
+        dims=dims,
+        check_with=check_with,
+    )
     job = Job(model=path, runs=None, limits=Limits(deadline=deadline_after(time_limit_s)))
     given = read_given(inputs or {})
     report_progress = on_progress or ignore_progress
@@ -114,13 +122,7 @@ def fix(
                 same_inputs=same_inputs,
                 report_progress=report_progress,
             ),
-            only=only,
-            unsafe=unsafe,
-            unverified=unverified,
-            dry_run=dry_run,
-            max_slowdown=max_slowdown,
-            dims=dims,
-            check_with=check_with,
+            config,
             report_progress=report_progress,
             started=started,
         ).record
@@ -163,22 +165,39 @@ def model_writer(file: ModelFile, target: Path) -> ModelWriter:
     return ModelWriter(file, target)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FixConfig:
+    """Which rewrites are tried, what they may cost, and what becomes of the result.
+
+    Attributes without a description are the arguments of `memdiag.fix` with these names.
+
+    Attributes:
+        max_difference: the difference of outputs that is accepted; None for a bound that follows
+            from the changes.
+        for_optimize: whether `memdiag.optimize` goes on with the result and verifies it again:
+            measurements are quick then, Ctrl-C ends the search without an exception, and the
+            result is only staged.
+    """
+
+    only: Sequence[str] = ()
+    unsafe: bool = False
+    unverified: bool = False
+    dry_run: bool = False
+    max_slowdown: float = DEFAULT_MAX_SLOWDOWN
+    dims: Mapping[str, int] | None = None
+    check_with: Sequence[str | Path] = ()
+    max_difference: float | None = None
+    for_optimize: bool = False
+
+
 def fix_file(
     writer: ModelWriter,
     job: Job,
     open_original: Callable[[], OriginalModel],
+    config: FixConfig,
     *,
-    only: Sequence[str] = (),
-    unsafe: bool = False,
-    unverified: bool = False,
-    dry_run: bool = False,
-    max_slowdown: float,
-    dims: Mapping[str, int] | None,
-    check_with: Sequence[str | Path] = (),
     report_progress: OnProgress,
     started: float,
-    max_difference: float | None = None,
-    for_optimize: bool = False,
 ) -> FixedFile:
     """Fix the model of `writer`, as `fix` does.
 
@@ -186,104 +205,96 @@ def fix_file(
         writer: writes the fixed model.
         job: the session of the model, with the deadline of the search.
         open_original: returns the model with the evaluator of changes; called if one may be tried.
-        only: rules whose remedies are tried; all where empty.
-        unsafe: try remedies that change values as well.
-        unverified: write remedies also where the model cannot be run here.
-        dry_run: only record which remedies would be tried.
-        max_slowdown: the largest ratio of latencies that a remedy may cost.
-        dims: sizes of free dimensions by name.
-        check_with: interpreters with other releases of onnxruntime.
+        config: which rewrites are tried.
         report_progress: called with a few words about the current step.
         started: when the fix began, by `time.perf_counter`.
-        max_difference: the difference of outputs that is accepted; None for a bound that follows
-            from the changes.
-        for_optimize: whether `memdiag.optimize` goes on with the result and verifies it again:
-            measurements are quick then, and the result is only staged.
 
     Raises:
         UsageError, ReportError, MeasurementError: as in `fix`.
     """
-    file = writer.file
     runtime = Runtime.installed()
-    deadline = job.limits.deadline
-    ended_by: SearchEnd = "completion"
-    report_progress("searching for findings")
-    try:
-        findings, notes = find_waste(
-            analysis_context(file, runtime, dims=dims), Selection(select=only, min_bytes=0)
-        )
-    except KeyboardInterrupt:
-        if not for_optimize:
-            raise
-        findings, notes = (), ("the search for findings was interrupted",)
-        ended_by = "interrupt"
     state = FixState(
         writer=writer,
-        unsafe=unsafe,
-        max_difference=max_difference,
-        may_accept_difference=for_optimize,
-        notes=[*notes],
-        deadline=deadline,
-        ended_by=ended_by,
+        unsafe=config.unsafe,
+        max_difference=config.max_difference,
+        may_accept_difference=config.for_optimize,
+        deadline=job.limits.deadline,
     )
-    rules = tuple(changes_by_rule(findings))
-    try:
-        any_possible = not dry_run and state.any_possible(rules)
-    except KeyboardInterrupt:
-        if not for_optimize:
-            raise
-        state.ended_by, any_possible = "interrupt", False
-        state.record_untried(rules, "the search was interrupted before it was tried")
+    rules: ChangesByRule = ()
+    base: OriginalModel | None = None
     result: VerifiedResult | PublishedModel | None = None
-    dimensions: tuple[Dimension, ...] = ()
-    further_sizes: tuple[str, ...] = ()
-    if dry_run or not rules:
+    report_progress("searching for findings")
+    try:
+        rules = _changes(state, runtime, config)
+        is_possible = not config.dry_run and state.any_possible(rules)
+    except KeyboardInterrupt:
+        if not config.for_optimize:
+            raise
+        is_possible = False
+        state.ended_by = "interrupt"
+        state.notes.append("the search for rewrites was interrupted")
+        state.record_untried(rules, "the search was interrupted before it was tried")
+    if config.dry_run:
         state.record_possible(rules)
-    elif any_possible:
+    elif is_possible:
         writer.check_writable()
         try:
             base = open_original()
-            interpreters = [Path(python) for python in check_with if base.evaluator is not None]
-            other_runtimes = OtherRuntimes(interpreters, job, base.inputs.sets, base.scratch)
+            other_runtimes = _other_runtimes(base, config)
         except TimeLimitReached:
             state.record_untried(rules, "the time limit ended the search before it was tried")
             state.ended_by = "time_limit"
             state.notes.append("the time limit passed before any remedy was tried")
         else:
             state.notes += base.inputs.notes
-            dimensions = base.inputs.dimensions
             if base.evaluator is not None:
-                further_sizes = base.evaluator.further_sizes
                 search = RewriteSearch(
                     state,
                     base.evaluator,
                     other_runtimes,
-                    max_slowdown,
+                    config.max_slowdown,
                     report_progress,
-                    end=deadline.at,
+                    end=job.limits.deadline.at,
                     setup_s=time.perf_counter() - started,
-                    effort=QUICK if for_optimize else THOROUGH,
-                    for_optimize=for_optimize,
+                    effort=QUICK if config.for_optimize else THOROUGH,
+                    for_optimize=config.for_optimize,
                 )
                 result = search.run(rules)
-            elif unverified:
+            elif config.unverified:
                 result = state.publish_unverified(rules)
             else:
                 raise base.not_runnable(", or --unverified to write the model without a comparison")
     duration_s = round(time.perf_counter() - started, 6)
-    record = _record(state, runtime, result, dimensions, further_sizes, duration_s)
+    record = _record(state, runtime, result, base, duration_s)
     return FixedFile(record, result.verdict if isinstance(result, VerifiedResult) else None)
+
+
+def _changes(state: FixState, runtime: Runtime, config: FixConfig) -> ChangesByRule:
+    """Return the changes that findings call for, and add the notes of the search to `state`."""
+    context = analysis_context(state.writer.file, runtime, dims=config.dims)
+    findings, notes = find_waste(context, Selection(select=config.only, min_bytes=0))
+    state.notes += notes
+    return tuple(changes_by_rule(findings))
+
+
+def _other_runtimes(base: OriginalModel, config: FixConfig) -> OtherRuntimes:
+    """Return the other releases of onnxruntime; none if the model does not run on this one."""
+    interpreters = [Path(python) for python in config.check_with if base.evaluator is not None]
+    return OtherRuntimes(interpreters, base.job, base.inputs.sets, base.scratch)
 
 
 def _record(
     state: FixState,
     runtime: Runtime,
     result: VerifiedResult | PublishedModel | None,
-    dimensions: tuple[Dimension, ...],
-    further_sizes: tuple[str, ...],
+    base: OriginalModel | None,
     duration_s: float,
 ) -> Fix:
-    """Return the record of a fix. A `result` of type `PublishedModel` was not verified."""
+    """Return the record of a fix. A `result` of type `PublishedModel` was not verified.
+
+    `base` is None if the original was not opened.
+    """
+    evaluator = base.evaluator if base else None
     verified = result if isinstance(result, VerifiedResult) else None
     output = result.output if isinstance(result, VerifiedResult) else result
     difference = verified.verdict.difference if verified else None
@@ -310,8 +321,8 @@ def _record(
         oldest_onnxruntime=str(oldest.runtime) if oldest and oldest.runtime else None,
         oldest_reason=oldest.why if oldest else "",
         sufficient_time_limit_s=state.sufficient_time_limit_s,
-        dimensions=dimensions,
-        further_sizes=further_sizes,
+        dimensions=base.inputs.dimensions if base else (),
+        further_sizes=evaluator.further_sizes if evaluator else (),
         ended_by=state.ended_by,
         measured_once=verified is not None and verified.measured_once,
         notes=(*state.notes, *unused_data_notes(output_files)),

@@ -16,7 +16,7 @@ from memdiag.records.tuning import REWRITE, Point
 from memdiag.runner.job import Deadline
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.point_evaluator import PointEvaluator
-from memdiag.tuning.record import NewModel, rewrite_option
+from memdiag.tuning.record import Publication, rewrite_option
 
 
 class NewModels:
@@ -71,7 +71,7 @@ class NewModels:
         name = self._writer.target_name
         return self._optimizers.write(model, name, folder, deadline, report_progress)
 
-    def publish(self, chosen: Sequence[str]) -> NewModel:
+    def publish(self, chosen: Sequence[str]) -> Publication:
         """Publish the model among the options `chosen`, if there is one, and no other.
 
         Raises:
@@ -84,7 +84,7 @@ class NewModels:
         if optimized is None:
             self._writer.discard_staged()
             notes = self._writer.notes_on_unused_target()
-            return NewModel(msgspec.structs.replace(fixed, notes=(*fixed.notes, *notes)))
+            return Publication(msgspec.structs.replace(fixed, notes=(*fixed.notes, *notes)))
 
         def publish() -> None:
             try:
@@ -95,22 +95,22 @@ class NewModels:
 
         problem = self._problem_of(publish)
         self._writer.discard_staged()
-        return NewModel(fixed, self._writer.copy_targets(optimized), problem)
+        return Publication(fixed, self._writer.copy_targets(optimized), problem)
 
-    def publish_rewritten(self) -> NewModel:
+    def publish_rewritten(self) -> Publication:
         """Publish the fixed model, if there is one.
 
         Raises:
             ModelError: the original changed meanwhile.
         """
         if self._fixed.output is None:
-            return NewModel(self._fixed)
+            return Publication(self._fixed)
         files = map(path_text, self._writer.staged_targets)
         output_files = (*files, *self._fixed.kept_files)
         fixed = msgspec.structs.replace(
             self._fixed, output=output_files[0], output_files=output_files
         )
-        return NewModel(fixed, problem=self._problem_of(self._writer.publish_staged))
+        return Publication(fixed, problem=self._problem_of(self._writer.publish_staged))
 
     def _problem_of(self, publish: Callable[[], object]) -> str:
         """Call `publish`; return why files could not be written, or an empty text."""

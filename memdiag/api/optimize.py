@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from memdiag.api.arguments import OnProgress, ignore_progress, model_path
-from memdiag.api.fix import fix_file, model_writer
+from memdiag.api.fix import FixConfig, fix_file, model_writer
 from memdiag.api.inputs import GivenInputs
 from memdiag.api.new_models import NewModels
 from memdiag.api.optimizer_outputs import OptimizerOutputs, check_optimizers, optimizer_names
@@ -130,13 +130,15 @@ def optimize(
                 writer,
                 job,
                 lambda: base,
-                unsafe=unsafe,
-                max_slowdown=max_slowdown,
-                dims=dims,
+                FixConfig(
+                    unsafe=unsafe,
+                    max_slowdown=max_slowdown,
+                    dims=dims,
+                    max_difference=max_difference,
+                    for_optimize=True,
+                ),
                 report_progress=report_progress,
                 started=started,
-                max_difference=max_difference,
-                for_optimize=True,
             )
         optimizers = OptimizerOutputs(only, changes_values=max_difference is not None)
         new_models = NewModels(writer, fixed, optimizers)

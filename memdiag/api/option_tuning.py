@@ -197,6 +197,7 @@ def search_and_publish(
         report_progress=report_progress,
         expected=expected,
         end=job.limits.deadline.at,
+        setup_s=time.perf_counter() - started,
         ended_by=ended_by,
     )
     if ended_by == "completion":

@@ -92,7 +92,6 @@ def run_tuning(
     from memdiag.errors import ReportError
     from memdiag.paths import MODEL_SUFFIXES
     from memdiag.records.files import require_writable
-    from memdiag.reports.tuning import is_conclusive
     from memdiag.tuning.points import BUDGETS
 
     budget = sizes_by_name("--budget", options.budget, BUDGETS)
@@ -123,7 +122,7 @@ def run_tuning(
         print_record(result, written, format=options.format, quiet=options.quiet, every=options.all)
         if result.write_problem:
             return ERROR
-        is_answer = fits if budget else is_conclusive(result)
+        is_answer = fits if budget else result.is_conclusive
         return CLEAN if is_answer else FINDINGS
 
     code = destination.write_and_print(result, print_answer)

@@ -49,9 +49,6 @@ class Fix(MeasuredChange, frozen=True, kw_only=True):
         is_valid: whether the output passes ``onnx.checker``; None without an output.
         oldest_onnxruntime: the oldest supported release that can load the output; None if no such
             release is known.
-        sufficient_time_limit_s: a time limit that is expected to suffice, from the durations so
-            far; None if the limit did not end the search, or passed before the original was
-            measured.
         oldest_reason: the feature of the output that needs this release; empty if all releases
             can load it.
     """
@@ -67,4 +64,3 @@ class Fix(MeasuredChange, frozen=True, kw_only=True):
     is_valid: bool | None = None
     oldest_onnxruntime: str | None = None
     oldest_reason: str = ""
-    sufficient_time_limit_s: float | None = None

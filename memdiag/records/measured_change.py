@@ -108,6 +108,8 @@ class MeasuredChange(PlottableRecord, frozen=True, kw_only=True):
         dimensions: the free dimensions, with the measured sizes that are realistic.
         further_sizes: the sizes that each measured process ran with after these, as text, such as
             ``batch 4``: its memory includes what these runs left.
+        sufficient_time_limit_s: a time limit that is expected to suffice, from the durations so
+            far; None if the limit did not end the search, or if none is known.
     """
 
     schema: str
@@ -126,3 +128,4 @@ class MeasuredChange(PlottableRecord, frozen=True, kw_only=True):
     dimensions: tuple[Dimension, ...] = ()
     further_sizes: tuple[str, ...] = ()
     measured_once: bool = False
+    sufficient_time_limit_s: float | None = None

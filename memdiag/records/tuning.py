@@ -142,3 +142,9 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
     def chosen_point(self) -> Point | None:
         """The point of `chosen`; None if no point was measured."""
         return next((point for point in self.points if point.options == self.chosen), None)
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Whether an option was compared with the defaults, or no option was left out."""
+        is_compared = any(point.ratio is not None for point in self.points if point.options)
+        return is_compared or not (self.untried or any(point.offered for point in self.points))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,14 @@ from memdiag.reports.page import Plotly, page
 from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.report import Report, file_names
 from memdiag.reports.table import Cell, Column, Row, Table, markdown_table
-from memdiag.reports.text import capitalized, listed, plain, shortened, time_limit
+from memdiag.reports.text import (
+    again_with_time,
+    capitalized,
+    listed,
+    plain,
+    shortened,
+    time_limit,
+)
 from memdiag.units import format_duration, format_size, format_sizes
 
 if TYPE_CHECKING:
@@ -53,7 +59,6 @@ _TRY_OPTIONS = "memdiag optimize tries options of the session and optimizers, to
 _MAX_WEIGHTS = 3
 _MAX_NAMES = 6
 _MAX_REASON = 120
-_MAX_SHORT_LIMIT_S = 120
 _MAX_CONSOLE_NAME = 30
 _MAX_PICTURE_LABEL = 22
 _MAX_RATIOS = 6
@@ -148,7 +153,7 @@ def written_text(fix: Fix, *, with_duration: bool = True) -> str:
         names = ", ".join(undecided)
         return f"{model}: undecided about {names}, in {duration}; nothing was written"
     if _with_status(fix, "untried"):
-        return f"{model}: {_search_progress(fix)}. Nothing was written. {_time_limit_advice(fix)}"
+        return f"{model}: {_search_progress(fix)}. Nothing was written. {_again(fix)}"
     if reason := _common_refusal(fix):
         return f"{model}: no remedy can be applied ({reason}); nothing was written. {_TRY_OPTIONS}"
     return (
@@ -168,7 +173,7 @@ def _untried_text(fix: Fix) -> str:
     """Return the sentence on untried changes if a model was written; empty if all were tried."""
     if fix.output is None or not _with_status(fix, "untried"):
         return ""
-    return f"{_search_progress(fix)}. {_time_limit_advice(fix)}"
+    return f"{_search_progress(fix)}. {_again(fix)}"
 
 
 def releases_text(fix: Fix) -> str:
@@ -279,7 +284,7 @@ def _next_step(fix: Fix) -> str:
         if _with_status(fix, "undecided"):
             return "Run it again on a quieter machine, or with a higher --max-slowdown."
         if _with_status(fix, "untried"):
-            return _time_limit_advice(fix)
+            return _again(fix)
         return "Options of the session may still help: let memdiag tune search for them."
     if not fix.verified:
         return f"Compare the outputs of {plain(fix.output)} with the original's before using it."
@@ -296,15 +301,11 @@ def _search_progress(fix: Fix) -> str:
     return f"{ended} before {subject} tried to the end: {listed(untried, limit=_MAX_NAMES)}"
 
 
-def _time_limit_advice(fix: Fix) -> str:
-    """Return with which time limit the untried remedies can be tried."""
+def _again(fix: Fix) -> str:
+    """Return the sentence on how the untried remedies can be tried."""
     if fix.ended_by == "interrupt":
         return "Run it again."
-    if fix.sufficient_time_limit_s is None:
-        return "Run it again with a longer --time-limit, or none."
-    step_s = 10 if fix.sufficient_time_limit_s < _MAX_SHORT_LIMIT_S else 60
-    limit_s = step_s * ceil(fix.sufficient_time_limit_s / step_s)
-    return f"Run it again with --time-limit {limit_s}, which is expected to suffice, or without."
+    return f"{capitalized(again_with_time(fix.sufficient_time_limit_s))}."
 
 
 def _kept_clause(fix: Fix) -> str:

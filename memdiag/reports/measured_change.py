@@ -75,6 +75,7 @@ _WHY_RATIOS_DIFFER = (
     " machine disturbs less"
 )
 _LARGE_DIFFERENCE = 1.2
+_FEW_PAIRS = 8
 
 
 def make_summary(
@@ -206,8 +207,19 @@ def latency_sentence(latencies: Sequence[LatencyAt]) -> str:
 
 
 def latency_clause(latencies: Sequence[LatencyAt]) -> str:
-    """Return ``latency 1.02 × (0.99–1.04)`` of the slowest inputs; empty if none was compared."""
-    return f"latency {_ratio(_slowest(latencies))}" if latencies else ""
+    """Return ``latency 1.02 × (0.99–1.04)``; empty if none was compared.
+
+    It is that of the slowest inputs, which is said where there are several. So is a small number of
+    pairs of runs.
+    """
+    if not latencies:
+        return ""
+    slowest = _slowest(latencies)
+    further = [
+        *([f"{slowest.pairs} pairs of runs"] if slowest.pairs < _FEW_PAIRS else []),
+        *(["slowest inputs"] if len(latencies) > 1 else []),
+    ]
+    return f"latency {', '.join([_ratio(slowest).removesuffix(')'), *further])})"
 
 
 def outcome_figures(record: MeasuredChange) -> str:
@@ -307,7 +319,8 @@ def added_by_inputs(record: MeasuredChange) -> str:
     ratio = (
         f" ({after.most_steady_bytes / before.steady_bytes:.2f} ×)" if before.steady_bytes else ""
     )
-    return f", at most {format_size(after.most_steady_bytes)}{ratio} as inputs use other rows"
+    most = format_size(after.most_steady_bytes)
+    return f", at most {most}{ratio} once all rows of its embeddings were used"
 
 
 def _size_change(label: str, before: int, after: int, spread: int = 0) -> BeforeAndAfter:

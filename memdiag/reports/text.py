@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
+from math import ceil
 from pathlib import Path
 
 from memdiag.errors import UsageError
@@ -18,6 +19,7 @@ MAX_HINTED_DIMENSIONS = 3
 MAX_DECIMAL_BYTES = 200 * MIB
 """Tables whose largest size is below this print tenths of MiB."""
 
+_MAX_SHORT_LIMIT_S = 120
 _REORDERING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _BLANKS = str.maketrans(dict.fromkeys("\t\n\r\v\f\u2028\u2029", " "))
 _UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
@@ -113,6 +115,18 @@ def time_limit(command: Sequence[str]) -> str:
     return "the time limit"
 
 
+def again_with_time(sufficient_s: float | None) -> str:
+    """Return the advice to repeat a search that a time limit ended.
+
+    `sufficient_s` is a time limit that is expected to suffice; None if none is known.
+    """
+    if sufficient_s is None:
+        return "run it again with a longer --time-limit, or none"
+    step_s = 10 if sufficient_s < _MAX_SHORT_LIMIT_S else 60
+    limit_s = step_s * ceil(sufficient_s / step_s)
+    return f"run it again with --time-limit {limit_s}, which is expected to suffice, or without"
+
+
 def at_sizes(dimensions: Sequence[Dimension], further: Sequence[str] = ()) -> str:
     """Return the sizes and the option that changes them: ``at batch 1 × sequence 128 (--dim …)``.
 
@@ -130,8 +144,18 @@ def at_sizes(dimensions: Sequence[Dimension], further: Sequence[str] = ()) -> st
         return text
     # A stable sort: dimensions of one role stay in the order of the model.
     chosen.sort(key=lambda axis: _interest(axis.role))
-    names = ",".join(f"{plain(axis.name)}=N" for axis in chosen[:MAX_HINTED_DIMENSIONS])
+    names = ",".join(
+        f"{plain(_name_for_dim(axis, dimensions))}=N" for axis in chosen[:MAX_HINTED_DIMENSIONS]
+    )
     return f"{text} (--dim {names}{', --sizes' if further else ''})"
+
+
+def _name_for_dim(axis: Dimension, dimensions: Sequence[Dimension]) -> str:
+    """Return what ``--dim`` calls a dimension: its role if that is unique, otherwise its name."""
+    roles = [each.role for each in dimensions]
+    is_unique = roles.count(axis.role) == 1 and "sum" not in roles and axis.role != "size"
+    is_a_name = any(each.name == axis.role for each in dimensions)
+    return axis.role if is_unique and not is_a_name else axis.name
 
 
 def _interest(role: str) -> int:

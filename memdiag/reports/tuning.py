@@ -45,6 +45,7 @@ from memdiag.reports.pareto_chart import (
 from memdiag.reports.report import Report, file_names
 from memdiag.reports.table import Cell, Column, Row, Table, markdown_table, print_table
 from memdiag.reports.text import (
+    again_with_time,
     capitalized,
     dim_option,
     plain,
@@ -61,12 +62,6 @@ if TYPE_CHECKING:
 _MAX_PROBLEM = 200
 _MAX_OFFERS = 5
 _LIMITING = ("--only", "--time-limit")
-
-
-def is_conclusive(tuning: Tuning) -> bool:
-    """Return whether an option was compared with the defaults, or no option was left out."""
-    is_compared = any(point.ratio is not None for point in tuning.points if point.options)
-    return is_compared or not (tuning.untried or any(point.offered for point in tuning.points))
 
 
 def show(
@@ -166,7 +161,18 @@ def summary_line(tuning: Tuning) -> str:
         ratio += ", undecided"
     once = ", memory measured once" if tuning.measured_once else ""
     saving = f"{saving_text(memory_changes(tuning)[:2])}{added_by_inputs(tuning)}"
-    return f"{start}{saving}{once}{ratio}, by {point_label(chosen)}{at}"
+    left = _uncompared(tuning)
+    return f"{start}{saving}{once}{ratio}, by {point_label(chosen)}{at}{left}"
+
+
+def _uncompared(tuning: Tuning) -> str:
+    """Return the clause on the points that take less but were not compared; empty for none."""
+    count = sum(point.offered for point in tuning.points)
+    if not count:
+        return ""
+    some = "1 combination takes" if count == 1 else f"{count} combinations take"
+    was = "was" if count == 1 else "were"
+    return f"; {some} less but {was} not compared{_in_time(tuning)}"
 
 
 def _budget_words(tuning: Tuning, chosen: Point) -> str:
@@ -203,9 +209,9 @@ def _why_defaults(tuning: Tuning) -> str:
         (len(tuning.untried), f"could not be tried{_in_time(tuning)}"),
     )
     counts = ", ".join(f"{count} {text}" for count, text in parts if count)
-    if not is_conclusive(tuning):
+    if not tuning.is_conclusive:
         is_interrupted = tuning.ended_by == "interrupt"
-        advice = "" if is_interrupted else "; give it more with --time-limit"
+        advice = "" if is_interrupted else f"; {_again(tuning)}"
         return f"no option was compared {_until(tuning)} ({counts}){advice}"
     is_complete = not (offered or tuning.untried)
     start = "no option is worth it" if is_complete else "no option that was compared is worth it"
@@ -242,7 +248,8 @@ def offers(tuning: Tuning) -> Iterator[str]:
             " program if it is fast enough, add --only with its names, separated by commas"
         )
     if tuning.untried:
-        yield f"not tried{_in_time(tuning)}: {', '.join(tuning.untried)}"
+        again = "" if len(offered) > 1 else f"; to try all, {_again(tuning)}"
+        yield f"not tried{_in_time(tuning)}: {', '.join(tuning.untried)}{again}"
 
 
 def _advice_on_one(tuning: Tuning, point: Point) -> str:
@@ -339,7 +346,7 @@ def _changed(tuning: Tuning) -> str:
     """Return the sentence on the chosen options, or why there are none."""
     if tuning.chosen:
         return f"Chosen: {joined_names(tuning.chosen)}."
-    if not is_conclusive(tuning):
+    if not tuning.is_conclusive:
         return f"Nothing: no option was compared {_until(tuning)}."
     return "No option is worth it: the defaults are the best that was found."
 
@@ -359,7 +366,7 @@ def _next_step(tuning: Tuning) -> str:
         return "Run it again where the new model can be written."
     if tuning.chosen:
         return "Create the session as the program below does."
-    if not is_conclusive(tuning):
+    if not tuning.is_conclusive:
         return f"{capitalized(_again(tuning))}."
     return "Keep the defaults."
 
@@ -368,7 +375,7 @@ def _again(tuning: Tuning) -> str:
     """Return the advice to continue a search that ended early."""
     if tuning.ended_by == "interrupt":
         return "run it again"
-    return "run it again with a longer --time-limit, or none"
+    return again_with_time(tuning.sufficient_time_limit_s)
 
 
 def _fits(tuning: Tuning) -> bool:

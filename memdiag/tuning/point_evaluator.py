@@ -66,6 +66,11 @@ class PointEvaluator:
         return self.model_evaluator.memory_s(1)
 
     @property
+    def comparing_s(self) -> float:
+        """Approximate duration of a quick comparison of a point."""
+        return self.model_evaluator.comparison_s(QUICK_PAIRS)
+
+    @property
     def confirming_s(self) -> float:
         """Approximate duration of confirming a point."""
         memory_s = self.model_evaluator.memory_s(2 * _FINAL_PROCESSES)

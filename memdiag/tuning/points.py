@@ -9,7 +9,7 @@ from memdiag.records.pareto_front import pareto_fronts
 from memdiag.records.tuning import Point
 from memdiag.tuning.options import TuningOption
 from memdiag.units import MIB
-from memdiag.verify.acceptance import peaks_are_below, steady_is_below
+from memdiag.verify.acceptance import MIN_SHARE, peaks_are_below, steady_is_below
 
 BUDGETS: Mapping[str, Callable[[Figures], int]] = {
     "peak": lambda figures: figures.most_peak_bytes,
@@ -21,7 +21,7 @@ BUDGETS: Mapping[str, Callable[[Figures], int]] = {
 They include the rows of mapped tables that other inputs would add."""
 
 _MIN_SAVING = MIB // 2
-_MIN_SHARE = 0.02
+_MIN_SHARE = 2 * MIN_SHARE
 """An option is one more thing that a program sets: it has to save twice the share of a rewrite."""
 
 _LITTLE = 1 / 2

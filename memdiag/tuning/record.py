@@ -21,8 +21,8 @@ from memdiag.verify.latency import MAX_UNNOTICED_S
 from memdiag.verify.mapped_rows import unread_table_notes
 
 
-class NewModel(NamedTuple):
-    """The model that takes the original's place, if there is one.
+class Publication(NamedTuple):
+    """What was published at the end of a search: the rewritten model, an optimizer's, or none.
 
     Attributes:
         fixed: the record of the fix; with the files of its model if that is the one.
@@ -52,7 +52,7 @@ def rewrite_option(path: str, excludes: Sequence[str] = ()) -> TuningOption:
 def tuning_record(
     file: ModelFile,
     search: OptionSearch,
-    new_model: NewModel | None,
+    published: Publication | None,
     *,
     untried: Sequence[str] = (),
     notes: Sequence[str],
@@ -64,20 +64,20 @@ def tuning_record(
     Args:
         file: the original model.
         search: the search, after its end.
-        new_model: the rewritten or optimized model; None if only options were searched for.
+        published: the rewritten or optimized model; None if only options were searched for.
         untried: the names of the optimizers for which there was no time.
         notes: sentences that come before the sentences about the search.
         dimensions: the free dimensions, with the realistic sizes.
         duration_s: the duration of everything.
     """
     evaluator, chosen = search.point_evaluator, search.chosen
-    fixed = new_model.fixed if new_model else None
-    optimized = new_model.optimized if new_model else ()
+    fixed = published.fixed if published else None
+    optimized = published.optimized if published else ()
     verdict = evaluator.verdict(chosen)
     difference = verdict.difference if verdict else None
     program_point = chosen if chosen.options else _smallest_offered(search)
-    loaded = _loaded_model(file.path, program_point, new_model)
-    if new_model is not None and new_model.problem and loaded != file.path:
+    loaded = _loaded_model(file.path, program_point, published)
+    if published is not None and published.problem and loaded != file.path:
         program_point, loaded = None, file.path  # there is no such model
     return Tuning(
         schema=TUNING_SCHEMA,
@@ -95,7 +95,7 @@ def tuning_record(
                 *(fixed.notes if fixed else ()),
                 *notes,
                 *unread_table_notes(chosen.figures.unread_table_bytes if chosen.figures else 0),
-                *_notes(search, new_model),
+                *_notes(search, published),
             ]
         ),
         duration_s=duration_s,
@@ -105,6 +105,7 @@ def tuning_record(
         untried=(*untried, *search.untried()),
         chosen=chosen.options,
         measured_once=not search.is_confirmed,
+        sufficient_time_limit_s=_sufficient_time_limit_s(search, fixed, untried),
         program=_program(loaded, program_point, search) if program_point else "",
         program_options=program_point.options if program_point else (),
         budget=dict(search.budget),
@@ -114,15 +115,26 @@ def tuning_record(
         processes=evaluator.model_evaluator.processes,
         fix=fixed,
         output_files=tuple(map(path_text, optimized)),
-        write_problem=new_model.problem if new_model else "",
+        write_problem=published.problem if published else "",
     )
+
+
+def _sufficient_time_limit_s(
+    search: OptionSearch, fixed: Fix | None, untried: Sequence[str]
+) -> float | None:
+    """Return a time limit that is expected to suffice; None if none is needed or known.
+
+    Nothing is known about the time that `untried` optimizers and rewrites take.
+    """
+    is_rewritten = fixed is None or fixed.ended_by == "completion"
+    return search.sufficient_time_limit_s() if is_rewritten and not untried else None
 
 
 def _distinct(notes: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
+def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]:
     """Yield notes about the chosen point and about how the search ended."""
     chosen = search.chosen
     for option in search.options_of(chosen):
@@ -168,8 +180,8 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
                 f"{' + '.join(slower.options)} would fit it at {slower.ratio:.2f} × the latency;"
                 f" --max-slowdown {_accepting_slowdown(slower)} accepts it"
             )
-    if new_model is not None and not new_model.problem:
-        yield from _notes_on_files(new_model)
+    if published is not None and not published.problem:
+        yield from _notes_on_files(published)
     if chosen.run_options:
         yield "the run options are part of it: pass them to every run"
     processes = search.point_evaluator.model_evaluator.processes
@@ -182,15 +194,15 @@ def _notes(search: OptionSearch, new_model: NewModel | None) -> Iterator[str]:
         yield "what a session maps from a file counts for each session, although pages are shared"
 
 
-def _notes_on_files(new_model: NewModel) -> Iterator[str]:
-    fixed, optimized = new_model.fixed, new_model.optimized
+def _notes_on_files(published: Publication) -> Iterator[str]:
+    fixed, optimized = published.fixed, published.optimized
     yield from unused_data_notes([*map(path_text, optimized)] or fixed.output_files)
     if optimized or fixed.output is not None:
         return
     if fixed.remedies:
-        yield "the result contains no rewrite"
+        yield "the result contains no rewrite, so no new model is written"
     else:
-        yield "the model contains nothing to rewrite"
+        yield "the model contains nothing to rewrite, so no new model is written"
 
 
 def _accepting_slowdown(point: Point) -> str:
@@ -225,13 +237,13 @@ def _smallest_offered(search: OptionSearch) -> Point | None:
     return min(found, key=lambda entry: entry[:2])[2] if found else None
 
 
-def _loaded_model(original: Path, point: Point | None, new_model: NewModel | None) -> Path:
+def _loaded_model(original: Path, point: Point | None, published: Publication | None) -> Path:
     """Return the model that a session of `point` loads; `original` if there is no point."""
-    if new_model is None or point is None:
+    if published is None or point is None:
         return original
-    if new_model.optimized:
-        return new_model.optimized[0]
-    output = new_model.fixed.output
+    if published.optimized:
+        return published.optimized[0]
+    output = published.fixed.output
     return Path(output) if output is not None and REWRITE in point.options else original
 
 

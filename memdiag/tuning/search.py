@@ -32,6 +32,12 @@ _PROMISING = 0.1
 _FAR = 1.25
 """In limited time a start is left out if it takes this multiple of the best combination."""
 
+_SHARE_OF_SINGLES = 1 / 3
+"""The share of limited time in which each option is measured alone."""
+
+_MARGIN = 1.25
+"""Factor of the time limit that is recommended, because durations vary."""
+
 _NEARLY = 1.2
 """A slower point is not offered where a faster one takes at most this multiple of its memory."""
 
@@ -73,6 +79,7 @@ class OptionSearch:
         known_points: points that were compared before the search, each with its options.
         expected: the bytes of peak plus steady memory that options are expected to save, by name.
         end: when the search has to end, by `clock`.
+        setup_s: duration of everything before the search.
         ended_by: what ended the search.
     """
 
@@ -85,6 +92,7 @@ class OptionSearch:
     known_points: Sequence[tuple[Point, tuple[TuningOption, ...]]] = ()
     expected: Mapping[str, int] = field(default_factory=dict)
     end: float = inf
+    setup_s: float = 0.0
     clock: Callable[[], float] = time.monotonic
     ended_by: SearchEnd = "completion"
     _points: dict[Names, Point] = field(default_factory=dict)
@@ -196,6 +204,22 @@ class OptionSearch:
         best = self._best(self._believing_all, refuted=frozenset())
         return best if best.undecided and best.options != self.chosen.options else None
 
+    def sufficient_time_limit_s(self) -> float | None:
+        """Return the expected duration of a search that tries all options, with a margin.
+
+        It follows from the durations of the steps so far. None if the time limit did not end the
+        search.
+        """
+        if self.ended_by != "time_limit":
+            return None
+        evaluator = self.point_evaluator
+        count = len(self._points) + len(self.untried())
+        comparing_s = len(self._offered()) * evaluator.comparing_s
+        exploring_s = count * self._step_estimate.step_s + comparing_s
+        # The first step of the search gets a third of the time.
+        singles_s = evaluator.measuring_s * len(self.usable) / _SHARE_OF_SINGLES
+        return _MARGIN * (self.setup_s + max(exploring_s, singles_s) + evaluator.confirming_s)
+
     def _offered(self) -> set[Names]:
         """Return the points that take less than the chosen one but were not compared in time."""
         if self.ended_by == "completion" or self._defaults_fit_budget:
@@ -271,8 +295,8 @@ class OptionSearch:
             self.ended_by = "time_limit"
 
     def _measure_single_options(self) -> None:
-        """Measure the memory of each option alone, in a third of the time where it is limited."""
-        end = self.clock() + (self._deadline - self.clock()) / 3
+        """Measure the memory of each option alone, in a part of the time where it is limited."""
+        end = self.clock() + (self._deadline - self.clock()) * _SHARE_OF_SINGLES
         least_bytes = _PROMISING * peak_plus_steady(self.point_evaluator.before)
 
         def order(option: TuningOption) -> tuple[float, bool]:

@@ -8,8 +8,10 @@ from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
 from memdiag.verify.model_evaluator import Comparisons
 
+MIN_SHARE = 0.01
+"""The share of the peak that a rewrite has to save: less may be chance."""
+
 _MIN_SAVING = 1 << 20
-_MIN_SHARE = 0.01
 _MIN_SAVING_SMALL = 1 << 19
 _MIN_SHARE_SMALL = 0.05
 _CLEARLY_FASTER = 0.9
@@ -30,7 +32,7 @@ def is_worth_it(
 
 def takes_less(before: Figures, after: Figures) -> bool:
     """Return whether `after` takes less memory beyond doubt, or less room on disk and no more."""
-    is_smaller = before.disk_bytes - after.disk_bytes > _MIN_SHARE * before.disk_bytes
+    is_smaller = before.disk_bytes - after.disk_bytes > MIN_SHARE * before.disk_bytes
     return saves_memory(before, after) or (is_smaller and not _grows(before, after))
 
 
@@ -177,7 +179,7 @@ def steady_is_below(first: Figures, second: Figures) -> bool:
 def _floor(*peaks: int) -> int:
     largest = max(peaks)
     for_small = max(_MIN_SAVING_SMALL, round(_MIN_SHARE_SMALL * largest))
-    return max(min(_MIN_SAVING, for_small), round(_MIN_SHARE * largest))
+    return max(min(_MIN_SAVING, for_small), round(MIN_SHARE * largest))
 
 
 def _is_below(first: LatencyRatio, second: LatencyRatio) -> bool:

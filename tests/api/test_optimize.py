@@ -22,7 +22,7 @@ from memdiag.comparison.optimizers import Optimizer
 from memdiag.errors import MeasurementError, ReportError, UsageError
 from memdiag.fixing.model_writer import ModelWriter
 from memdiag.records.tuning import Tuning
-from memdiag.reports.tuning import is_conclusive, markdown
+from memdiag.reports.tuning import markdown
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.tuning.options import tuning_options
 from memdiag.tuning.record import tuning_record
@@ -254,7 +254,7 @@ def test_nothing_to_rewrite_is_said(sample_model: SampleModel, only: Callable[..
     tuning = memdiag.optimize(sample_model("plain_mlp"), sizes=[1])
     assert tuning.fix is not None
     assert tuning.fix.output is None
-    assert tuning.notes == ("the model contains nothing to rewrite",)
+    assert tuning.notes == ("the model contains nothing to rewrite, so no new model is written",)
     assert tried(tuning) == [(), ("patterns-off",)]
 
 
@@ -308,7 +308,7 @@ def check_only_the_fix_is_left(tuning: Tuning, target: Path) -> None:
     assert tuning.after == tuning.fix.after
     assert (tuning.budget, tuning.write_problem) == ({"peak": MIB}, "")
     assert {"arena-off", "onnxruntime-all"} <= {*tuning.untried}
-    assert is_conclusive(tuning)
+    assert tuning.is_conclusive
     assert repr(str(target)) in tuning.program
     assert "memory measured once, latency 1.00 × (1.00–1.00), by rewrite" in repr(tuning)
 
@@ -332,7 +332,7 @@ def test_ctrl_c_before_anything_was_rewritten_leaves_the_figures_of_the_original
     tuning = memdiag.optimize(sample_model("tied_if"), tmp_path / "new.onnx", sizes=[1])
     assert (tried(tuning), tuning.ended_by) == ([()], "interrupt")
     assert tuning.before is not None
-    assert not is_conclusive(tuning)
+    assert not tuning.is_conclusive
     assert "no option was compared before the interruption" in repr(tuning)
     assert not list(tmp_path.iterdir())
 
@@ -491,7 +491,7 @@ def test_optimizers_are_left_out_where_their_models_would_fill_the_temporary_fol
     tuning = memdiag.optimize(gathering(tmp_path / "m.onnx"), sizes=[1])
     assert tried(tuning) == [()]
     assert tuning.untried == ()  # more time would not help
-    assert is_conclusive(tuning)
+    assert tuning.is_conclusive
     assert any(
         note.startswith("smaller, another, crashing: not tried, since each needs 32 MiB of free")
         for note in tuning.notes

@@ -143,14 +143,11 @@ def test_every_phase_that_kept_memory_is_in_the_table_and_rows_add_up() -> None:
     ("names", "expected"),
     [
         (("batch", "batch"), "2 models at batch 4 (--dim batch=N)"),
-        (
-            ("batch", "rows"),
-            "2 models, a.onnx at batch 4 (--dim batch=N), b.onnx at batch 4 (--dim rows=N)",
-        ),
+        (("batch", "rows"), "2 models at batch 4 (--dim batch=N)"),
         (("batch", None), "2 models, a.onnx at batch 4 (--dim batch=N), b.onnx with fixed sizes"),
     ],
 )
-def test_a_dimension_is_named_as_each_model_names_it(
+def test_sizes_are_named_once_where_the_models_agree(
     names: tuple[str | None, ...], expected: str
 ) -> None:
     columns = []

@@ -43,7 +43,7 @@ def words(estimate: Estimate) -> str:
 def test_the_first_line_is_the_answer() -> None:
     assert " ".join(summary(estimates.single(), quiet=True).split()) == (
         "encoder.onnx needs 200 MiB at its peak (190 to 220 MiB) and 158 MiB after that, at"
-        " batch 1 × sequence 128 (--dim tokens=N,batch=N), under onnxruntime 1.32.0: predicted,"
+        " batch 1 × sequence 128 (--dim sequence=N,batch=N), under onnxruntime 1.32.0: predicted,"
         " not measured."
     )
 

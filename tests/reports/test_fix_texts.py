@@ -177,10 +177,22 @@ def test_remedies_that_cannot_be_applied_are_not_told_as_tried() -> None:
 def test_memory_that_grows_with_other_inputs_is_in_the_answer() -> None:
     figures = fix_records.figures(559, 540, 510, 501, unread=91)
     fix = fix_records.verified(after=figures, measured_once=True)
-    added = "(0.36 ×), at most 631 MiB (0.42 ×) as inputs use other rows"
-    assert f"{added}, memory measured once, latency 1.02 × (0.98–1.05), by" in summary_line(fix)
+    added = "(0.36 ×), at most 631 MiB (0.42 ×) once all rows of its embeddings were used"
+    assert (
+        f"{added}, memory measured once, latency 1.02 × (0.98–1.05, slowest inputs), by"
+        in summary_line(fix)
+    )
     assert added in fix_summary(fix).answer
-    assert "other rows" not in summary_line(fix_records.verified())
+    assert "embeddings" not in summary_line(fix_records.verified())
+
+
+def test_whose_latency_is_in_the_first_line_and_how_few_pairs_it_has() -> None:
+    several = fix_records.verified()
+    assert len(several.latencies) > 1
+    assert "latency 1.02 × (0.98–1.05, slowest inputs), by" in summary_line(several)
+    quick = msgspec.structs.replace(several.latencies[0], pairs=4, ratio=1.2, low=0.9, high=1.6)
+    one = fix_records.verified(latencies=(quick,))
+    assert "latency 1.20 × (0.90–1.60, 4 pairs of runs), by" in summary_line(one)
 
 
 def test_what_changed_nothing_is_told_as_that() -> None:

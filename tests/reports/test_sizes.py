@@ -29,18 +29,18 @@ TOKENS = (dimension("batch_size", 1, "batch"), dimension("seq", 128, "sequence")
     ("dimensions", "expected"),
     [
         ((), ""),
-        (TOKENS, "at batch 1 × sequence 128 (--dim seq=N,batch_size=N)"),
-        (TOKENS[::-1], "at batch 1 × sequence 128 (--dim seq=N,batch_size=N)"),
-        (TOKENS[:1], "at batch 1 (--dim batch_size=N)"),
+        (TOKENS, "at batch 1 × sequence 128 (--dim sequence=N,batch=N)"),
+        (TOKENS[::-1], "at batch 1 × sequence 128 (--dim sequence=N,batch=N)"),
+        (TOKENS[:1], "at batch 1 (--dim batch=N)"),
         ((dimension("n", 7, "sequence", "given"),), "at sequence 7"),
-        ((TOKENS[0], dimension("m", 128, "size")), "at batch 1 × m 128 (--dim m=N,batch_size=N)"),
+        ((TOKENS[0], dimension("m", 128, "size")), "at batch 1 × m 128 (--dim m=N,batch=N)"),
         (
             (dimension("x:2", 224, "height"), dimension("x:3", 224, "width")),
-            "at height 224 × width 224 (--dim x:2=N,x:3=N)",
+            "at height 224 × width 224 (--dim height=N,width=N)",
         ),
         (
             [dimension(name, 9, role) for name, role in IMAGE],
-            "at batch 9 × channels 9 × width 9 × height 9 (--dim h=N,w=N,n=N)",
+            "at batch 9 × channels 9 × width 9 × height 9 (--dim height=N,width=N,batch=N)",
         ),
         (
             (
@@ -48,7 +48,7 @@ TOKENS = (dimension("batch_size", 1, "batch"), dimension("seq", 128, "sequence")
                 dimension("h", 9, "height", "given"),
                 dimension("w", 9, "width", "given"),
             ),
-            "at batch 1 × height 9 × width 9 (--dim n=N)",
+            "at batch 1 × height 9 × width 9 (--dim batch=N)",
         ),
         (
             (dimension("a", 9, "sequence"), dimension("b", 9, "sequence")),
@@ -61,6 +61,10 @@ TOKENS = (dimension("batch_size", 1, "batch"), dimension("seq", 128, "sequence")
         (
             (*TOKENS, dimension("past", 128, "past"), dimension("past + seq", 256, "sum")),
             "at batch 1 × sequence 128 × past 128 (--dim seq=N,past=N,batch_size=N)",
+        ),
+        (
+            (dimension("batch", 128, "sequence"), dimension("n", 1, "batch")),
+            "at batch 1 × sequence 128 (--dim sequence=N,n=N)",
         ),
         (
             [dimension(name, 1, "size") for name in "abcdef"],
@@ -77,7 +81,7 @@ def test_sizes_that_follow_in_the_same_process_are_named() -> None:
     given = [dimension("batch", 1, "batch", source="given")]
     assert at_sizes(TOKENS, ["batch 1 × sequence 1", "batch 1 × sequence 4"]) == (
         "after runs at batch 1 × sequence 128, batch 1 × sequence 1 and batch 1 × sequence 4"
-        " (--dim seq=N,batch_size=N, --sizes)"
+        " (--dim sequence=N,batch=N, --sizes)"
     )
     assert at_sizes(given, ["size 4"]) == "after runs at batch 1 and size 4"
     assert at_sizes((), ["size 4"]) == ""
@@ -100,7 +104,7 @@ def printed(record: Any) -> list[str]:
     ids=["profile", "fix", "tuning", "comparison"],
 )
 def test_the_first_line_has_the_sizes_and_the_flag(record: Any) -> None:
-    sizes = "at batch 1 × sequence 128 (--dim seq=N,batch_size=N)"
+    sizes = "at batch 1 × sequence 128 (--dim sequence=N,batch=N)"
     assert sizes not in printed(record)[0]
     assert sizes in printed(msgspec.structs.replace(record, dimensions=TOKENS))[0]
 

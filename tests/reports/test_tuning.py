@@ -75,7 +75,7 @@ def test_what_was_not_compared_in_time_is_named() -> None:
     assert lines[0] == (
         "dir/m.onnx: the defaults (peak 200 MiB, steady 150 MiB): no option was compared in the"
         " time limit of 60 s (1 saved too little memory, 1 saved memory but could not be compared"
-        " in time, 1 could not be tried in time); give it more with --time-limit"
+        " in time, 1 could not be tried in time); run it again with a longer --time-limit, or none"
     )
     assert any(line.split()[0] == "arena-off" and "not compared" in line for line in lines if line)
     assert not any(line.startswith("patterns-off") for line in lines)
@@ -83,8 +83,33 @@ def test_what_was_not_compared_in_time_is_named() -> None:
         "not compared: arena-off takes peak 150 MiB, steady 75 MiB. To compare its latency, and"
         " get its program if it is fast enough, run memdiag tune m.onnx --only arena-off"
     ) in lines
-    assert "not tried in time: one-thread" in lines
+    assert (
+        "not tried in time: one-thread; to try all, run it again with a longer --time-limit, or"
+        " none"
+    ) in lines
+    known = msgspec.structs.replace(tuning, sufficient_time_limit_s=101.0)
+    again = "run it again with --time-limit 110, which is expected to suffice, or without"
+    assert f"not tried in time: one-thread; to try all, {again}" in printed(known, width=300)
     assert "program for arena-off (not compared):" in lines
+
+
+@pytest.mark.parametrize(
+    ("count", "clause"),
+    [
+        (0, ", by disable-prepacking + mmap-threshold"),
+        (1, "; 1 combination takes less but was not compared in time"),
+        (2, "; 2 combinations take less but were not compared in time"),
+    ],
+)
+def test_smaller_points_that_were_not_compared_are_in_the_first_line(
+    count: int, clause: str
+) -> None:
+    offered = [
+        msgspec.structs.replace(tunings.point(name, at=(50, 40), ratio=None), offered=True)
+        for name in ("optimization-off", "arena-shrinkage")[:count]
+    ]
+    (first,) = printed(tunings.tuning(points=(*tunings.POINTS, *offered)), quiet=True, width=300)
+    assert first.endswith(clause)
 
 
 def test_what_is_suggested_has_the_options_of_the_command_that_was_run() -> None:
@@ -227,7 +252,7 @@ def test_an_interruption_is_not_called_a_time_limit() -> None:
     tuning = msgspec.structs.replace(tuning, untried=("one-thread",), ended_by="interrupt")
     line = printed(tuning, width=300)[0]
     assert line.endswith(": no option was compared before the interruption (1 could not be tried)")
-    assert "not tried: one-thread" in printed(tuning)
+    assert "not tried: one-thread; to try all, run it again" in printed(tuning)
 
 
 def test_one_point_is_singular() -> None:
@@ -258,7 +283,8 @@ def test_the_first_line_has_the_largest_ratio_with_its_own_interval() -> None:
     (at,) = tunings.tuning().latencies
     wider = msgspec.structs.replace(at, ratio=at.ratio - 0.01, high=at.high + 1)
     several = msgspec.structs.replace(tunings.tuning(), latencies=(wider, at))
-    assert printed(several, width=200)[0] == ANSWER
+    answer = ANSWER.replace("(0.97–1.07)", "(0.97–1.07, slowest inputs)")
+    assert printed(several, width=200)[0] == answer
 
 
 def test_a_ratio_that_is_not_that_of_the_latencies_is_explained() -> None:

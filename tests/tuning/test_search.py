@@ -55,6 +55,7 @@ class Scripted:
     seconds: float = 0
 
     measuring_s: float = 1.0
+    comparing_s: float = 0.0
     confirming_s: float = 0.0
 
     def reserve_s(self, remaining_s: float) -> float:
@@ -598,3 +599,15 @@ def test_of_a_combination_that_is_too_slow_the_parts_are_compared() -> None:
 
     search = searched(Scripted(less(a=10, b=20, c=5), ratio), *(option(name) for name in "abc"))
     assert {*search.chosen.options} == {"a", "c"}
+
+
+def test_the_recommended_time_limit_suffices() -> None:
+    options = [option(name) for name in "abcdefghij"]
+    size = less(a=10, c=7, h=20)
+    hurried = searched(Scripted(size), *options, end=7)
+    assert (hurried.ended_by, bool(hurried.untried())) == ("time_limit", True)
+    recommended_s = hurried.sufficient_time_limit_s()
+    assert recommended_s is not None
+    again = searched(Scripted(size), *options, end=recommended_s)
+    assert (again.ended_by, again.untried()) == ("completion", ())
+    assert again.sufficient_time_limit_s() is None
