@@ -32,11 +32,14 @@ def model_path(model: Any) -> Path:
     """Return the path of a model.
 
     Raises:
-        UsageError: `model` is not a path.
+        UsageError: `model` is not a path, or one without a name, such as ``.``.
     """
     if not isinstance(model, str | os.PathLike):
         raise UsageError(f"{model!r} is not a path. Pass the path of one model: 'model.onnx'.")
-    return Path(model)
+    path = Path(model)
+    if not path.name:
+        raise UsageError(f"{path}: this is a folder. Name an ONNX file.")
+    return path
 
 
 def program_advice(name: str) -> str:

@@ -21,7 +21,6 @@ from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
 from memdiag.errors import UsageError
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import changes_by_rule
-from memdiag.fixing.effort import QUICK, THOROUGH
 from memdiag.fixing.model_writer import ModelWriter, PublishedModel
 from memdiag.fixing.search import RewriteSearch
 from memdiag.fixing.state import ChangesByRule, FixState
@@ -134,7 +133,7 @@ def fix(
         return msgspec.structs.replace(fixed, notes=tuple(notes))
 
 
-class FixedFile(NamedTuple):
+class FixWithVerdict(NamedTuple):
     """A fix, with the comparison of its model.
 
     Attributes:
@@ -198,7 +197,7 @@ def fix_file(
     *,
     report_progress: OnProgress,
     started: float,
-) -> FixedFile:
+) -> FixWithVerdict:
     """Fix the model of `writer`, as `fix` does.
 
     Args:
@@ -256,7 +255,6 @@ def fix_file(
                     report_progress,
                     end=job.limits.deadline.at,
                     setup_s=time.perf_counter() - started,
-                    effort=QUICK if config.for_optimize else THOROUGH,
                     for_optimize=config.for_optimize,
                 )
                 result = search.run(rules)
@@ -266,7 +264,7 @@ def fix_file(
                 raise base.not_runnable(", or --unverified to write the model without a comparison")
     duration_s = round(time.perf_counter() - started, 6)
     record = _record(state, runtime, result, base, duration_s)
-    return FixedFile(record, result.verdict if isinstance(result, VerifiedResult) else None)
+    return FixWithVerdict(record, result.verdict if isinstance(result, VerifiedResult) else None)
 
 
 def _changes(state: FixState, runtime: Runtime, config: FixConfig) -> ChangesByRule:

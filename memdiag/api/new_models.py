@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from memdiag.api.arguments import OnProgress
-from memdiag.api.fix import FixedFile
+from memdiag.api.fix import FixWithVerdict
 from memdiag.api.optimizer_outputs import OptimizerOutputs, optimizer_names
 from memdiag.errors import ReportError
 from memdiag.fixing.model_writer import ModelWriter
@@ -31,7 +31,9 @@ class NewModels:
         rewrite: the option to load the rewritten model; None if there is none.
     """
 
-    def __init__(self, writer: ModelWriter, fixed: FixedFile, optimizers: OptimizerOutputs) -> None:
+    def __init__(
+        self, writer: ModelWriter, fixed: FixWithVerdict, optimizers: OptimizerOutputs
+    ) -> None:
         self._writer, self._optimizers = writer, optimizers
         self._fixed, self._verdict = fixed
         self.rewrite: TuningOption | None = None
@@ -79,8 +81,9 @@ class NewModels:
         """
         if REWRITE in chosen:
             return self.publish_rewritten()
-        fixed = without_model(self._fixed)
         optimized = self._optimizers.written(chosen)
+        result = "another model" if optimized else "the original model"
+        fixed = without_model(self._fixed, f"not used, since {result} was chosen")
         if optimized is None:
             self._writer.discard_staged()
             notes = self._writer.notes_on_unused_target()
@@ -113,22 +116,28 @@ class NewModels:
         return Publication(fixed, problem=self._problem_of(self._writer.publish_staged))
 
     def _problem_of(self, publish: Callable[[], object]) -> str:
-        """Call `publish`; return why files could not be written, or an empty text."""
-        try:
-            publish()
-        except ReportError as error:
-            return str(error)
-        except KeyboardInterrupt:
-            return "" if self._writer.has_published else "Ctrl-C came meanwhile. Run it again."
-        return ""
+        """Call `publish`; return why files could not be written, or an empty text.
+
+        It is called again after a Ctrl-C, which ends a search with the best result so far. Another
+        Ctrl-C ends it without.
+        """
+        for _ in range(2):
+            try:
+                publish()
+            except ReportError as error:
+                return str(error)
+            except KeyboardInterrupt:
+                if self._writer.has_published:
+                    return ""
+            else:
+                return ""
+        return "Ctrl-C came twice meanwhile. Run it again."
 
 
-def without_model(fixed: Fix) -> Fix:
-    """Return the record of a fix whose model is not a part of the result."""
+def without_model(fixed: Fix, why: str) -> Fix:
+    """Return the record of a fix whose model is not a part of the result, for the reason `why`."""
     remedies = [
-        msgspec.structs.replace(
-            remedy, status="rejected", reason=f"the result is another model ({remedy.reason})"
-        )
+        msgspec.structs.replace(remedy, status="rejected", reason=f"{why} ({remedy.reason})")
         if remedy.status == "applied"
         else remedy
         for remedy in fixed.remedies

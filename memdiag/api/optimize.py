@@ -13,9 +13,9 @@ from memdiag.api.new_models import NewModels
 from memdiag.api.optimizer_outputs import OptimizerOutputs, check_optimizers, optimizer_names
 from memdiag.api.option_tuning import (
     TuneConfig,
+    default_job,
     runnable_original,
     search_and_publish,
-    tuned_job,
 )
 from memdiag.api.search_arguments import check_search_arguments, deadline_after
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
@@ -118,7 +118,7 @@ def optimize(
     require_runtime("run memdiag in an environment that has it")
     path = model_path(model)
     target = Path(output) if output is not None else path.with_name(f"{path.stem}.optimized.onnx")
-    job = tuned_job(path, config, deadline)
+    job = default_job(path, config, deadline)
     config.check_usable(job)
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
         writer = model_writer(file, target)
@@ -154,6 +154,8 @@ def optimize(
         except ModelError:  # the original changed
             raise
         except BaseException as error:
-            if writer.staged_targets and not new_models.publish_rewritten().problem:
+            if writer.has_published:
+                error.add_note(f"The new model is at {target}.")
+            elif writer.staged_targets and not new_models.publish_rewritten().problem:
                 error.add_note(f"The rewritten model is at {target}.")
             raise

@@ -98,8 +98,8 @@ class TuneConfig:
             raise UsageError(f"{option.name}: it {problem}.")
 
 
-def tuned_job(path: Path, config: TuneConfig, deadline: Deadline) -> Job:
-    """Return the session of the model at `path` for which options are searched."""
+def default_job(path: Path, config: TuneConfig, deadline: Deadline) -> Job:
+    """Return the job of the defaults with the model at `path`: options are added to it."""
     session = SessionConfig(
         sessions=config.sessions, load_from=config.load_from, telemetry=config.telemetry
     )
@@ -146,7 +146,7 @@ def search_and_publish(
     new_models: NewModels | None = None,
     ended_by: SearchEnd = "completion",
 ) -> Tuning:
-    """Search for the best options, publish the chosen model if it is a new one, and return both.
+    """Search for the best options, publish the chosen model if it is a new one; return the record.
 
     Args:
         base: the original, with an evaluator.
@@ -207,7 +207,10 @@ def search_and_publish(
         notes.append(
             "outputs were compared with generated inputs; compare real ones with --input NAME=FILE"
         )
-    published = new_models.publish(search.chosen.options) if new_models is not None else None
+    published = None
+    if new_models is not None:
+        report_progress("writing the result")
+        published = new_models.publish(search.chosen.options)
 
     def record() -> Tuning:
         return tuning_record(

@@ -10,9 +10,9 @@ from memdiag.api.arguments import OnProgress, ignore_progress, model_path
 from memdiag.api.inputs import GivenInputs
 from memdiag.api.option_tuning import (
     TuneConfig,
+    default_job,
     runnable_original,
     search_and_publish,
-    tuned_job,
 )
 from memdiag.api.search_arguments import check_search_arguments, deadline_after
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
@@ -101,7 +101,7 @@ def tune(
     require_runtime("run memdiag in an environment that has it")
     path = model_path(model)
     report_progress = on_progress or ignore_progress
-    job = tuned_job(path, config, deadline)
+    job = default_job(path, config, deadline)
     config.check_usable(job)
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
         base = runnable_original(exits, file, job, config, report_progress)

@@ -78,9 +78,15 @@ def preferred(
 ) -> tuple[Candidate, str]:
     """Return the better of two candidates, and the reason.
 
-    Less memory decides, unless it is less by no more than `least_share` of the peak, then less
-    time, where either is certain. Otherwise it is the model that needs fewer of the original's
-    files, then fewer files at all, then the one whose arithmetic is the original's, then the first.
+    The first of these that differs decides:
+
+    1. memory, if one certainly takes less, by more than `least_share` of the peak;
+    2. time, if one certainly takes less;
+    3. the number of files of the original that the model needs;
+    4. the number of all files that it needs;
+    5. whether the arithmetic is that of the original.
+
+    Otherwise it is the first candidate.
     """
     criteria = (
         (takes_less_memory(first.after, second.after, least_share=least_share), "takes less"),

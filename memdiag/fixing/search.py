@@ -8,7 +8,7 @@ from math import inf
 from memdiag.errors import MeasurementError, MemdiagError, ReportError
 from memdiag.fixing.candidates import Candidate, UndecidedChange, VerifiedResult, preferred
 from memdiag.fixing.changes import Change
-from memdiag.fixing.effort import THOROUGH, Effort
+from memdiag.fixing.effort import QUICK, THOROUGH, Effort
 from memdiag.fixing.model_writer import BuiltModel, PublishedModel
 from memdiag.fixing.state import ChangesByRule, FixState
 from memdiag.records.measured_change import Figures
@@ -50,9 +50,10 @@ class RewriteSearch:
         report_progress: called with a few words about the current step.
         end: when the search has to end, by `time.monotonic()`.
         setup_s: duration of everything before the search: inputs and figures of the original.
+        for_optimize: whether `memdiag.optimize` goes on with the result and verifies it again.
+            Measurements are quick then, the result is staged, and a file that cannot be written is
+            no error.
         effort: how thoroughly changes and the result are measured.
-        for_optimize: whether `memdiag.optimize` goes on with the result. It is staged then, and a
-            file that cannot be written is no error.
     """
 
     state: FixState
@@ -62,8 +63,8 @@ class RewriteSearch:
     report_progress: Callable[[str], None]
     end: float = inf
     setup_s: float = 0.0
-    effort: Effort = THOROUGH
     for_optimize: bool = False
+    effort: Effort = field(init=False)
     # The candidates of the current rule, the best last.
     _ranked: list[Candidate] = field(init=False, default_factory=list)
     # The candidates of each rule whose best candidate was accepted.
@@ -73,6 +74,9 @@ class RewriteSearch:
     _exploration_end: float = field(init=False, default=inf)
     _remaining: int = field(init=False, default=0)
     _write_error: ReportError | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.effort = QUICK if self.for_optimize else THOROUGH
 
     def run(self, rules: ChangesByRule) -> VerifiedResult | None:
         """Try all changes; return the result, None where nothing is worth changing.
@@ -91,6 +95,9 @@ class RewriteSearch:
             result = self._finished()
         except ReportError as error:
             self._write_error = error
+        except KeyboardInterrupt:  # a second one, while the model was written
+            if not self.for_optimize:
+                raise
         self.state.notes += self._end_notes(has_result=result is not None)
         if result is None and self._write_error is not None:
             if not self.for_optimize:
@@ -257,6 +264,7 @@ class RewriteSearch:
         writer, accepted = self.state.writer, self.state.accepted
         changes = [*accepted, found.change]
         before, disk_bytes = self.evaluator.job, self.evaluator.before.disk_bytes
+        known = self.evaluator.before if self._last is None else self._last.after
         try:
             with ExitStack() as exits:
                 if accepted:
@@ -269,6 +277,7 @@ class RewriteSearch:
                     before_bytes=disk_bytes,
                     after_bytes=built.disk_bytes,
                     before=before,
+                    known=known,
                 )
                 if not is_worth_it(figures, after, found.comparisons, self._comparisons()):
                     return _saves_nothing(figures, after)
@@ -374,6 +383,7 @@ class RewriteSearch:
         last = self._last
         if last is None:
             return None
+        self.report_progress("writing the best model so far")
         writer = self.state.writer
         with writer.built(writer.editor(self.state.accepted)) as built:
             self.state.is_valid = last.is_valid

@@ -116,16 +116,24 @@ def dims_by_name(
     unless a dimension has this name. Other names stay as they are.
 
     Raises:
-        UsageError: a dimension is named both by its name and by its role.
+        UsageError: a dimension is named both by its name and by its role, or several dimensions
+            have the role.
     """
     values = graph.required_inputs
     keys = {axis.key for value in values for axis in axes_of(value) or () if axis.size is None}
     if dims.keys() <= keys:
         return dict(dims)
-    by_role = dims_by_role(graph, functions)
+    by_role = _dims_of_each_role(graph, functions)
     found: dict[str, Size] = {}
     for name, size in dims.items():
-        key = name if name in keys else by_role.get(name, name)
+        named = [name] if name in keys else by_role.get(name, [name])
+        if len(named) > 1:
+            example = ",".join(f"{key}=N" for key in named[:_MAX_NAMED])
+            raise UsageError(
+                f"dimension {name!r}: {len(named)} dimensions have this role. Name them:"
+                f" --dim {example}."
+            )
+        key = named[0]
         if key != name and key in dims:
             raise UsageError(f"dimension {key!r} is also given as {name!r}. Leave one of them out.")
         found[key] = size
@@ -134,12 +142,17 @@ def dims_by_name(
 
 def dims_by_role(graph: Graph, functions: Sequence[Graph]) -> dict[str, str]:
     """Return the free dimension of each role that exactly one has, by the name of the role."""
+    found = _dims_of_each_role(graph, functions)
+    return {name: keys[0] for name, keys in found.items() if len(keys) == 1}
+
+
+def _dims_of_each_role(graph: Graph, functions: Sequence[Graph]) -> dict[str, list[str]]:
+    """Return the free dimensions by the name of their role, without those of unknown role."""
     found: dict[str, list[str]] = {}
     for key, role in axis_roles(graph, functions).items():
         found.setdefault(role.name, []).append(key)
-    return {
-        name: keys[0] for name, keys in found.items() if len(keys) == 1 and name != _UNKNOWN.name
-    }
+    found.pop(_UNKNOWN.name, None)
+    return found
 
 
 def _free_sides(
@@ -211,6 +224,7 @@ def total_lengths(
 
 
 _UNKNOWN = Role("size", SEQUENCE, "its role is not known")
+_MAX_NAMED = 4
 
 
 def _is_mask(name: str) -> bool:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _AGREEMENT = 0.05  # relative difference up to which prediction and measurement agree
 _MAX_FINDINGS_OF_A_RULE = 5
 _MAX_TABLE_ROWS = 50
+_TRY_REMEDIES = "memdiag fix tries the remedies, and "
 _TRY_OPTIONS = "memdiag optimize tries options of the session and optimizers"
 
 # Read, not imported: a saved profile is rendered where onnx is not installed.
@@ -139,8 +140,9 @@ def check_summary(check: Check) -> str:
     if examined or not failed:
         found, unsaved = _summary(check.findings, models=examined, duration_s=check.duration_s)
         parts = [found, *parts] if failed else [found]
-        if examined == 1 and not failed and not check.findings:
-            unsaved = _TRY_OPTIONS
+        if examined == 1 and not failed and not unsaved:
+            has_remedy = any(finding.remedies for finding in check.findings)
+            unsaved = f"{_TRY_REMEDIES if has_remedy else ''}{_TRY_OPTIONS}"
     answer = ", ".join((*parts, f"for onnxruntime {plain(check.onnxruntime)}"))
     return f"{answer}. {unsaved}." if unsaved else answer
 

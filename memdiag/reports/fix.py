@@ -314,7 +314,8 @@ def _kept_clause(fix: Fix) -> str:
         return ""
     names = ", ".join(plain(path) for path in fix.kept_files)
     together = "both files" if len(fix.output_files) == 2 else f"all {len(fix.output_files)} files"
-    return f"; it keeps {format_size(fix.kept_bytes)} in {names}: keep {together} together"
+    left = format_size(fix.kept_bytes)
+    return f"; {left} of its weights are still in {names}: move {together} together"
 
 
 def _applied(fix: Fix) -> list[str]:

@@ -1,4 +1,4 @@
-"""The common parts of the reports of fixes and tunings: figures, latency and outputs, twice."""
+"""The common parts of the reports of fixes and tunings: memory, latency and outputs."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ _LATENCY_HEADING = BeforeAndAfter(
 
 
 _WHY_RATIOS_DIFFER = (
-    "latencies are medians of all runs, and ratios are medians of the ratios of pairs, which a busy"
-    " machine disturbs less"
+    "a ratio may differ from after ÷ before: it is the median over pairs of runs, which a busy"
+    " machine disturbs less than the medians of all runs"
 )
 _LARGE_DIFFERENCE = 1.2
 _FEW_PAIRS = 8
@@ -209,15 +209,15 @@ def latency_sentence(latencies: Sequence[LatencyAt]) -> str:
 def latency_clause(latencies: Sequence[LatencyAt]) -> str:
     """Return ``latency 1.02 × (0.99–1.04)``; empty if none was compared.
 
-    It is that of the slowest inputs, which is said where there are several. So is a small number of
-    pairs of runs.
+    Of several comparisons it is the one with the largest ratio, which is said. So is a small number
+    of pairs of runs.
     """
     if not latencies:
         return ""
     slowest = _slowest(latencies)
     further = [
         *([f"{slowest.pairs} pairs of runs"] if slowest.pairs < _FEW_PAIRS else []),
-        *(["slowest inputs"] if len(latencies) > 1 else []),
+        *([f"the worst of {len(latencies)} comparisons"] if len(latencies) > 1 else []),
     ]
     return f"latency {', '.join([_ratio(slowest).removesuffix(')'), *further])})"
 

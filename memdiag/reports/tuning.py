@@ -53,7 +53,7 @@ from memdiag.reports.text import (
     shortened,
     time_limit,
 )
-from memdiag.units import counted, format_duration, format_size, format_sizes
+from memdiag.units import counted, format_duration, format_limit, format_size, format_sizes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,7 +127,7 @@ def _count_line(tuning: Tuning, every: bool) -> str:
     count = f"{counted(len(tuning.points), 'combination')} measured"
     if listed < len(tuning.points) and not every:
         count += f", {listed} listed here (all with --all)"
-    return f"{count}; {effort(tuning)}. memdiag explain NAME describes an option"
+    return f"{count}; {search_cost(tuning)}. memdiag explain NAME describes an option"
 
 
 def _show_program(tuning: Tuning, console: Console) -> None:
@@ -148,8 +148,10 @@ def summary_line(tuning: Tuning) -> str:
     at = f", {sizes_of_inputs}" if sizes_of_inputs else ""
     before, after, chosen = tuning.before, tuning.after, tuning.chosen_point
     if chosen is None:
-        return f"{plain(tuning.model)}: the chosen options are not among the points"
+        return f"{plain(tuning.model)}: the chosen options are not among the combinations"
     start = f"{plain(tuning.model)}: {_budget_words(tuning, chosen)}"
+    if tuning.write_problem:
+        start += "the new model was not written; with it "
     if before is None or after is None:
         return f"{start}{point_label(chosen)}{at}"
     if not chosen.options:
@@ -179,7 +181,9 @@ def _budget_words(tuning: Tuning, chosen: Point) -> str:
     """Return whether the chosen point fits the budget; empty without one."""
     if not tuning.budget:
         return "" if chosen.fits else "nothing fits; the nearest is "
-    limits = ", ".join(f"{plain(name)} {format_size(size)}" for name, size in tuning.budget.items())
+    limits = ", ".join(
+        f"{plain(name)} {format_limit(size)}" for name, size in tuning.budget.items()
+    )
     if chosen.fits:
         return f"fits the budget ({limits}): "
     return f"nothing fits the budget ({limits}); the nearest is "
@@ -204,9 +208,14 @@ def _why_defaults(tuning: Tuning) -> str:
         (idle, "saved too little memory"),
         (slower, "saved memory but lost too much time"),
         (unusable, f"could not be used{reason}"),
-        (undecided, "saved memory with undecided latency"),
-        (offered, f"saved memory but could not be compared{_in_time(tuning)}"),
-        (len(tuning.untried), f"could not be tried{_in_time(tuning)}"),
+        (undecided, "saved memory, but may be too slow"),
+        (offered, f"saved memory, but latency was not compared{_in_time(tuning)}"),
+        (
+            len(tuning.untried),
+            f"were not tried{_in_time(tuning)}"
+            if len(tuning.untried) > 1
+            else f"was not tried{_in_time(tuning)}",
+        ),
     )
     counts = ", ".join(f"{count} {text}" for count, text in parts if count)
     if not tuning.is_conclusive:
@@ -227,7 +236,7 @@ def _until(tuning: Tuning) -> str:
     """Return the end of the search as a clause."""
     if tuning.ended_by == "interrupt":
         return "before the interruption"
-    return f"in {time_limit(tuning.command)}"
+    return f"within {time_limit(tuning.command)}"
 
 
 def offers(tuning: Tuning) -> Iterator[str]:
@@ -240,8 +249,8 @@ def offers(tuning: Tuning) -> Iterator[str]:
         yield f"not compared: {point_label(point)} takes peak {peak}, steady {steady}{advice}"
     if len(offered) > _MAX_OFFERS:
         left = len(offered) - _MAX_OFFERS
-        points = "point that saves" if left == 1 else "points that save"
-        yield f"not compared: {left} more {points} memory"
+        more = "combination that saves" if left == 1 else "combinations that save"
+        yield f"not compared: {left} more {more} memory"
     if len(offered) > 1:
         yield (
             f"to compare the latency of all of them, {_again(tuning)}; to compare one, and get its"
@@ -284,7 +293,7 @@ def program_options(tuning: Tuning) -> str:
     return names if tuning.chosen or not names else f"{names} (not compared)"
 
 
-def effort(tuning: Tuning) -> str:
+def search_cost(tuning: Tuning) -> str:
     """Return how many sessions were started, and how long it took."""
     sessions = f"{tuning.sessions} sessions a process, " if tuning.sessions > 1 else ""
     duration = format_duration(tuning.duration_s)
@@ -516,8 +525,9 @@ def markdown(tuning: Tuning) -> str:
     points = (
         "### Options tried",
         markdown_table(points_table(tuning, only_listed=True)),
-        f"{counted(len(tuning.points), 'point')}; the Pareto front, the defaults, the chosen point"
-        f" and points that were not compared are shown; {md.escape(effort(tuning))}.",
+        f"{counted(len(tuning.points), 'combination')}; the Pareto front, the defaults, the chosen"
+        " one, and what was not compared although it takes less are shown;"
+        f" {md.escape(search_cost(tuning))}.",
     )
     return markdown_document(
         "Tuning",
@@ -543,8 +553,8 @@ def _page(tuning: Tuning, *, plotly: Plotly = "inline") -> bytes:
             "options": program_options(tuning),
             "program": plain_lines(tuning.program),
             "points": points_table(tuning, only_listed=False),
-            "point_count": counted(len(tuning.points), "point"),
-            "effort": effort(tuning),
+            "point_count": counted(len(tuning.points), "combination"),
+            "search_cost": search_cost(tuning),
             "offers": tuple(offers(tuning)),
             "has_chart": bool(points),
         },

@@ -130,6 +130,9 @@ def find_by_name(
         if name.casefold() in (detector.rule.code.casefold(), detector.rule.name):
             return detector
     names = ", ".join(detector.rule.name for detector in detectors)
+    rules = [each.rule.name for each in detectors if name in each.rule.remedies]
+    if rules:
+        raise UsageError(f"{name!r} is a remedy. Name its rule: {' or '.join(rules)}.")
     raise UsageError(f"unknown rule {name!r}. The rules are {names}.")
 
 

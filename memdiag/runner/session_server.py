@@ -1,7 +1,6 @@
 """A child that keeps a session and runs it on request, so that two models can run in turn."""
 
 import json
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Self
 from memdiag.errors import MeasurementError
 from memdiag.runner.child import Child
 from memdiag.runner.job import Feed, Job, as_json
-from memdiag.temporary_names import own_prefix
+from memdiag.runner.temporary import created_folder
 
 _POLL_S = 0.05
 
@@ -28,7 +27,8 @@ class SessionServer:
         signature: names, types and shapes of ``inputs`` and ``outputs``, and ``metadata``.
 
     Raises:
-        MeasurementError: the interpreter cannot be started, or the session not be created.
+        MeasurementError: the interpreter cannot be started, or the session or a temporary folder
+            not be created.
         TimeLimitReached: the job's deadline passed, here or in a later request.
     """
 
@@ -37,7 +37,7 @@ class SessionServer:
     ) -> None:
         job.limits.deadline.check()
         self._job = job
-        self._scratch = tempfile.TemporaryDirectory(prefix=own_prefix())
+        self._scratch = created_folder()
         described = Path(self._scratch.name, "signature.json")
         self._index = Path(self._scratch.name, "outputs.json")
         message = job.message() | {
@@ -119,7 +119,7 @@ class SessionServer:
                 return event.fields
             if event is not None and event.name == "error":
                 raise MeasurementError(
-                    f"{self._job.model}: onnxruntime refused it: {event.fields['message']}"
+                    f"{self._job.model}: {event.fields['problem']}: {event.fields['message']}"
                 )
             if time.monotonic() >= deadline:
                 self._job.limits.deadline.check()

@@ -42,15 +42,7 @@ def temporary_folder() -> Iterator[Path]:
     Raises:
         MeasurementError: it cannot be created, or the block fails because there is no space in it.
     """
-    try:
-        remove_stale(Path(tempfile.gettempdir()))
-        created = tempfile.TemporaryDirectory(prefix=own_prefix())
-    except OSError as error:
-        raise MeasurementError(
-            f"no temporary folder can be created ({error.strerror}). Set TMPDIR to a folder that"
-            " can be written."
-        ) from error
-    with created as folder:
+    with created_folder() as folder:
         try:
             yield Path(folder)
         except OSError as error:
@@ -65,6 +57,22 @@ def temporary_folder() -> Iterator[Path]:
                     failure.add_note(note)
                 raise failure from error
             raise
+
+
+def created_folder() -> tempfile.TemporaryDirectory[str]:
+    """Create a temporary folder, and remove the folders of killed processes.
+
+    Raises:
+        MeasurementError: it cannot be created.
+    """
+    try:
+        remove_stale(Path(tempfile.gettempdir()))
+        return tempfile.TemporaryDirectory(prefix=own_prefix())
+    except OSError as error:
+        raise MeasurementError(
+            f"no temporary folder can be created ({error.strerror}). Set TMPDIR to a folder that"
+            " can be written."
+        ) from error
 
 
 def remove_stale(folder: Path) -> None:

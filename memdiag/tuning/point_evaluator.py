@@ -118,7 +118,7 @@ class PointEvaluator:
             disk_bytes = _disk_bytes(settings, job)
             figures = self.model_evaluator.measure(job, 1, disk_bytes=disk_bytes)
         except MemdiagError as error:
-            return self._refused(point, f"it does not run: {error}")
+            return self._unusable(point, f"it does not run: {error}")
         return msgspec.structs.replace(point, figures=figures)
 
     def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
@@ -157,9 +157,10 @@ class PointEvaluator:
                 _FINAL_PROCESSES,
                 before_bytes=self.before.disk_bytes,
                 after_bytes=_disk_bytes(settings, job),
+                known=self.before,
             )
         except MemdiagError as error:
-            return self._refused(point, f"it does not run: {error}"), False
+            return self._unusable(point, f"it does not run: {error}"), False
         fits = self._fits(after)
         point = msgspec.structs.replace(point, figures=after)
         is_in_time = True
@@ -196,7 +197,7 @@ class PointEvaluator:
         try:
             job = self._models.prepare(_configured(self.model_evaluator.job, chosen), chosen)
         except MemdiagError as error:
-            return self._refused(point, f"it does not run: {error}")
+            return self._unusable(point, f"it does not run: {error}")
         verdict = self.model_evaluator.evaluate(
             job,
             self.bound,
@@ -205,7 +206,7 @@ class PointEvaluator:
             is_quick=is_quick,
         )
         if verdict.problem is not None:
-            return self._refused(point, verdict.problem)
+            return self._unusable(point, verdict.problem)
         return self._judged(point, chosen, verdict, doubt)
 
     def _judged(
@@ -244,7 +245,7 @@ class PointEvaluator:
         fits = is_fast and point.figures is not None and self._fits(point.figures)
         return msgspec.structs.replace(point, fits=fits)
 
-    def _refused(self, point: Point, problem: str) -> Point:
+    def _unusable(self, point: Point, problem: str) -> Point:
         """Return `point` with a problem whose text names no temporary file."""
         text = " ".join(problem.replace(f"{self.scratch}/", "").split())
         text = self.without_hidden_names(text)
@@ -255,7 +256,7 @@ class PointEvaluator:
 
 
 def _doubt(chosen: Sequence[TuningOption]) -> float:
-    """Return by which factor the allowed slowdown has to be exceeded in a quick comparison."""
+    """Return by which factor a quick ratio has to exceed the allowed one to count as slower."""
     return 1.0 if any(option.costs_time for option in chosen) else CLEARLY_ABOVE
 
 

@@ -154,7 +154,8 @@ def _imports(point: Point) -> Iterator[str]:
 def _modified(data: Sequence[str]) -> Iterator[str]:
     """Yield code that finds out when the model was changed last, with the files of its weights.
 
-    What is written from it gets that time: a model that was deployed later may be older.
+    Files that are made from the model get its time, and are made again if it differs: a model that
+    is deployed later may have an earlier time.
     """
     if len(data) > _MAX_DATA_FILES:
         yield "# There are more files of weights: remove what is written below if one changes."

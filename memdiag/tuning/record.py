@@ -141,9 +141,9 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
         yield f"{option.name}: {option.does} {option.hurts}"
     if chosen.is_doubtful(search.max_slowdown):
         yield (
-            "the latency of the chosen point may exceed the allowed"
-            f" {search.max_slowdown:.2f} ×. It was chosen because its interval reaches 1 or less,"
-            " and its options rarely cost time"
+            "the latency of the chosen combination may exceed the allowed"
+            f" {search.max_slowdown:.2f} ×. It was chosen because it may be as fast as the defaults"
+            f" ({chosen.low:.2f}–{chosen.high:.2f}), and its options rarely cost time"
         )
     if chosen.unnoticed and not chosen.undecided:
         yield (
@@ -152,15 +152,15 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
         )
     if (doubtful := search.best_undecided()) is not None:
         yield (
-            f"undecided: {' + '.join(doubtful.options)} would take {_sizes(doubtful)}, but latency"
-            f" {doubtful.ratio:.2f} × ({doubtful.low:.2f}–{doubtful.high:.2f}) with"
-            f" {doubtful.slowest_with} does not decide whether it is too slow; --max-slowdown"
-            f" {_accepting_slowdown(doubtful)} accepts it"
+            f"undecided: {' + '.join(doubtful.options)} would take {_sizes(doubtful)}, but whether"
+            f" it is too slow is uncertain: latency {doubtful.ratio:.2f} ×"
+            f" ({doubtful.low:.2f}–{doubtful.high:.2f}) with {doubtful.slowest_with};"
+            f" --max-slowdown {_accepting_slowdown(doubtful)} accepts it"
         )
     if chosen.options and (smaller := search.smallest_with_more_options()) is not None:
         yield (
-            f"{' + '.join(smaller.options)} takes {_sizes(smaller)}: a little less than the chosen"
-            " point, but too little for more options"
+            f"{' + '.join(smaller.options)} takes {_sizes(smaller)}: a little less than what"
+            " was chosen, but too little for more options"
         )
     if (slower := search.smallest_of_too_slow()) is not None:
         yield (
@@ -173,7 +173,7 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
         ended = "the time limit ended the search" if is_limit else "the search was interrupted"
         yield f"{ended}; the result is the best so far"
     if search.budget and not chosen.fits:
-        yield "no point fits the budget; this is the nearest one"
+        yield "nothing fits the budget; this is the nearest combination"
         slower = search.fastest_of_too_slow()
         if slower is not None:
             yield (
@@ -183,7 +183,7 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
     if published is not None and not published.problem:
         yield from _notes_on_files(published)
     if chosen.run_options:
-        yield "the run options are part of it: pass them to every run"
+        yield "the saving needs the run options: pass them to every session.run"
     processes = search.point_evaluator.model_evaluator.processes
     if processes > 1:
         yield (
@@ -191,7 +191,10 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
             " from files counts once. memdiag profile --processes measures them together"
         )
     if search.point_evaluator.model_evaluator.job.session.sessions > 1:
-        yield "what a session maps from a file counts for each session, although pages are shared"
+        yield (
+            "what sessions map from files counts once for each session, although they share the"
+            " pages: the process takes less"
+        )
 
 
 def _notes_on_files(published: Publication) -> Iterator[str]:
@@ -199,7 +202,7 @@ def _notes_on_files(published: Publication) -> Iterator[str]:
     yield from unused_data_notes([*map(path_text, optimized)] or fixed.output_files)
     if optimized or fixed.output is not None:
         return
-    if fixed.remedies:
+    if fixed.remedies or fixed.ended_by != "completion":
         yield "the result contains no rewrite, so no new model is written"
     else:
         yield "the model contains nothing to rewrite, so no new model is written"

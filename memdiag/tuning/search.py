@@ -512,8 +512,8 @@ class OptionSearch:
 
         With a time limit, undecided points that are not plausible count only if no other is left.
 
-        Where that is the defaults although they exceed the budget, or without a budget, the
-        smallest point that is left is compared before.
+        If that would be the defaults, although there is no budget or they exceed it, the smallest
+        point that was not compared yet is compared first.
         """
         point = self._best_if_fast()
         fits = not over_budget_bytes(self.point_evaluator.before, self.budget)
@@ -526,7 +526,8 @@ class OptionSearch:
     def _compare_next(self) -> None:
         """Compare the smallest measured point that is not expected to be too slow.
 
-        What contains options that are probably too slow together is expected to be so as well.
+        A combination that contains a combination that is probably too slow is expected to be too
+        slow, too.
         """
         base = self.point_evaluator.before
         slow = [
@@ -572,7 +573,7 @@ class OptionSearch:
             for each in self.usable
             if each not in added and _names((each,)) not in self._points
         ]
-        left = f"{len(self._points)} points so far"
+        left = f"{len(self._points)} combinations so far"
         if untried:
             left = f"{counted(len(untried), 'option')} left"
         self.report_progress(

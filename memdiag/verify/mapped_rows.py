@@ -93,6 +93,6 @@ def unread_table_notes(unread: int) -> tuple[str, ...]:
     if unread < MIB:
         return ()
     return (
-        f"embeddings are mapped from the file and read row by row: no measured input used the rows"
-        f" of {format_size(unread)}, which take memory once other inputs use them",
+        f"embeddings are mapped from the file and read row by row: {format_size(unread)} of their"
+        " rows were used by no measured input, and take memory once other inputs use them",
     )

@@ -22,6 +22,18 @@ _ACTIONS = {
 _CREATION_PHASES = ("parse", "optimize", "constant_fold", "initialize", "prepack")
 
 
+class JobError(MeasurementError):
+    """A job that did not complete.
+
+    Attributes:
+        job: the job.
+    """
+
+    def __init__(self, message: str, job: Job) -> None:
+        super().__init__(message)
+        self.job = job
+
+
 class MeasuredProcess(NamedTuple):
     """The measurement of a process that ran a model.
 
@@ -38,7 +50,7 @@ def measure_once(job: Job) -> MeasuredProcess:
     """Measure `job` once, in a fresh process.
 
     Raises:
-        MeasurementError: the run did not complete; the message describes its end.
+        JobError: the run did not complete; the message describes its end.
         TimeLimitReached: the job's deadline passed.
         KeyboardInterrupt: the run was interrupted; the runner returns the measurement until then.
     """
@@ -54,9 +66,10 @@ def measure_once(job: Job) -> MeasuredProcess:
     if seen.outcome.status != "completed" or seen.baseline is None:
         outcome = seen.outcome
         action = _ACTIONS.get(outcome.status, "")
-        raise MeasurementError(
+        raise JobError(
             f"{job.model}: {outcome.status} in {outcome.phase}: {outcome.message.rstrip('.')}."
-            f" {action}".rstrip()
+            f" {action}".rstrip(),
+            job,
         )
     return MeasuredProcess(seen, unread)
 
@@ -78,7 +91,7 @@ def measure_interleaved(jobs: Sequence[Job], times: int) -> list[list[MeasuredPr
     """Measure all `jobs` one after the other, `times` times, in reverse order every other time.
 
     Raises:
-        MeasurementError: a run did not complete.
+        JobError: a run did not complete.
     """
     seen: list[list[MeasuredProcess]] = [[] for _ in jobs]
     for turn in range(times):

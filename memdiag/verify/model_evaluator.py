@@ -18,7 +18,7 @@ from memdiag.verify.latency import (
     compare_latency,
     expected_s,
 )
-from memdiag.verify.memory import measure_interleaved, summarize
+from memdiag.verify.memory import JobError, measure_interleaved, summarize
 from memdiag.verify.outputs import Bound, Difference
 from memdiag.verify.reference_outputs import ReferenceOutputs
 from memdiag.verify.step_estimate import DurationRatio
@@ -296,15 +296,24 @@ class ModelEvaluator:
         before_bytes: int,
         after_bytes: int,
         before: Job | None = None,
+        known: Figures | None = None,
     ) -> tuple[Figures, Figures]:
         """Return the figures of `before` (None: the original) and of `job`, measured alternately.
 
+        `known` are figures of `before` from an earlier measurement (None: of the original), which
+        are returned if it no longer runs: that is no fault of `job`, as memory may be short.
+
         Raises:
-            MeasurementError: one does not run.
+            MeasurementError: `job` does not run.
         """
         jobs = [self._memory_job(before or self.job), self._memory_job(job)]
         self.session_count += times * sum(each.session.sessions for each in jobs)
-        old, new = measure_interleaved(jobs, times)
+        try:
+            old, new = measure_interleaved(jobs, times)
+        except JobError as error:
+            if error.job is not jobs[0]:
+                raise
+            return known or self.before, self.measure(job, times, disk_bytes=after_bytes)
         return (
             summarize(old, disk_bytes=before_bytes, processes=self.processes),
             summarize(new, disk_bytes=after_bytes, processes=self.processes),

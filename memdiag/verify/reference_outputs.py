@@ -128,11 +128,11 @@ def _type_text(type_name: str, shape: Sequence[Any]) -> str:
 
 def _problem(worst: Difference, bound: Bound) -> str:
     if worst.relative == inf:
-        return f"output {worst.output} {worst.reason or 'differs from zeros'}"
+        return f"output {worst.output} {worst.reason or 'is all zeros in the original only'}"
     if not bound.relative:
         allowed = f"no difference is allowed, because {bound.why}"
     else:
-        allowed = f"at most {bound.relative:.1e} is allowed: {bound.why}"
+        allowed = f"at most {bound.relative:.1e} is allowed ({bound.why})"
     accepting = ceil(1000 * worst.relative) / 1000
     advice = "No option of the command accepts it"
     if bound.may_be_given and accepting < 1:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import memdiag
-from memdiag.api.fix import FixedFile
+from memdiag.api.fix import FixWithVerdict
 from memdiag.comparison.optimizers import Optimizer
 from memdiag.errors import MeasurementError, ReportError, UsageError
 from memdiag.fixing.model_writer import ModelWriter
@@ -93,7 +94,7 @@ def no_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memdiag.api.optimizer_outputs.OPTIMIZERS", {})
 
 
-def staged(target: Path, **changes: Any) -> Callable[..., FixedFile]:
+def staged(target: Path, **changes: Any) -> Callable[..., FixWithVerdict]:
     """Return a fix that stages the unchanged model, and checks that it leaves `target` alone.
 
     It claims that the model takes 1 MiB and is as fast.
@@ -101,7 +102,7 @@ def staged(target: Path, **changes: Any) -> Callable[..., FixedFile]:
     equal = LatencyComparison(1e-3, 1e-3, LatencyRatio(1.0, 1.0, 1.0, 15))
     verdict = ModelEvaluation(problem=None, comparisons=(("size 1", equal),))
 
-    def fix_file(writer: ModelWriter, *arguments: object, **options: object) -> FixedFile:
+    def fix_file(writer: ModelWriter, *arguments: object, **options: object) -> FixWithVerdict:
         before = target.read_bytes() if target.exists() else None
         with writer.built(ModelEditor(writer.file)) as built:
             files = tuple(map(str, writer.stage(built).files))
@@ -115,7 +116,7 @@ def staged(target: Path, **changes: Any) -> Callable[..., FixedFile]:
                 **changes,
             }
         )
-        return FixedFile(record, verdict)
+        return FixWithVerdict(record, verdict)
 
     return fix_file
 
@@ -333,6 +334,7 @@ def test_ctrl_c_before_anything_was_rewritten_leaves_the_figures_of_the_original
     assert (tried(tuning), tuning.ended_by) == ([()], "interrupt")
     assert tuning.before is not None
     assert not tuning.is_conclusive
+    assert not any("nothing to rewrite" in note for note in tuning.notes)
     assert "no option was compared before the interruption" in repr(tuning)
     assert not list(tmp_path.iterdir())
 
@@ -356,7 +358,31 @@ def test_a_model_that_cannot_be_written_at_the_end_loses_no_record(
     assert ("No space left" if isinstance(error, OSError) else "Ctrl-C") in tuning.write_problem
     assert tuning.program == ""
     assert "The new model was not written: " in markdown(tuning)
+    assert ": the new model was not written; with it peak " in repr(tuning)
     assert not list(tmp_path.glob("*.optimized.*"))
+    assert not list(tmp_path.glob(".memdiag*"))
+
+
+@pytest.mark.usefixtures("equal_latency", "one_process_each", "optimizers")
+def test_one_ctrl_c_while_the_model_is_copied_loses_nothing(
+    only: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[Path] = []
+
+    def interrupted_once(source: Path, to: Path) -> Path:
+        copies.append(to)
+        if len(copies) == 1:
+            raise KeyboardInterrupt
+        return Path(copyfile(source, to))
+
+    copyfile = shutil.copyfile
+    only()
+    model = gathering(tmp_path / "m.onnx")
+    monkeypatch.setattr("memdiag.fixing.model_writer.shutil.copyfile", interrupted_once)
+    tuning = memdiag.optimize(model, sizes=[1], only=["smaller"])
+    assert (tuning.chosen, tuning.write_problem) == (("smaller",), "")
+    assert tuning.output_files
+    assert [path for path in tuning.output_files if not Path(path).exists()] == []
     assert not list(tmp_path.glob(".memdiag*"))
 
 

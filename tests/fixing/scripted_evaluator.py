@@ -74,6 +74,7 @@ class ScriptedEvaluator:
         before_bytes: int,
         after_bytes: int,
         before: Job | None = None,
+        known: Figures | None = None,
     ) -> tuple[Figures, Figures]:
         self._may_end(self._name(job))
         self.compared.append((self._name(before or self.job), self._name(job)))

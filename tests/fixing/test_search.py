@@ -11,7 +11,6 @@ import pytest
 from memdiag.errors import ModelError, ReportError
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import Change
-from memdiag.fixing.effort import QUICK, THOROUGH
 from memdiag.fixing.model_writer import ModelWriter
 from memdiag.fixing.search import RewriteSearch
 from memdiag.fixing.state import FixState
@@ -91,7 +90,6 @@ def run(file: ModelFile, tmp_path: Path) -> Run:
             cast(OtherRuntimes, others or ScriptedRuntimes()),
             limit,
             lambda words: None,
-            effort=QUICK if for_optimize else THOROUGH,
             for_optimize=for_optimize,
         )
         return Ended(search.run(changes), state, evaluator)
@@ -282,6 +280,18 @@ def test_a_search_that_was_cut_off_states_a_time_limit_for_all_remedies(run: Run
     # Two trials of 10 + 16 s, two confirmations of 60 s, a verification of 32 s.
     assert cut.state.sufficient_time_limit_s == pytest.approx(1.25 * (52 + 120 + 32), rel=0.01)
     assert run(*rules, sizes={}).state.sufficient_time_limit_s is None
+
+
+def test_a_second_ctrl_c_while_the_model_is_written_leaves_the_original_to_optimize(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ModelWriter, "stage", interrupted)
+    ended = run([renaming("a", "_1")], for_optimize=True, sizes={"g_1": 60})
+    assert (ended.result, ended.state.ended_by) == (None, "interrupt")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
 @pytest.mark.parametrize("for_optimize", [False, True])

@@ -243,8 +243,6 @@ def test_positions_stay_in_their_table(tmp_path: Path) -> None:
         ("float[D0, 3, 48, D1] x", {"D0": 6, "width": 640}, {"D0": 6, "D1": 640}),
         # The name of a dimension is this dimension, whatever its role is.
         ("float[D0, 3, 48, batch] x", {"batch": 6}, {"batch": 6}),
-        # Two dimensions have the role.
-        ("int64[N, seq_a] x, int64[N, seq_b] y", {"sequence": 6}, {"sequence": 6}),
         # Not a role, or no dimension has it; the role of M is not known.
         (
             "float[N, M] x",
@@ -259,6 +257,15 @@ def test_a_role_that_one_dimension_has_names_it(
     path = saved(tmp_path, f"g ({value}) => (float[n] z) {{ z = Identity(x) }}")
     with open_model(path) as model:
         assert dims_by_name(model.graph, model.functions, dims) == expected
+
+
+def test_dimensions_that_share_a_role_have_to_be_named(tmp_path: Path) -> None:
+    text = "g (int64[N, seq_a] x, int64[N, seq_b] y) => (float[n] z) { z = Identity(x) }"
+    with (
+        open_model(saved(tmp_path, text)) as model,
+        pytest.raises(UsageError, match=r"2 dimensions have .* --dim seq_a=N,seq_b=N\.$"),
+    ):
+        dims_by_name(model.graph, model.functions, {"sequence": 6})
 
 
 def test_a_dimension_cannot_be_named_twice(tmp_path: Path) -> None:

@@ -55,10 +55,11 @@ def test_files_that_belong_together() -> None:
     kept = {"kept_files": ("m.onnx",), "kept_bytes": 500 * MIB}
     both = fix(output_files=("m.fixed.onnx", "m.onnx"), **kept)
     assert written_text(both) == (
-        "wrote m.fixed.onnx in 2.0 s; it keeps 500 MiB in m.onnx: keep both files together"
+        "wrote m.fixed.onnx in 2.0 s; 500 MiB of its weights are still in m.onnx: move both files"
+        " together"
     )
     more = fix(output_files=("m.fixed.onnx", "a", "b"), kept_files=("a", "b"), kept_bytes=0)
-    assert written_text(more).endswith("in a, b: keep all 3 files together")
+    assert written_text(more).endswith("in a, b: move all 3 files together")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_memory_that_grows_with_other_inputs_is_in_the_answer() -> None:
     fix = fix_records.verified(after=figures, measured_once=True)
     added = "(0.36 ×), at most 631 MiB (0.42 ×) once all rows of its embeddings were used"
     assert (
-        f"{added}, memory measured once, latency 1.02 × (0.98–1.05, slowest inputs), by"
+        f"{added}, memory measured once, latency 1.02 × (0.98–1.05, the worst of 2 comparisons), by"
         in summary_line(fix)
     )
     assert added in fix_summary(fix).answer
@@ -189,7 +190,7 @@ def test_memory_that_grows_with_other_inputs_is_in_the_answer() -> None:
 def test_whose_latency_is_in_the_first_line_and_how_few_pairs_it_has() -> None:
     several = fix_records.verified()
     assert len(several.latencies) > 1
-    assert "latency 1.02 × (0.98–1.05, slowest inputs), by" in summary_line(several)
+    assert "latency 1.02 × (0.98–1.05, the worst of 2 comparisons), by" in summary_line(several)
     quick = msgspec.structs.replace(several.latencies[0], pairs=4, ratio=1.2, low=0.9, high=1.6)
     one = fix_records.verified(latencies=(quick,))
     assert "latency 1.20 × (0.90–1.60, 4 pairs of runs), by" in summary_line(one)

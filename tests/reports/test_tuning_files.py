@@ -79,7 +79,7 @@ def test_the_page_says_what_was_won_how_to_set_it_up_and_what_was_tried() -> Non
         "session.disable_prepacking=1.",
         "Create the session as the program below does.",
         "import onnxruntime as ort",
-        "6 points; 20 sessions were started in 12 s.",
+        "6 combinations; 20 sessions were started in 12 s.",
         "it does not run:",
     ):
         assert message in page
@@ -137,4 +137,4 @@ def test_markdown_has_the_program_and_the_front() -> None:
     assert "```python\nimport onnxruntime as ort\n```" in text
     row = "| `disable-prepacking + mmap-threshold` | 150 MiB | 75 MiB | 1.02 × (0.97–1.07) |"
     assert f"{row} **chosen** |" in text
-    assert "6 points; the Pareto front" in text
+    assert "6 combinations; the Pareto front" in text

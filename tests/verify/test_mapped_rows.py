@@ -83,4 +83,4 @@ def test_rows_that_no_run_used_are_counted(
 def test_only_many_unread_rows_are_told() -> None:
     assert unread_table_notes(MIB - 1) == ()
     (note,) = unread_table_notes(91 * MIB)
-    assert "91 MiB of them are rows that no measured input used" in note
+    assert "91 MiB of their rows were used by no measured input" in note

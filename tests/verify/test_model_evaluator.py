@@ -14,11 +14,12 @@ import pytest
 from onnx import numpy_helper, parser
 
 from memdiag.errors import MeasurementError
+from memdiag.records.measured_change import Figures
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.latency import MAX_COMPARISON_S, LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
-from memdiag.verify.memory import MeasuredProcess, measure_interleaved
+from memdiag.verify.memory import JobError, MeasuredProcess, measure_interleaved
 from memdiag.verify.model_evaluator import InputSet, ModelEvaluator
 from memdiag.verify.outputs import Bound
 
@@ -281,6 +282,28 @@ def test_two_models_are_measured_in_turn(write: Write, judge: ModelEvaluator) ->
     )
     assert (one.disk_bytes, other.disk_bytes) == (1, 2)
     assert abs(one.steady_bytes - other.steady_bytes) < 4 << 20
+
+
+@pytest.mark.parametrize("is_original", [True, False])
+def test_an_original_that_no_longer_runs_is_no_fault_of_the_other_model(
+    is_original: bool, judge: ModelEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(jobs: Sequence[Job], times: int) -> list[list[MeasuredProcess]]:
+        if len(jobs) == 1:
+            return measure_interleaved(jobs, times)
+        raise JobError("killed.", jobs[0 if is_original else 1])
+
+    monkeypatch.setattr("memdiag.verify.model_evaluator.measure_interleaved", killed)
+
+    def both() -> tuple[Figures, Figures]:
+        return judge.measure_both(judge.job, 1, before_bytes=1, after_bytes=2)
+
+    if is_original:
+        before, after = both()
+        assert (before, after.disk_bytes) == (judge.before, 2)
+    else:
+        with pytest.raises(JobError):
+            both()
 
 
 def test_with_options_of_runs_memory_is_that_after_all_inputs_twice(

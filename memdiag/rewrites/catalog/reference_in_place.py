@@ -26,7 +26,7 @@ def check(editor: ModelEditor, finding: Finding) -> str | None:
         return "its weights are in another file already"
     if not is_aligned(editor, IN_PLACE_ALIGNMENT):
         return (
-            "the file cannot be mapped for them: weights are not at multiples of"
+            "the file cannot be mapped: its weights are not at multiples of"
             f" {IN_PLACE_ALIGNMENT} bytes"
         )
     return None

@@ -29,6 +29,9 @@ else:
     import unlogged_session
 
 
+REFUSED = "onnxruntime refused it"
+
+
 class ChangingInputs:
     """A set of inputs whose contents change before each run.
 
@@ -117,6 +120,7 @@ def main() -> None:
     """Create the session, then answer requests until the parent ends."""
     channel = child.ParentChannel()
     job = channel.start()
+    problem = REFUSED
     try:
         import numpy
         import onnxruntime
@@ -146,14 +150,16 @@ def main() -> None:
                 channel.send("ran", latencies=latencies)
             else:
                 values = run(None, sets[asked["feeds"]].saved(), each_run)
+                problem = "its outputs cannot be saved"
                 files = save_outputs(numpy, values, asked["folder"])
                 paths = {output.name: parts for output, parts in zip(session.get_outputs(), files)}  # noqa: B905 # other interpreters may lack strict=
                 # Not in the event itself: there may be many outputs, with long names.
                 with open(asked["index"], "w", encoding="utf-8") as file:
                     json.dump(paths, file)
                 channel.send("saved")
+                problem = REFUSED
     except Exception as error:
-        channel.send("error", message=str(error)[: child.MAX_ERROR_MESSAGE])
+        channel.send("error", problem=problem, message=str(error)[: child.MAX_ERROR_MESSAGE])
     os._exit(0)
 
 
