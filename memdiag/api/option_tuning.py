@@ -205,7 +205,7 @@ def search_and_publish(
     notes += [*base.inputs.notes, *evaluator.notes, *(new_models.notes if new_models else ())]
     if config.max_difference is not None and not config.inputs:
         notes.append(
-            "outputs were compared with generated inputs; compare real ones with --input NAME=FILE"
+            "outputs were compared for generated inputs; give real ones with --input NAME=FILE"
         )
     published = None
     if new_models is not None:

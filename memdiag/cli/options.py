@@ -49,8 +49,8 @@ def add_dims(group: Group, *, ranges: bool = False, lists: bool = False) -> None
         group,
         "--dim",
         metavar="NAME=N,…",
-        help="Size of a free dimension, by its name, INPUT:AXIS, or its role such as batch if one"
-        f" dimension has it (see memdiag inspect){end}.",
+        help="Size of a free dimension, by its name, INPUT:AXIS, or its role (such as batch) if"
+        f" only one dimension has it (see memdiag inspect){end}.",
     )
 
 
@@ -295,7 +295,9 @@ def add_search_options(group: Group) -> None:
         help="Largest acceptable latency, relative to the original.",
     )
     group.add_argument(
-        "--unsafe", action="store_true", help="Also try remedies and options that change values."
+        "--unsafe",
+        action="store_true",
+        help="Also try remedies and options that may change outputs beyond rounding.",
     )
     group.add_argument(
         "--time-limit",
@@ -309,8 +311,9 @@ def add_search_options(group: Group) -> None:
         "--sizes",
         metavar="N,N…",
         default=",".join(map(str, DEFAULT_SIZES)),
-        help="Further sizes of free dimensions, such as lengths of sequences or batches of images."
-        " Outputs and latency are compared with each, and memory is that after all of them.",
+        help="Sizes of free dimensions to run beside the first ones, such as lengths of sequences"
+        " or batches of images. Outputs and latency are compared with each, and memory is measured"
+        " after runs with all of them.",
     )
 
 

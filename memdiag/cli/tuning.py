@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from memdiag.records.tuning import Tuning
 
 
-def add_tuning_options(parser: ArgumentParser) -> None:
-    """Add the options of a search for the options of a session."""
+def add_tuning_options(parser: ArgumentParser, further_names: str = "") -> None:
+    """Add the options of a search for the options of a session.
+
+    `further_names` is a sentence on what else can be named to be tried.
+    """
     parser.add_argument(
         "--budget",
         metavar="FIGURE=SIZE,…",
@@ -39,8 +42,7 @@ def add_tuning_options(parser: ArgumentParser) -> None:
         parser,
         "--only",
         metavar="NAME",
-        help="Try only these options, separated by commas; can be repeated. memdiag optimize takes"
-        " names of optimizers too, and tries rewrites in any case.",
+        help=f"Try only these options, separated by commas; can be repeated.{further_names}",
     )
     parser.add_argument(
         "--sessions",
@@ -54,15 +56,15 @@ def add_tuning_options(parser: ArgumentParser) -> None:
         metavar="N",
         type=whole_number(1),
         default=1,
-        help="Number of processes with the model whose memory together is to be the least, and is"
-        " limited by --budget.",
+        help="Search for the least memory of so many processes together, each with the model;"
+        " --budget limits the sum.",
     )
     add_load_from(parser)
     parser.add_argument(
         "--telemetry",
         action="store_true",
-        help="Measure with onnxruntime's telemetry on, as it is by default since 1.29, and with"
-        " telemetry-off as an option.",
+        help="Leave onnxruntime's telemetry on while measuring (it is by default since 1.29), and"
+        " try telemetry-off as an option.",
     )
     add_search_options(parser)
     add_picture(parser)

@@ -182,11 +182,11 @@ def _budget_words(tuning: Tuning, chosen: Point) -> str:
     if not tuning.budget:
         return "" if chosen.fits else "nothing fits; the nearest is "
     limits = ", ".join(
-        f"{plain(name)} {format_limit(size)}" for name, size in tuning.budget.items()
+        f"{plain(name)} at most {format_limit(size)}" for name, size in tuning.budget.items()
     )
     if chosen.fits:
-        return f"fits the budget ({limits}): "
-    return f"nothing fits the budget ({limits}); the nearest is "
+        return f"fits the budget, {limits}: "
+    return f"nothing fits the budget, {limits}; the nearest is "
 
 
 def _why_defaults(tuning: Tuning) -> str:
@@ -196,7 +196,8 @@ def _why_defaults(tuning: Tuning) -> str:
     tried = [point for point in tuning.points if point.options]
     problems = Counter(_problem(point) for point in tried if point.problem)
     unusable = problems.total()
-    reason = "".join(f" (most often: {problem})" for problem, _ in problems.most_common(1))
+    often = "most often: " if unusable > 1 else ""
+    reason = "".join(f" ({often}{problem})" for problem, _ in problems.most_common(1))
     least = _memory(tuning.points[0])
     usable = [point for point in tried if not point.problem and _memory(point) < least]
     undecided = sum(point.undecided for point in usable)

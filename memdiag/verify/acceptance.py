@@ -85,8 +85,8 @@ def undecided_slowness(comparisons: Comparisons, limit: float) -> str | None:
     name, comparison = max(undecided, key=lambda entry: entry[1].ratio.high)
     high = ceil(comparison.ratio.high * 100) / 100
     return (
-        f"latency {_interval(comparison)} with {name} after {comparison.ratio.pairs} pairs does not"
-        f" decide; --max-slowdown {high:.2f} accepts it"
+        f"latency {_interval(comparison)} with {name}: {comparison.ratio.pairs} pairs of runs do"
+        f" not show whether it is above {limit:.2f} ×; --max-slowdown {high:.2f} accepts it"
     )
 
 

@@ -78,7 +78,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--plotly": ("choice", "plotly.js"),
     "--repeats": ("number", "Number of fresh processes"),
     "--prefill": ("number", "Tokens of the prompt"),
-    "--processes": ("number", "Number of processes with the model"),
+    "--processes": ("number", "Search for the least memory of so many processes"),
     "--provider": ("NAME", "execution provider"),
     "--provider-option": ("PROVIDER:KEY=VALUE", "option of an execution provider"),
     "--python": ("PYTHON", "interpreter"),

@@ -178,7 +178,7 @@ def test_remedies_that_cannot_be_applied_are_not_told_as_tried() -> None:
 def test_memory_that_grows_with_other_inputs_is_in_the_answer() -> None:
     figures = fix_records.figures(559, 540, 510, 501, unread=91)
     fix = fix_records.verified(after=figures, measured_once=True)
-    added = "(0.36 ×), at most 631 MiB (0.42 ×) once all rows of its embeddings were used"
+    added = "(0.36 ×), both at most 631 MiB (0.42 ×) once all rows of its embeddings were used"
     assert (
         f"{added}, memory measured once, latency 1.02 × (0.98–1.05, the worst of 2 comparisons), by"
         in summary_line(fix)

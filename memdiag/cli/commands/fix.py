@@ -66,8 +66,8 @@ def run(options: Namespace) -> int:
 
     Ctrl-C or --time-limit ends the search and writes the best result so far.
 
-    --out DIR writes fix.json, fix.html, fix.md and fix.png. Exit codes: 0; 1 if the search ended
-    before every remedy was tried; 2 on errors.
+    --out DIR writes fix.json, fix.html, fix.md and fix.png. Exit codes: 0 on success; 1 if
+    the search ended before every remedy was tried; 2 on errors.
     """
     started = time.monotonic()
     import msgspec

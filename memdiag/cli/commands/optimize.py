@@ -19,7 +19,9 @@ def configure(parser: ArgumentParser) -> None:
         type=Path,
         help="Write the new model to this file (default: NAME.optimized.onnx).",
     )
-    add_tuning_options(parser)
+    add_tuning_options(
+        parser, " Names of optimizers can be among them; rewrites are tried in any case."
+    )
     parser.add_argument(
         "--max-difference",
         metavar="SHARE",
@@ -32,14 +34,14 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Make a model take less memory by rewrites, optimizers and session options together.
 
-    First memdiag fix rewrites the model. Then each installed optimizer (onnxsim, onnxslim,
-    onnxoptimizer, onnxscript, onnxruntime's own) writes a model, which is tried
-    like the options of memdiag tune, alone and together with them. Outputs, memory and latency are
-    verified, and one program sets up the result. Ctrl-C or --time-limit ends the search with the
-    best result so far. --out DIR writes tune.json, tune.html, tune.md and tune.png. Exit codes: 0;
-    1 if nothing fits a budget that was given, or if the search ended before anything was compared;
-    2 on errors: also if the new model cannot be written, or if Ctrl-C came before the original was
-    measured.
+    It rewrites the model as memdiag fix does. Then each installed optimizer (onnxsim, onnxslim,
+    onnxoptimizer, onnxscript, onnxruntime's own) writes a model, which is tried like the options of
+    memdiag tune, alone and together with them. Outputs, memory and latency are verified, and a
+    program that uses the best combination is printed. Ctrl-C or --time-limit ends the search with
+    the best result so far. --out DIR writes tune.json, tune.html, tune.md and tune.png. Exit codes:
+    0 on success; 1 if nothing fits a budget that was given, or if the search ended before anything
+    was compared; 2 on errors: also if the new model cannot be written, or if Ctrl-C came before the
+    original was measured.
     """
     from memdiag.api.optimize import optimize
 

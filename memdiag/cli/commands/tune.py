@@ -20,8 +20,8 @@ def run(options: Namespace) -> int:
     Measures the memory of every option, combines those that help, and compares the latency of
     combinations with that of the defaults. Ctrl-C or --time-limit ends the search with the best
     result so far. memdiag optimize rewrites the model as well. --out DIR writes tune.json,
-    tune.html, tune.md and tune.png. Exit codes: 0; 1 if a budget was given and no combination fits
-    it, or if the search ended before any option was compared; 2 on errors.
+    tune.html, tune.md and tune.png. Exit codes: 0 on success; 1 if a budget was given and no
+    combination fits it, or if the search ended before any option was compared; 2 on errors.
     """
     from memdiag.api.tune import tune
 
