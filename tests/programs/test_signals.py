@@ -20,9 +20,14 @@ PROGRAM = """
 import os, signal, sys, time
 
 NAMES = "HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "TTIN", "TTOU", "WINCH"
-received, END_S = [], time.monotonic() + 40
+received, END_S = [], time.monotonic() + 60
+
+def note(number, frame):
+    received.append(number)
+    open(sys.argv[1] + str(number), "w").close()
+
 for name in NAMES:
-    signal.signal(getattr(signal, "SIG" + name), lambda number, frame: received.append(number))
+    signal.signal(getattr(signal, "SIG" + name), note)
 open(sys.argv[1], "w").close()
 while signal.SIGTERM not in received and time.monotonic() < END_S:
     time.sleep(0.01)
@@ -81,8 +86,9 @@ def test_signals_to_memdiag_reach_the_program_once(tmp_path: Path) -> None:
         wait_for(started)
         names = ["HUP", "INT", "QUIT", "USR1", "USR2", "TTIN", "TTOU", "WINCH", "TERM"]
         for name in names:
-            process.send_signal(getattr(signal, f"SIG{name}"))
-            time.sleep(2.0 if name in ("INT", "QUIT") else 0.3)
+            number = getattr(signal, f"SIG{name}")
+            process.send_signal(number)
+            wait_for(Path(f"{started}{number:d}"))
         assert process.stdout is not None
         received = process.stdout.read().decode().split()
     assert received == [f"SIG{name}" for name in names]
