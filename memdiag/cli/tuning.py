@@ -56,8 +56,8 @@ def add_tuning_options(parser: ArgumentParser, further_names: str = "") -> None:
         metavar="N",
         type=whole_number(1),
         default=1,
-        help="Search for the least memory of so many processes together, each with the model;"
-        " --budget limits the sum.",
+        help="Number of processes with the model. The search is for the least memory of all"
+        " together, and --budget limits the sum.",
     )
     add_load_from(parser)
     parser.add_argument(

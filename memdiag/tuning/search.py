@@ -198,11 +198,12 @@ class OptionSearch:
     def best_undecided(self) -> Point | None:
         """Return the undecided point that would be chosen if it were known to be fast enough.
 
-        None if no point is undecided, or if that point is the chosen one. A thorough comparison may
-        have left it undecided.
+        None if there is none whose median is above `max_slowdown`, or if that point is the chosen
+        one. A thorough comparison may have left it undecided.
         """
         best = self._best(self._believing_all, refuted=frozenset())
-        return best if best.undecided and best.options != self.chosen.options else None
+        is_doubtful = best.is_doubtful(self.max_slowdown)
+        return best if is_doubtful and best.options != self.chosen.options else None
 
     def sufficient_time_limit_s(self) -> float | None:
         """Return the expected duration of a search that tries all options, with a margin.

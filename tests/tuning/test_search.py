@@ -423,7 +423,7 @@ def test_an_undecided_quick_ratio_is_compared_exactly() -> None:
         assert searched(doubtful, *usable).chosen.options == chosen
 
 
-@pytest.mark.parametrize(("ratio", "is_told"), [(1.07, True), (1.3, False)])
+@pytest.mark.parametrize(("ratio", "is_told"), [(1.07, True), (1.3, False), (1.02, False)])
 def test_what_stays_undecided_after_a_thorough_comparison_is_told(
     ratio: float, is_told: bool
 ) -> None:
