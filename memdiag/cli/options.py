@@ -311,7 +311,7 @@ def add_search_options(group: Group) -> None:
         "--sizes",
         metavar="N,N…",
         default=",".join(map(str, DEFAULT_SIZES)),
-        help="Sizes of free dimensions to run beside the first ones, such as lengths of sequences"
+        help="Other sizes of free dimensions to run as well, such as lengths of sequences"
         " or batches of images. Outputs and latency are compared with each, and memory is measured"
         " after runs with all of them.",
     )
