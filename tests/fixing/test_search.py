@@ -221,7 +221,7 @@ def test_what_is_undecided_is_offered_with_its_memory(run: Run, tmp_path: Path) 
     assert ended.statuses == {"doubtful": "undecided"}
     reason = ended.reason("doubtful")
     assert reason.startswith("peak 100 MiB → 10.0 MiB" if "10.0" in reason else "peak 100 MiB → 10")
-    assert "1.12 × (1.00–1.23) with size 1 after 128 pairs" in reason
+    assert "1.12 × (1.00–1.23) with size 1: 128 pairs" in reason
     assert ended.result is None
     assert run(
         [renaming("doubtful", "_1")], sizes={"g_1": 10}, intervals={"g_1": doubtful}, limit=1.23

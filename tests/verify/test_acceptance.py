@@ -150,11 +150,11 @@ def test_too_slow_says_with_which_inputs() -> None:
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (comparisons((0.9, 1.1, 1.3)), "1.10 × (0.90–1.30) with 0 after 15 pairs"),
+        (comparisons((0.9, 1.1, 1.3)), "1.10 × (0.90–1.30) with 0: 15 pairs"),
         # Of several that with which it may be slowest.
         (
             comparisons((0.9, 1.1, 1.3), (1.0, 1.1, 1.404)),
-            "1.10 × (1.00–1.40) with 1 after 15 pairs",
+            "1.10 × (1.00–1.40) with 1: 15 pairs",
         ),
         (comparisons((0.9, 1.04, 1.3)), None),
         (comparisons((1.06, 1.1, 1.3)), None),
