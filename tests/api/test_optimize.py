@@ -434,7 +434,7 @@ def test_weights_of_fewer_bits_are_tried_where_a_difference_is_accepted(
     assert tuning.bound == 0.05
     assert tuning.largest_difference is not None
     assert 1e-4 < tuning.largest_difference < 0.05
-    assert any("compare real ones with --input" in note for note in tuning.notes)
+    assert any("give real ones with --input" in note for note in tuning.notes)
     # 4 bits differ by more, which a larger bound would accept.
     (problem,) = (point.problem for point in tuning.points if point.problem)
     assert re.search(
