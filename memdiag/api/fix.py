@@ -21,7 +21,7 @@ from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
 from memdiag.errors import UsageError
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import changes_by_rule
-from memdiag.fixing.model_writer import ModelWriter, PublishedModel
+from memdiag.fixing.model_writer import ModelWriter, SavedModel
 from memdiag.fixing.search import RewriteSearch
 from memdiag.fixing.state import ChangesByRule, FixState
 from memdiag.model.file_state import FileStates
@@ -221,7 +221,7 @@ def fix_file(
     )
     rules: ChangesByRule = ()
     base: OriginalModel | None = None
-    result: VerifiedResult | PublishedModel | None = None
+    result: VerifiedResult | SavedModel | None = None
     report_progress("searching for findings")
     try:
         rules = _changes(state, runtime, config)
@@ -284,11 +284,11 @@ def _other_runtimes(base: OriginalModel, config: FixConfig) -> OtherRuntimes:
 def _record(
     state: FixState,
     runtime: Runtime,
-    result: VerifiedResult | PublishedModel | None,
+    result: VerifiedResult | SavedModel | None,
     base: OriginalModel | None,
     duration_s: float,
 ) -> Fix:
-    """Return the record of a fix. A `result` of type `PublishedModel` was not verified.
+    """Return the record of a fix. A `result` of type `SavedModel` was not verified.
 
     `base` is None if the original was not opened.
     """

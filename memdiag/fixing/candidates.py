@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from memdiag.fixing.changes import Change
-from memdiag.fixing.model_writer import PublishedModel
+from memdiag.fixing.model_writer import SavedModel
 from memdiag.records.measured_change import Figures
 from memdiag.verify.acceptance import takes_less_memory, takes_less_time
 from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation
@@ -64,7 +64,7 @@ class VerifiedResult:
         measured_once: whether its memory was measured in one process only.
     """
 
-    output: PublishedModel
+    output: SavedModel
     verdict: ModelEvaluation
     bound: Bound
     before: Figures

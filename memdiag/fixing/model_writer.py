@@ -63,8 +63,8 @@ class BuiltModel:
     oldest: OldestRelease
 
 
-class PublishedModel(NamedTuple):
-    """A model that was moved to its target, or staged.
+class SavedModel(NamedTuple):
+    """A model that was moved to its target, or to hidden names beside it (staged).
 
     Attributes:
         built: the model as it was written.
@@ -168,7 +168,7 @@ class ModelWriter:
             path.unlink(missing_ok=True)
             shutil.rmtree(hidden, ignore_errors=True)
 
-    def publish(self, built: BuiltModel) -> PublishedModel:
+    def publish(self, built: BuiltModel) -> SavedModel:
         """Move a model to the target.
 
         Raises:
@@ -178,9 +178,9 @@ class ModelWriter:
         files = self._target_files(built.written)
         self._original.check()
         self._move(built.written, files)
-        return PublishedModel(built, (*files, *built.kept))
+        return SavedModel(built, (*files, *built.kept))
 
-    def stage(self, built: BuiltModel) -> PublishedModel:
+    def stage(self, built: BuiltModel) -> SavedModel:
         """Move a model to hidden names beside the target, until `publish_staged` is called.
 
         Raises:
@@ -195,7 +195,7 @@ class ModelWriter:
         ]
         self._staged = tuple(staged)
         self._move(built.written, staged)
-        return PublishedModel(built, (*staged, *built.kept))
+        return SavedModel(built, (*staged, *built.kept))
 
     def publish_staged(self) -> None:
         """Move the staged model to the target.

@@ -9,7 +9,7 @@ from memdiag.errors import MeasurementError, MemdiagError, ReportError
 from memdiag.fixing.candidates import Candidate, UndecidedChange, VerifiedResult, preferred
 from memdiag.fixing.changes import Change
 from memdiag.fixing.effort import QUICK, THOROUGH, Effort
-from memdiag.fixing.model_writer import BuiltModel, PublishedModel
+from memdiag.fixing.model_writer import BuiltModel, SavedModel
 from memdiag.fixing.state import ChangesByRule, FixState
 from memdiag.records.measured_change import Figures
 from memdiag.runner.job import Job, TimeLimitReached
@@ -400,7 +400,7 @@ class RewriteSearch:
                 measured_once=not is_confirmed,
             )
 
-    def _published(self, built: BuiltModel) -> PublishedModel:
+    def _published(self, built: BuiltModel) -> SavedModel:
         writer = self.state.writer
         return writer.stage(built) if self.for_optimize else writer.publish(built)
 

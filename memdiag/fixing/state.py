@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from memdiag.errors import MemdiagError, ModelError
 from memdiag.fixing.changes import Change
-from memdiag.fixing.model_writer import BuiltModel, ModelWriter, PublishedModel
+from memdiag.fixing.model_writer import BuiltModel, ModelWriter, SavedModel
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Remedy, RemedyStatus
 from memdiag.records.measured_change import Figures, SearchEnd
@@ -161,7 +161,7 @@ class FixState:
             if found is not None:
                 self.record(found[0], "possible", "it would be built, verified and measured")
 
-    def publish_unverified(self, rules: ChangesByRule) -> PublishedModel | None:
+    def publish_unverified(self, rules: ChangesByRule) -> SavedModel | None:
         """Publish the model with the first possible and valid change of each rule, unmeasured.
 
         Raises:

@@ -43,7 +43,7 @@ class Point(Record, frozen=True, kw_only=True):
         slowest_with: the inputs with that ratio.
         unnoticed: whether the latency with these inputs is larger by too little to notice, so that
             the ratio counts as 1.
-        undecided: whether it is neither known to be fast enough nor known to be too slow.
+        undecided: whether the ratio is above the allowed one, but its interval reaches below that.
         offered: whether it takes less than the chosen point, but was not compared because the
             search ended before.
         on_front: whether it is on a Pareto front: no other point is as good in both steady memory
@@ -83,14 +83,6 @@ class Point(Record, frozen=True, kw_only=True):
     def counted_ratio(self) -> float | None:
         """The latency ratio; 1 if the difference is too small to notice; None if unknown."""
         return 1.0 if self.unnoticed else self.ratio
-
-    def is_doubtful(self, max_slowdown: float) -> bool:
-        """Return whether it is undecided, and its median is above `max_slowdown`.
-
-        As in a fix, an undecided point whose median is within counts as fast enough.
-        """
-        ratio = self.counted_ratio
-        return self.undecided and ratio is not None and ratio > max_slowdown
 
     @property
     def known_ratio(self) -> float:

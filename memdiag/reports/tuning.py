@@ -159,7 +159,7 @@ def summary_line(tuning: Tuning) -> str:
         return f"{start}the defaults ({sizes}){at}: {_why_defaults(tuning)}"
     clause = latency_clause(tuning.latencies)
     ratio = f", {clause}" if clause else ""
-    if ratio and chosen.is_doubtful(tuning.max_slowdown):
+    if ratio and chosen.undecided:
         ratio += ", undecided"
     once = ", memory measured once" if tuning.measured_once else ""
     saving = f"{saving_text(memory_changes(tuning)[:2])}{added_by_inputs(tuning)}"
@@ -347,7 +347,7 @@ def _latency(tuning: Tuning) -> str:
     """Return the largest ratio of latencies, and whether it is undecided."""
     point = tuning.chosen_point
     doubt = ""
-    if point is not None and point.is_doubtful(tuning.max_slowdown):
+    if point is not None and point.undecided:
         doubt = f" Undecided: the interval includes the bound of {tuning.max_slowdown:.2f} ×."
     return f"{latency_sentence(tuning.latencies)}{doubt}"
 
@@ -498,10 +498,10 @@ def _size_cell(text: str, size: int | None) -> Cell:
 
 def _remark(point: Point, max_slowdown: float, *, is_chosen: bool) -> str:
     if is_chosen:
-        return "chosen, undecided" if point.is_doubtful(max_slowdown) else "chosen"
+        return "chosen, undecided" if point.undecided else "chosen"
     if point.problem:
         return "cannot be used"
-    if point.is_doubtful(max_slowdown):
+    if point.undecided:
         return "undecided"
     is_slower = point.counted_ratio is not None and point.counted_ratio > max_slowdown
     return "slower" if is_slower else ""

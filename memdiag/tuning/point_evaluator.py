@@ -222,12 +222,15 @@ class PointEvaluator:
         return self._with_fit(point, chosen)
 
     def _with_latency(self, point: Point, comparisons: Comparisons, slower: float) -> Point:
-        """Return `point` with its ratio; it is slower if that is above `slower` beyond doubt."""
+        """Return `point` with its ratio, which is undecided unless it is certainly above `slower`.
+
+        As in a fix, a median of at most the allowed ratio counts as fast enough.
+        """
         name, slowest = max(
             comparisons, key=lambda entry: entry[1].counted_ratio(self.max_slowdown)
         )
         is_slower = any(comparison.is_slower(slower) for _, comparison in comparisons)
-        is_within = all(comparison.is_within(self.max_slowdown) for _, comparison in comparisons)
+        ratio = slowest.counted_ratio(self.max_slowdown)
         return msgspec.structs.replace(
             point,
             ratio=slowest.ratio.median,
@@ -235,8 +238,8 @@ class PointEvaluator:
             high=slowest.ratio.high,
             largest_high=max(each.ratio.high for _, each in comparisons),
             slowest_with=name,
-            unnoticed=slowest.counted_ratio(self.max_slowdown) < slowest.ratio.median,
-            undecided=not is_slower and not is_within,
+            unnoticed=ratio < slowest.ratio.median,
+            undecided=ratio > self.max_slowdown and not is_slower,
         )
 
     def _with_fit(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:

@@ -139,23 +139,23 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
     chosen = search.chosen
     for option in search.options_of(chosen):
         yield f"{option.name}: {option.does} {option.hurts}"
-    if chosen.is_doubtful(search.max_slowdown):
+    if chosen.undecided:
         yield (
             "the latency of the chosen combination may exceed the allowed"
             f" {search.max_slowdown:.2f} ×. It was chosen because it may be as fast as the defaults"
             f" ({chosen.low:.2f}–{chosen.high:.2f}), and its options rarely cost time"
         )
-    if chosen.unnoticed and not chosen.undecided:
+    if chosen.unnoticed:
         yield (
             f"a run takes at most {format_duration(MAX_UNNOTICED_S)} longer, which counts as no"
             " difference, whatever the ratio"
         )
-    if (doubtful := search.best_undecided()) is not None:
+    if (undecided := search.best_undecided()) is not None:
         yield (
-            f"undecided: {' + '.join(doubtful.options)} would take {_sizes(doubtful)}, but whether"
-            f" it is too slow is uncertain: latency {doubtful.ratio:.2f} ×"
-            f" ({doubtful.low:.2f}–{doubtful.high:.2f}) with {doubtful.slowest_with};"
-            f" --max-slowdown {_accepting_slowdown(doubtful)} accepts it"
+            f"undecided: {' + '.join(undecided.options)} would take {_sizes(undecided)}, but"
+            f" whether it is too slow is uncertain: latency {undecided.ratio:.2f} ×"
+            f" ({undecided.low:.2f}–{undecided.high:.2f}) with {undecided.slowest_with};"
+            f" --max-slowdown {_accepting_slowdown(undecided)} accepts it"
         )
     if chosen.options and (smaller := search.smallest_with_more_options()) is not None:
         yield (

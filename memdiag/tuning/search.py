@@ -189,7 +189,7 @@ class OptionSearch:
         smaller = [
             (peak_plus_steady(figures), point)
             for point, figures, ratio in usable_points(self.points)
-            if ratio <= self.max_slowdown and not point.undecided
+            if ratio <= self.max_slowdown
             if len(point.options) > len(chosen.options)
             if peak_plus_steady(figures) < peak_plus_steady(chosen.figures)
         ]
@@ -198,12 +198,11 @@ class OptionSearch:
     def best_undecided(self) -> Point | None:
         """Return the undecided point that would be chosen if it were known to be fast enough.
 
-        None if there is none whose median is above `max_slowdown`, or if that point is the chosen
-        one. A thorough comparison may have left it undecided.
+        None if there is none, or if that point is the chosen one. A thorough comparison may have
+        left it undecided.
         """
         best = self._best(self._believing_all, refuted=frozenset())
-        is_doubtful = best.is_doubtful(self.max_slowdown)
-        return best if is_doubtful and best.options != self.chosen.options else None
+        return best if best.undecided and best.options != self.chosen.options else None
 
     def sufficient_time_limit_s(self) -> float | None:
         """Return the expected duration of a search that tries all options, with a margin.

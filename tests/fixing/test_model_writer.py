@@ -13,7 +13,7 @@ import pytest
 
 from memdiag.errors import ReportError, UsageError
 from memdiag.fixing.changes import Change
-from memdiag.fixing.model_writer import BuiltModel, ModelWriter, PublishedModel
+from memdiag.fixing.model_writer import BuiltModel, ModelWriter, SavedModel
 from memdiag.model.model_file import open_model
 from memdiag.rewrites.model_editor import ModelEditor, TargetStorage
 from tests.fixing.renamed import COLUMNS, ROWS, finding, renaming, write
@@ -25,7 +25,7 @@ def names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def published(model: Path, target: Path, storage: TargetStorage | None = None) -> PublishedModel:
+def published(model: Path, target: Path, storage: TargetStorage | None = None) -> SavedModel:
     with open_model(model) as file:
         files = ModelWriter(file, target)
         editor = files.editor([Change(renaming("one", "_1"), (finding(),))])

@@ -143,7 +143,7 @@ def test_why_a_point_above_the_bound_was_chosen_is_said(
     class Undecided(Recordable):
         def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
             point = super().compare(point, chosen)
-            return msgspec.structs.replace(point, low=0.9, high=1.2, undecided=True)
+            return msgspec.structs.replace(point, low=0.9, high=1.2, undecided=ratio > 1.05)
 
     tuning = recorded(searched(Undecided(less(a=40), lambda _: ratio), option("a"), end=99), model)
     assert tuning.chosen == ("a",)

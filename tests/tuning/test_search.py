@@ -429,7 +429,7 @@ def test_what_stays_undecided_after_a_thorough_comparison_is_told(
 ) -> None:
     class Doubtful(Scripted):
         def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
-            undecided = ratio < 1.1
+            undecided = 1.05 < ratio < 1.1
             return msgspec.structs.replace(point, ratio=ratio, undecided=undecided), False
 
     search = searched(Doubtful(less(a=20)), option("a"))
