@@ -62,7 +62,7 @@ class NewModels:
         """Return `text` in one line, without the names of models that are not published."""
         return self._writer.without_hidden_names(text)
 
-    def optimized(
+    def write_with_optimizers(
         self, model: Path, folder: Path, deadline: Deadline, report_progress: OnProgress
     ) -> list[TuningOption]:
         """Return an option for each optimizer, which writes its model from `model` to `folder`.
@@ -81,7 +81,7 @@ class NewModels:
         """
         if REWRITE in chosen:
             return self.publish_rewritten()
-        optimized = self._optimizers.written(chosen)
+        optimized = self._optimizers.chosen_model(chosen)
         result = "another model" if optimized else "the original model"
         fixed = without_model(self._fixed, f"not used, since {result} was chosen")
         if optimized is None:
@@ -119,7 +119,7 @@ class NewModels:
         """Call `publish`; return why files could not be written, or an empty text.
 
         It is called again after a Ctrl-C, which ends a search with the best result so far. Another
-        Ctrl-C ends it without.
+        Ctrl-C ends it without the model.
         """
         for _ in range(2):
             try:

@@ -106,8 +106,24 @@ class OptimizerOutputs:
         end = inf
         if deadline.at < inf:
             end = time.monotonic() + MAX_SHARE * max(0.0, deadline.at - time.monotonic())
-        needed_bytes = room_bytes(model)
         folder.mkdir()
+        try:
+            return self._write_each(model, name_of_result, folder, end, report_progress)
+        except KeyboardInterrupt:
+            self.untried[:] = installed  # models that were written are not tried either
+            raise
+
+    def _write_each(
+        self,
+        model: Path,
+        name_of_result: str,
+        folder: Path,
+        end: float,
+        report_progress: OnProgress,
+    ) -> list[TuningOption]:
+        """Return the options of `write`, for the optimizers that are started before `end`."""
+        installed = self._installed
+        needed_bytes = room_bytes(model)
         found = []
         for index, name in enumerate(installed):
             remaining_s = end - time.monotonic()
@@ -123,19 +139,15 @@ class OptimizerOutputs:
                 break
             report_progress(f"optimizing with {name}")
             path = folder / name / name_of_result
-            try:
-                result = run_optimizer(
-                    name,
-                    model,
-                    path,
-                    python=Path(sys.executable),
-                    external=True,
-                    timeout_s=min(MAX_OPTIMIZER_S, remaining_s),
-                    memory_limit_bytes=most_available_bytes(),
-                )
-            except KeyboardInterrupt:
-                self.untried[:] = installed  # models that were written are not tried either
-                raise
+            result = run_optimizer(
+                name,
+                model,
+                path,
+                python=Path(sys.executable),
+                external=True,
+                timeout_s=min(MAX_OPTIMIZER_S, remaining_s),
+                memory_limit_bytes=most_available_bytes(),
+            )
             if result.path is not None or time.monotonic() < end:
                 self.untried.remove(name)
             if result.path is None:
@@ -149,7 +161,7 @@ class OptimizerOutputs:
             found.append(_option(name, result, [each for each in installed if each != name]))
         return found
 
-    def written(self, chosen: Sequence[str]) -> Path | None:
+    def chosen_model(self, chosen: Sequence[str]) -> Path | None:
         """Return the model of the optimizer among the options `chosen`; None if there is none."""
         return next((self._written[name] for name in chosen if name in self._written), None)
 
@@ -170,8 +182,8 @@ def _option(name: str, result: OptimizerResult, others: Sequence[str]) -> Tuning
     return TuningOption(
         name=name,
         does=f"The model is loaded as {name}{version} wrote it, its weights in a file beside it.",
-        hurts="The program loads it instead of the original, from the folder of both files."
-        + caveats,
+        hurts=f"The program loads the model that {name} wrote instead of the original, and needs"
+        f" both of its files in one folder.{caveats}",
         model=result.path,
         excludes=tuple(others),
     )

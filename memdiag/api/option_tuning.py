@@ -182,7 +182,10 @@ def search_and_publish(
         if new_models is not None and ended_by == "completion":
             folder = base.scratch / "optimizers"
             deadline = job.limits.deadline
-            usable = new_models.optimized(job.model, folder, deadline, report_progress) + usable
+            usable = (
+                new_models.write_with_optimizers(job.model, folder, deadline, report_progress)
+                + usable
+            )
         if ended_by == "completion":
             expected, notes = _expected(base, usable, report_progress)
     except KeyboardInterrupt:
@@ -246,7 +249,7 @@ def _expected(
     options: Sequence[TuningOption],
     report_progress: OnProgress,
 ) -> tuple[dict[str, int], list[str]]:
-    """Return what `options` save by estimates, in bytes by name, and a note if that is unknown.
+    """Return the estimated saving of each option, in bytes by name, and a note if it is unknown.
 
     Nothing is estimated without a time limit: all options are measured then.
     """

@@ -1,4 +1,4 @@
-"""The arguments that `memdiag.fix` and `memdiag.tune` share: their checks."""
+"""The arguments that `memdiag.fix`, `memdiag.tune` and `memdiag.optimize` share: their checks."""
 
 import time
 from math import inf

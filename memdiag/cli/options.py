@@ -50,7 +50,7 @@ def add_dims(group: Group, *, ranges: bool = False, lists: bool = False) -> None
         "--dim",
         metavar="NAME=N,…",
         help="Size of a free dimension, by its name, INPUT:AXIS, or its role (such as batch) if"
-        f" only one dimension has it (see memdiag inspect){end}.",
+        f" no other dimension has the same role (see memdiag inspect){end}.",
     )
 
 
@@ -393,7 +393,10 @@ def add_output_record(group: Group) -> None:
 def add_quiet(group: Group) -> None:
     """Add ``--quiet``."""
     group.add_argument(
-        "-q", "--quiet", action="store_true", help="Print only the headline, without tables."
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="Print only the result at the top, without tables.",
     )
 
 

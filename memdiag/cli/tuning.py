@@ -36,13 +36,15 @@ def add_tuning_options(parser: ArgumentParser, further_names: str = "") -> None:
     parser.add_argument(
         "--budget",
         metavar="FIGURE=SIZE,…",
-        help="Limits of figures (peak, steady, anonymous), e.g. peak=1.2GB,steady=800MB.",
+        help="Limits of memory above the baseline (peak, steady or anonymous), e.g."
+        " peak=1.2GB,steady=800MB.",
     )
     add_list(
         parser,
         "--only",
         metavar="NAME",
-        help=f"Try only these options, separated by commas; can be repeated.{further_names}",
+        help="Try only these options, separated by commas (their names are in the table with"
+        f" --all); can be repeated.{further_names}",
     )
     parser.add_argument(
         "--sessions",
@@ -63,8 +65,8 @@ def add_tuning_options(parser: ArgumentParser, further_names: str = "") -> None:
     parser.add_argument(
         "--telemetry",
         action="store_true",
-        help="Leave onnxruntime's telemetry on while measuring (it is by default since 1.29), and"
-        " try telemetry-off as an option.",
+        help="Measure with onnxruntime's telemetry on, which is its default since 1.29, and try"
+        " telemetry-off as an option.",
     )
     add_search_options(parser)
     add_picture(parser)

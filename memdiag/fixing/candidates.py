@@ -24,6 +24,7 @@ class Candidate:
         digest: hash of the model's files.
         kept_count: number of the original's files that the model needs.
         file_count: number of all files that it needs.
+        is_confirmed: whether it was measured as thoroughly as is required of a result.
     """
 
     change: Change
@@ -34,6 +35,7 @@ class Candidate:
     digest: bytes
     kept_count: int
     file_count: int
+    is_confirmed: bool = False
 
     @property
     def comparisons(self) -> Comparisons:

@@ -17,6 +17,7 @@ from memdiag.units import format_duration
 from memdiag.verify.acceptance import (
     exchanged_memory,
     is_worth_it,
+    memory_beside,
     memory_change,
     slowness,
     takes_less,
@@ -170,7 +171,7 @@ class RewriteSearch:
         The cheapest checks come first; memory is measured once.
         """
         if built.digest in self._names_by_digest:
-            return f"it gives the same model as {self._names_by_digest[built.digest]}"
+            return f"its files are the same as with {self._names_by_digest[built.digest]}"
         self._names_by_digest[built.digest] = change.name
         problem = self.state.invalidity(built)
         if problem is not None:
@@ -227,13 +228,13 @@ class RewriteSearch:
         self._record_beaten(ranked)
 
     def _record_beaten(self, ranked: Sequence[Candidate]) -> None:
-        """Record for each candidate but the best, which is last, why that is better."""
+        """Record for each candidate except the last, the best one, why the best is preferred."""
         best = ranked[-1]
         for candidate in ranked[:-1]:
             better, why = self._preferred(best, candidate)
             if better is not best:  # the best beat another one that beat it
                 why = "is kept instead"
-            reason = f"{best.change.name} {why} ({memory_change(candidate.after, best.after)})"
+            reason = f"{best.change.name} {why} ({memory_beside(best.after, candidate.after)})"
             self.state.record(candidate.change, "rejected", reason)
 
     def _preferred(self, first: Candidate, second: Candidate) -> tuple[Candidate, str]:
@@ -258,7 +259,7 @@ class RewriteSearch:
         Both the model and the model with only the accepted changes are measured, alternately.
         """
         if self.effort.is_quick:
-            return found
+            return replace(found, is_confirmed=True)
         about = format_duration(self._confirming_s())
         self.report_progress(f"measuring {found.change.name} again (about {about})")
         writer, accepted = self.state.writer, self.state.accepted
@@ -284,7 +285,7 @@ class RewriteSearch:
                 problem = self.other_runtimes.problem(self._job(built), self.state.bound(changes))
         except MemdiagError as error:
             return self._failure(error)
-        return problem or replace(found, before=figures, after=after)
+        return problem or replace(found, before=figures, after=after, is_confirmed=True)
 
     def _publish_verified(self) -> VerifiedResult | None:
         """Publish the best result that a thorough verification confirms."""
@@ -373,7 +374,6 @@ class RewriteSearch:
         Its outputs, latency and (once) memory were compared with the original's when its last
         change was tried.
         """
-        is_confirmed = not self._ranked
         if self._ranked:
             best = self._ranked[-1]
             self._accepted.append(self._ranked)
@@ -395,9 +395,9 @@ class RewriteSearch:
                 after=last.after,
                 verified_on=(
                     self.evaluator.onnxruntime,
-                    *(self.other_runtimes.versions if is_confirmed else ()),
+                    *(self.other_runtimes.versions if last.is_confirmed else ()),
                 ),
-                measured_once=not is_confirmed,
+                measured_once=not last.is_confirmed,
             )
 
     def _published(self, built: BuiltModel) -> SavedModel:

@@ -23,7 +23,7 @@ MEASURED_ONCE = (
     "Measured in one process only: the search ended before it could be measured in several."
 )
 _MAX_NAMES = 6
-_MAX_LABEL = 30
+_MAX_INPUTS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ def change_table(changes: Sequence[BeforeAndAfter], heading: str = "") -> Table:
     """Return the table of `changes`; `heading` is the heading of the first column."""
     return Table(
         columns=(
-            Column(heading, max_width=_MAX_LABEL, css="name"),
+            Column(heading, wraps=True, max_width=_MAX_INPUTS, css="name"),
             Column("before", "right"),
             Column("after", "right", css="strong"),
             Column("after ÷ before", css="shape", formats=("markdown", "html")),
@@ -179,7 +179,7 @@ def outputs_text(record: MeasuredChange) -> str:
     if isinf(largest) or record.bound is None:
         return "differ"
     bound = (
-        f"bound {record.bound:.1e}: {plain(record.bound_reason)}" if record.bound else "no bound"
+        f"allowed {record.bound:.1e}: {plain(record.bound_reason)}" if record.bound else "no limit"
     )
     return f"largest difference {largest:.1e} of the largest value ({bound})"
 

@@ -156,7 +156,7 @@ def summary_line(tuning: Tuning) -> str:
         return f"{start}{point_label(chosen)}{at}"
     if not chosen.options:
         sizes = f"peak {format_size(after.peak_bytes)}, steady {format_size(after.steady_bytes)}"
-        return f"{start}the defaults ({sizes}){at}: {_why_defaults(tuning)}"
+        return f"{start}the defaults ({sizes}){at}. {capitalized(_why_defaults(tuning))}"
     clause = latency_clause(tuning.latencies)
     ratio = f", {clause}" if clause else ""
     if ratio and chosen.undecided:
@@ -178,15 +178,15 @@ def _uncompared(tuning: Tuning) -> str:
 
 
 def _budget_words(tuning: Tuning, chosen: Point) -> str:
-    """Return whether the chosen point fits the budget; empty without one."""
+    """Return the words on whether the chosen point fits the budget; empty without one."""
     if not tuning.budget:
         return "" if chosen.fits else "nothing fits; the nearest is "
-    limits = ", ".join(
-        f"{plain(name)} at most {format_limit(size)}" for name, size in tuning.budget.items()
+    limits = " and ".join(
+        f"{format_limit(size)} {plain(name)}" for name, size in tuning.budget.items()
     )
     if chosen.fits:
-        return f"fits the budget, {limits}: "
-    return f"nothing fits the budget, {limits}; the nearest is "
+        return f"fits the budget of {limits}: "
+    return f"nothing fits the budget of {limits}; the nearest is "
 
 
 def _why_defaults(tuning: Tuning) -> str:
@@ -195,30 +195,27 @@ def _why_defaults(tuning: Tuning) -> str:
         return "no option that was compared is clearly faster"
     tried = [point for point in tuning.points if point.options]
     problems = Counter(_problem(point) for point in tried if point.problem)
-    unusable = problems.total()
-    often = "most often: " if unusable > 1 else ""
-    reason = "".join(f" ({often}{problem})" for problem, _ in problems.most_common(1))
+    often = ", most often" if problems.total() > 1 else ""
+    reason = "".join(f"{often}: {problem}" for problem, _ in problems.most_common(1))
     least = _memory(tuning.points[0])
-    usable = [point for point in tried if not point.problem and _memory(point) < least]
-    undecided = sum(point.undecided for point in usable)
-    ratios = [point.counted_ratio for point in usable if not point.undecided]
-    slower = sum(ratio is not None and ratio > tuning.max_slowdown for ratio in ratios)
-    offered = sum(point.offered for point in usable)
-    idle = len(tried) - unusable - undecided - slower - offered
+    unusable = [point for point in tried if point.problem]
+    saving = [point for point in tried if not point.problem and _memory(point) < least]
+    undecided = [point for point in saving if point.undecided]
+    slower = [point for point in saving if _is_slower(point, tuning.max_slowdown)]
+    offered = [point for point in saving if point.offered]
+    others = [*unusable, *undecided, *slower, *offered]
+    idle = [point for point in tried if point not in others]
+    untried = tuning.untried
+    was = "was" if len(untried) == 1 else "were"
     parts = (
-        (idle, "saved too little memory"),
-        (slower, "saved memory but lost too much time"),
-        (unusable, f"could not be used{reason}"),
-        (undecided, "saved memory, but may be too slow"),
-        (offered, f"saved memory, but latency was not compared{_in_time(tuning)}"),
-        (
-            len(tuning.untried),
-            f"were not tried{_in_time(tuning)}"
-            if len(tuning.untried) > 1
-            else f"was not tried{_in_time(tuning)}",
-        ),
+        (_named(idle), "saved too little memory"),
+        (_named(slower), "saved memory but lost too much time"),
+        (_named(undecided), "saved memory but may be too slow"),
+        (_named(offered), f"saved memory but latency was not compared{_in_time(tuning)}"),
+        (untried[0] if len(untried) == 1 else len(untried), f"{was} not tried{_in_time(tuning)}"),
+        (_named(unusable), f"could not be used{reason}"),
     )
-    counts = ", ".join(f"{count} {text}" for count, text in parts if count)
+    counts = ", ".join(f"{subject} {text}" for subject, text in parts if subject)
     if not tuning.is_conclusive:
         is_interrupted = tuning.ended_by == "interrupt"
         advice = "" if is_interrupted else f"; {_again(tuning)}"
@@ -226,6 +223,11 @@ def _why_defaults(tuning: Tuning) -> str:
     is_complete = not (offered or tuning.untried)
     start = "no option is worth it" if is_complete else "no option that was compared is worth it"
     return f"{start}: {counts}" if counts else start
+
+
+def _named(points: Sequence[Point]) -> str | int:
+    """Return the name of a single point, or the number of points."""
+    return point_label(points[0]) if len(points) == 1 else len(points)
 
 
 def _in_time(tuning: Tuning) -> str:
@@ -503,8 +505,13 @@ def _remark(point: Point, max_slowdown: float, *, is_chosen: bool) -> str:
         return "cannot be used"
     if point.undecided:
         return "undecided"
-    is_slower = point.counted_ratio is not None and point.counted_ratio > max_slowdown
-    return "slower" if is_slower else ""
+    return "slower" if _is_slower(point, max_slowdown) else ""
+
+
+def _is_slower(point: Point, max_slowdown: float) -> bool:
+    """Return whether the latency ratio is above the allowed one beyond doubt."""
+    ratio = point.counted_ratio
+    return ratio is not None and ratio > max_slowdown and not point.undecided
 
 
 def _problem(point: Point) -> str:

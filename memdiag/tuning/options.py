@@ -149,11 +149,12 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="save-prepacked",
             does="Packed weights are written to a file once, and mapped from it by every session.",
-            hurts="The first start, which writes the file, takes more memory than the defaults, and"
-            " its process may keep it: write it in another process, such as the build of an image."
-            " The file fits this release of the runtime and this machine's instruction set only."
-            " Mapped pages count only while they are resident: the measured memory falls when the"
-            " system evicts pages, and rises when they are read again.",
+            hurts="The first start writes the file. It takes more memory than the defaults, which"
+            " the process may not return to the system: write the file in another process, for"
+            " example in the build of a container image. The file is valid only for this release of"
+            " onnxruntime and this machine's instruction set. Mapped pages count only while they"
+            " are resident: the measured memory falls when the system evicts pages, and rises when"
+            " they are read again.",
             save_options={"session.save_external_prepacked_constant_initializers": "1"},
             excludes=("disable-prepacking", "share-weights"),
             is_available=lambda runtime: runtime >= PREPACKED_SAVED_SINCE,
@@ -308,7 +309,8 @@ def _table() -> list[TuningOption]:
             name="optimization-off",
             does="The graph is not optimized at all: nothing is folded, fused or reordered.",
             costs_time=True,
-            hurts="Usually much slower, unless the file was optimized when it was written.",
+            hurts="Creating the session optimizes nothing: runs are usually much slower, unless the"
+            " model was optimized when its file was written.",
             session={"graph_optimization_level": "disable_all"},
             excludes=(
                 "disable-constant-folding",
@@ -323,7 +325,8 @@ def _table() -> list[TuningOption]:
             name="same-as-requested",
             does="All sessions share one arena, which grows by what is requested only"
             " (kSameAsRequested).",
-            hurts="The arena has more and smaller regions.",
+            hurts="The arena grows by what is requested instead of doubling, in more and smaller"
+            " regions.",
             shared_arena=True,
             excludes=("arena-off",),
         ),

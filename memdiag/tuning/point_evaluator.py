@@ -15,7 +15,7 @@ from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.points import is_probably_fast, over_budget_bytes
 from memdiag.tuning.prepared_models import PreparedModels
-from memdiag.verify.acceptance import saves_memory
+from memdiag.verify.acceptance import exchanged_memory, saves_memory
 from memdiag.verify.latency import CLEARLY_ABOVE, MIN_PAIRS, QUICK_PAIRS
 from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation, ModelEvaluator
 from memdiag.verify.outputs import Bound
@@ -118,7 +118,7 @@ class PointEvaluator:
             disk_bytes = _disk_bytes(settings, job)
             figures = self.model_evaluator.measure(job, 1, disk_bytes=disk_bytes)
         except MemdiagError as error:
-            return self._unusable(point, f"it does not run: {error}")
+            return self._with_problem(point, f"it does not run: {error}")
         return msgspec.structs.replace(point, figures=figures)
 
     def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
@@ -160,7 +160,7 @@ class PointEvaluator:
                 known=self.before,
             )
         except MemdiagError as error:
-            return self._unusable(point, f"it does not run: {error}"), False
+            return self._with_problem(point, f"it does not run: {error}"), False
         fits = self._fits(after)
         point = msgspec.structs.replace(point, figures=after)
         is_in_time = True
@@ -177,6 +177,9 @@ class PointEvaluator:
         is_needed = fits and not self._fits(before)
         is_faster = fits and point.largest_high is not None and point.largest_high < 1
         if not (is_needed or (self.budget and is_faster) or saves_memory(before, after)):
+            if exchanged := exchanged_memory(before, after):
+                problem = f"the {exchanged[0]} falls, but the {exchanged[1]} grows"
+                point = msgspec.structs.replace(point, problem=problem, fits=False)
             return point, False
         self.before = before
         return point, True
@@ -197,7 +200,7 @@ class PointEvaluator:
         try:
             job = self._models.prepare(_configured(self.model_evaluator.job, chosen), chosen)
         except MemdiagError as error:
-            return self._unusable(point, f"it does not run: {error}")
+            return self._with_problem(point, f"it does not run: {error}")
         verdict = self.model_evaluator.evaluate(
             job,
             self.bound,
@@ -206,7 +209,7 @@ class PointEvaluator:
             is_quick=is_quick,
         )
         if verdict.problem is not None:
-            return self._unusable(point, verdict.problem)
+            return self._with_problem(point, verdict.problem)
         return self._judged(point, chosen, verdict, doubt)
 
     def _judged(
@@ -248,7 +251,7 @@ class PointEvaluator:
         fits = is_fast and point.figures is not None and self._fits(point.figures)
         return msgspec.structs.replace(point, fits=fits)
 
-    def _unusable(self, point: Point, problem: str) -> Point:
+    def _with_problem(self, point: Point, problem: str) -> Point:
         """Return `point` with a problem whose text names no temporary file."""
         text = " ".join(problem.replace(f"{self.scratch}/", "").split())
         text = self.without_hidden_names(text)

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
+from textwrap import wrap
 
 from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
 from memdiag.records.tuning import Point
@@ -95,7 +96,7 @@ def _lines(
 def _costs(point: Point, costs: Mapping[str, str]) -> Iterator[str]:
     """Yield comments on the costs of the point: of each option, and as measured."""
     for name, hurts in costs.items():
-        yield f"# {name}: {hurts}"
+        yield from wrap(f"{name}: {hurts}", 88, initial_indent="# ", subsequent_indent="#   ")
     if costs and point.ratio is not None and point.slowest_with:
         interval = f" ({point.low:.2f}-{point.high:.2f})" if point.low and point.high else ""
         yield f"# Measured: latency {point.ratio:.2f} ×{interval} that of the defaults, with"
@@ -236,6 +237,9 @@ def _share_once(model: str, data: Sequence[str]) -> Iterator[str]:
         yield "    written = Path(folder.name, EXTERNAL.name)"
         # onnx.save(location=…) refuses if a file of that name is in the working directory.
         yield "    for tensor in model.graph.initializer:"
+        yield "        if tensor.float_data or tensor.double_data:"
+        yield "            array = onnx.numpy_helper.to_array(tensor)"
+        yield "            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))"
         yield "        if len(tensor.raw_data) >= 1024:"
         yield "            onnx.external_data_helper.set_external_data(tensor, data)"
         yield "    onnx.save(model, written)"

@@ -43,7 +43,8 @@ def rewrite_option(path: str, excludes: Sequence[str] = ()) -> TuningOption:
     return TuningOption(
         name=REWRITE,
         does="The model that the fix wrote is loaded.",
-        hurts="The program loads it instead of the original, from the folder of all its files.",
+        hurts="The program loads the rewritten model instead of the original, and needs all of its"
+        " files in one folder.",
         model=Path(path),
         excludes=tuple(excludes),
     )
@@ -138,7 +139,7 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
     """Yield notes about the chosen point and about how the search ended."""
     chosen = search.chosen
     for option in search.options_of(chosen):
-        yield f"{option.name}: {option.does} {option.hurts}"
+        yield f"{option.name}: {option.does}"
     if chosen.undecided:
         yield (
             "the latency of the chosen combination may exceed the allowed"
@@ -165,8 +166,8 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
     if (slower := search.smallest_of_too_slow()) is not None:
         yield (
             f"slower: {' + '.join(slower.options)} would take {_sizes(slower)} at"
-            f" {slower.ratio:.2f} × the latency; --max-slowdown {_accepting_slowdown(slower)}"
-            " accepts it"
+            f" {slower.ratio:.2f} × the latency or more: it needs at least --max-slowdown"
+            f" {_accepting_slowdown(slower)}"
         )
     if search.ended_by != "completion":
         is_limit = search.ended_by == "time_limit"
@@ -177,8 +178,8 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
         slower = search.fastest_of_too_slow()
         if slower is not None:
             yield (
-                f"{' + '.join(slower.options)} would fit it at {slower.ratio:.2f} × the latency;"
-                f" --max-slowdown {_accepting_slowdown(slower)} accepts it"
+                f"{' + '.join(slower.options)} would fit it at {slower.ratio:.2f} × the latency or"
+                f" more: it needs at least --max-slowdown {_accepting_slowdown(slower)}"
             )
     if published is not None and not published.problem:
         yield from _notes_on_files(published)
@@ -209,7 +210,10 @@ def _notes_on_files(published: Publication) -> Iterator[str]:
 
 
 def _accepting_slowdown(point: Point) -> str:
-    """Return the value of --max-slowdown with which `point` is certainly fast enough."""
+    """Return the value of --max-slowdown that accepts the latencies of `point`.
+
+    A point that is too slow was not compared with all inputs: others may be slower.
+    """
     largest = point.largest_high or point.high or point.ratio
     assert largest is not None
     return f"{ceil(100 * largest) / 100:.2f}"

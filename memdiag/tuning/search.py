@@ -63,6 +63,11 @@ class OptionSearch:
     8. The best point is confirmed: measured in several processes, and compared precisely. If it
        does not stand, the smallest point that is left is compared, and the next best is confirmed.
 
+    A point is undecided if it may be too slow, and plausible if it is undecided but probably fast
+    enough (`is_plausible`). While the best point is searched for, some undecided points are
+    believed to be fast enough: all, or the plausible ones. A point is refuted if a thorough
+    measurement did not confirm it.
+
     Comparisons before the last step are quick. With a time limit, the first step gets a third of
     the time and begins with what estimates promise most, and options that save nothing alone are
     not added. Later starts are left out if they take more than `_FAR` times the memory of the best
@@ -191,7 +196,9 @@ class OptionSearch:
             for point, figures, ratio in usable_points(self.points)
             if ratio <= self.max_slowdown
             if len(point.options) > len(chosen.options)
+            if frozenset(point.options) not in self._refuted
             if peak_plus_steady(figures) < peak_plus_steady(chosen.figures)
+            if not is_worth_an_option(figures, chosen.figures)
         ]
         return min(smaller, key=lambda entry: entry[0])[1] if smaller else None
 

@@ -142,6 +142,13 @@ def memory_change(before: Figures, after: Figures) -> str:
     return f"peak {peak}, steady {steady}"
 
 
+def memory_beside(best: Figures, other: Figures) -> str:
+    """Return peak and steady memory of `best` in comparison with `other` as text."""
+    peak = " instead of ".join(format_sizes(best.peak_bytes, other.peak_bytes))
+    steady = " instead of ".join(format_sizes(best.steady_bytes, other.steady_bytes))
+    return f"peak {peak}, steady {steady}"
+
+
 def _interval(found: LatencyComparison) -> str:
     return f"{found.ratio.median:.2f} × ({found.ratio.low:.2f}–{found.ratio.high:.2f})"
 

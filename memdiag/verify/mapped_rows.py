@@ -33,7 +33,7 @@ class RowTable(NamedTuple):
 def row_tables(model: Path) -> tuple[RowTable, ...]:
     """Return the weights in files beside `model` that some node reads row by row.
 
-    None if the model cannot be read.
+    Empty if the model cannot be read.
     """
     try:
         return _row_tables(model, model.stat().st_mtime_ns)

@@ -446,5 +446,4 @@ def _timed_inputs(input_sets: Sequence[InputSet]) -> Iterator[_TimedInputs]:
         if each.timed:
             yield _TimedInputs(each.name, index)
     if len({each.sizes for each in input_sets}) > 1:
-        name = f"all {len(input_sets)} inputs in turn"
-        yield _TimedInputs(name, 0, tuple(range(1, len(input_sets))))
+        yield _TimedInputs("all inputs in turn", 0, tuple(range(1, len(input_sets))))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -124,6 +125,21 @@ def test_an_option_that_saves_nothing_is_not_confirmed(points: PointEvaluator) -
     point, stands = points.confirm(points.measure(chosen), chosen)
     assert not stands
     assert point.problem == ""
+
+
+def test_a_smaller_steady_memory_at_a_larger_peak_is_not_confirmed_and_the_reason_is_a_problem(
+    points: PointEvaluator, evaluator: ModelEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = evaluator.before
+    after = msgspec.structs.replace(
+        before, peak_bytes=before.peak_bytes + (9 << 20), steady_bytes=before.steady_bytes // 2
+    )
+    monkeypatch.setattr(evaluator, "measure_both", lambda *arguments, **options: (before, after))
+    monkeypatch.setattr(points, "max_slowdown", 20.0)
+    chosen = (BY_NAME["patterns-off"],)
+    point, stands = points.confirm(points.measure(chosen), chosen)
+    assert not stands
+    assert point.problem == "the steady memory falls, but the peak grows"
 
 
 def test_what_the_runtime_refuses_is_a_problem_that_names_no_file_of_ours(

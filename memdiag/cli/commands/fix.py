@@ -34,8 +34,9 @@ def configure(parser: ArgumentParser) -> None:
     add_list(
         parser,
         "--only",
-        metavar="NAME",
-        help="Fix only the findings of these rules; can be repeated.",
+        metavar="RULE",
+        help="Fix only what these rules find, separated by commas (memdiag check MODEL names"
+        " them); can be repeated.",
     )
     parser.add_argument(
         "--unverified",
@@ -61,8 +62,9 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Rewrite a model so that it wastes less memory, verified and measured.
 
-    Builds each remedy of each finding, compares its outputs, memory and latency with the original's
-    in isolated processes, and keeps the best combination. The original is not changed.
+    It searches the model for causes of waste (findings), tries each change that is known to help (a
+    remedy) on a copy, compares outputs, memory and latency with the original's in isolated
+    processes, and keeps the best combination. The original is not changed.
 
     Ctrl-C or --time-limit ends the search and writes the best result so far.
 

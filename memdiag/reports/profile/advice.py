@@ -463,7 +463,8 @@ def _fix_steps(costly: Sequence[Finding], model: str) -> list[AdviceStep]:
     if rewrites:
         text = (
             f"Let memdiag try {listed(rewrites, limit=_MAX_NAMES)} on a copy of the model. The copy"
-            " is kept only if its memory is less and its outputs and speed are as good:"
+            " is kept only if it takes less memory, is at most 5 % slower, and has the same outputs"
+            " up to rounding:"
         )
         return [AdviceStep(text, f"memdiag fix {model}")]
     if any(finding.rewrites is None and finding.remedies for finding in costly):
