@@ -146,7 +146,7 @@ def one_process_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let memory be measured in one process, where several would make the figures more precise."""
     monkeypatch.setattr("memdiag.verify.model_evaluator._ORIGINAL_PROCESSES", 1)
     monkeypatch.setattr("memdiag.tuning.point_evaluator._FINAL_PROCESSES", 1)
-    monkeypatch.setattr("memdiag.fixing.search.THOROUGH", replace(THOROUGH, processes=1))
+    monkeypatch.setattr("memdiag.fixing.rewrite_search.THOROUGH", replace(THOROUGH, processes=1))
 
 
 @pytest.fixture

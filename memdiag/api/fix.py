@@ -22,7 +22,7 @@ from memdiag.errors import UsageError
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import changes_by_rule
 from memdiag.fixing.model_writer import ModelWriter, SavedModel
-from memdiag.fixing.search import RewriteSearch
+from memdiag.fixing.rewrite_search import RewriteSearch
 from memdiag.fixing.state import ChangesByRule, FixState
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
@@ -133,17 +133,17 @@ def fix(
         return msgspec.structs.replace(fixed, notes=tuple(notes))
 
 
-class FixWithVerdict(NamedTuple):
+class EvaluatedFix(NamedTuple):
     """A fix, with the comparison of its model.
 
     Attributes:
         record: the record of the fix.
-        verdict: outputs and latency of its model beside the original; None if there is no model, or
-            if it was not verified.
+        evaluation: outputs and latency of its model beside the original; None if there is no model,
+            or if it was not verified.
     """
 
     record: Fix
-    verdict: ModelEvaluation | None
+    evaluation: ModelEvaluation | None
 
 
 def model_writer(file: ModelFile, target: Path) -> ModelWriter:
@@ -197,7 +197,7 @@ def fix_file(
     *,
     report_progress: OnProgress,
     started: float,
-) -> FixWithVerdict:
+) -> EvaluatedFix:
     """Fix the model of `writer`, as `fix` does.
 
     Args:
@@ -264,7 +264,7 @@ def fix_file(
                 raise base.not_runnable(", or --unverified to write the model without a comparison")
     duration_s = round(time.perf_counter() - started, 6)
     record = _record(state, runtime, result, base, duration_s)
-    return FixWithVerdict(record, result.verdict if isinstance(result, VerifiedResult) else None)
+    return EvaluatedFix(record, result.evaluation if isinstance(result, VerifiedResult) else None)
 
 
 def _changes(state: FixState, runtime: Runtime, config: FixConfig) -> ChangesByRule:
@@ -295,7 +295,7 @@ def _record(
     evaluator = base.evaluator if base else None
     verified = result if isinstance(result, VerifiedResult) else None
     output = result.output if isinstance(result, VerifiedResult) else result
-    difference = verified.verdict.difference if verified else None
+    difference = verified.evaluation.difference if verified else None
     output_files = tuple(map(path_text, output.files)) if output else ()
     oldest = output.built.oldest if output else None
     return Fix(
@@ -309,7 +309,7 @@ def _record(
         remedies=state.outcomes,
         before=verified.before if verified else state.before,
         after=verified.after if verified else None,
-        latencies=verified.verdict.latencies if verified else (),
+        latencies=verified.evaluation.latencies if verified else (),
         largest_difference=difference.relative if difference else None,
         bound=verified.bound.relative if verified else None,
         bound_reason=verified.bound.why if verified else "",

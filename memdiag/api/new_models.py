@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from memdiag.api.arguments import OnProgress
-from memdiag.api.fix import FixWithVerdict
+from memdiag.api.fix import EvaluatedFix
 from memdiag.api.optimizer_outputs import OptimizerOutputs, optimizer_names
 from memdiag.errors import ReportError
 from memdiag.fixing.model_writer import ModelWriter
@@ -32,10 +32,10 @@ class NewModels:
     """
 
     def __init__(
-        self, writer: ModelWriter, fixed: FixWithVerdict, optimizers: OptimizerOutputs
+        self, writer: ModelWriter, fixed: EvaluatedFix, optimizers: OptimizerOutputs
     ) -> None:
         self._writer, self._optimizers = writer, optimizers
-        self._fixed, self._verdict = fixed
+        self._fixed, self._evaluation = fixed
         self.rewrite: TuningOption | None = None
         if self._fixed.output is not None:
             self.rewrite = rewrite_option(self._fixed.output, optimizer_names())
@@ -55,8 +55,8 @@ class NewModels:
         if self.rewrite is None:
             return None
         assert self._fixed.after is not None
-        assert self._verdict is not None
-        return point_evaluator.known_point((self.rewrite,), self._fixed.after, self._verdict)
+        assert self._evaluation is not None
+        return point_evaluator.known_point((self.rewrite,), self._fixed.after, self._evaluation)
 
     def without_hidden_names(self, text: str) -> str:
         """Return `text` in one line, without the names of models that are not published."""

@@ -22,11 +22,11 @@ from memdiag.ort.runtime import Runtime
 from memdiag.records.measured_change import SearchEnd
 from memdiag.records.tuning import Point, Tuning
 from memdiag.runner.job import Deadline, Job, Limits, SessionConfig, TimeLimitReached
+from memdiag.tuning.option_search import OptionSearch
 from memdiag.tuning.options import TuningOption, tuning_options
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import BUDGETS
 from memdiag.tuning.record import tuning_record
-from memdiag.tuning.search import OptionSearch
 from memdiag.verify.model_bound import reordered_bound
 from memdiag.verify.outputs import Bound
 

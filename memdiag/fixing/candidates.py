@@ -19,7 +19,7 @@ class Candidate:
         change: the change.
         before: the figures of the model without the change.
         after: the figures of the model with it.
-        verdict: the comparison of the whole model with the original.
+        evaluation: the comparison of the whole model with the original.
         is_valid: whether the model passes `onnx.checker`.
         digest: hash of the model's files.
         kept_count: number of the original's files that the model needs.
@@ -30,7 +30,7 @@ class Candidate:
     change: Change
     before: Figures
     after: Figures
-    verdict: ModelEvaluation
+    evaluation: ModelEvaluation
     is_valid: bool | None
     digest: bytes
     kept_count: int
@@ -40,7 +40,7 @@ class Candidate:
     @property
     def comparisons(self) -> Comparisons:
         """The latency comparisons of the changed model with the original."""
-        return self.verdict.comparisons
+        return self.evaluation.comparisons
 
 
 class UndecidedChange(NamedTuple):
@@ -59,7 +59,7 @@ class VerifiedResult:
 
     Attributes:
         output: the published model.
-        verdict: outputs and latency beside the original.
+        evaluation: outputs and latency beside the original.
         bound: the allowed difference of outputs.
         before, after: the figures of the original and of the published model.
         verified_on: the releases of onnxruntime on which outputs were compared.
@@ -67,7 +67,7 @@ class VerifiedResult:
     """
 
     output: SavedModel
-    verdict: ModelEvaluation
+    evaluation: ModelEvaluation
     bound: Bound
     before: Figures
     after: Figures

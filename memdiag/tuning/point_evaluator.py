@@ -49,7 +49,7 @@ class PointEvaluator:
     budget: dict[str, int]
     before: Figures = field(init=False)
     without_hidden_names: Callable[[str], str] = str
-    _verdicts: dict[tuple[str, ...], ModelEvaluation] = field(init=False, default_factory=dict)
+    _evaluations: dict[tuple[str, ...], ModelEvaluation] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._models = PreparedModels(self.scratch)
@@ -131,16 +131,16 @@ class PointEvaluator:
         return self._compared(point, chosen, QUICK_PAIRS, is_quick=True, doubt=_doubt(chosen))
 
     def known_point(
-        self, chosen: tuple[TuningOption, ...], figures: Figures, verdict: ModelEvaluation
+        self, chosen: tuple[TuningOption, ...], figures: Figures, evaluation: ModelEvaluation
     ) -> Point:
         """Return the point of `chosen` that was measured once and compared quickly elsewhere.
 
-        `figures` and `verdict` are its memory and the comparison, as `measure` and `compare` would
-        find them.
+        `figures` and `evaluation` are its memory and the comparison, as `measure` and `compare`
+        would find them.
         """
         point = _point(_configured(self.model_evaluator.job, chosen), chosen)
         point = msgspec.structs.replace(point, figures=figures)
-        return self._judged(point, chosen, verdict, _doubt(chosen))
+        return self._judged(point, chosen, evaluation, _doubt(chosen))
 
     def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
         """Return `point` measured thoroughly, and whether it still saves enough.
@@ -184,9 +184,9 @@ class PointEvaluator:
         self.before = before
         return point, True
 
-    def verdict(self, point: Point) -> ModelEvaluation | None:
+    def evaluation(self, point: Point) -> ModelEvaluation | None:
         """Return the last comparison of `point`; None where it was not compared."""
-        return self._verdicts.get(point.options)
+        return self._evaluations.get(point.options)
 
     def _compared(
         self,
@@ -201,27 +201,27 @@ class PointEvaluator:
             job = self._models.prepare(_configured(self.model_evaluator.job, chosen), chosen)
         except MemdiagError as error:
             return self._with_problem(point, f"it does not run: {error}")
-        verdict = self.model_evaluator.evaluate(
+        evaluation = self.model_evaluator.evaluate(
             job,
             self.bound,
             pairs=pairs,
             limit=self.max_slowdown,
             is_quick=is_quick,
         )
-        if verdict.problem is not None:
-            return self._with_problem(point, verdict.problem)
-        return self._judged(point, chosen, verdict, doubt)
+        if evaluation.problem is not None:
+            return self._with_problem(point, evaluation.problem)
+        return self._judged(point, chosen, evaluation, doubt)
 
     def _judged(
         self,
         point: Point,
         chosen: tuple[TuningOption, ...],
-        verdict: ModelEvaluation,
+        evaluation: ModelEvaluation,
         doubt: float,
     ) -> Point:
         """Return `point` with the latency of its comparison, which is kept."""
-        self._verdicts[point.options] = verdict
-        point = self._with_latency(point, verdict.comparisons, doubt * self.max_slowdown)
+        self._evaluations[point.options] = evaluation
+        point = self._with_latency(point, evaluation.comparisons, doubt * self.max_slowdown)
         return self._with_fit(point, chosen)
 
     def _with_latency(self, point: Point, comparisons: Comparisons, slower: float) -> Point:

@@ -11,11 +11,11 @@ from memdiag.records.dimension import Dimension
 from memdiag.records.files import unused_data_notes
 from memdiag.records.fix import Fix
 from memdiag.records.tuning import REWRITE, TUNING_SCHEMA, Point, Tuning
+from memdiag.tuning.option_search import OptionSearch
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.points import peak_plus_steady
 from memdiag.tuning.prepared_models import lists_initializers
 from memdiag.tuning.program import session_program
-from memdiag.tuning.search import OptionSearch
 from memdiag.units import format_duration, format_sizes
 from memdiag.verify.latency import MAX_UNNOTICED_S
 from memdiag.verify.mapped_rows import unread_table_notes
@@ -74,8 +74,8 @@ def tuning_record(
     evaluator, chosen = search.point_evaluator, search.chosen
     fixed = published.fixed if published else None
     optimized = published.optimized if published else ()
-    verdict = evaluator.verdict(chosen)
-    difference = verdict.difference if verdict else None
+    evaluation = evaluator.evaluation(chosen)
+    difference = evaluation.difference if evaluation else None
     program_point = chosen if chosen.options else _smallest_offered(search)
     loaded = _loaded_model(file.path, program_point, published)
     if published is not None and published.problem and loaded != file.path:
@@ -86,7 +86,7 @@ def tuning_record(
         onnxruntime=evaluator.model_evaluator.onnxruntime,
         before=evaluator.before,
         after=chosen.figures,
-        latencies=verdict.latencies if verdict else (),
+        latencies=evaluation.latencies if evaluation else (),
         largest_difference=difference.relative if difference else None,
         bound=evaluator.bound.relative,
         bound_reason=evaluator.bound.why,

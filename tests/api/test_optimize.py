@@ -18,7 +18,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import memdiag
-from memdiag.api.fix import FixWithVerdict
+from memdiag.api.fix import EvaluatedFix
 from memdiag.comparison.optimizers import Optimizer
 from memdiag.errors import MeasurementError, ReportError, UsageError
 from memdiag.fixing.model_writer import ModelWriter
@@ -94,15 +94,15 @@ def no_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memdiag.api.optimizer_outputs.OPTIMIZERS", {})
 
 
-def staged(target: Path, **changes: Any) -> Callable[..., FixWithVerdict]:
+def staged(target: Path, **changes: Any) -> Callable[..., EvaluatedFix]:
     """Return a fix that stages the unchanged model, and checks that it leaves `target` alone.
 
     It claims that the model takes 1 MiB and is as fast.
     """
     equal = LatencyComparison(1e-3, 1e-3, LatencyRatio(1.0, 1.0, 1.0, 15))
-    verdict = ModelEvaluation(problem=None, comparisons=(("size 1", equal),))
+    evaluation = ModelEvaluation(problem=None, comparisons=(("size 1", equal),))
 
-    def fix_file(writer: ModelWriter, *arguments: object, **options: object) -> FixWithVerdict:
+    def fix_file(writer: ModelWriter, *arguments: object, **options: object) -> EvaluatedFix:
         before = target.read_bytes() if target.exists() else None
         with writer.built(ModelEditor(writer.file)) as built:
             files = tuple(map(str, writer.stage(built).files))
@@ -116,7 +116,7 @@ def staged(target: Path, **changes: Any) -> Callable[..., FixWithVerdict]:
                 **changes,
             }
         )
-        return FixWithVerdict(record, verdict)
+        return EvaluatedFix(record, evaluation)
 
     return fix_file
 
@@ -318,7 +318,7 @@ def check_only_the_fix_is_left(tuning: Tuning, target: Path) -> None:
 @pytest.mark.parametrize(
     "where",
     [
-        "fixing.search.RewriteSearch._try",
+        "fixing.rewrite_search.RewriteSearch._try",
         "fixing.state.FixState.any_possible",
         "api.fix.find_waste",
     ],

@@ -92,7 +92,7 @@ def test_an_option_that_saves_is_measured_compared_and_confirmed(
     kept, stands = points.confirm(compared, chosen)
     assert stands
     assert kept.ratio == compared.ratio
-    assert points.verdict(confirmed) is not None
+    assert points.evaluation(confirmed) is not None
     assert confirmed.figures is not None
     assert confirmed.figures.disk_bytes == points.before.disk_bytes
 

@@ -9,11 +9,11 @@ import pytest
 
 from memdiag.model.model_file import open_model
 from memdiag.records.tuning import Point, Tuning
+from memdiag.tuning.option_search import OptionSearch
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.record import tuning_record
-from memdiag.tuning.search import OptionSearch
 from memdiag.verify.outputs import Bound
-from tests.tuning.test_search import Names, Scripted, less, option, searched
+from tests.tuning.test_option_search import Names, Scripted, less, option, searched
 
 SampleModel = Callable[..., Path]
 
@@ -31,7 +31,7 @@ class Recordable(Scripted):
             before=self.before, onnxruntime="1.32.0", processes=1, job=job, further_sizes=()
         )
 
-    def verdict(self, point: Point) -> None:
+    def evaluation(self, point: Point) -> None:
         """Return nothing: outputs and latencies of single inputs are made up nowhere."""
 
 

@@ -86,11 +86,11 @@ def judge(write: Write, bench: Callable[[Path], ModelEvaluator]) -> Iterator[Mod
 @pytest.mark.usefixtures("equal_latency")
 def test_the_same_model_passes(write: Write, judge: ModelEvaluator) -> None:
     assert judge.notes == ()
-    verdict = judge.evaluate(Job(model=write("same")), Bound.exact(), pairs=10)
-    assert verdict.problem is None
-    assert verdict.difference is not None
-    assert verdict.difference.relative == 0
-    assert [name for name, _ in verdict.comparisons] == ["1 rows", "4 rows"]
+    evaluation = judge.evaluate(Job(model=write("same")), Bound.exact(), pairs=10)
+    assert evaluation.problem is None
+    assert evaluation.difference is not None
+    assert evaluation.difference.relative == 0
+    assert [name for name, _ in evaluation.comparisons] == ["1 rows", "4 rows"]
 
 
 @pytest.mark.usefixtures("equal_latency")
@@ -99,9 +99,9 @@ def test_a_model_is_not_blamed_for_the_end_of_the_original(
 ) -> None:
     with bench(write("killed")) as judge:
         os.kill(judge._server.pid, signal.SIGKILL)
-        verdict = judge.evaluate(Job(model=write("same")), Bound.exact(), pairs=8)
-    assert verdict.problem is None
-    assert len(verdict.comparisons) == 2
+        evaluation = judge.evaluate(Job(model=write("same")), Bound.exact(), pairs=8)
+    assert evaluation.problem is None
+    assert len(evaluation.comparisons) == 2
 
 
 def test_a_model_is_not_blamed_if_the_original_ends_while_a_slowdown_is_confirmed(
@@ -121,9 +121,9 @@ def test_a_model_is_not_blamed_if_the_original_ends_while_a_slowdown_is_confirme
 
     monkeypatch.setattr("memdiag.verify.model_evaluator.compare_latency", compared)
     with bench(write("killed later")) as judge:
-        verdict = judge.evaluate(Job(model=write("same")), Bound.exact(), limit=1.05)
-    assert verdict.problem is None
-    assert [each.ratio.median for _, each in verdict.comparisons] == [1.0, 1.0]
+        evaluation = judge.evaluate(Job(model=write("same")), Bound.exact(), limit=1.05)
+    assert evaluation.problem is None
+    assert [each.ratio.median for _, each in evaluation.comparisons] == [1.0, 1.0]
     assert len(calls) == 5
 
 
@@ -137,13 +137,13 @@ def test_a_shape_that_the_model_does_not_state_is_not_compared(
 ) -> None:
     with bench(write("shapeless", states_shape=False)) as judge:
         job = Job(model=write("rebuilt", REBUILT, states_shape=False))
-        verdict = judge.evaluate(job, Bound.exact(), pairs=8)
-        assert verdict.problem is None
+        evaluation = judge.evaluate(job, Bound.exact(), pairs=8)
+        assert evaluation.problem is None
         flat = "h = MatMul(x, w) c = Constant <value = int64[1] {-1}> () y = Reshape(h, c)"
         job = Job(model=write("flat", flat, states_shape=False))
-        verdict = judge.evaluate(job, Bound.exact(), pairs=8)
-    assert verdict.problem is not None
-    assert verdict.problem.startswith("output 'y' changed from float32[n, 1024] to float32[")
+        evaluation = judge.evaluate(job, Bound.exact(), pairs=8)
+    assert evaluation.problem is not None
+    assert evaluation.problem.startswith("output 'y' changed from float32[n, 1024] to float32[")
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ def test_a_shape_that_the_model_does_not_state_is_not_compared(
 def test_a_wrong_model_is_refused(
     write: Write, judge: ModelEvaluator, changes: dict[str, object], message: str
 ) -> None:
-    verdict = judge.evaluate(Job(model=write("wrong", **changes)), Bound.reordered(512))
-    assert verdict.problem is not None
-    assert message in verdict.problem
+    evaluation = judge.evaluate(Job(model=write("wrong", **changes)), Bound.reordered(512))
+    assert evaluation.problem is not None
+    assert message in evaluation.problem
 
 
 @pytest.mark.usefixtures("equal_latency")
@@ -204,10 +204,10 @@ def test_new_sessions_confirm_that_a_model_is_slower(
     judge.evaluate(judge.job, Bound.exact())
     asked = scripted(monkeypatch, 1.0, 1.3, 1.2)
     started = judge.session_count
-    verdict = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
+    evaluation = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
     assert judge.session_count == started + 1 + 2
-    assert [found.ratio.median for _, found in verdict.comparisons] == [1.0, 1.2]
-    assert [found.clock for _, found in verdict.comparisons] == ["wall", "cpu"]
+    assert [found.ratio.median for _, found in evaluation.comparisons] == [1.0, 1.2]
+    assert [found.clock for _, found in evaluation.comparisons] == ["wall", "cpu"]
     assert [one["feeds"] for one in asked] == [0, 1, 1]
     assert {asked[0]["before"], asked[0]["after"]}.isdisjoint(
         {asked[2]["before"], asked[2]["after"]}
@@ -233,8 +233,8 @@ def test_one_confirmed_slowdown_is_enough(
 ) -> None:
     # The first inputs decide: the second are not compared, and new sessions confirm the first.
     asked = scripted(monkeypatch, 2.0, 1.9)
-    verdict = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
-    assert [found.ratio.median for _, found in verdict.comparisons] == [1.9]
+    evaluation = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
+    assert [found.ratio.median for _, found in evaluation.comparisons] == [1.9]
     assert [one["feeds"] for one in asked] == [0, 0]
 
 
@@ -242,12 +242,12 @@ def test_after_a_slowdown_that_is_not_confirmed_the_other_inputs_are_compared(
     judge: ModelEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = scripted(monkeypatch, 2.0, 1.0, 1.01)
-    verdict = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
-    assert [found.ratio.median for _, found in verdict.comparisons] == [1.0, 1.01]
+    evaluation = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
+    assert [found.ratio.median for _, found in evaluation.comparisons] == [1.0, 1.01]
     assert [one["feeds"] for one in asked] == [0, 0, 1]
     asked = scripted(monkeypatch, 2.0, 1.0, 2.0, 1.9)
-    verdict = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
-    assert [found.ratio.median for _, found in verdict.comparisons] == [1.0, 1.9]
+    evaluation = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
+    assert [found.ratio.median for _, found in evaluation.comparisons] == [1.0, 1.9]
 
 
 def test_comparisons_share_the_time_that_is_left(
@@ -329,10 +329,10 @@ def test_with_another_number_of_threads_a_slowdown_is_confirmed_by_the_wall_cloc
 ) -> None:
     scripted(monkeypatch, 2.0, 1.9)
     one_thread = replace(judge.job.session, options={"intra_op_num_threads": "1"})
-    verdict = judge.evaluate(
+    evaluation = judge.evaluate(
         replace(judge.job, session=one_thread), Bound.reordered(512), limit=1.05
     )
-    assert [found.clock for _, found in verdict.comparisons] == ["wall"]
+    assert [found.clock for _, found in evaluation.comparisons] == ["wall"]
 
 
 def test_a_session_can_return_the_cpu_time_of_its_runs(judge: ModelEvaluator) -> None:

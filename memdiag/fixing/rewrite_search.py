@@ -180,20 +180,20 @@ class RewriteSearch:
         job = self._job(built)
         before = self.evaluator.before if self._last is None else self._last.after
         after = self.evaluator.measure(job, 1, disk_bytes=built.disk_bytes)
-        verdict = self._compared(job, bound, takes_less(before, after))
-        if verdict.problem is not None:
-            return f"{verdict.problem}; {memory_change(before, after)}"
-        if not is_worth_it(before, after, verdict.comparisons, self._comparisons()):
+        evaluation = self._compared(job, bound, takes_less(before, after))
+        if evaluation.problem is not None:
+            return f"{evaluation.problem}; {memory_change(before, after)}"
+        if not is_worth_it(before, after, evaluation.comparisons, self._comparisons()):
             return _saves_nothing(before, after)
-        if slower := self._slowness(verdict.comparisons):
+        if slower := self._slowness(evaluation.comparisons):
             return slower
-        if doubt := self._undecided_slowness(verdict.comparisons):
+        if doubt := self._undecided_slowness(evaluation.comparisons):
             return UndecidedChange(f"{memory_change(before, after)}; {doubt}")
         return Candidate(
             change=change,
             before=before,
             after=after,
-            verdict=verdict,
+            evaluation=evaluation,
             is_valid=self.state.is_valid,
             digest=built.digest,
             kept_count=len(built.kept),
@@ -327,11 +327,11 @@ class RewriteSearch:
         job = self._job(built)
         is_same = len(self.state.accepted) == 1 and built.digest == last.digest
         if self.effort.is_quick and is_same:
-            verdict = last.verdict
+            evaluation = last.evaluation
         else:
             if not self.effort.is_quick:
                 self.evaluator.renew_original()
-            verdict = self.evaluator.evaluate(
+            evaluation = self.evaluator.evaluate(
                 job,
                 bound,
                 pairs=self.effort.final_pairs,
@@ -339,8 +339,8 @@ class RewriteSearch:
                 is_quick=self.effort.is_quick,
             )
         problem = (
-            verdict.problem
-            or self._slowness(verdict.comparisons)
+            evaluation.problem
+            or self._slowness(evaluation.comparisons)
             or self.other_runtimes.problem(job, bound)
         )
         if problem is not None:
@@ -354,14 +354,14 @@ class RewriteSearch:
                 before_bytes=self.evaluator.before.disk_bytes,
                 after_bytes=built.disk_bytes,
             )
-        if not is_worth_it(before, after, verdict.comparisons, ()):
+        if not is_worth_it(before, after, evaluation.comparisons, ()):
             return f"together they save nothing ({memory_change(before, after)})"
-        if doubt := self._undecided_slowness(verdict.comparisons):
+        if doubt := self._undecided_slowness(evaluation.comparisons):
             return UndecidedChange(f"{memory_change(before, after)}; {doubt}")
         self.state.explain_invalidity()
         return VerifiedResult(
             output=self._published(built),
-            verdict=verdict,
+            evaluation=evaluation,
             bound=bound,
             before=before,
             after=after,
@@ -389,7 +389,7 @@ class RewriteSearch:
             self.state.is_valid = last.is_valid
             return VerifiedResult(
                 output=self._published(built),
-                verdict=last.verdict,
+                evaluation=last.evaluation,
                 bound=self.state.bound(self.state.accepted),
                 before=self.evaluator.before,
                 after=last.after,

@@ -12,7 +12,7 @@ from memdiag.errors import ModelError, ReportError
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import ModelWriter
-from memdiag.fixing.search import RewriteSearch
+from memdiag.fixing.rewrite_search import RewriteSearch
 from memdiag.fixing.state import FixState
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.records.fix import RemedyStatus

@@ -13,10 +13,10 @@ import pytest
 from memdiag.records.measured_change import Figures
 from memdiag.records.tuning import Point
 from memdiag.runner.job import TimeLimitReached
+from memdiag.tuning.option_search import OptionSearch
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import over_budget_bytes
-from memdiag.tuning.search import OptionSearch
 from memdiag.units import MIB
 
 Names = frozenset[str]
