@@ -15,7 +15,9 @@ from memdiag.attribution.layouts import layouts
 from memdiag.model.graph_index import GraphIndex, Use
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.prepacking import (
+    NCHWC,
     PackedBuffer,
+    channel_block,
     fp32_panels,
     int8_panels,
     nbits_blocks,
@@ -84,14 +86,17 @@ def opened(tmp_path: Path) -> Open:
     return save_and_open
 
 
-def predicted(of: ModelFile, slot: int, runtime: Runtime = NEWEST) -> PackedBuffer | None:
+def predicted(
+    of: ModelFile, slot: int, runtime: Runtime = NEWEST, block: int = NCHWC
+) -> PackedBuffer | None:
     """What the last node of the main graph packs its weight at `slot` into."""
     graphs = GraphIndex(of)
     _, scope = next(iter(graphs))
     node = scope.nodes[-1]
     weight = graphs.weight(scope, node.input[slot])
     assert weight is not None
-    return packed_buffer(graphs, runtime, Use(scope, node, slot), weight.dtype, weight.shape)
+    use = Use(scope, node, slot)
+    return packed_buffer(graphs, runtime, use, weight.dtype, weight.shape, block)
 
 
 @pytest.mark.slow
@@ -99,8 +104,9 @@ def predicted(of: ModelFile, slot: int, runtime: Runtime = NEWEST) -> PackedBuff
 def test_a_session_holds_what_was_predicted(opened: Open, name: str) -> None:
     case = CASES[name]
     of = opened(proto(case))
-    foreseen = predicted(of, case.slot)
-    found = memdiag.profile(of.path, run=False, threads=1).attribution
+    profile = memdiag.profile(of.path, run=False, threads=1)
+    foreseen = predicted(of, case.slot, block=channel_block(profile.environment.machine))
+    found = profile.attribution
     assert found is not None
     copies = [copy for copy in found.copies if copy.weights == ("w",) and copy.in_use is not False]
     if foreseen is None:
