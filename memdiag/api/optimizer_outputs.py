@@ -182,7 +182,7 @@ def _option(name: str, result: OptimizerResult, others: Sequence[str]) -> Tuning
     return TuningOption(
         name=name,
         does=f"The model is loaded as {name}{version} wrote it, its weights in a file beside it.",
-        hurts=f"The program loads the model that {name} wrote instead of the original, and needs"
+        hurts=f"Instead of the original, the program loads the model that {name} wrote. It needs"
         f" both of its files in one folder.{caveats}",
         model=result.path,
         excludes=tuple(others),

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isinf
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from memdiag.records.measured_change import LatencyAt, MeasuredChange
@@ -24,6 +25,7 @@ MEASURED_ONCE = (
 )
 _MAX_NAMES = 6
 _MAX_INPUTS = 60
+_LABEL_WIDTH = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +160,9 @@ def change_table(changes: Sequence[BeforeAndAfter], heading: str = "") -> Table:
 
 def show_changes(record: MeasuredChange, console: Console) -> None:
     """Print the figures before and after, below a blank line; nothing if there are none."""
-    latencies = [replace(change, label=f"  {change.label}") for change in latency_changes(record)]
+    latencies = [
+        replace(change, label=_indented(change.label)) for change in latency_changes(record)
+    ]
     heading = [_LATENCY_HEADING] if latencies else []
     changes = (*memory_changes(record), *heading, *latencies)
     if changes:
@@ -167,6 +171,11 @@ def show_changes(record: MeasuredChange, console: Console) -> None:
         if any(map(_seems_wrong, record.latencies)):
             line(console, _WHY_RATIOS_DIFFER)
         line(console, f"outputs: {outputs_text(record)}")
+
+
+def _indented(label: str) -> str:
+    """Return `label` in lines that fit beside the figures of a terminal, indented."""
+    return fill(label, _LABEL_WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
 def outputs_text(record: MeasuredChange) -> str:

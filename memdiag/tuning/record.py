@@ -43,7 +43,7 @@ def rewrite_option(path: str, excludes: Sequence[str] = ()) -> TuningOption:
     return TuningOption(
         name=REWRITE,
         does="The model that the fix wrote is loaded.",
-        hurts="The program loads the rewritten model instead of the original, and needs all of its"
+        hurts="Instead of the original, the program loads the rewritten model. It needs all of its"
         " files in one folder.",
         model=Path(path),
         excludes=tuple(excludes),
