@@ -182,8 +182,8 @@ def _option(name: str, result: OptimizerResult, others: Sequence[str]) -> Tuning
     return TuningOption(
         name=name,
         does=f"The model is loaded as {name}{version} wrote it, its weights in a file beside it.",
-        hurts=f"Instead of the original, the program loads the model that {name} wrote. It needs"
-        f" both of its files in one folder.{caveats}",
+        hurts=f"Instead of the original, the program loads the model that {name} wrote. Keep both"
+        f" files of that model, .onnx and .data, in one folder.{caveats}",
         model=result.path,
         excludes=tuple(others),
     )

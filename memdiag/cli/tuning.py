@@ -43,8 +43,8 @@ def add_tuning_options(parser: ArgumentParser, further_names: str = "") -> None:
         parser,
         "--only",
         metavar="NAME",
-        help="Try only these options, separated by commas (their names are in the table with"
-        f" --all); can be repeated.{further_names}",
+        help="Try only these options, separated by commas (named as in the table of"
+        f" options); can be repeated.{further_names}",
     )
     parser.add_argument(
         "--sessions",

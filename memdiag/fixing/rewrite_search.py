@@ -171,7 +171,7 @@ class RewriteSearch:
         The cheapest checks come first; memory is measured once.
         """
         if built.digest in self._names_by_digest:
-            return f"its files are the same as with {self._names_by_digest[built.digest]}"
+            return f"{self._names_by_digest[built.digest]} alone writes the same files"
         self._names_by_digest[built.digest] = change.name
         problem = self.state.invalidity(built)
         if problem is not None:

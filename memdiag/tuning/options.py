@@ -149,12 +149,12 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="save-prepacked",
             does="Packed weights are written to a file once, and mapped from it by every session.",
-            hurts="The first start writes the file. It takes more memory than the defaults, which"
-            " the process may not return to the system: write the file in another process, for"
-            " example in the build of a container image. The file is valid only for this release of"
-            " onnxruntime and this machine's instruction set. Mapped pages count only while they"
-            " are resident: the measured memory falls when the system evicts pages, and rises when"
-            " they are read again.",
+            hurts="Writing the file at the first start takes more memory than the defaults, and"
+            " malloc may keep that memory until the process ends: write the file in another"
+            " process, for example in the build of a container image. The file is valid only for"
+            " this release of onnxruntime and this machine's instruction set. Mapped pages count"
+            " only while they are resident: the measured memory falls when the system evicts pages,"
+            " and rises when they are read again.",
             save_options={"session.save_external_prepacked_constant_initializers": "1"},
             excludes=("disable-prepacking", "share-weights"),
             is_available=lambda runtime: runtime >= PREPACKED_SAVED_SINCE,

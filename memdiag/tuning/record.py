@@ -43,8 +43,8 @@ def rewrite_option(path: str, excludes: Sequence[str] = ()) -> TuningOption:
     return TuningOption(
         name=REWRITE,
         does="The model that the fix wrote is loaded.",
-        hurts="Instead of the original, the program loads the rewritten model. It needs all of its"
-        " files in one folder.",
+        hurts="Instead of the original, the program loads the rewritten model. Keep all files of"
+        " that model in one folder.",
         model=Path(path),
         excludes=tuple(excludes),
     )
@@ -154,8 +154,8 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
     if (undecided := search.best_undecided()) is not None:
         yield (
             f"undecided: {' + '.join(undecided.options)} would take {_sizes(undecided)}, but"
-            f" whether it is too slow is uncertain: latency {undecided.ratio:.2f} ×"
-            f" ({undecided.low:.2f}–{undecided.high:.2f}) with {undecided.slowest_with};"
+            f" whether it is too slow is uncertain: {_latency(undecided)} with"
+            f" {undecided.slowest_with};"
             f" --max-slowdown {_accepting_slowdown(undecided)} accepts it"
         )
     if chosen.options and (smaller := search.smallest_with_more_options()) is not None:
@@ -166,8 +166,7 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
     if (slower := search.smallest_of_too_slow()) is not None:
         yield (
             f"slower: {' + '.join(slower.options)} would take {_sizes(slower)} at"
-            f" {slower.ratio:.2f} × the latency or more: it needs at least --max-slowdown"
-            f" {_accepting_slowdown(slower)}"
+            f" {_latency(slower)}; --max-slowdown {_accepting_slowdown(slower)} or more accepts it"
         )
     if search.ended_by != "completion":
         is_limit = search.ended_by == "time_limit"
@@ -178,8 +177,8 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
         slower = search.fastest_of_too_slow()
         if slower is not None:
             yield (
-                f"{' + '.join(slower.options)} would fit it at {slower.ratio:.2f} × the latency or"
-                f" more: it needs at least --max-slowdown {_accepting_slowdown(slower)}"
+                f"{' + '.join(slower.options)} would fit it at {_latency(slower)};"
+                f" --max-slowdown {_accepting_slowdown(slower)} or more accepts it"
             )
     if published is not None and not published.problem:
         yield from _notes_on_files(published)
@@ -217,6 +216,11 @@ def _accepting_slowdown(point: Point) -> str:
     largest = point.largest_high or point.high or point.ratio
     assert largest is not None
     return f"{ceil(100 * largest) / 100:.2f}"
+
+
+def _latency(point: Point) -> str:
+    interval = f" ({point.low:.2f}–{point.high:.2f})" if point.low and point.high else ""
+    return f"latency {point.ratio:.2f} ×{interval}"
 
 
 def _sizes(point: Point) -> str:

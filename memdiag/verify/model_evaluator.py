@@ -446,4 +446,4 @@ def _timed_inputs(input_sets: Sequence[InputSet]) -> Iterator[_TimedInputs]:
         if each.timed:
             yield _TimedInputs(each.name, index)
     if len({each.sizes for each in input_sets}) > 1:
-        yield _TimedInputs("all inputs in turn", 0, tuple(range(1, len(input_sets))))
+        yield _TimedInputs("all inputs in turn (sum)", 0, tuple(range(1, len(input_sets))))

@@ -132,12 +132,12 @@ def _problem(worst: Difference, bound: Bound) -> str:
     if not bound.relative:
         allowed = f"no difference is allowed, because {bound.why}"
     else:
-        allowed = f"at most {bound.relative:.1e} is allowed ({bound.why})"
+        allowed = f"at most {bound.relative:.2g} is allowed ({bound.why})"
     accepting = ceil(1000 * worst.relative) / 1000
     advice = "No option of the command accepts it"
     if bound.may_be_given and accepting < 1:
         advice = f"--max-difference {accepting} accepts it"
     return (
-        f"output {worst.output} differs by {worst.relative:.1e} of its largest value; {allowed}."
+        f"output {worst.output} differs by {worst.relative:.2g} of its largest value; {allowed}."
         f" {advice}"
     )

@@ -67,7 +67,7 @@ def test_the_tied_weight_loses_its_copies(large_tied: Path) -> None:
         f"{size}, use_embedding {flag}"
         for size in ("sequence 128", "sequence 1")
         for flag in ("true", "false")
-    } | {"all inputs in turn"}
+    } | {"all inputs in turn (sum)"}
     assert large_tied.read_bytes() == before
     assert sorted(path.name for path in large_tied.parent.iterdir()) == [
         "tied.fixed.onnx",

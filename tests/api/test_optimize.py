@@ -438,7 +438,7 @@ def test_weights_of_fewer_bits_are_tried_where_a_difference_is_accepted(
     # 4 bits differ by more, which a larger bound would accept.
     (problem,) = (point.problem for point in tuning.points if point.problem)
     assert re.search(
-        r"5\.0e-02 is allowed \(--max-difference\)\. --max-difference 0\.\d+ accepts it$", problem
+        r"0\.05 is allowed \(--max-difference\)\. --max-difference 0\.\d+ accepts it$", problem
     )
 
 
