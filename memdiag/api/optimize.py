@@ -129,7 +129,7 @@ def optimize(
             fixed = fix_file(
                 writer,
                 job,
-                lambda: base,
+                lambda: base,  # measured already, since options are tried in any case
                 FixConfig(
                     unsafe=unsafe,
                     max_slowdown=max_slowdown,

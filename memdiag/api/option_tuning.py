@@ -1,4 +1,4 @@
-"""The search of a tuning: options of the session, and rewritten models."""
+"""What `memdiag.tune` and `memdiag.optimize` share, from the original to the record."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -10,8 +10,9 @@ class Effort:
     """How thoroughly changes and the result are measured.
 
     Attributes:
-        is_quick: whether few pairs of runs only reveal what is clearly slower, with the first
-            inputs and all in turn, and candidates are not measured again.
+        is_quick: whether comparisons have few pairs of runs, with the first inputs and with all in
+            turn, so that they only reveal what is clearly slower, and candidates are not measured
+            again.
         pairs: pairs of runs with which a change that saves memory is compared.
         final_pairs: pairs of runs with which the result is compared.
         processes: the processes of each model in which the memory of a candidate that is accepted,

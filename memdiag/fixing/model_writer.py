@@ -111,7 +111,7 @@ class ModelWriter:
                 f"{data}: this file contains the original's weights. Choose another output."
             )
         resolve_output(data)
-        for path in (file.path.resolve(), data):
+        for path in (file.path.resolve(), data.absolute()):
             if not _is_text(str(path)):
                 raise UsageError(
                     f"{path}: its path is not UTF-8, so no model can refer to it. Rename it."

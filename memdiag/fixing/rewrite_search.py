@@ -27,12 +27,10 @@ from memdiag.verify.latency import MIN_PAIRS
 from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation, ModelEvaluator
 from memdiag.verify.other_runtimes import OtherRuntimes
 from memdiag.verify.outputs import Bound
-from memdiag.verify.step_estimate import StepEstimate
+from memdiag.verify.step_estimate import TIME_LIMIT_MARGIN, StepEstimate
 
 _MAX_RESERVE = 0.5
 """Maximum share of the time that is reserved for measuring the result thoroughly."""
-_MARGIN = 1.25
-"""Factor of the time limit that is recommended, because durations vary."""
 
 
 @dataclass
@@ -458,7 +456,7 @@ class RewriteSearch:
         trials_s = len(possible) * max(self._trial_s(), self._step_estimate.step_s)
         confirming_s = len(rules) * self._confirming_s()
         whole_s = self.setup_s + trials_s + confirming_s + self._verification_s()
-        return _MARGIN * whole_s
+        return TIME_LIMIT_MARGIN * whole_s
 
     def _trial_s(self) -> float:
         """Return the expected duration of the trial of one change."""

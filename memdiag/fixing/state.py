@@ -29,7 +29,7 @@ class FixState:
         unsafe: whether changes of values are allowed.
         max_difference: the difference of outputs that is accepted; None for a bound that follows
             from the changes.
-        may_accept_difference: whether the command has an option for that.
+        may_accept_difference: whether messages may suggest ``--max-difference``.
         accepted: the changes accepted so far; further ones are applied on top of them.
         notes: sentences for the record.
         is_valid: whether the model that was checked last passes `onnx.checker`.

@@ -84,6 +84,11 @@ class Point(Record, frozen=True, kw_only=True):
         """The latency ratio; 1 if the difference is too small to notice; None if unknown."""
         return 1.0 if self.unnoticed else self.ratio
 
+    def is_too_slow(self, max_slowdown: float) -> bool:
+        """Return whether the latency ratio is above `max_slowdown` beyond doubt."""
+        ratio = self.counted_ratio
+        return ratio is not None and ratio > max_slowdown and not self.undecided
+
     @property
     def known_ratio(self) -> float:
         """The latency ratio; 1 if the point may be as fast as the defaults."""

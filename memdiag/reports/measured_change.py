@@ -329,7 +329,8 @@ def added_by_inputs(record: MeasuredChange) -> str:
         f" ({after.most_steady_bytes / before.steady_bytes:.2f} ×)" if before.steady_bytes else ""
     )
     most = format_size(after.most_steady_bytes)
-    return f", both at most {most}{ratio} once all rows of its embeddings were used"
+    which = "both" if after.most_peak_bytes > after.peak_bytes else "steady"
+    return f", {which} at most {most}{ratio} once all rows of its embeddings were used"
 
 
 def _size_change(label: str, before: int, after: int, spread: int = 0) -> BeforeAndAfter:

@@ -201,7 +201,7 @@ def _why_defaults(tuning: Tuning) -> str:
     unusable = [point for point in tried if point.problem]
     saving = [point for point in tried if not point.problem and _memory(point) < least]
     undecided = [point for point in saving if point.undecided]
-    slower = [point for point in saving if _is_slower(point, tuning.max_slowdown)]
+    slower = [point for point in saving if point.is_too_slow(tuning.max_slowdown)]
     offered = [point for point in saving if point.offered]
     others = [*unusable, *undecided, *slower, *offered]
     idle = [point for point in tried if point not in others]
@@ -360,6 +360,8 @@ def _changed(tuning: Tuning) -> str:
         return f"Chosen: {joined_names(tuning.chosen)}."
     if not tuning.is_conclusive:
         return f"Nothing: no option was compared {_until(tuning)}."
+    if not _fits(tuning):
+        return "Nothing fits the budget: the defaults are the nearest that was found."
     return "No option is worth it: the defaults are the best that was found."
 
 
@@ -378,8 +380,10 @@ def _next_step(tuning: Tuning) -> str:
         return "Run it again where the new model can be written."
     if tuning.chosen:
         return "Create the session as the program below does."
-    if not tuning.is_conclusive:
+    if not tuning.is_conclusive or tuning.untried:
         return f"{capitalized(_again(tuning))}."
+    if not _fits(tuning):
+        return "Keep the defaults, and raise the budget or --max-slowdown."
     return "Keep the defaults."
 
 
@@ -505,13 +509,7 @@ def _remark(point: Point, max_slowdown: float, *, is_chosen: bool) -> str:
         return "cannot be used"
     if point.undecided:
         return "undecided"
-    return "slower" if _is_slower(point, max_slowdown) else ""
-
-
-def _is_slower(point: Point, max_slowdown: float) -> bool:
-    """Return whether the latency ratio is above the allowed one beyond doubt."""
-    ratio = point.counted_ratio
-    return ratio is not None and ratio > max_slowdown and not point.undecided
+    return "slower" if point.is_too_slow(max_slowdown) else ""
 
 
 def _problem(point: Point) -> str:

@@ -24,7 +24,7 @@ from memdiag.tuning.points import (
     with_pareto_front,
 )
 from memdiag.units import counted, format_duration
-from memdiag.verify.step_estimate import StepEstimate
+from memdiag.verify.step_estimate import TIME_LIMIT_MARGIN, StepEstimate
 
 _PROMISING = 0.1
 """In limited time options come first that are expected to save this share of peak plus steady."""
@@ -34,9 +34,6 @@ _FAR = 1.25
 
 _SHARE_OF_SINGLES = 1 / 3
 """The share of limited time in which each option is measured alone."""
-
-_MARGIN = 1.25
-"""Factor of the time limit that is recommended, because durations vary."""
 
 _NEARLY = 1.2
 """A slower point is not offered where a faster one takes at most this multiple of its memory."""
@@ -51,17 +48,22 @@ class OptionSearch:
     Measuring memory takes a session, and comparing latency many runs. So memory decides which
     points are compared:
 
-    1. The memory of each option is measured alone.
+    1. The memory of each option is measured alone (`_measure_single_options`), and those that fit a
+       budget are compared (`_compare_singles_that_fit`).
     2. Of up to three starts, the first one that is fast enough alone is kept. Options that usually
        cost no time are added to it by memory alone, and the combination is compared. So are those
-       from the starts that follow.
-    3. Every other option is added to the best combination, and compared where it saves more.
-    4. Options without which the combination is as good are left out.
-    5. Options that save a little each are added together.
-    6. The option with the least memory is compared, which shows what it costs.
-    7. The options of `together` are compared together, without and with a rewritten model.
-    8. The best point is confirmed: measured in several processes, and compared precisely. If it
-       does not stand, the smallest point that is left is compared, and the next best is confirmed.
+       from the starts that follow (`_best_combination`).
+    3. Every other option is added to the best combination, and compared where it saves more
+       (`_grow`).
+    4. Options without which the combination is as good are left out (`_shrink`).
+    5. Options that save a little each are added together (`_gather`).
+    6. The option with the least memory is compared, which shows what it costs
+       (`_compare_smallest_option`).
+    7. The options of `together` are compared together, without and with a rewritten model
+       (`_compare_all_together`).
+    8. The best point is confirmed: measured in several processes, and compared precisely
+       (`_confirm`). If it does not stand, the smallest point that is left is compared, and the next
+       best is confirmed.
 
     A point is undecided if it may be too slow, and plausible if it is undecided but probably fast
     enough (`is_plausible`). While the best point is searched for, some undecided points are
@@ -225,7 +227,9 @@ class OptionSearch:
         exploring_s = count * self._step_estimate.step_s + comparing_s
         # The first step of the search gets a third of the time.
         singles_s = evaluator.measuring_s * len(self.usable) / _SHARE_OF_SINGLES
-        return _MARGIN * (self.setup_s + max(exploring_s, singles_s) + evaluator.confirming_s)
+        return TIME_LIMIT_MARGIN * (
+            self.setup_s + max(exploring_s, singles_s) + evaluator.confirming_s
+        )
 
     def _offered(self) -> set[Names]:
         """Return the points that take less than the chosen one but were not compared in time."""
@@ -324,12 +328,12 @@ class OptionSearch:
                     self._compare((option,))
 
     def _best_combination(self) -> tuple[TuningOption, ...]:
-        """Return the options that cost no time which take least memory together.
+        """Return the combination with the least memory of options that usually cost no time.
 
         Their memory is accumulated from a few starts, and only a combination that takes less than
         the best so far is compared. Where it is too slow, its options are compared one by one.
-        A start is compared alone before, so that there is a result early; one that is too slow is
-        left out.
+        Until one start is fast enough, each is first compared alone, so that there is a result
+        early; a start that is too slow is left out.
         """
         best: tuple[TuningOption, ...] = ()
         smallest = self.point_evaluator.before
@@ -497,8 +501,10 @@ class OptionSearch:
     def _confirm(self) -> None:
         """Measure the best point thoroughly; if it is not confirmed, the next one.
 
-        After each that is not confirmed, the smallest point that is left is compared.
+        After each that is not confirmed, the smallest point that is left is compared. A point that
+        is confirmed but turns out to exceed the budget is kept only if no other point fits.
         """
+        nearest: Names | None = None
         while (point := self._next_to_confirm()).options:
             names = frozenset(point.options)
             chosen = self._options_by_names[names]
@@ -507,12 +513,25 @@ class OptionSearch:
                 about = format_duration(about_s)
                 self.report_progress(f"verifying {_joined(chosen)} (about {about})")
             self._points[names], is_confirmed = self.point_evaluator.confirm(point, chosen)
-            if is_confirmed:
-                self._confirmed = names
-                self._keep(self.point_evaluator.defaults(), ())
-                return
+            if is_confirmed and (self._fits_budget(names) or not self._other_fits(names)):
+                nearest = names
+                break
+            if is_confirmed and nearest is None:
+                nearest = names
             self._refuted.add(names)
             self._compare_next()
+        if nearest is not None:
+            self._confirmed = nearest
+            self._keep(self.point_evaluator.defaults(), ())
+
+    def _fits_budget(self, names: Names) -> bool:
+        figures = self._points[names].figures
+        return figures is not None and not over_budget_bytes(figures, self.budget)
+
+    def _other_fits(self, names: Names) -> bool:
+        """Return whether a point other than that of `names`, and not refuted, fits the budget."""
+        others = self._points.keys() - self._refuted - {names}
+        return any(self._points[other].fits for other in others)
 
     def _next_to_confirm(self) -> Point:
         """Return the best point, after comparisons that may find one.
@@ -645,9 +664,7 @@ class OptionSearch:
 
 def _fails(point: Point, max_slowdown: float) -> bool:
     """Return whether `point` has a problem or is known to be slower than `max_slowdown`."""
-    ratio = point.counted_ratio
-    is_slow = ratio is not None and ratio > max_slowdown and not point.undecided
-    return bool(point.problem) or is_slow
+    return bool(point.problem) or point.is_too_slow(max_slowdown)
 
 
 def _clashes(option: TuningOption, chosen: Sequence[TuningOption]) -> bool:

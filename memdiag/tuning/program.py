@@ -159,7 +159,8 @@ def _modified(data: Sequence[str]) -> Iterator[str]:
     is deployed later may have an earlier time.
     """
     if len(data) > _MAX_DATA_FILES:
-        yield "# There are more files of weights: remove what is written below if one changes."
+        yield f"# Only {_MAX_DATA_FILES} files of weights are watched: if another one changes,"
+        yield "# remove what is written below."
     yield "modified = int(Path(MODEL).stat().st_mtime)"
     for path in data[:_MAX_DATA_FILES]:
         yield f"modified = max(modified, int((Path(MODEL).parent / {path!r}).stat().st_mtime))"

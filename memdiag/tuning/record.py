@@ -146,7 +146,13 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
             f" {search.max_slowdown:.2f} ×. It was chosen because it may be as fast as the defaults"
             f" ({chosen.low:.2f}–{chosen.high:.2f}), and its options rarely cost time"
         )
-    if chosen.unnoticed:
+    evaluation = search.point_evaluator.evaluation(chosen)
+    ratios = [at.ratio for at in evaluation.latencies] if evaluation else []
+    if (
+        not chosen.is_too_slow(search.max_slowdown)
+        and not chosen.undecided
+        and any(ratio > search.max_slowdown for ratio in ratios)
+    ):
         yield (
             f"a run takes at most {format_duration(MAX_UNNOTICED_S)} longer, which counts as no"
             " difference, whatever the ratio"

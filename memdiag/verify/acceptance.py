@@ -31,7 +31,7 @@ def is_worth_it(
 
 
 def takes_less(before: Figures, after: Figures) -> bool:
-    """Return whether `after` takes less memory beyond doubt, or less room on disk and no more."""
+    """Return whether `after` takes less memory beyond doubt, or less disk and no more memory."""
     is_smaller = before.disk_bytes - after.disk_bytes > MIN_SHARE * before.disk_bytes
     return saves_memory(before, after) or (is_smaller and not _grows(before, after))
 

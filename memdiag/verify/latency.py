@@ -60,7 +60,7 @@ class LatencyComparison(NamedTuple):
         return self.ratio.low > limit and not self._is_unnoticed(self.ratio.low, limit)
 
     def is_within(self, limit: float) -> bool:
-        """Return whether the interval shows a ratio of at most `limit`, or no noticeable one."""
+        """Return whether the interval is at most `limit`, or too little above 1 to notice."""
         return self.ratio.high <= limit or self._is_unnoticed(self.ratio.high, limit)
 
     def is_undecided(self, limit: float) -> bool:

@@ -43,7 +43,7 @@ def row_tables(model: Path) -> tuple[RowTable, ...]:
 
 @lru_cache(maxsize=8)
 def _row_tables(model: Path, modified_ns: int) -> tuple[RowTable, ...]:
-    """Return the tables of the model that was modified at that time."""
+    """Return the tables of `row_tables`; `modified_ns` makes the cache forget another version."""
     with open_model(model) as file:
         if file.is_ort_format:
             return ()

@@ -75,9 +75,8 @@ def interface_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str
     """Return the first difference between two session signatures that a program could notice.
 
     Names, their order and element types have to be equal, and the metadata that the model had.
-    Ranks and sizes are compared
-    where both signatures declare them: where a model declares no shape the runtime infers one,
-    which differs between models that compute the same.
+    Ranks and sizes are compared where both signatures declare them: where a model declares no shape
+    the runtime infers one, which differs between models that compute the same.
     """
     for kind in ("input", "output"):
         old_values, new_values = before[f"{kind}s"], after[f"{kind}s"]

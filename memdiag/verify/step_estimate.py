@@ -8,6 +8,9 @@ from math import isfinite
 
 from memdiag.units import format_duration
 
+TIME_LIMIT_MARGIN = 1.25
+"""Factor of the time limit that is recommended, because durations vary."""
+
 
 @dataclass(kw_only=True)
 class DurationRatio:

@@ -184,6 +184,9 @@ def test_memory_that_grows_with_other_inputs_is_in_the_answer() -> None:
         in summary_line(fix)
     )
     assert added in fix_summary(fix).answer
+    figures = fix_records.figures(900, 540, 510, 501, unread=91)
+    loading = fix_records.verified(after=figures)
+    assert ", steady at most 631 MiB (0.42 ×) once all rows" in summary_line(loading)
     assert "embeddings" not in summary_line(fix_records.verified())
 
 

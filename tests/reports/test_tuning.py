@@ -8,7 +8,7 @@ from rich.console import Console
 
 from memdiag.records.dimension import Dimension
 from memdiag.records.tuning import REWRITE, Tuning
-from memdiag.reports.tuning import REPORT
+from memdiag.reports.tuning import REPORT, tuning_summary
 from tests.reports import fix_records
 from tests.reports import tuning_records as tunings
 
@@ -217,6 +217,17 @@ def test_defaults_that_fit_a_budget_are_no_failed_search() -> None:
     assert first.startswith("dir/m.onnx: fits the budget of 512")
     assert first.endswith("No option that was compared is clearly faster")
     assert "No option is worth it" in printed(tuning, width=300)[0]
+
+
+def test_a_budget_that_nothing_fits_is_in_the_answer_of_the_page() -> None:
+    over = msgspec.structs.replace(tunings.DEFAULTS, fits=False)
+    slow = tunings.point("arena-off", at=(150, 75), ratio=2.5, fits=False)
+    tuning = tunings.tuning(over, (over, slow))
+    summary = tuning_summary(msgspec.structs.replace(tuning, budget={"peak": 100 << 20}))
+    assert summary.answer == "Nothing fits the budget: the defaults are the nearest that was found."
+    assert ("What to do", "Keep the defaults, and raise the budget or --max-slowdown.") in (
+        summary.sentences
+    )
 
 
 def test_what_was_compared_but_saved_nothing_did_not_save_memory() -> None:

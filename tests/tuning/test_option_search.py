@@ -317,6 +317,25 @@ def test_where_the_defaults_fit_the_budget_nothing_that_saves_less_is_compared()
     assert roomy.compared == [{"b"}]
 
 
+@pytest.mark.parametrize(
+    ("untrue", "chosen"),
+    [(frozenset(), {"a", "b"}), (frozenset({frozenset({"a", "b"}), frozenset({"b"})}), {"a"})],
+    ids=["another one fits", "no other one stands"],
+)
+def test_what_exceeds_the_budget_in_several_processes_is_chosen_only_if_nothing_fits(
+    untrue: frozenset[Names], chosen: set[str]
+) -> None:
+    class Growing(Scripted):
+        def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
+            point, stands = super().confirm(point, chosen)
+            if point.options == ("a",):
+                point = msgspec.structs.replace(point, figures=figures(81), fits=False)
+            return point, stands
+
+    scripted = Growing(less(a=20.5, b=3), budget={"peak": 80 * MIB}, untrue=untrue)
+    assert {*searched(scripted, option("a"), option("b")).chosen.options} == chosen
+
+
 def test_of_those_that_fit_the_budget_the_fastest_is_chosen() -> None:
     def ratio(names: Names) -> float:
         return 0.8 if "quick" in names else 1.0
