@@ -312,8 +312,8 @@ def add_search_options(group: Group) -> None:
         metavar="N,N…",
         default=",".join(map(str, DEFAULT_SIZES)),
         help="Other sizes of free dimensions to run as well, such as lengths of sequences"
-        " or batches of images. Outputs and latency are compared with each, and memory is measured"
-        " after runs with all of them.",
+        " or batches of images. At each, outputs and latency are compared to the original's, and"
+        " memory is measured after runs at all of them.",
     )
 
 

@@ -35,8 +35,8 @@ def configure(parser: ArgumentParser) -> None:
         parser,
         "--only",
         metavar="RULE",
-        help="Try only remedies for the findings of these rules, separated by commas (memdiag"
-        " check MODEL prints the names of the rules); can be repeated.",
+        help="Try only remedies for what these rules find, separated by commas (names of rules, as"
+        " memdiag check MODEL prints them, not of remedies); can be repeated.",
     )
     parser.add_argument(
         "--unverified",
