@@ -3,12 +3,14 @@
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import onnx
+import psutil
 import pytest
 from onnx import parser
 
@@ -405,11 +407,17 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, heeding_ctrl_c: None) ->
     one = save(tmp_path / "one.onnx", "y = Abs(x)")
     steps: list[str] = []
 
+    def interrupt_child() -> None:
+        # Not before it starts: within `compile`, CPython 3.11 turns Ctrl-C into a SystemError.
+        while not psutil.Process().children():
+            time.sleep(0.005)
+        signal.raise_signal(signal.SIGINT)
+
     def interrupt(words: str) -> None:
         steps.append(words)
         if words == "one.onnx, 2 of 3":
-            # While the child starts: within `compile`, CPython 3.11 makes it a SystemError.
-            threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+            assert not psutil.Process().children()
+            threading.Thread(target=interrupt_child, daemon=True).start()
 
     other = save(tmp_path / "other.onnx", "y = Abs(x)")
     found = memdiag.compare(one, other, repeats=3, runs=3, xray=False, on_progress=interrupt)
