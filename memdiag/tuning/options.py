@@ -178,8 +178,8 @@ def _table() -> list[TuningOption]:
             name="mmap-threshold",
             does="malloc maps blocks of 128 KiB and more, and returns them to the system as soon as"
             " they are freed.",
-            hurts="Each block of 128 KiB and more costs a system call and fresh pages, in the rest of"
-            " the program too. Measured on three models: 0.94 to 1.02 times the CPU time.",
+            hurts="Each block of 128 KiB and more costs a system call and fresh pages, in the rest"
+            " of the program too. Measured on three models: 0.94 to 1.02 times the CPU time.",
             environment=_RETURNING_BLOCKS,
             excludes=("arena-off", "jemalloc", "mimalloc"),
             is_available=_is_linux,
