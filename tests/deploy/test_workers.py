@@ -52,7 +52,8 @@ def test_two_processes_have_two_copies_and_share_one_if_it_is_saved(
     # Every weight is private in both processes; libraries are shared.
     assert both.uss_bytes < both.pss_bytes < both.rss_bytes
     assert found.one_more_bytes == both.pss_bytes - one.pss_bytes
-    assert MODEL_MIB * MIB < found.one_more_bytes < one.pss_bytes
+    # Processes of other tests share the libraries as well, now more and now fewer of them.
+    assert MODEL_MIB * MIB < found.one_more_bytes < 1.1 * one.pss_bytes
     private = sum(weight.private_bytes for weight in found.weights)
     assert private == pytest.approx(2 * MODEL_MIB * MIB, rel=0.05)
     assert all(weight.copies == 2 for weight in found.weights if weight.bytes > MIB)
