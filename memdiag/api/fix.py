@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.runner.job import Job, Limits, TimeLimitReached
 from memdiag.verify.mapped_rows import unread_table_notes
 from memdiag.verify.model_evaluator import ModelEvaluation
-from memdiag.verify.other_runtimes import OtherRuntimes
+from memdiag.verify.other_runtimes import OtherRuntimes, releases_of
 
 
 def fix(
@@ -237,9 +238,10 @@ def fix_file(
         state.record_possible(rules)
     elif is_possible:
         writer.check_writable()
+        releases = releases_of(config.check_with)
         try:
             base = open_original()
-            other_runtimes = _other_runtimes(base, config)
+            other_runtimes = _other_runtimes(base, releases)
         except TimeLimitReached:
             state.record_untried(rules, "the time limit ended the search before it was tried")
             state.ended_by = "time_limit"
@@ -259,6 +261,7 @@ def fix_file(
                 )
                 result = search.run(rules)
             elif config.unverified:
+                state.deadline.at = inf  # nothing is measured any more
                 result = state.publish_unverified(rules)
             else:
                 raise base.not_runnable(", or --unverified to write the model without a comparison")
@@ -275,10 +278,10 @@ def _changes(state: FixState, runtime: Runtime, config: FixConfig) -> ChangesByR
     return tuple(changes_by_rule(findings))
 
 
-def _other_runtimes(base: OriginalModel, config: FixConfig) -> OtherRuntimes:
+def _other_runtimes(base: OriginalModel, releases: Mapping[Path, str]) -> OtherRuntimes:
     """Return the other releases of onnxruntime; none if the model does not run on this one."""
-    interpreters = [Path(python) for python in config.check_with if base.evaluator is not None]
-    return OtherRuntimes(interpreters, base.job, base.inputs.sets, base.scratch)
+    known = releases if base.evaluator is not None else {}
+    return OtherRuntimes(known, base.job, base.inputs.sets, base.scratch)
 
 
 def _record(

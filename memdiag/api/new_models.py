@@ -118,8 +118,8 @@ class NewModels:
     def _problem_of(self, publish: Callable[[], object]) -> str:
         """Call `publish`; return why files could not be written, or an empty text.
 
-        It is called again after a Ctrl-C, which ends a search with the best result so far. Another
-        Ctrl-C ends it without the model.
+        A Ctrl-C only ends the search, which still publishes its result: after the first one
+        `publish` is called once more. A second one gives the model up.
         """
         for _ in range(2):
             try:

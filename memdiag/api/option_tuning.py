@@ -87,10 +87,11 @@ class TuneConfig:
         for option in tuning_options():
             if option.name not in self.only:
                 continue
+            needs = f" (it needs {option.needs})" if option.needs else ""
             if not option.is_available(runtime):
-                problem = f"is not available here, with onnxruntime {runtime}. Leave it out"
+                problem = f"is not available here, with onnxruntime {runtime}{needs}. Leave it out"
             elif not option.is_relevant(job):
-                problem = "makes no difference to this model and session. Leave it out"
+                problem = f"makes no difference to this model and session{needs}. Leave it out"
             elif option.changes_values and not self.unsafe:
                 problem = "changes values. Allow that with --unsafe"
             else:

@@ -19,8 +19,8 @@ class Effort:
             and that of the result, is measured.
         doubt: by which factor the allowed slowdown has to be exceeded for a change to count as
             slower.
-        least_share: the share of the peak by which a candidate has to be smaller for its memory to
-            decide against another one's latency.
+        least_share: a difference of memory below this share of the peak is ignored, so that latency
+            decides between two candidates.
     """
 
     is_quick: bool

@@ -78,8 +78,8 @@ class SavedModel(NamedTuple):
 class ModelWriter:
     """Writes changed versions of the model `file`, and publishes one at `target`.
 
-    Nobody else writes to the target: what another program made of the model is copied there. A
-    model that may become the result can be staged, which leaves the target as it is.
+    Only this class writes to the target. A model that an optimizer wrote elsewhere is copied there.
+    A model that may become the result can be staged, which leaves the target as it is.
 
     A symbolic link at `target` is kept: the model and its external data are written to the folder
     that it points to.

@@ -24,6 +24,7 @@ from memdiag.verify.acceptance import (
     undecided_slowness,
 )
 from memdiag.verify.latency import MIN_PAIRS
+from memdiag.verify.memory import reason_of
 from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation, ModelEvaluator
 from memdiag.verify.other_runtimes import OtherRuntimes
 from memdiag.verify.outputs import Bound
@@ -169,7 +170,7 @@ class RewriteSearch:
         The cheapest checks come first; memory is measured once.
         """
         if built.digest in self._names_by_digest:
-            return f"{self._names_by_digest[built.digest]} alone writes the same files"
+            return f"it gives the same model as {self._names_by_digest[built.digest]} alone"
         self._names_by_digest[built.digest] = change.name
         problem = self.state.invalidity(built)
         if problem is not None:
@@ -413,7 +414,7 @@ class RewriteSearch:
         if isinstance(error, ReportError):
             self._write_error = self._write_error or error
         verb = "run" if isinstance(error, MeasurementError) else "be built"
-        return f"it cannot {verb}: {error}"
+        return f"it cannot {verb}: {reason_of(error)}"
 
     def _job(self, built: BuiltModel) -> Job:
         return replace(self.evaluator.job, model=built.path)
@@ -439,13 +440,13 @@ class RewriteSearch:
             self.state.sufficient_time_limit_s = self._sufficient_time_limit_s()
         ended = f"the time limit ended {what}"
         if self.for_optimize:
-            ended = "rewriting ended with its share of the time limit"
+            ended = "the time for rewriting was used up"
         if self._accepted:
             if any(outcome.status == "untried" for outcome in self.state.outcomes):
                 return [f"{ended}; the result is the best so far"]
             return [
-                "every remedy was tried; the time limit passed while the result was verified once"
-                " more"
+                "every remedy was tried; the time limit passed during the last comparison of the"
+                " result"
             ]
         return [ended]
 

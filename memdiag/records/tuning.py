@@ -43,7 +43,8 @@ class Point(Record, frozen=True, kw_only=True):
         slowest_with: the inputs with that ratio.
         unnoticed: whether the latency with these inputs is larger by too little to notice, so that
             the ratio counts as 1.
-        undecided: whether the ratio is above the allowed one, but its interval reaches below that.
+        undecided: whether the ratio is above the allowed one, but not certainly: its interval
+            reaches below that, or few pairs of runs were compared.
         offered: whether it takes less than the chosen point, but was not compared because the
             search ended before.
         on_front: whether it is on a Pareto front: no other point is as good in both steady memory
@@ -141,7 +142,12 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
         return next((point for point in self.points if point.options == self.chosen), None)
 
     @property
+    def is_complete(self) -> bool:
+        """Whether all options were measured, and the latency of all that take less was compared."""
+        return not (self.untried or any(point.offered for point in self.points))
+
+    @property
     def is_conclusive(self) -> bool:
         """Whether an option was compared with the defaults, or no option was left out."""
         is_compared = any(point.ratio is not None for point in self.points if point.options)
-        return is_compared or not (self.untried or any(point.offered for point in self.points))
+        return is_compared or self.is_complete

@@ -78,7 +78,8 @@ def show(fix: Fix, console: Console, *, written: Sequence[Path] = (), quiet: boo
     show_changes(fix, console)
     block(console, [f"onnxruntime: {releases_text(fix)}"] if fix.output is not None else [])
     block(console, [f"note: {plain(note)}" for note in fix.notes])
-    block(console, [written_text(fix) if fix.output is not None else "", _untried_text(fix)])
+    if fix.output is not None:
+        block(console, [written_text(fix), _untried_text(fix)])
     files(console, written)
 
 
@@ -151,7 +152,8 @@ def written_text(fix: Fix, *, with_duration: bool = True) -> str:
         return f"{model}: {remedies} would be tried; nothing was written"
     if undecided := _with_status(fix, "undecided"):
         names = ", ".join(undecided)
-        return f"{model}: undecided about {names}, in {duration}; nothing was written"
+        left = f". {capitalized(_untried_text(fix))}" if _with_status(fix, "untried") else ""
+        return f"{model}: undecided about {names}, in {duration}; nothing was written{left}"
     if _with_status(fix, "untried"):
         return f"{model}: {_search_progress(fix)}. Nothing was written. {_again(fix)}"
     if reason := _common_refusal(fix):
@@ -170,10 +172,8 @@ def _common_refusal(fix: Fix) -> str:
 
 
 def _untried_text(fix: Fix) -> str:
-    """Return the sentence on untried changes if a model was written; empty if all were tried."""
-    if fix.output is None or not _with_status(fix, "untried"):
-        return ""
-    return f"{_search_progress(fix)}. {_again(fix)}"
+    """Return the sentences on untried changes; empty if all were tried."""
+    return f"{_search_progress(fix)}. {_again(fix)}" if _with_status(fix, "untried") else ""
 
 
 def releases_text(fix: Fix) -> str:
@@ -269,7 +269,9 @@ def _changed(fix: Fix) -> str:
     if possible := _with_status(fix, "possible"):
         return f"Nothing yet; these remedies would be tried: {joined_names(possible)}."
     if undecided := _with_status(fix, "undecided"):
-        return f"Nothing yet. Undecided, as these may be too slow: {joined_names(undecided)}."
+        return (
+            f"Nothing yet. It is not clear whether these are too slow: {joined_names(undecided)}."
+        )
     if _with_status(fix, "untried"):
         return f"Nothing yet: {_search_progress(fix)}."
     if reason := _common_refusal(fix):
@@ -281,10 +283,10 @@ def _next_step(fix: Fix) -> str:
     if fix.output is None:
         if _with_status(fix, "possible"):
             return "Run it again without --dry-run."
-        if _with_status(fix, "undecided"):
-            return "Run it again on a quieter machine, or with a higher --max-slowdown."
         if _with_status(fix, "untried"):
             return _again(fix)
+        if _with_status(fix, "undecided"):
+            return "Run it again on a quieter machine, or with a higher --max-slowdown."
         return "Options of the session may still help: let memdiag tune search for them."
     if not fix.verified:
         return f"Compare the outputs of {plain(fix.output)} with the original's before using it."

@@ -150,7 +150,7 @@ def summary_line(tuning: Tuning) -> str:
     if chosen is None:
         return f"{plain(tuning.model)}: the chosen options are not among the combinations"
     start = f"{plain(tuning.model)}: {_budget_words(tuning, chosen)}"
-    if tuning.write_problem:
+    if tuning.write_problem and chosen.fits:
         start += "the new model was not written; with it "
     if before is None or after is None:
         return f"{start}{point_label(chosen)}{at}"
@@ -173,20 +173,31 @@ def _uncompared(tuning: Tuning) -> str:
     if not count:
         return ""
     some = "1 combination takes" if count == 1 else f"{count} combinations take"
-    was = "was" if count == 1 else "were"
-    return f"; {some} less but {was} not compared{_in_time(tuning)}"
+    latency = "its latency" if count == 1 else "their latency"
+    but = f"there was no time to compare {latency}"
+    if tuning.ended_by == "interrupt":
+        but = f"{latency} was not compared"
+    return f"; {some} less memory, but {but}"
 
 
 def _budget_words(tuning: Tuning, chosen: Point) -> str:
     """Return the words on whether the chosen point fits the budget; empty without one."""
+    nothing, nearest = _nothing(tuning), "the nearest is "
+    if tuning.write_problem:
+        nearest = "the nearest, whose model was not written, is "
     if not tuning.budget:
-        return "" if chosen.fits else "nothing fits; the nearest is "
+        return "" if chosen.fits else f"{nothing} fits; {nearest}"
     limits = " and ".join(
         f"{format_limit(size)} {plain(name)}" for name, size in tuning.budget.items()
     )
     if chosen.fits:
         return f"fits the budget of {limits}: "
-    return f"nothing fits the budget of {limits}; the nearest is "
+    return f"{nothing} fits the budget of {limits}; {nearest}"
+
+
+def _nothing(tuning: Tuning) -> str:
+    """Return the subject of a sentence on a budget that no compared combination fits."""
+    return "nothing" if tuning.is_complete else "nothing that was compared"
 
 
 def _why_defaults(tuning: Tuning) -> str:
@@ -203,13 +214,21 @@ def _why_defaults(tuning: Tuning) -> str:
     undecided = [point for point in saving if point.undecided]
     slower = [point for point in saving if point.is_too_slow(tuning.max_slowdown)]
     offered = [point for point in saving if point.offered]
-    others = [*unusable, *undecided, *slower, *offered]
+    containing = [
+        point
+        for point in saving
+        if point.ratio is None
+        if not point.offered
+        if any({*slow.options} < {*point.options} for slow in slower)
+    ]
+    others = [*unusable, *undecided, *slower, *offered, *containing]
     idle = [point for point in tried if point not in others]
     untried = tuning.untried
     was = "was" if len(untried) == 1 else "were"
     parts = (
         (_named(idle), "saved too little memory"),
         (_named(slower), "saved memory but lost too much time"),
+        (_named(containing), "contained options that lost too much time"),
         (_named(undecided), "saved memory but may be too slow"),
         (_named(offered), f"saved memory but latency was not compared{_in_time(tuning)}"),
         (untried[0] if len(untried) == 1 else len(untried), f"{was} not tried{_in_time(tuning)}"),
@@ -220,9 +239,12 @@ def _why_defaults(tuning: Tuning) -> str:
         is_interrupted = tuning.ended_by == "interrupt"
         advice = "" if is_interrupted else f"; {_again(tuning)}"
         return f"no option was compared {_until(tuning)} ({counts}){advice}"
-    is_complete = not (offered or tuning.untried)
-    start = "no option is worth it" if is_complete else "no option that was compared is worth it"
+    start = f"{_no_option(tuning)} is worth it"
     return f"{start}: {counts}" if counts else start
+
+
+def _no_option(tuning: Tuning) -> str:
+    return "no option" if tuning.is_complete else "no option that was compared"
 
 
 def _named(points: Sequence[Point]) -> str | int:
@@ -308,7 +330,7 @@ def tuning_outcome(tuning: Tuning) -> str:
     """Return the saving of `tuning` and its options, for the report of the model's profile."""
     if not tuning.chosen:
         return f"Options of the session were tried. {_changed(tuning)}"
-    nearest = "" if _fits(tuning) else ", the nearest to a budget that nothing fits"
+    nearest = "" if _fits(tuning) else f", the nearest to a budget that {_nothing(tuning)} fits"
     if tuning.write_problem:
         return _needed_files(tuning)
     return (
@@ -325,7 +347,8 @@ def tuning_summary(tuning: Tuning) -> ChangeSummary:
     if changes:
         answer = answer_sentence(tuning, changes)
         if not _fits(tuning):
-            answer = f"Nothing fits the budget; the nearest is: {saving_text(changes)}."
+            nothing = capitalized(_nothing(tuning))
+            answer = f"{nothing} fits the budget; the nearest is: {saving_text(changes)}."
     fix = _used_fix(tuning)
     releases = f"{capitalized(fix_report.releases_text(fix))}." if fix and fix.output else ""
     return make_summary(
@@ -361,8 +384,10 @@ def _changed(tuning: Tuning) -> str:
     if not tuning.is_conclusive:
         return f"Nothing: no option was compared {_until(tuning)}."
     if not _fits(tuning):
-        return "Nothing fits the budget: the defaults are the nearest that was found."
-    return "No option is worth it: the defaults are the best that was found."
+        nothing = capitalized(_nothing(tuning))
+        return f"{nothing} fits the budget: the defaults are the nearest that was found."
+    no_option = capitalized(_no_option(tuning))
+    return f"{no_option} is worth it: the defaults are the best that was found."
 
 
 def _needed_files(tuning: Tuning) -> str:
@@ -380,7 +405,7 @@ def _next_step(tuning: Tuning) -> str:
         return "Run it again where the new model can be written."
     if tuning.chosen:
         return "Create the session as the program below does."
-    if not tuning.is_conclusive or tuning.untried:
+    if not tuning.is_complete:
         return f"{capitalized(_again(tuning))}."
     if not _fits(tuning):
         return "Keep the defaults, and raise the budget or --max-slowdown."

@@ -30,7 +30,8 @@ _PROMISING = 0.1
 """In limited time options come first that are expected to save this share of peak plus steady."""
 
 _FAR = 1.25
-"""In limited time a start is left out if it takes this multiple of the best combination."""
+"""In limited time a start is left out if it takes more than this many times the memory of the best
+combination."""
 
 _SHARE_OF_SINGLES = 1 / 3
 """The share of limited time in which each option is measured alone."""
@@ -330,10 +331,10 @@ class OptionSearch:
     def _best_combination(self) -> tuple[TuningOption, ...]:
         """Return the combination with the least memory of options that usually cost no time.
 
-        Their memory is accumulated from a few starts, and only a combination that takes less than
-        the best so far is compared. Where it is too slow, its options are compared one by one.
-        Until one start is fast enough, each is first compared alone, so that there is a result
-        early; a start that is too slow is left out.
+        Beginning with each of a few options, others are added while memory falls, and only a
+        combination that takes less than the best so far is compared. Where it is too slow, its
+        options are compared one by one. Until one start is fast enough, each is first compared
+        alone, so that there is a result early; a start that is too slow is left out.
         """
         best: tuple[TuningOption, ...] = ()
         smallest = self.point_evaluator.before

@@ -78,6 +78,7 @@ class TuningOption:
         changes_values: whether outputs may change beyond the order of sums.
         is_available: whether a release of onnxruntime, and this machine, have the option.
         is_relevant: whether the option can make a difference to a job.
+        needs: what the machine and the job must have, in a few words; empty if that is obvious.
     """
 
     name: str
@@ -97,6 +98,7 @@ class TuningOption:
     changes_values: bool = False
     is_available: Callable[[Runtime], bool] = _always
     is_relevant: Callable[[Job], bool] = _for_every_job
+    needs: str = ""
 
     def added_to(self, job: Job) -> Job:
         """Return `job` with this option, without files for `save_options` and `shares_weights`."""
@@ -131,6 +133,7 @@ def _table() -> list[TuningOption]:
             hurts="The model must be in a file.",
             load_from="path",
             is_relevant=lambda job: job.session.load_from == "bytes",
+            needs="--load-from bytes",
         ),
         # Python cannot pass the container in which sessions could share packed weights, so packing
         # is disabled. Folded and reordered copies are not shared either.
@@ -145,6 +148,7 @@ def _table() -> list[TuningOption]:
             shares_weights=True,
             excludes=("disable-prepacking", "save-prepacked"),
             is_relevant=lambda job: job.session.sessions > 1 and _for_onnx_format(job),
+            needs="--sessions 2 or more, and a model in ONNX format",
         ),
         TuningOption(
             name="save-prepacked",
@@ -173,6 +177,7 @@ def _table() -> list[TuningOption]:
             load_from="path",
             is_available=lambda runtime: runtime >= ORT_FILE_MAPPED_SINCE,
             is_relevant=_for_ort_format,
+            needs="a model in ORT format",
         ),
         TuningOption(
             name="mmap-threshold",
@@ -201,6 +206,7 @@ def _table() -> list[TuningOption]:
             environment={"LD_PRELOAD": jemalloc} if jemalloc else {},
             excludes=("malloc-arenas", "mimalloc", "mmap-threshold"),
             is_available=lambda runtime: jemalloc is not None,
+            needs="the library libjemalloc.so.2",
         ),
         TuningOption(
             name="mimalloc",
@@ -209,6 +215,7 @@ def _table() -> list[TuningOption]:
             environment={"LD_PRELOAD": mimalloc} if mimalloc else {},
             excludes=("jemalloc", "malloc-arenas", "mmap-threshold"),
             is_available=lambda runtime: mimalloc is not None,
+            needs="the library libmimalloc.so.2",
         ),
         TuningOption(
             name="disable-constant-folding",
@@ -337,6 +344,7 @@ def _table() -> list[TuningOption]:
             environment=TELEMETRY_OFF,
             is_available=lambda runtime: runtime >= TELEMETRY_SINCE,
             is_relevant=lambda job: job.session.telemetry,
+            needs="--telemetry",
         ),
     ]
 

@@ -1,5 +1,7 @@
 """Measures combinations of options and compares them with the defaults."""
 
+import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -17,6 +19,7 @@ from memdiag.tuning.points import is_probably_fast, over_budget_bytes
 from memdiag.tuning.prepared_models import PreparedModels
 from memdiag.verify.acceptance import exchanged_memory, saves_memory
 from memdiag.verify.latency import CLEARLY_ABOVE, MIN_PAIRS, QUICK_PAIRS
+from memdiag.verify.memory import reason_of
 from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation, ModelEvaluator
 from memdiag.verify.outputs import Bound
 
@@ -118,7 +121,7 @@ class PointEvaluator:
             disk_bytes = _disk_bytes(settings, job)
             figures = self.model_evaluator.measure(job, 1, disk_bytes=disk_bytes)
         except MemdiagError as error:
-            return self._with_problem(point, f"it does not run: {error}")
+            return self._with_problem(point, f"it does not run: {reason_of(error)}")
         return msgspec.structs.replace(point, figures=figures)
 
     def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
@@ -147,7 +150,7 @@ class PointEvaluator:
 
         The memory of the point and of the defaults is measured alternately, in several processes
         each, and then its latency is compared precisely. If the time for that runs out, the
-        latency ratio of `point` is kept, and believed where it is plausible.
+        earlier ratio is kept, and the point counts as fast enough if `is_probably_fast`.
         """
         try:
             settings = _configured(self.model_evaluator.job, chosen)
@@ -160,7 +163,7 @@ class PointEvaluator:
                 known=self.before,
             )
         except MemdiagError as error:
-            return self._with_problem(point, f"it does not run: {error}"), False
+            return self._with_problem(point, f"it does not run: {reason_of(error)}"), False
         fits = self._fits(after)
         point = msgspec.structs.replace(point, figures=after)
         is_in_time = True
@@ -200,7 +203,7 @@ class PointEvaluator:
         try:
             job = self._models.prepare(_configured(self.model_evaluator.job, chosen), chosen)
         except MemdiagError as error:
-            return self._with_problem(point, f"it does not run: {error}")
+            return self._with_problem(point, f"it does not run: {reason_of(error)}")
         evaluation = self.model_evaluator.evaluate(
             job,
             self.bound,
@@ -252,8 +255,9 @@ class PointEvaluator:
         return msgspec.structs.replace(point, fits=fits)
 
     def _with_problem(self, point: Point, problem: str) -> Point:
-        """Return `point` with a problem whose text names no temporary file."""
-        text = " ".join(problem.replace(f"{self.scratch}/", "").split())
+        """Return `point` with a problem whose text names no temporary model."""
+        temporary = rf"{re.escape(f'{self.scratch}{os.sep}')}.*?\.(onnx|ort)(: )?"
+        text = " ".join(re.sub(temporary, "", problem).split())
         text = self.without_hidden_names(text)
         return msgspec.structs.replace(point, problem=text, fits=False)
 

@@ -155,8 +155,8 @@ def _imports(point: Point) -> Iterator[str]:
 def _modified(data: Sequence[str]) -> Iterator[str]:
     """Yield code that finds out when the model was changed last, with the files of its weights.
 
-    Files that are made from the model get its time, and are made again if it differs: a model that
-    is deployed later may have an earlier time.
+    Files that are made from the model get its time, and are made again if the times differ: that
+    theirs is newer says nothing, since a model that is copied later can have an older time.
     """
     if len(data) > _MAX_DATA_FILES:
         yield f"# Only {_MAX_DATA_FILES} files of weights are watched: if another one changes,"

@@ -154,15 +154,15 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
         and any(ratio > search.max_slowdown for ratio in ratios)
     ):
         yield (
-            f"a run takes at most {format_duration(MAX_UNNOTICED_S)} longer, which counts as no"
-            " difference, whatever the ratio"
+            f"a run takes at most {format_duration(MAX_UNNOTICED_S)} longer: so little is ignored,"
+            " even where the ratio is above the allowed one"
         )
     if (undecided := search.best_undecided()) is not None:
         yield (
             f"undecided: {' + '.join(undecided.options)} would take {_sizes(undecided)}, but"
             f" whether it is too slow is uncertain: {_latency(undecided)} with"
             f" {undecided.slowest_with};"
-            f" --max-slowdown {_accepting_slowdown(undecided)} accepts it"
+            f" --max-slowdown {_accepting_slowdown(undecided)} or more accepts it"
         )
     if chosen.options and (smaller := search.smallest_with_more_options()) is not None:
         yield (
@@ -179,11 +179,10 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
         ended = "the time limit ended the search" if is_limit else "the search was interrupted"
         yield f"{ended}; the result is the best so far"
     if search.budget and not chosen.fits:
-        yield "nothing fits the budget; this is the nearest combination"
         slower = search.fastest_of_too_slow()
         if slower is not None:
             yield (
-                f"{' + '.join(slower.options)} would fit it at {_latency(slower)};"
+                f"{' + '.join(slower.options)} would fit the budget at {_latency(slower)};"
                 f" --max-slowdown {_accepting_slowdown(slower)} or more accepts it"
             )
     if published is not None and not published.problem:
@@ -198,8 +197,8 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
         )
     if search.point_evaluator.model_evaluator.job.session.sessions > 1:
         yield (
-            "what sessions map from files counts once for each session, although they share the"
-            " pages: the process takes less"
+            "pages of files that sessions share are counted once for each session, so that the"
+            " process takes less than these figures"
         )
 
 

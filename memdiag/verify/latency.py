@@ -33,8 +33,7 @@ _LONG_S = 0.25
 _CLEAR_PAIRS = QUICK_PAIRS
 CLEARLY_ABOVE = 1.25
 """A comparison ends once its first pairs, `_CLEAR_PAIRS` of them, all exceed the limit by this
-factor: a model at the limit does so with a probability below 2^-4, one below it practically
-never."""
+factor: those of a model exactly at the limit do so with a probability below 1/16."""
 
 _REST_S = 0.05
 """After a run the threads of a session spin for tens of milliseconds, which slows the other session

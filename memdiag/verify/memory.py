@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from memdiag.errors import MeasurementError
+from memdiag.errors import MeasurementError, MemdiagError
 from memdiag.records.measured_change import Figures
 from memdiag.records.profile import Memory
 from memdiag.runner.job import Job
@@ -27,11 +27,18 @@ class JobError(MeasurementError):
 
     Attributes:
         job: the job.
+        reason: how it ended, without the name of its model and without advice.
     """
 
-    def __init__(self, message: str, job: Job) -> None:
-        super().__init__(message)
+    def __init__(self, job: Job, reason: str, action: str) -> None:
+        super().__init__(f"{job.model}: {reason}. {action}".rstrip())
         self.job = job
+        self.reason = reason
+
+
+def reason_of(error: MemdiagError) -> str:
+    """Return why a changed model does not run: the advice is for models of the user."""
+    return error.reason if isinstance(error, JobError) else str(error)
 
 
 class MeasuredProcess(NamedTuple):
@@ -65,11 +72,10 @@ def measure_once(job: Job) -> MeasuredProcess:
         job.limits.deadline.check()
     if seen.outcome.status != "completed" or seen.baseline is None:
         outcome = seen.outcome
-        action = _ACTIONS.get(outcome.status, "")
         raise JobError(
-            f"{job.model}: {outcome.status} in {outcome.phase}: {outcome.message.rstrip('.')}."
-            f" {action}".rstrip(),
             job,
+            f"{outcome.status} in {outcome.phase}: {outcome.message.rstrip('.')}",
+            _ACTIONS.get(outcome.status, ""),
         )
     return MeasuredProcess(seen, unread)
 

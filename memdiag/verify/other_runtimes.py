@@ -1,7 +1,7 @@
 """Comparing a changed model with the original on other releases of onnxruntime."""
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,21 +20,27 @@ _VERSION = "import numpy, onnxruntime; print(onnxruntime.__version__)"
 class OtherRuntimes:
     """The original's outputs on the runtimes of other interpreters.
 
+    Args:
+        known: the interpreters and their releases (see `releases_of`).
+        job: the job of the original.
+        input_sets: the inputs that models are compared with.
+        scratch: a folder for outputs.
+
     Attributes:
         versions: the releases on which models are compared.
         notes: sentences about releases on which the original does not run.
-
-    Raises:
-        UsageError: an interpreter cannot be started, or has no onnxruntime.
     """
 
     def __init__(
-        self, pythons: Sequence[Path], job: Job, input_sets: Sequence[InputSet], scratch: Path
+        self,
+        known: Mapping[Path, str],
+        job: Job,
+        input_sets: Sequence[InputSet],
+        scratch: Path,
     ) -> None:
         self._feeds = [each.feeds for each in input_sets]
         self._references: dict[Path, ReferenceOutputs] = {}
         self.notes: list[str] = []
-        known = {python: _version_of(python) for python in pythons}
         for number, (python, version) in enumerate(known.items()):
             try:
                 with self._server(job, python) as server:
@@ -63,6 +69,15 @@ class OtherRuntimes:
     def _server(self, job: Job, python: Path) -> SessionServer:
         session = replace(job.session, python=python)
         return SessionServer(replace(job, session=session, runs=None), self._feeds)
+
+
+def releases_of(pythons: Sequence[str | Path]) -> dict[Path, str]:
+    """Return the release of onnxruntime in the environment of each interpreter.
+
+    Raises:
+        UsageError: an interpreter cannot be started, or its onnxruntime cannot be imported.
+    """
+    return {Path(python): _version_of(Path(python)) for python in pythons}
 
 
 def _version_of(python: Path) -> str:

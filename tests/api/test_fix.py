@@ -2,6 +2,7 @@
 
 import os
 import resource
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from onnx import external_data_helper, numpy_helper, parser
 
 import memdiag
 from memdiag.errors import MeasurementError, ReportError, UsageError
+from memdiag.fixing.model_writer import SavedModel
+from memdiag.fixing.state import ChangesByRule, FixState
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Fix
 from memdiag.rewrites import rewriters_for
@@ -234,8 +237,8 @@ def test_a_wrong_rewrite_is_rejected(tied: Path, wrong: list[str]) -> None:
     assert fix.output is None
 
 
-@pytest.mark.usefixtures("one_process_each")
-def test_a_model_that_does_not_run_is_fixed_only_unverified(tmp_path: Path) -> None:
+def unrunnable(folder: Path) -> Path:
+    """Write a model with a tied weight and an operator that onnxruntime does not have."""
     proto = parser.parse_model(
         '<ir_version: 9, opset_import: ["" : 17, "custom" : 1]>'
         """g (float[n, 64] x, int64[n] i) => (float[n, 1024] y, float[n, 64] z) {
@@ -247,8 +250,28 @@ def test_a_model_that_does_not_run_is_fixed_only_unverified(tmp_path: Path) -> N
     )
     values = np.random.default_rng(0).standard_normal((1024, 64), np.float32)
     proto.graph.initializer.append(numpy_helper.from_array(values, "w"))
-    path = tmp_path / "m.onnx"
+    path = folder / "m.onnx"
     onnx.save(proto, path)
+    return path
+
+
+def test_a_time_limit_does_not_end_the_writing_of_an_unverified_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, publish = time.monotonic, FixState.publish_unverified
+
+    def published_late(state: FixState, rules: ChangesByRule) -> SavedModel | None:
+        monkeypatch.setattr(time, "monotonic", lambda: real() + 1000)
+        return publish(state, rules)
+
+    monkeypatch.setattr(FixState, "publish_unverified", published_late)
+    fix = memdiag.fix(unrunnable(tmp_path), unverified=True, time_limit_s=100)
+    assert fix.output is not None
+
+
+@pytest.mark.usefixtures("one_process_each")
+def test_a_model_that_does_not_run_is_fixed_only_unverified(tmp_path: Path) -> None:
+    path = unrunnable(tmp_path)
     with pytest.raises(
         MeasurementError, match=r"session cannot be created \(.*custom.*\).*--unverified"
     ):
@@ -295,8 +318,10 @@ def test_a_weight_that_stays_in_the_original_is_counted_and_named(
 
 
 def test_an_interpreter_that_is_none_is_an_error_before_anything_is_measured(tied: Path) -> None:
+    steps: list[str] = []
     with pytest.raises(UsageError, match="cannot be started as a Python interpreter"):
-        memdiag.fix(tied, sizes=[], check_with=[tied.parent / "nothing"])
+        memdiag.fix(tied, sizes=[], check_with=[tied.parent / "nothing"], on_progress=steps.append)
+    assert steps == ["searching for findings"]
     assert [path.name for path in tied.parent.iterdir()] == ["tied.onnx"]
 
 

@@ -154,7 +154,7 @@ def test_a_little_less_memory_decides_only_where_latency_is_known(run: Run) -> N
 def test_the_same_model_is_measured_once(run: Run) -> None:
     ended = run([renaming("one", "_1"), renaming("twin", "_1")], sizes={"g_1": 60})
     assert ended.statuses == {"one": "applied", "twin": "rejected"}
-    assert ended.reason("twin") == "one alone writes the same files"
+    assert ended.reason("twin") == "it gives the same model as one alone"
     assert ended.evaluator.measured == ["g_1"]
 
 

@@ -137,6 +137,19 @@ def test_the_remedies_that_the_time_limit_left_untried_are_named_with_a_limit_fo
     )
 
 
+def test_an_undecided_remedy_does_not_hide_that_others_are_left() -> None:
+    remedies = (remedy("one", status="undecided"), remedy("two", status="untried"))
+    record = fix(remedies=remedies, sufficient_time_limit_s=81.0, **LIMITED)
+    text = written_text(record)
+    assert "undecided about one, in " in text
+    assert text.endswith(
+        "nothing was written. The time limit of 60 s passed before this remedy was tried to the"
+        " end: two. Run it again with --time-limit 90, which is expected to suffice, or without."
+    )
+    (step,) = (text for title, text in fix_summary(record).sentences if title == "What to do")
+    assert step.startswith("Run it again with --time-limit 90")
+
+
 def test_an_interruption_is_not_called_a_time_limit() -> None:
     untried = (remedy("one", status="untried"),)
     record = fix(remedies=untried, ended_by="interrupt", output=None)

@@ -99,8 +99,8 @@ def test_what_was_not_compared_in_time_is_named() -> None:
     ("count", "clause"),
     [
         (0, ", by disable-prepacking + mmap-threshold"),
-        (1, "; 1 combination takes less but was not compared in time"),
-        (2, "; 2 combinations take less but were not compared in time"),
+        (1, "; 1 combination takes less memory, but there was no time to compare its latency"),
+        (2, "; 2 combinations take less memory, but there was no time to compare their latency"),
     ],
 )
 def test_smaller_points_that_were_not_compared_are_in_the_first_line(
@@ -344,6 +344,51 @@ def test_the_first_line_says_whether_the_budget_is_kept(fits: bool, start: str) 
     )
     (line,) = printed(tuning, quiet=True, width=200)
     assert line.startswith(f"dir/m.onnx: {start}")
+
+
+def test_what_was_not_compared_may_still_fit_the_budget() -> None:
+    over = msgspec.structs.replace(tunings.DEFAULTS, fits=False)
+    offered = msgspec.structs.replace(
+        tunings.point("arena-off", at=(100, 75), ratio=None, fits=False), offered=True
+    )
+    slow = tunings.point("one-thread", at=(150, 75), ratio=2.5, fits=False)
+    tuning = msgspec.structs.replace(
+        tunings.tuning(over, (over, offered, slow)),
+        budget={"peak": 120 << 20},
+        ended_by="interrupt",
+    )
+    start = "dir/m.onnx: nothing that was compared fits the budget of 120 MiB"
+    assert printed(tuning, quiet=True, width=300)[0].startswith(start)
+    summary = tuning_summary(tuning)
+    assert summary.answer.startswith("Nothing that was compared fits the budget: ")
+    assert ("What to do", "Run it again.") in summary.sentences
+    free = msgspec.structs.replace(tuning, budget={}, points=(tunings.DEFAULTS, offered, slow))
+    summary = tuning_summary(free)
+    assert summary.answer.startswith("No option that was compared is worth it: ")
+    assert ("What to do", "Run it again.") in summary.sentences
+
+
+def test_a_nearest_combination_whose_model_was_not_written_is_told_in_one_sentence() -> None:
+    near = tunings.point("onnxslim", at=(150, 75), ratio=1.0, fits=False)
+    tuning = msgspec.structs.replace(
+        tunings.tuning(near, (tunings.DEFAULTS, near)),
+        budget={"peak": 100 << 20},
+        write_problem="no space. Free some.",
+    )
+    line, *_ = printed(tuning, quiet=True, width=300)
+    assert "; the nearest, whose model was not written, is peak 200 MiB → 150 MiB" in line
+
+
+def test_what_contains_a_slow_option_did_not_save_too_little() -> None:
+    slow = tunings.point("arena-off", at=(150, 75), ratio=2.5, fits=False)
+    more = tunings.point("arena-off", "patterns-off", at=(140, 70), ratio=None, fits=False)
+    little = tunings.point("patterns-off", at=(199, 149), ratio=None)
+    points = (tunings.DEFAULTS, slow, more, little)
+    (line,) = printed(tunings.tuning(tunings.DEFAULTS, points), quiet=True, width=400)
+    assert line.endswith(
+        "No option is worth it: patterns-off saved too little memory, arena-off saved memory but"
+        " lost too much time, arena-off + patterns-off contained options that lost too much time"
+    )
 
 
 def test_the_table_holds_the_front_and_the_defaults() -> None:

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import numpy_helper, parser
 
 from memdiag.runner.job import Feed, Job, SessionConfig, TimeLimitReached
 from memdiag.tuning.options import TuningOption, tuning_options
@@ -19,6 +19,8 @@ from memdiag.verify.model_evaluator import InputSet, ModelEvaluation, ModelEvalu
 from memdiag.verify.outputs import Bound
 
 SampleModel = Callable[..., Path]
+REFUSED = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[n, 4] x) => (float[n, 4] y) { y = Nonsense(x) }"""
 BY_NAME = {one.name: one for one in tuning_options()}
 
 
@@ -140,6 +142,18 @@ def test_a_smaller_steady_memory_at_a_larger_peak_is_not_confirmed_and_the_reaso
     point, stands = points.confirm(points.measure(chosen), chosen)
     assert not stands
     assert point.problem == "the steady memory falls, but the peak grows"
+
+
+def test_another_model_that_does_not_run_gives_no_advice_for_the_users_model(
+    points: PointEvaluator, tmp_path: Path
+) -> None:
+    refused = tmp_path / "scratch" / "optimizers" / "other.onnx"
+    refused.parent.mkdir()
+    onnx.save(parser.parse_model(REFUSED), refused)
+    point = points.measure((TuningOption(name="other", does="", hurts="", model=refused),))
+    assert point.problem.startswith("it does not run: failed in ")
+    assert "memdiag profile" not in point.problem
+    assert "other.onnx" not in point.problem
 
 
 def test_what_the_runtime_refuses_is_a_problem_that_names_no_file_of_ours(

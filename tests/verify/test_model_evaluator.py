@@ -215,6 +215,28 @@ def test_new_sessions_confirm_that_a_model_is_slower(
     assert asked[0]["before"] == asked[1]["before"]
 
 
+@pytest.mark.parametrize(
+    ("ratios", "counted", "clock"),
+    [
+        ((1.0, 1.3, 1.0, 1.2), 1.2, "wall"),
+        ((1.0, 1.3, 1.0, 1.0), 1.0, "cpu"),
+    ],
+    ids=["confirmed", "not confirmed"],
+)
+def test_the_wall_clock_decides_if_it_shows_twice_what_cpu_time_does_not(
+    judge: ModelEvaluator,
+    monkeypatch: pytest.MonkeyPatch,
+    ratios: tuple[float, ...],
+    counted: float,
+    clock: str,
+) -> None:
+    asked = scripted(monkeypatch, *ratios)
+    evaluation = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
+    _, last = evaluation.comparisons[-1]
+    assert (last.ratio.median, last.clock) == (counted, clock)
+    assert len({one["after"] for one in asked}) == 3
+
+
 def test_the_original_gets_another_session_on_request(
     judge: ModelEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,11 +263,11 @@ def test_one_confirmed_slowdown_is_enough(
 def test_after_a_slowdown_that_is_not_confirmed_the_other_inputs_are_compared(
     judge: ModelEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = scripted(monkeypatch, 2.0, 1.0, 1.01)
+    asked = scripted(monkeypatch, 2.0, 1.0, 1.0, 1.01)
     evaluation = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
     assert [found.ratio.median for _, found in evaluation.comparisons] == [1.0, 1.01]
-    assert [one["feeds"] for one in asked] == [0, 0, 1]
-    asked = scripted(monkeypatch, 2.0, 1.0, 2.0, 1.9)
+    assert [one["feeds"] for one in asked] == [0, 0, 0, 1]
+    asked = scripted(monkeypatch, 2.0, 1.0, 1.0, 2.0, 1.9)
     evaluation = judge.evaluate(judge.job, Bound.exact(), limit=1.05)
     assert [found.ratio.median for _, found in evaluation.comparisons] == [1.0, 1.9]
 
@@ -291,7 +313,7 @@ def test_an_original_that_no_longer_runs_is_no_fault_of_the_other_model(
     def killed(jobs: Sequence[Job], times: int) -> list[list[MeasuredProcess]]:
         if len(jobs) == 1:
             return measure_interleaved(jobs, times)
-        raise JobError("killed.", jobs[0 if is_original else 1])
+        raise JobError(jobs[0 if is_original else 1], "killed", "")
 
     monkeypatch.setattr("memdiag.verify.model_evaluator.measure_interleaved", killed)
 

@@ -12,7 +12,7 @@ from onnx import numpy_helper, parser
 from memdiag.errors import UsageError
 from memdiag.runner.job import Feed, Job
 from memdiag.verify.model_evaluator import InputSet
-from memdiag.verify.other_runtimes import OtherRuntimes
+from memdiag.verify.other_runtimes import OtherRuntimes, releases_of
 from memdiag.verify.outputs import Bound
 
 RUNTIMES = [Path(one) for one in os.environ.get("MEMDIAG_RUNTIMES", "").split(":") if one]
@@ -38,7 +38,7 @@ def trial(tmp_path: Path) -> InputSet:
 
 def test_outputs_are_held_to_the_original_s_there(tmp_path: Path, trial: InputSet) -> None:
     original = Job(model=write(tmp_path / "original.onnx"))
-    others = OtherRuntimes([HERE], original, [trial], tmp_path)
+    others = OtherRuntimes(releases_of([HERE]), original, [trial], tmp_path)
     assert len(others.versions) == 1
     assert others.notes == []
     same, wrong = write(tmp_path / "same.onnx"), write(tmp_path / "wrong.onnx", scale=1.5)
@@ -56,7 +56,7 @@ def test_where_the_original_does_not_run_nothing_is_compared(
     tmp_path: Path, trial: InputSet
 ) -> None:
     original = Job(model=write(tmp_path / "original.onnx", "y = Nonsense(x, w)"))
-    others = OtherRuntimes([HERE], original, [trial], tmp_path)
+    others = OtherRuntimes(releases_of([HERE]), original, [trial], tmp_path)
     assert others.versions == ()
     assert "does not run the original" in others.notes[0]
     wrong = write(tmp_path / "wrong.onnx", scale=1.5)
@@ -78,7 +78,7 @@ def test_an_interpreter_without_a_runtime_is_an_error(
         python.write_text(script)
         python.chmod(0o755)
     with pytest.raises(UsageError, match=message):
-        OtherRuntimes([python], Job(model=tmp_path / "m.onnx"), [trial], tmp_path)
+        releases_of([python])
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_real_runtimes_tell_what_is_too_new_for_them(
     tmp_path: Path, trial: InputSet, python: Path
 ) -> None:
     original = Job(model=write(tmp_path / "original.onnx"))
-    others = OtherRuntimes([python], original, [trial], tmp_path)
+    others = OtherRuntimes(releases_of([python]), original, [trial], tmp_path)
     assert others.problem(original, Bound.exact()) is None
     newer = write(tmp_path / "newer.onnx", ir=14)
     problem = others.problem(Job(model=newer), Bound.exact())

@@ -123,8 +123,9 @@ class PackedNBits(Layout):
     becomes bytes of two values half a run apart, in the same order otherwise. ``int8`` products
     (level 4): adjacent runs of 128 values (AVX-512) or 64 (AVX2) of four columns; then ``-scale *
     zero_point`` of each block as ``[N / 16][blocks][16]`` fp32, then the scales in the order of
-    their blocks. ``none``: the weight of a DequantizeLinear converted to MatMulNBits, before any
-    packing.
+    their blocks. Releases such as 1.24 leave the padding of the last 16 columns as it was
+    allocated, so that the sums of an incomplete 16 are not compared. ``none``: the weight of a
+    DequantizeLinear converted to MatMulNBits, before any packing.
     """
 
     name: str = "packed_nbits"
@@ -171,7 +172,9 @@ class PackedNBits(Layout):
         scales = sums + round_up(quantization.columns, PANEL_COLUMNS) * quantization.blocks * 4
         end = scales + quantization.columns * quantization.blocks * 4
         nbytes = data + _SLACK + (end - sums) + _SLACK
-        gaps = [(data, sums - data), (end, nbytes - end)]
+        panels = quantization.columns // PANEL_COLUMNS
+        summed = sums + panels * PANEL_COLUMNS * quantization.blocks * 4
+        gaps = [(data, sums - data), (summed, scales - summed), (end, nbytes - end)]
         if quantization.scales is None:
             gaps = [(data, nbytes - data)]
         else:
@@ -245,13 +248,17 @@ def _with_shifts(values: Array, quantization: BlockQuantization, axis: int) -> _
 
 
 def _sums(quantization: BlockQuantization, offset: int) -> tuple[CopySegment, ...]:
+    """Return the sums of the columns in whole panels."""
     assert quantization.scales is not None
+    whole = quantization.columns - quantization.columns % PANEL_COLUMNS
+    if not whole:
+        return ()
     scales = quantization.scales.reshape(quantization.columns, quantization.blocks)
     if quantization.zero_points is None:
         zeros = np.broadcast_to(np.uint8(1 << quantization.bits - 1), scales.shape)
     else:
         zeros = quantization.zero_points.reshape(scales.shape)
-    values = Values((scales, zeros), np.dtype(np.float32), _negated_product)
+    values = Values((scales[:whole], zeros[:whole]), np.dtype(np.float32), _negated_product)
     order = ((0, "outer"), (1, "outer"), (0, "inner"))
     _, segments = tiled(values, (PANEL_COLUMNS, 1), order, offset=offset)
     return segments
