@@ -83,11 +83,11 @@ def find_comparison_inputs(
     sets = sets_that_run(chosen)
     if not sets:
         found = find_inputs(model, job, folder, dims=dims, given=given, first=chosen)
-        if found is None:
+        sets = sets_that_run(found) if found is not None else ()
+        if found is None or not sets:  # what ran once may not run again if memory is short
             feeds = save_inputs(chosen.plans, given, folder / "first", same_inputs=same_inputs)
             return ComparisonInputs(trial=try_once(job, feeds))
         chosen = found
-        sets = sets_that_run(chosen)
     notes = chosen.notes
     if left_out:
         notes = (*notes, f"the model does not run with {', '.join(left_out)}: not compared")

@@ -134,7 +134,7 @@ def remove_initializers_from_inputs(original: ModelFile, path: Path) -> None:
     kept = [each for each in prepared.graph.input if each.name in fed]
     del prepared.graph.input[:]
     prepared.graph.input.extend(kept)
-    prepared.ir_version = OVERRIDABLE_SINCE_IR
+    prepared.ir_version = max(prepared.ir_version, OVERRIDABLE_SINCE_IR)
     onnx.save(prepared, path)
 
 
