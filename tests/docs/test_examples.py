@@ -214,8 +214,8 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
 
 
 def _first_words(output: str) -> list[str]:
-    """Return the words at the start of an output, up to the first figure."""
-    return re.split(r"\d", output, maxsplit=1)[0].split()
+    """Return the words at the start of an output, up to the first figure or chosen option."""
+    return re.split(r"\d|(?<=^program for )", output, maxsplit=1)[0].split()
 
 
 @pytest.mark.slow
