@@ -98,12 +98,17 @@ def format_sizes(*sizes: int) -> list[str]:
 
 
 def format_limit(limit: int) -> str:
-    """Return a limit in bytes as `format_size` does; in MB or GB too if it was given so."""
-    if limit % 1000**2 or limit % MIB == 0:
+    """Return a limit in bytes as `format_size` does; in MB or GB too if it was given so.
+
+    A small limit in MB has a decimal, so that a size just above it is not shown as the same.
+    """
+    if limit % (1000**2 // 10) or limit % MIB == 0:
         return format_size(limit)
     is_gb = limit >= 1000**3 and limit % (1000**3 // 100) == 0
-    decimal = f"{limit / 1000**3:g} GB" if is_gb else f"{limit // 1000**2:,} MB"
-    return f"{format_size(limit)} ({decimal})"
+    megabytes = f"{limit / 1000**2:,.1f}".removesuffix(".0")
+    decimal = f"{limit / 1000**3:g} GB" if is_gb else f"{megabytes} MB"
+    size = f"{limit / MIB:.1f} MiB" if MIB <= limit < 100 * MIB else format_size(limit)
+    return f"{size} ({decimal})"
 
 
 def format_duration(seconds: float) -> str:

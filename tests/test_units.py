@@ -148,6 +148,8 @@ def test_two_groups(sizes: list[int], expected: tuple[list[int], list[int]] | No
         (2_000_000_000, "1.86 GiB (2 GB)"),
         (1_250_000_000, "1.16 GiB (1.25 GB)"),
         (1_255_000_000, "1.17 GiB (1,255 MB)"),
+        (18_500_000, "17.6 MiB (18.5 MB)"),
+        (15_000_000, "14.3 MiB (15 MB)"),
         (300 * MIB, "300 MiB"),
         (300_000_001, "286 MiB"),
     ],

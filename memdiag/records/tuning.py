@@ -143,6 +143,11 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
+        """Whether the search came to its end: nothing was left to measure or to compare."""
+        return self.ended_by == "completion" and self._is_compared
+
+    @property
+    def _is_compared(self) -> bool:
         """Whether all options were measured, and the latency of all that take less was compared."""
         return not (self.untried or any(point.offered for point in self.points))
 
@@ -150,4 +155,4 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
     def is_conclusive(self) -> bool:
         """Whether an option was compared with the defaults, or no option was left out."""
         is_compared = any(point.ratio is not None for point in self.points if point.options)
-        return is_compared or self.is_complete
+        return is_compared or self._is_compared

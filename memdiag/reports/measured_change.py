@@ -211,7 +211,7 @@ def latency_sentence(latencies: Sequence[LatencyAt]) -> str:
         return f"{_ratio(slowest)} that before{_clock_words(slowest)}."
     return (
         f"{_ratio(slowest)} that before{_clock_words(slowest)}, with {plain(slowest.inputs)}: the"
-        " slowest inputs."
+        f" largest ratio of {len(latencies)} comparisons."
     )
 
 

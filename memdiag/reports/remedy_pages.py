@@ -99,6 +99,10 @@ def _settings(option: TuningOption) -> str:
     lines = [f"session option `{key}={value}`" for key, value in option.session.items()]
     lines += [f"run option `{key}={value}`" for key, value in option.run.items()]
     lines += [f"disabled graph transformer `{name}`" for name in option.disabled]
+    lines += [
+        f"session option `{key}={value}`, when the model is saved"
+        for key, value in option.save_options.items()
+    ]
     for key, value in option.environment.items():
         shown = value.rpartition("/")[2] if key == "LD_PRELOAD" else value
         lines.append(f"environment variable `{key}={shown}`")

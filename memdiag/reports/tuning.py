@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 _MAX_PROBLEM = 200
 _MAX_OFFERS = 5
-_LIMITING = ("--only", "--time-limit")
+_LIMITING = ("--only", "--time-limit", "--out")
 
 
 def show(
@@ -301,7 +301,7 @@ def _advice_on_one(tuning: Tuning, point: Point) -> str:
 
 
 def _without_limits(command: Sequence[str]) -> str:
-    """Return `command` without its options ``--only`` and ``--time-limit``."""
+    """Return `command` without what limits it, and without the folder of this report."""
     kept: list[str] = []
     is_value = False
     for word in command:

@@ -153,7 +153,7 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="save-prepacked",
             does="Packed weights are written to a file once, and mapped from it by every session.",
-            hurts="Writing the file at the first start takes more memory than the defaults, and"
+            hurts="Writing the file at the first start may take more memory than the defaults, and"
             " malloc may keep that memory until the process ends: write the file in another"
             " process, for example in the build of a container image. The file is valid only for"
             " this release of onnxruntime and this machine's instruction set. Mapped pages count"

@@ -42,7 +42,7 @@ def rewrite_option(path: str, excludes: Sequence[str] = ()) -> TuningOption:
     """
     return TuningOption(
         name=REWRITE,
-        does="The model that the fix wrote is loaded.",
+        does="The copy of the model with the remedies that are listed as applied is loaded.",
         hurts="Instead of the original, the program loads the rewritten model. Keep all files of"
         " that model in one folder.",
         model=Path(path),

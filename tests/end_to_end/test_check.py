@@ -128,7 +128,10 @@ def test_rules_are_listed_and_explained(memdiag: RunMemdiag) -> None:
     assert "Did you mean arena-off?" in memdiag("explain", "arena-of").stderr
     unknown = memdiag("explain", "nonsense")
     assert unknown.returncode == 2
-    assert "unknown rule" in unknown.stderr
+    assert "unknown name 'nonsense'. Use a remedy, an option or an optimizer" in unknown.stderr
+    assert "shared-weight-transposed" in unknown.stderr
+    saved = memdiag("explain", "save-prepacked").stdout
+    assert "save_external_prepacked_constant_initializers" in saved
 
 
 def test_inspect_prints_the_inventory(memdiag: RunMemdiag, sample_model: SampleModel) -> None:

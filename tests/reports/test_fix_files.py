@@ -50,7 +50,7 @@ def test_the_page_says_it_all_with_exact_bytes_on_hover() -> None:
     for message in (
         "Peak 1.55 GiB → 559 MiB (0.35 ×), steady 1.46 GiB → 540 MiB (0.36 ×).",
         "Remedies applied to a copy of the model: good-one.",
-        "1.02 × (0.98–1.05) that before, with size 4: the slowest inputs.",
+        "1.02 × (0.98–1.05) that before, with size 4: the largest ratio of ",
         "Largest difference 2.4e-06 of the largest value",
         "(allowed 6.1e-05: sums of 1,024 products).",
         "The files alone: no option has to be set, and no variable.",

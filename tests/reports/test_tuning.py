@@ -118,7 +118,8 @@ def test_what_is_suggested_has_the_options_of_the_command_that_was_run() -> None
     offered = msgspec.structs.replace(
         tunings.point("arena-off", at=(150, 75), ratio=None), offered=True
     )
-    words = "memdiag tune m.onnx --only arena-off,one-thread --budget steady=80MB --time-limit=60"
+    limits = "--only arena-off,one-thread --budget steady=80MB --out r --time-limit=60"
+    words = f"memdiag tune m.onnx {limits}"
     tuning = msgspec.structs.replace(
         tunings.tuning(tunings.DEFAULTS, (tunings.DEFAULTS, offered)),
         untried=("one-thread",),
@@ -359,6 +360,12 @@ def test_what_was_not_compared_may_still_fit_the_budget() -> None:
     )
     start = "dir/m.onnx: nothing that was compared fits the budget of 120 MiB"
     assert printed(tuning, quiet=True, width=300)[0].startswith(start)
+    early = msgspec.structs.replace(tuning, points=(over, slow))
+    assert printed(early, quiet=True, width=300)[0].startswith(start)
+    ended = msgspec.structs.replace(early, ended_by="completion")
+    assert printed(ended, quiet=True, width=300)[0].startswith(
+        "dir/m.onnx: nothing fits the budget"
+    )
     summary = tuning_summary(tuning)
     assert summary.answer.startswith("Nothing that was compared fits the budget: ")
     assert ("What to do", "Run it again.") in summary.sentences

@@ -43,7 +43,11 @@ def run(options: Namespace) -> int:
                 message = f"unknown name {name!r}. Did you mean {similar[0]}?"
                 raise UsageError(message) from error
             if not text:
-                raise
+                rules = ", ".join(each.rule.name for each in all_detectors())
+                raise UsageError(
+                    f"unknown name {name!r}. Use a remedy, an option or an optimizer that an output"
+                    f" names, or a rule: {rules}."
+                ) from error
         texts.append(text)
     print_markdown("\n".join(texts))
     return CLEAN
