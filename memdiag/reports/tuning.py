@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 _MAX_PROBLEM = 200
 _MAX_OFFERS = 5
-_LIMITING = ("--only", "--time-limit", "--out")
+_LEFT_OUT = ("--only", "--time-limit", "--out")
 
 
 def show(
@@ -305,9 +305,9 @@ def _without_limits(command: Sequence[str]) -> str:
     kept: list[str] = []
     is_value = False
     for word in command:
-        if not is_value and word.partition("=")[0] not in _LIMITING:
+        if not is_value and word.partition("=")[0] not in _LEFT_OUT:
             kept.append(word)
-        is_value = word in _LIMITING
+        is_value = word in _LEFT_OUT
     return plain(shlex.join(kept))
 
 

@@ -185,7 +185,7 @@ def _save_once(model: str, point: Point, data: Sequence[str], listed: bool) -> I
     yield "saved = Path(OPTIMIZED)"
     yield from _modified(data)
     yield ""
-    yield "# Writing the file may take more memory than the defaults, which this process may keep:"
+    yield "# Writing it may take more memory than the defaults, and this process may keep that:"
     yield "# let another process write it first, such as the build of an image."
     yield "if not saved.exists() or int(saved.stat().st_mtime) != modified:  # once for each model"
     yield "    import tempfile"
