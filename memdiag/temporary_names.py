@@ -1,29 +1,62 @@
-"""The names of temporary files: ``memdiag-PID-PLACE-…``.
+"""Names that memdiag gives to its temporary files, and by which it knows them again.
 
-The place is the machine or container in which that process number is valid, so that no other
-process takes the file for one that a killed process left (see `memdiag.runner.temporary`).
+A name is ``memdiag-PID-PLACE-MARK-…``, hidden or not. The place is the boot and the container in
+which the process number is valid: elsewhere a process of that number is another one. The mark is a
+hash of both, 16 hexadecimal digits, so that no file that a user named is taken for one of these.
 """
 
+import hashlib
 import os
 import platform
 import re
-import zlib
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
-OWNED_NAME = re.compile(r"\.?memdiag-(\d+)-(?:([0-9a-f]{8})-)?.+")
-"""Names of temporary files, hidden or not: process number and place. Older versions name none."""
+_OWNED_NAME = re.compile(
+    r"\.?memdiag-(\d{1,10})-([0-9a-f]{8})-([0-9a-f]{16})-[0-9a-z_-]+(?:\.onnx|\.data)?"
+)
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Owner(NamedTuple):
+    """The process that made a temporary file.
+
+    Attributes:
+        pid: its process number.
+        is_here: whether the number is one of this machine and container.
+    """
+
+    pid: int
+    is_here: bool
 
 
 def own_prefix() -> str:
     """Return the prefix of the names of this process's temporary files."""
-    return f"memdiag-{os.getpid()}-{own_place()}-"
+    return _prefix(os.getpid(), _own_place())
+
+
+def owner_of(name: str) -> Owner | None:
+    """Return which process made the temporary file `name`; None if memdiag did not name it."""
+    found = _OWNED_NAME.fullmatch(name)
+    if found is None:
+        return None
+    pid, place, _ = found.groups()
+    if not name.removeprefix(".").startswith(_prefix(int(pid), place)):
+        return None
+    return Owner(int(pid), place == _own_place())
+
+
+def _prefix(pid: int, place: str) -> str:
+    mark = hashlib.blake2b(f"{pid} {place}".encode(), digest_size=8, person=b"memdiag").hexdigest()
+    return f"memdiag-{pid}-{place}-{mark}-"
 
 
 @cache
-def own_place() -> str:
-    """Return a hash of the host name and the namespace of process numbers, eight hex digits."""
-    try:
-        namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        namespace = ""
-    return f"{zlib.crc32(f'{platform.node()} {namespace}'.encode()):08x}"
+def _own_place() -> str:
+    """Return a hash of the host, its boot and the namespace of process numbers."""
+    parts = [platform.node()]
+    with suppress(OSError):  # not Linux: numbers are those of the machine
+        parts += [_BOOT.read_text(), os.readlink("/proc/self/ns/pid")]
+    return hashlib.blake2b(" ".join(parts).encode(), digest_size=4).hexdigest()

@@ -22,7 +22,6 @@ from memdiag.records.codec import encode_readable, load
 from memdiag.records.files import save_bytes
 from memdiag.records.profile import Profile, Session
 from memdiag.runner.job import InputConfig, Limits, SessionConfig
-from memdiag.runner.temporary import remove_stale
 from memdiag.units import KIB, MIB
 
 DEFAULT_TOLERANCE = 0.02
@@ -251,6 +250,5 @@ def update_baseline(
             f"{path.parent}: baselines cannot be written there ({error.strerror})."
             " Choose another folder."
         ) from error
-    remove_stale(path.parent)
     save_bytes(encode_readable(with_entry(before, model, machine, entry)), path)
     return "updated" if before else "created"

@@ -1,8 +1,8 @@
 """Cached environments, each with packages of its own: created once, completely or not at all."""
 
-import contextlib
 import importlib.util
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -10,17 +10,15 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
-
 from memdiag.errors import ProvisionError
-from memdiag.runner.temporary import ending_with_parent
+from memdiag.runner.temporary import ending_with_parent, remove_stale
+from memdiag.temporary_names import own_prefix
 from memdiag.units import MIB, format_size
 
 VARIABLE = "MEMDIAG_CACHE"
 """Variable that names the folder of the cache."""
 
 _READY = ".ready"
-_BUILDING = ".building-"
 _TIMEOUT_S = 900.0
 MIN_FREE_BYTES = 256 * MIB
 """Environments of onnxruntime 1.19 to 1.31 took 111 to 141 MiB on Linux, downloads aside."""
@@ -86,10 +84,10 @@ def environment(folder: Path, packages: Sequence[str]) -> Path:
     """
     if is_ready(folder):
         return interpreter(folder)
-    building = folder.with_name(f"{_BUILDING}{os.getpid()}-{folder.name}")
+    building = folder.with_name(f".{own_prefix()}{secrets.token_hex(8)}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(folder.parent)
+        remove_stale(folder.parent)
         free = shutil.disk_usage(folder.parent).free
         if free < MIN_FREE_BYTES:
             raise ProvisionError(
@@ -193,20 +191,10 @@ def _index() -> list[str]:
 
 def _rename(building: Path, folder: Path) -> None:
     """Rename the new environment, unless another process was faster."""
-    if folder.exists() and not is_ready(folder):
-        # Incomplete, or its interpreter is gone.
+    if (folder / _READY).exists() and not is_ready(folder):  # its interpreter is gone
         shutil.rmtree(folder)
     try:
         building.rename(folder)
     except OSError:
         if not is_ready(folder):
             raise
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove the folders of builds whose process has ended."""
-    for left in folder.glob(f"{_BUILDING}*"):
-        number = left.name.removeprefix(_BUILDING).partition("-")[0]
-        with contextlib.suppress(ValueError):
-            if int(number) == os.getpid() or not psutil.pid_exists(int(number)):
-                shutil.rmtree(left, ignore_errors=True)

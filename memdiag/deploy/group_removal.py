@@ -18,11 +18,6 @@ MAX_REMOVAL_S = 10.0
 _POLL_S = 0.02
 
 
-def group_prefix(pid: int) -> str:
-    """Return the prefix of the names of the groups of process `pid`."""
-    return f"memdiag-{pid}-"
-
-
 def processes_of(group: Path) -> list[int]:
     """Return the ids of the processes in `group` and in the groups below it."""
     found: list[int] = []
@@ -62,20 +57,20 @@ def remove_group(
         time.sleep(_POLL_S)
 
 
-def remove_groups(parent: Path, pid: int) -> None:
-    """Remove the groups that process `pid` created in the folder `parent`."""
-    for group in parent.glob(f"{group_prefix(pid)}*"):
+def remove_groups(parent: Path, prefix: str) -> None:
+    """Remove the groups in the folder `parent` whose names start with `prefix`."""
+    for group in parent.glob(f"{prefix}*"):
         remove_group(group)
 
 
-def start_removal_at_end(parent: Path, *folders: Path) -> "subprocess.Popen[bytes]":
-    """Start a process that removes this process's groups in `parent` when this process ends.
+def start_removal_at_end(parent: Path, prefix: str, *folders: Path) -> "subprocess.Popen[bytes]":
+    """Start a process that removes the groups of `remove_groups` when this process ends.
 
     It also removes the temporary `folders`. Close the standard input of the returned process to end
     it earlier.
     """
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, str(parent), str(os.getpid()), *map(str, folders)],
+        [sys.executable, "-I", "-S", __file__, str(parent), prefix, *map(str, folders)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -86,6 +81,6 @@ def start_removal_at_end(parent: Path, *folders: Path) -> "subprocess.Popen[byte
 
 if __name__ == "__main__":
     sys.stdin.buffer.read()  # returns when the other end of the pipe was closed
-    remove_groups(Path(sys.argv[1]), int(sys.argv[2]))
+    remove_groups(Path(sys.argv[1]), sys.argv[2])
     for folder in sys.argv[3:]:
         shutil.rmtree(folder, ignore_errors=True)

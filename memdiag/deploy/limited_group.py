@@ -8,7 +8,6 @@ group is therefore created in the nearest group, from that of memdiag upward, wh
 
 import errno
 import os
-import re
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +18,6 @@ from typing import Literal, NamedTuple, Self
 import psutil
 
 from memdiag.deploy.group_removal import (
-    group_prefix,
     processes_of,
     remove_group,
     remove_groups,
@@ -28,11 +26,11 @@ from memdiag.deploy.group_removal import (
 from memdiag.errors import MeasurementError
 from memdiag.programs.system.control_groups import CONTROL_GROUPS, PROC, control_groups_of
 from memdiag.programs.system.group_memory import MemoryGroup
+from memdiag.temporary_names import own_prefix, owner_of
 
 MAX_UNLIMITED_BYTES = 1 << 60
 """Version 1 states a larger limit for groups without one."""
 
-_OWNED = re.compile(r"memdiag-(\d+)-.+")
 # The shell moves itself, and becomes the program: no memory of the program is counted elsewhere.
 _ENTER = 'echo 0 > "$0" && exec "$@"'
 
@@ -114,7 +112,7 @@ class LimitedGroup:
         self, parent: ParentGroup, name: str, limit_bytes: int | None, *, swap: bool = False
     ) -> None:
         self._parent = parent
-        self.folder = parent.folder / f"{group_prefix(os.getpid())}{name}"
+        self.folder = parent.folder / f"{own_prefix()}{name}"
         try:
             parent.make_folder(self.folder)
         except OSError as error:
@@ -198,16 +196,16 @@ class GroupRemoval:
 
     def __enter__(self) -> None:
         for group in self._folder.iterdir():
-            owner = _OWNED.fullmatch(group.name)
-            if owner and not psutil.pid_exists(int(owner[1])):
+            owner = owner_of(group.name)
+            if owner is not None and owner.is_here and not psutil.pid_exists(owner.pid):
                 remove_group(group)
-        self._process = start_removal_at_end(self._folder, *self._folders)
+        self._process = start_removal_at_end(self._folder, own_prefix(), *self._folders)
 
     def __exit__(self, *error: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
-        remove_groups(self._folder, os.getpid())
+        remove_groups(self._folder, own_prefix())
 
 
 def parent_group(

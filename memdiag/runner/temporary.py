@@ -1,7 +1,9 @@
 """Temporary files and processes that do not outlive memdiag, even if it is killed.
 
-The files of a killed process are removed by the next process of the same machine or container that
-uses the same folder, and elsewhere after a day.
+What a killed process left is removed by the next process of the same machine or container that
+uses the same folder, and elsewhere after a week. That is done only where gigabytes may be left: in
+the folder for temporary files, in memdiag's cache, and where models are written. A file is removed
+only if memdiag made up its name (`memdiag.temporary_names`).
 """
 
 import contextlib
@@ -18,9 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from memdiag.errors import MeasurementError
-from memdiag.temporary_names import OWNED_NAME, own_place, own_prefix
+from memdiag.temporary_names import Owner, own_prefix, owner_of
 
-_ABANDONED_S = 24 * 3600.0
+_ABANDONED_S = 7 * 24 * 3600.0
 _PR_SET_PDEATHSIG = 1
 _PARENT_ENDED = 3
 DIE_WITH_PARENT = (
@@ -79,23 +81,22 @@ def remove_stale(folder: Path) -> None:
     """Remove from `folder` the temporary files and folders of memdiag processes that have ended.
 
     Only those of the same user are removed. Whether a process of another machine or container runs
-    is unknown here: its files are removed if they were not changed for a day. A folder that cannot
+    is unknown here: its files are removed if they were not changed for a week. A folder that cannot
     be listed is left as it is.
     """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            owner = OWNED_NAME.fullmatch(entry.name)
+            owner = owner_of(entry.name)
             if owner is not None:
                 with contextlib.suppress(OSError):  # its own process may remove it meanwhile
-                    _remove_if_stale(entry, int(owner[1]), owner[2])
+                    _remove_if_stale(entry, owner)
 
 
-def _remove_if_stale(entry: os.DirEntry[str], pid: int, place: str | None) -> None:
-    is_here = place in (None, own_place())
-    if is_here and _is_running(pid):
+def _remove_if_stale(entry: os.DirEntry[str], owner: Owner) -> None:
+    if owner.is_here and _is_running(owner.pid):
         return
     status = entry.stat(follow_symlinks=False)
-    if not is_here and time.time() - status.st_mtime < _ABANDONED_S:
+    if not owner.is_here and time.time() - status.st_mtime < _ABANDONED_S:
         return
     if hasattr(os, "getuid") and status.st_uid != os.getuid():
         return

@@ -4,6 +4,7 @@ import errno
 import glob
 import hashlib
 import os
+import re
 import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,8 @@ MAX_EXTERNAL_FILES = 10_000
 
 _ENDINGS = " or ".join(MODEL_SUFFIXES)
 _COMPLETE = ".complete"
+_STATE = re.compile("[0-9a-f]{32}")
+"""Names of folders in the cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,7 +347,8 @@ def _limit_cache(cache: Path, newest: Path) -> None:
     """Remove the models from the cache that were not used for longest, until it is small enough."""
     limit = min(MAX_CACHE_BYTES, shutil.disk_usage(cache).free // 2)
     total = 0
-    used = sorted(cache.glob(f"*/{_COMPLETE}"), key=lambda path: -path.stat().st_mtime)
+    fetched = (path for path in cache.glob(f"*/{_COMPLETE}") if _STATE.fullmatch(path.parent.name))
+    used = sorted(fetched, key=lambda path: -path.stat().st_mtime)
     for complete in used:
         folder = complete.parent
         total += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

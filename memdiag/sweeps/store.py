@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
+import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,12 +32,16 @@ from memdiag.records import codec
 from memdiag.records.file_lock import file_lock
 from memdiag.records.profile import Profile
 from memdiag.records.sweep_job import JobResult
-from memdiag.runner.temporary import remove_stale
 from memdiag.temporary_names import own_prefix
 
 VERSION = 1
 _VERSION_FILE = "store.json"
 _RECORDS = "records"
+PAGES = "model"
+"""The folder of the pages of jobs."""
+
+_NAME = re.compile("[0-9a-f]{32}")
+"""Names of records and of files of rows, without their endings: what else is there is not ours."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a disk without space for the file."""
@@ -113,7 +118,6 @@ class Store:
         self._read_files: set[Path] = set()
         check_version(folder, is_required=False)
         save_if_missing(folder / _VERSION_FILE, msgspec.json.encode({"version": VERSION}))
-        remove_stale(folder)
 
     def has(self, key: str) -> bool:
         """Return whether the job with `key` is done."""
@@ -165,12 +169,12 @@ class Store:
         count = 0
         with self._locked():
             if not all(map(self._is_readable, self._all_files())):
-                for dataset in COLUMNS:
-                    shutil.rmtree(self.folder / dataset)
+                for path in self._all_files():
+                    path.unlink()
             self._read_new_keys()
             batch: list[JobResult] = []
             for path in sorted((self.folder / _RECORDS).glob("??/*.json")):
-                if path.stem in self._stored_keys:
+                if not _NAME.fullmatch(path.stem) or path.stem in self._stored_keys:
                     continue
                 try:
                     batch.append(codec.load(path, JobResult))
@@ -206,7 +210,8 @@ class Store:
             yield
 
     def _files(self, dataset: str) -> list[Path]:
-        return sorted((self.folder / dataset).glob("*/*/*.parquet"))
+        files = (self.folder / dataset).glob("*/*/*.parquet")
+        return sorted(path for path in files if _NAME.fullmatch(path.stem))
 
     def _all_files(self) -> Iterator[Path]:
         for dataset in COLUMNS:
@@ -405,9 +410,11 @@ def check_version(folder: Path, *, is_required: bool = True) -> None:
         is_required: whether the store has to exist.
 
     Raises:
-        RecordError: it is of a newer memdiag, or contains something else, or does not exist.
+        RecordError: it is of a newer memdiag, or contains something else, or does not exist, or a
+            folder in it is a link.
     """
     path = folder / _VERSION_FILE
+    _check_links(folder)
     if not path.exists():
         if is_required:
             raise RecordError(f"{folder}: there is no store of sweeps. Check the path.")
@@ -425,6 +432,18 @@ def check_version(folder: Path, *, is_required: bool = True) -> None:
             f"{folder}: this store is of a newer memdiag (its version is {version}, known up to"
             f" {VERSION}). Update memdiag."
         )
+
+
+def _check_links(folder: Path) -> None:
+    """Raise RecordError if a folder in the store at `folder` leads out of it."""
+    for name in (_RECORDS, *COLUMNS, PAGES):
+        own = folder / name
+        inside = (Path(parent, each) for parent, folders, _ in os.walk(own) for each in folders)
+        for path in chain((own,), inside):
+            if path.is_symlink():
+                raise RecordError(
+                    f"{path}: a folder in a store cannot be a link. Put the folder itself there."
+                )
 
 
 def partition_text(value: str) -> str:

@@ -1,6 +1,5 @@
 """The search for limits: of a real model where groups can be created, and with trials of a fake."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +11,11 @@ from memdiag.api import limit as limit_api
 from memdiag.api import limit_program as program_api
 from memdiag.api.limit_program import limit_program
 from memdiag.api.limit_search import LimitSearch, require_completed, search_deadline
-from memdiag.deploy.group_removal import group_prefix
 from memdiag.deploy.limited_group import GroupRemovedError, NoGroupError, ParentGroup
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.records.limit import CountedMemory, LimitPoint, MemoryLimit
 from memdiag.runner.job import Deadline
+from memdiag.temporary_names import own_prefix
 from memdiag.units import MIB
 from sample_models.recipes import plain_mlp
 from tests.deploy.real_groups import usable_parent
@@ -214,7 +213,7 @@ def test_a_model_works_in_its_limit_and_is_killed_below(model: Path) -> None:
     assert limit.counted is not None
     assert limit.counted.anonymous_bytes > 30 * MIB
     assert limit.onnxruntime
-    assert not [*parent.folder.glob(f"{group_prefix(os.getpid())}*")]
+    assert not [*parent.folder.glob(f"{own_prefix()}*")]
 
 
 def test_without_a_group_the_peak_is_measured_and_estimated(

@@ -15,6 +15,7 @@ import pytest
 from memdiag.comparison import environments
 from memdiag.comparison.environments import environment, is_ready, uv
 from memdiag.errors import ProvisionError
+from memdiag.temporary_names import own_prefix
 
 PACKAGE = "memdiag-made-for-a-test"
 MODULE = "made_for_a_test"
@@ -115,12 +116,25 @@ def test_a_killed_build_leaves_no_environment(packages: Path, tmp_path: Path) ->
     assert not left.exists()
 
 
-def test_what_another_process_builds_is_left_alone(packages: Path, tmp_path: Path) -> None:
+def test_what_another_process_builds_is_left_alone(
+    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "cache"
-    theirs = folder / f".building-{os.getppid()}-tool"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", os.getppid)
+        theirs = folder / f".{own_prefix()}0f"
     theirs.mkdir(parents=True)
     environment(folder / "other", [PACKAGE])
     assert theirs.exists()
+
+
+def test_a_folder_of_the_user_is_left_alone(packages: Path, tmp_path: Path) -> None:
+    home = tmp_path / "cache" / "tool"
+    home.mkdir(parents=True)
+    (home / "notes.txt").write_text("mine")
+    with pytest.raises(ProvisionError, match="cannot be created"):
+        environment(home, [PACKAGE])
+    assert [path.name for path in home.parent.rglob("*")] == ["tool", "notes.txt"]
 
 
 def test_ctrl_c_leaves_nothing(

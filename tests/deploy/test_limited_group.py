@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.deploy.group_removal import group_prefix, processes_of, remove_group
+from memdiag.deploy.group_removal import processes_of, remove_group
 from memdiag.deploy.limited_group import (
     GroupRemoval,
     GroupRemovedError,
@@ -20,6 +20,7 @@ from memdiag.deploy.limited_group import (
     parent_group,
 )
 from memdiag.programs.system.process_tree import process_info
+from memdiag.temporary_names import own_prefix
 from memdiag.units import MIB
 from tests.deploy import recorded_groups
 from tests.deploy.real_groups import usable_parent
@@ -181,16 +182,23 @@ with GroupRemoval(parent, Path({str(scratch)!r})), LimitedGroup(parent, "1", Non
     assert not scratch.exists()
 
 
-def test_groups_of_ended_processes_are_removed_and_those_of_others_are_not(tmp_path: Path) -> None:
+def test_groups_of_ended_processes_are_removed_and_those_of_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     parent = ParentGroup(folder=tmp_path, version=2)
-    stale, own = (tmp_path / f"{group_prefix(pid)}1" for pid in (ended.pid, os.getppid()))
-    for folder in (stale, own):
-        folder.mkdir()
+    names = []
+    for pid in (ended.pid, os.getppid()):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getpid", lambda pid=pid: pid)
+            names.append(f"{own_prefix()}1")
+    others = [names[1], f"memdiag-{ended.pid}-1", f"memdiag-{os.getpid()}-prod"]
+    for name in (*names, *others):
+        (tmp_path / name).mkdir(exist_ok=True)
     with GroupRemoval(parent):
-        assert not stale.exists()
-    assert own.exists()
+        assert not (tmp_path / names[0]).exists()
+    assert sorted(os.listdir(tmp_path)) == sorted(others)
 
 
 def test_a_group_that_cannot_be_removed_is_given_up(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.deploy.group_removal import group_prefix, processes_of
+from memdiag.deploy.group_removal import processes_of
 from memdiag.programs.system.process_tree import descendants, process_info
 from tests.deploy.real_groups import usable_parent
 
@@ -19,7 +19,7 @@ MAX_S = 30.0
 def group_of(parent: Path, memdiag: int) -> Path | None:
     """Return the group with processes that process `memdiag`, or its worker, has created."""
     for pid in (memdiag, *descendants(memdiag)):
-        for group in parent.glob(f"{group_prefix(pid)}[0-9]*"):
+        for group in parent.glob(f"memdiag-{pid}-*-[0-9]"):
             if processes_of(group):
                 return group
     return None

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from memdiag import temporary_names
 from memdiag.errors import MeasurementError
 from memdiag.runner.temporary import ending_with_parent, remove_stale, temporary_folder
-from memdiag.temporary_names import own_prefix
+from memdiag.temporary_names import own_prefix, owner_of
+from tests.user_names import user_names
 
 
 @pytest.mark.parametrize(
@@ -50,45 +54,64 @@ def ended() -> int:
     return process.pid
 
 
-def test_only_what_ended_processes_left_is_removed(tmp_path: Path, ended: int) -> None:
-    place = own_prefix().split("-")[2]
-    stale = [
-        f"memdiag-{ended}-{place}-ab_c1",
-        f".memdiag-{ended}-0f",
-        f"memdiag-{10**30}-x",
-        f".memdiag-{os.getpid()}-00000000-old",  # of another container, not changed for a day
-    ]
+def names_of(process: int, monkeypatch: pytest.MonkeyPatch, place: str | None = None) -> str:
+    """Return the prefix of the files that `process` makes here, or in another `place`."""
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: process)
+        if place is not None:
+            patched.setattr(temporary_names, "_own_place", lambda: place)
+        return own_prefix()
+
+
+def test_only_what_ended_processes_left_is_removed(
+    tmp_path: Path, ended: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = names_of(ended, monkeypatch)
+    elsewhere = names_of(os.getpid(), monkeypatch, "00000000")
+    stale = [f"{here}ab_c1", f".{here}0f", f".{elsewhere}old"]  # not changed for a week
     kept = [
-        f".memdiag-{ended}-00000000-new",
+        f".{elsewhere}new",
         f"{own_prefix()}new",
-        f"memdiag-{os.getpid()}-abc",
-        f".memdiag-{os.getppid()}-0f",
-        f"memdiag-{ended}",
+        f".{names_of(os.getppid(), monkeypatch)}0f",
+        f"{here}0f.bak",
+        f"{here}",
+        f"my-{here}0f",
+        here.replace(str(ended), str(ended + 1)) + "0f",
+        f"memdiag-{ended}-ab_c1",
+        f"memdiag-{10**30}-x",
         "memdiag-root.lock",
-        f"my-memdiag-{ended}-x",
-        f"memdiag-{ended}x-y",
     ]
     for name in (*stale, *kept):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
     os.utime(tmp_path / stale[-1], (0, 0))
-    files = [f".memdiag-{ended}-1f.onnx", f"memdiag-{ended}-weight-1"]
-    for name in files:
+    for name in (f".{here}1f.onnx", f".{here}1f.data", f"{here}weight-1"):
         (tmp_path / name).touch()
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").touch()
-    (tmp_path / f"memdiag-{ended}-link").symlink_to(outside)
+    (tmp_path / f"{here}link").symlink_to(outside)
     remove_stale(tmp_path)
     assert sorted(os.listdir(tmp_path)) == sorted([*kept, "outside"])
     assert (outside / "precious").exists()
+
+
+def test_no_name_of_a_user_is_taken_for_one_of_memdiag() -> None:
+    names = [*user_names(20_000), "memdiag-2024-results", "memdiag-20261127-notes.txt"]
+    assert [name for name in names if owner_of(name) is not None] == []
+
+
+@settings(max_examples=200)
+@given(st.from_regex(r"\A\.?memdiag-[0-9]{1,10}-[0-9a-f]{8}-[0-9a-f]{16}-[0-9a-z_-]{1,9}\Z"))
+def test_a_name_of_the_same_form_has_another_mark(name: str) -> None:
+    assert owner_of(name) is None
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owner")
 def test_what_belongs_to_another_user_is_left_alone(
     tmp_path: Path, ended: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs = tmp_path / f"memdiag-{ended}-x"
+    theirs = tmp_path / f"{names_of(ended, monkeypatch)}x"
     theirs.mkdir()
     own = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: own + 1)

@@ -1,5 +1,6 @@
 """The store: what is added is there once, whoever adds it and whenever a sweep was killed."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -128,6 +129,49 @@ def test_rows_that_a_killed_sweep_did_not_write_are_added_once(tmp_path: Path) -
     killed.flush()  # it was slow, not killed
     assert sorted(row["model"] for row in whole(tmp_path)) == ["a.onnx", "b.onnx"]
     assert not broken.exists()
+
+
+def test_repair_removes_no_file_of_a_user(tmp_path: Path) -> None:
+    store_of(tmp_path, result())
+    [rows_file] = (tmp_path / "profiles.parquet").glob("*/*/*.parquet")
+    [record] = (tmp_path / "records").glob("*/*.json")
+    users = [
+        record.with_name("notes.json"),
+        rows_file.with_name("copy of rows.parquet"),
+        tmp_path / "profiles.parquet" / "notes.txt",
+    ]
+    for path in users:
+        path.write_text("mine")
+    rows_file.write_bytes(rows_file.read_bytes()[:300])
+    assert Store(tmp_path).repair() == 1
+    assert not rows_file.exists()
+    assert all(path.read_text() == "mine" for path in users)
+
+
+@pytest.mark.parametrize(
+    "name", ["records", "records/{key}", "copies.parquet", "findings.parquet/{release}", "model"]
+)
+def test_a_folder_of_a_store_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
+    folder, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
+    store_of(folder, result())
+    elsewhere.mkdir()
+    (elsewhere / f"{32 * '0'}.json").write_text("{")
+    link = folder / name.format(key=result().key[:2], release="onnxruntime=1.2")
+    if link.exists():
+        link.rename(tmp_path / "moved")
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(elsewhere)
+    with pytest.raises(RecordError, match=f"^{re.escape(str(link))}: .* cannot be a link"):
+        Store(folder).repair()
+    assert len(list(elsewhere.iterdir())) == 1
+
+
+def test_a_store_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "link").symlink_to("store")
+    store_of(tmp_path / "link", result())
+    assert Store(tmp_path / "link").repair() == 0
+    assert len(whole(tmp_path / "store")) == 1
 
 
 @pytest.mark.parametrize("dataset", COLUMNS)

@@ -1,6 +1,5 @@
 """Requests to a recording that is under way, through a file in its folder."""
 
-import json
 import os
 import socket
 from collections.abc import Iterator
@@ -20,8 +19,14 @@ CONTROL_FILE: Final = "recording.json"
 """File with the address of a recording that is under way. Only its owner may read it."""
 
 CONTROL_ANSWER_S = 300.0
-_NO_RECORDING = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
+_NO_RECORDING = (OSError, ValueError, RecursionError, msgspec.MsgspecError)
 """Errors of a file or an answer that is not of a recording."""
+
+
+class _Control(msgspec.Struct, forbid_unknown_fields=True):
+    """The content of the file."""
+
+    address: str
 
 
 @contextmanager
@@ -31,24 +36,22 @@ def control_file(folder: Path, address: str) -> Iterator[None]:
     The file is removed in the end, and a folder that was created and is empty then.
 
     Raises:
-        UsageError: the file cannot be written, or another recording is under way there.
+        UsageError: the file cannot be written, or is not one that an earlier recording left, or
+            another recording is under way there.
     """
     path = folder / CONTROL_FILE
-    if _is_under_way(folder):
-        raise UsageError(
-            f"{folder}: another recording is under way there. Choose another folder with --out."
-        )
+    _check_is_free(folder)
     is_new = not folder.exists()
     try:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                json.dump({"address": address}, file)
-        except OSError as error:
-            raise UsageError(
-                f"{path}: cannot be written ({error.strerror}). Choose another folder with --out."
-            ) from error
+        folder.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(_Control(address=address)))
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written ({error.strerror}). Choose another folder with --out."
+        ) from error
+    try:
         yield
     finally:
         with suppress(OSError):  # the folder is not empty
@@ -57,23 +60,43 @@ def control_file(folder: Path, address: str) -> Iterator[None]:
                 folder.rmdir()
 
 
-def _is_under_way(folder: Path) -> bool:
-    """Return whether a recording is under way in `folder`."""
+def _check_is_free(folder: Path) -> None:
+    """Raise UsageError if a recording is under way in `folder`, or a file of the user is there."""
+    path = folder / CONTROL_FILE
+    if not os.path.lexists(path):
+        return
     try:
-        _connect(folder)[0].close()
-    except _NO_RECORDING:
-        return False
-    return True
+        address, _ = _address(folder)
+    except _NO_RECORDING as error:
+        raise UsageError(
+            f"{path}: this file is not of a recording. Choose another folder with --out."
+        ) from error
+    with suppress(*_NO_RECORDING):  # a killed recording left its file
+        _connect(address).close()
+        raise UsageError(
+            f"{folder}: another recording is under way there. Choose another folder with --out."
+        )
 
 
-def _connect(folder: Path) -> tuple[socket.socket, str]:
-    """Return a connection to the recording in `folder`, and its secret.
+def _address(folder: Path) -> tuple[str, str]:
+    """Return the address of the recording in `folder`, and its secret.
 
     Raises:
-        OSError, ValueError, KeyError, TypeError or RecursionError: there is none.
+        OSError, ValueError, RecursionError or MsgspecError: no recording wrote the file.
     """
-    content = json.loads((folder / CONTROL_FILE).read_bytes())
-    address, _, secret = str(content["address"]).partition("#")
+    content = msgspec.json.decode((folder / CONTROL_FILE).read_bytes(), type=_Control)
+    address, separator, secret = content.address.partition("#")
+    if not separator:
+        raise ValueError(content.address)
+    return address, secret
+
+
+def _connect(address: str) -> socket.socket:
+    """Return a connection to the recording with this address.
+
+    Raises:
+        OSError or ValueError: there is none.
+    """
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(CONTROL_ANSWER_S)
@@ -81,7 +104,7 @@ def _connect(folder: Path) -> tuple[socket.socket, str]:
     except BaseException:
         connection.close()
         raise
-    return connection, secret
+    return connection
 
 
 class XrayedSession(Record, frozen=True, kw_only=True):
@@ -138,12 +161,12 @@ def request_xray(folder: Path) -> XrayAnswer:
             " X-ray of a model with memdiag profile."
         )
     try:
-        connection, secret = _connect(folder)
-        with connection:
+        address, secret = _address(folder)
+        with _connect(address) as connection:
             connection.sendall(msgspec.json.encode(XrayRequest(secret=secret)) + b"\n")
             with connection.makefile("rb") as answers:
                 return msgspec.json.decode(answers.readline(), type=XrayAnswer)
-    except (*_NO_RECORDING, msgspec.MsgspecError) as error:
+    except _NO_RECORDING as error:
         raise UsageError(
             f"{folder}: no recording is under way. Name the folder of a memdiag run or watch that"
             " has not ended."

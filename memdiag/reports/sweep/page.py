@@ -27,6 +27,7 @@ from memdiag.reports.sweep.tables import (
 )
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import capitalized, plain
+from memdiag.sweeps.store import PAGES
 from memdiag.units import counted, format_size, plural
 
 MAX_ROWS = 100
@@ -75,7 +76,7 @@ class ListedGroup(NamedTuple):
 
 def page_file(key: str) -> str:
     """Return the file of the page of a job, relative to that of the sweep."""
-    return f"model/{key}.html"
+    return f"{PAGES}/{key}.html"
 
 
 def render(sweep: Sweep, *, pages: Collection[str] = (), plotly: Plotly = "inline") -> bytes:
