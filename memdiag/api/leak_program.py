@@ -341,12 +341,15 @@ class _Histories:
 def visible_growth(growth: Growth) -> str:
     """Return a clause on memory in use that rose at each of a few readings; empty if none did."""
     moments = compared_moments(growth.moments)
-    in_use: dict[GrowingOwner, list[int]] = {
-        "heap": [moment.heap_bytes or 0 for moment in moments],
-        "arena": [moment.arena_used_bytes or 0 for moment in moments],
+    in_use: dict[GrowingOwner, list[int | None]] = {
+        "heap": [moment.heap_bytes for moment in moments],
+        "arena": [moment.arena_used_bytes for moment in moments],
     }
     found = ""
-    for owner, sizes in in_use.items():
+    for owner, known in in_use.items():
+        sizes = [size for size in known if size is not None]
+        if len(sizes) < len(known):  # some readings failed
+            continue
         rises = all(before < after for before, after in pairwise(sizes))
         if len(sizes) >= MIN_POINTS and rises and sizes[-1] - sizes[0] >= MIN_VISIBLE_BYTES:
             runs = counted(moments[-1].run - moments[0].run, "run")

@@ -211,6 +211,11 @@ def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
             f"onnxruntime created the session without {', '.join(missing)}: the figures are those"
             f" of {', '.join(measured.providers or ())}"
         )
+    if measured.unread_device is not None:
+        yield (
+            f"the memory on {measured.unread_device} is not known: NVML does not report that of"
+            " this process, as is usual in containers and under WSL"
+        )
     limit = job.limits.memory_limit_bytes
     if limit is not None and measured.outcome.status == "completed":
         yield f"{BELOW_LIMIT} {format_limit(limit)}"

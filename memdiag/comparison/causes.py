@@ -223,8 +223,10 @@ def _owner_differences(before: Profile, after: Profile) -> Counter[OwnerKind]:
     for profile, sign in ((after, 1), (before, -1)):
         for owner in profile.attribution.owners if profile.attribution else ():
             differences[owner.kind] += sign * owner.bytes
+    retained = before.allocator_retained_bytes, after.allocator_retained_bytes
+    if retained[0] is not None and retained[1] is not None:
         # The X-ray is taken after malloc has released what it retained.
-        differences["allocator_retained"] += sign * (profile.allocator_retained_bytes or 0)
+        differences["allocator_retained"] += retained[1] - retained[0]
     return differences
 
 

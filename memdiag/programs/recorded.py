@@ -97,6 +97,11 @@ class RecordedProcess:
         self.active: list[RecordedSession] = []
         self._observer: Observer = observe(info.pid, resets_peak=resets_peak)
         self._marks: dict[RecordedSession, int] = {}
+        try:
+            self.sample(now_s)  # it may be the only one
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -105,8 +110,9 @@ class RecordedProcess:
 
     @property
     def rss_bytes(self) -> int:
-        """The last sample of the resident set; 0 before the first."""
-        return self.timeline.last.rss_bytes if self.timeline.last else 0
+        """The last sample of the resident set."""
+        assert self.timeline.last is not None
+        return self.timeline.last.rss_bytes
 
     @property
     def unrecorded(self) -> bool:

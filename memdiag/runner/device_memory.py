@@ -1,7 +1,8 @@
 """Memory of a process on NVIDIA devices, through NVML (package nvidia-ml-py), where both are there.
 
 NVML has no high-water mark: a peak is the largest sample. It lists processes by their numbers in
-the host's namespace, so that processes of a container may have no entry.
+the host's namespace, so that processes of a container may have no entry, and under WSL it lists
+them with 0 bytes. A process that uses a device has more than that: its context alone takes some.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,18 +57,16 @@ class NvmlReader:
 
     def read(self) -> int | None:
         """Return the bytes of the process on all devices; None if NVML does not report them."""
-        total = 0
         try:
-            for device in self._devices:
-                for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(device):
-                    if process.pid != self._pid:
-                        continue
-                    if process.usedGpuMemory is None:
-                        return None
-                    total += process.usedGpuMemory
+            sizes = [
+                process.usedGpuMemory
+                for device in self._devices
+                for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
+                if process.pid == self._pid
+            ]
         except self._nvml.NVMLError:
             return None
-        return total
+        return sum(sizes) if sizes and all(sizes) else None
 
     def close(self) -> None:
         """End the use of NVML."""
@@ -104,7 +103,7 @@ class DeviceSamples:
 
     Attributes:
         peaks: bytes by phase.
-        last_bytes: the last sample; None before the first.
+        last_bytes: the last sample; None before the first, or if it was not available.
     """
 
     def __init__(self, reader: DeviceReader | None) -> None:
@@ -118,10 +117,14 @@ class DeviceSamples:
         if self.reader is None or (not at_boundary and now_s < self._sampled_s + MIN_PERIOD_S):
             return
         self._sampled_s = now_s
-        size = self.reader.read()
+        self.last_bytes = size = self.reader.read()
         if size is not None:
-            self.last_bytes = size
             self.peaks[phase] = max(size, self.peaks.get(phase, 0))
+
+    @property
+    def unread_name(self) -> str | None:
+        """The names of the devices if no sample was available; None otherwise."""
+        return None if self.reader is None or self.peaks else self.reader.name
 
     def close(self) -> None:
         """End the use of the library."""

@@ -85,6 +85,7 @@ class Measurement:
             the last step; None without a generation, or if these were not reached.
         explicit_starts: whether onnxruntime logs where a graph transformer starts (since 1.29).
         interrupted: whether Ctrl-C ended the child.
+        unread_device: the names of devices on which no memory of the child was reported.
     """
 
     onnxruntime: str | None
@@ -106,6 +107,7 @@ class Measurement:
     outcome: Outcome
     interrupted: bool
     device: DeviceMemory | None
+    unread_device: str | None
     prefill_cache_bytes: int | None = None
     cache_bytes: int | None = None
 
@@ -366,6 +368,7 @@ class MeasuredRun:
             outcome=outcome,
             interrupted=self._interrupted,
             device=self._device_memory(),
+            unread_device=self._device.unread_name,
             prefill_cache_bytes=self._prefill_cache_bytes,
             cache_bytes=self._cache_bytes,
         )

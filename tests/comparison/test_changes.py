@@ -7,6 +7,7 @@ from memdiag.records.attribution import Owner
 from memdiag.records.comparison import ColumnGrowth, ComparisonColumn, FigureChange, GraphSize
 from memdiag.units import MIB
 from tests.comparison.columns import column, growth, measured, mib, phase, seconds
+from tests.reports import profiles
 from tests.reports.attributions import attribution, copy
 
 W = copy("original", 500 * MIB, "w")
@@ -356,3 +357,23 @@ def test_growth_differs_where_memory_in_use_grows_otherwise(
     found = between(column("1.20.1", growth=before), column("1.21.0", growth=after))
     expected = [("growth", *change)] if change else []
     assert [(each.metric, each.bytes, each.ratio) for each in found] == expected
+
+
+@pytest.mark.parametrize(("before_bytes", "is_cause"), [(0, True), (None, False)])
+def test_memory_that_malloc_retains_is_a_cause_if_it_is_known_of_both(
+    before_bytes: int | None, is_cause: bool
+) -> None:
+    before = column("a", measured(1500, 1000), attribution=attribution(W))
+    after = column("b", measured(1500, 1200), attribution=attribution(W))
+    before, after = (
+        msgspec.structs.replace(
+            each,
+            profile=msgspec.structs.replace(
+                profiles.tied_if(), allocator_retained_bytes=size, attribution=attribution(W)
+            ),
+        )
+        for each, size in ((before, before_bytes), (after, 200 * MIB))
+    )
+    steady = between(before, after)[0]
+    assert steady.metric == "steady"
+    assert ("malloc" in steady.why) == is_cause

@@ -127,6 +127,15 @@ def test_growth_at_each_of_a_few_readings_is_stated(heap: list[int | None], text
     assert visible_growth(readings(heap)) == text
 
 
+def test_an_arena_that_was_not_read_at_first_did_not_grow() -> None:
+    growth = readings([1, 1, 1, 1])
+    moments = tuple(
+        msgspec.structs.replace(moment, arena_used_bytes=size)
+        for moment, size in zip(growth.moments, (None, 61 * MIB, 62 * MIB, 63 * MIB), strict=True)
+    )
+    assert visible_growth(msgspec.structs.replace(growth, moments=moments)) == ""
+
+
 @pytest.mark.parametrize(
     ("heap", "advice"),
     [

@@ -79,6 +79,13 @@ def test_a_process_is_known_by_its_connection(recorder: Recorder) -> None:
     assert [process.pid for process in recorder.processes] == [os.getpid()]
 
 
+def test_a_process_that_is_found_at_the_end_has_a_peak(recorder: Recorder) -> None:
+    recorder.run(os.getpid(), lambda: True)
+    (process,) = recorder.processes
+    assert process.peak_rss_bytes > 0
+    assert process.timeline.samples().rss_bytes == (process.peak_rss_bytes,)
+
+
 def test_a_lost_event_is_answered_as_lost(recorder: Recorder) -> None:
     hook = Hook(recorder)
     assert hook.ask("stderr_filtered") == {}  # its descriptors did not arrive

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from memdiag.runner.device_memory import NvmlReader, observe_device
+from memdiag.api.profile_record import measurement_notes
+from memdiag.runner.device_memory import DeviceSamples, NvmlReader, observe_device
 from memdiag.runner.job import Job
 from memdiag.runner.run import MeasuredRun
 from memdiag.units import MIB
@@ -53,11 +54,14 @@ def test_the_memory_of_a_process_on_all_devices_is_summed() -> None:
     nvml = Nvml({7: 100, 8: 5}, {7: 20})
     assert NvmlReader(nvml, 7).read() == 120
     assert NvmlReader(nvml, 8).read() == 5
-    assert NvmlReader(nvml, 9).read() == 0
     assert NvmlReader(nvml, 7).name == "Scripted, Scripted"
 
 
 def test_what_nvml_does_not_report_is_not_zero() -> None:
+    assert NvmlReader(Nvml({8: 5}), 7).read() is None  # as in a container
+    assert NvmlReader(Nvml(), 7).read() is None
+    assert NvmlReader(Nvml({7: 0}), 7).read() is None  # as under WSL
+    assert NvmlReader(Nvml({7: 0}, {7: 5}), 7).read() is None
     assert NvmlReader(Nvml({7: None}), 7).read() is None
     assert NvmlReader(Nvml({7: 5}, {None: 1}), 7).read() is None  # type: ignore[dict-item] # a device that fails
 
@@ -114,6 +118,30 @@ def test_a_profile_has_the_largest_sample_of_each_phase(fake_job: Callable[..., 
     assert peaks[-1] == 500 * MIB
     assert None not in peaks
     assert peaks == sorted(peaks, key=lambda size: size or 0)
+
+
+@pytest.mark.parametrize("listed", [{8: 5}, {7: 0}, {7: None}])
+def test_a_profile_says_that_the_memory_on_a_device_is_not_known(
+    listed: dict[int, int | None], fake_job: Callable[..., Job]
+) -> None:
+    job = fake_job({"run": [{"sleep": 0.1}]})
+    measured = MeasuredRun(job, device=lambda pid, providers: NvmlReader(Nvml(listed), 7)).run()
+    assert measured.device is None
+    assert {phase.peak_device_bytes for phase in measured.phases} == {None}
+    assert any(
+        note.startswith("the memory on Scripted is not known: NVML")
+        for note in measurement_notes(measured, job)
+    )
+
+
+def test_a_last_sample_that_is_not_available_is_not_the_one_before() -> None:
+    nvml = Nvml({7: 100})
+    samples = DeviceSamples(NvmlReader(nvml, 7))
+    samples.sample(0.0, "parse", at_boundary=True)
+    nvml.devices[0][7] = None
+    samples.sample(1.0, "first_run", at_boundary=True)
+    assert samples.peaks == {"parse": 100}
+    assert samples.last_bytes is None
 
 
 def test_without_a_device_there_are_no_figures(fake_job: Callable[..., Job]) -> None:
