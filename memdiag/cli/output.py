@@ -22,7 +22,6 @@ from memdiag.records.sweep import Sweep
 from memdiag.reports import report_of
 from memdiag.reports.page import Plotly
 from memdiag.reports.picture import PictureFormat
-from memdiag.runner.temporary import remove_stale
 
 _JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 """Variable in which GitHub Actions names the file that a step's summary is appended to."""
@@ -30,8 +29,6 @@ _JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 class Destination:
     """The folder of a command's reports, checked before the measurement starts.
-
-    Files that a killed process left there are removed.
 
     Args:
         folder: the folder; None to write no reports.
@@ -57,7 +54,6 @@ class Destination:
             raise ReportError(
                 f"{folder}: reports cannot be written there. Choose another folder with --out."
             )
-        remove_stale(folder)
 
     def write(
         self,
@@ -71,7 +67,8 @@ class Destination:
 
         Without `formats`, those are written that records of this kind have by default. The record
         itself is written first, and then `when_saved` is called: rendering takes seconds, and may
-        be interrupted. For `keep_names` see `Report.render`.
+        be interrupted. It is written again with the reports, so that all files are of one record,
+        whatever other process writes there. For `keep_names` see `Report.render`.
 
         Raises:
             UsageError: records of this kind have no such format.
@@ -84,13 +81,12 @@ class Destination:
         formats = report.default_formats() if formats is None else formats
         record_paths = self._save(record) if "json" in formats else ()
         where = f" The {report.name} itself is at {record_paths[0]}." if record_paths else ""
-        others = [name for name in formats if name != "json"]
         try:
             when_saved()
-            reports = report.write(
-                record, self._folder, others, plotly=self._plotly, keep_names=keep_names
+            ordered = sorted(formats, key=lambda format: format == "json")
+            return report.write(
+                record, self._folder, ordered, plotly=self._plotly, keep_names=keep_names
             )
-            return (*reports, *record_paths)
         except ReportError as error:
             raise ReportError(f"{error}{where}") from error
         except KeyboardInterrupt:
@@ -221,7 +217,6 @@ def save_record(record: Record, path: Path) -> None:
     """
     if path.suffix.lower() in MODEL_SUFFIXES:
         raise ReportError(f"{path}: a record does not replace a model. Choose a .json file.")
-    remove_stale(path.parent)
     save_bytes(encode(record), path)
 
 
@@ -290,8 +285,7 @@ def write_sweep(sweep: Sweep, folder: Path) -> tuple[Path, ...]:
         result = store.result(key)
         return result.profile or result.growth or result.estimate
 
-    site = write_site(sweep, folder, load)
-    return (*site, *report_of(sweep).write(sweep, folder, ("markdown",)))
+    return write_site(sweep, folder, load)
 
 
 def print_sweep(sweep: Sweep, written: Sequence[Path], format: str, *, quiet: bool = False) -> None:

@@ -25,6 +25,7 @@ from memdiag.interrupts import delayed_interrupts
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.loadable import OldestRelease, oldest_runtime
+from memdiag.records.file_lock import locked_folders
 from memdiag.records.files import resolve_output
 from memdiag.rewrites.model_editor import ModelEditor, TargetStorage
 from memdiag.rewrites.saving import (
@@ -78,8 +79,10 @@ class SavedModel(NamedTuple):
 class ModelWriter:
     """Writes changed versions of the model `file`, and publishes one at `target`.
 
-    Only this class writes to the target. A model that an optimizer wrote elsewhere is copied there.
-    A model that may become the result can be staged, which leaves the target as it is.
+    Only this class writes to the target, and only if no other process does so meanwhile: a report
+    of this process would describe the model of the other one. A model that an optimizer wrote
+    elsewhere is copied there. A model that may become the result can be staged, which leaves the
+    target as it is.
 
     A symbolic link at `target` is kept: the model and its external data are written to the folder
     that it points to.
@@ -118,6 +121,7 @@ class ModelWriter:
                 )
         if data.is_symlink():
             raise ReportError(f"{data}: cannot be written (it is a link). Choose another output.")
+        self._earlier = FileStates(target, (target, data))
 
     @property
     def target_name(self) -> str:
@@ -172,7 +176,7 @@ class ModelWriter:
         """Move a model to the target.
 
         Raises:
-            ReportError: the target cannot be written.
+            ReportError: the target cannot be written, or changed meanwhile.
             ModelError: the original changed meanwhile.
         """
         files = self._target_files(built.written)
@@ -249,11 +253,16 @@ class ModelWriter:
         """
         try:
             mode = stat.S_IMODE(self.file.path.stat().st_mode) | stat.S_IRUSR | stat.S_IWUSR
-            with delayed_interrupts():
+            targets[0].parent.mkdir(parents=True, exist_ok=True)
+            with locked_folders([targets[0].parent]), delayed_interrupts():
+                if targets[0] == self._target and self._earlier.changed:
+                    raise ReportError(
+                        f"{self._target}: another process has written it meanwhile. Choose another"
+                        " output."
+                    )
                 for path, target in reversed(list(zip(files, targets, strict=True))):
                     with suppress(OSError):  # some file systems have no modes
                         path.chmod(mode)  # a model that others cannot read stays one
-                    target.parent.mkdir(parents=True, exist_ok=True)
                     os.replace(path, target)
                 self.has_published = targets[0] == self._target
         except OSError as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from memdiag.errors import ReportError
 from memdiag.interrupts import delayed_interrupts
+from memdiag.records.file_lock import locked_folders
 from memdiag.temporary_names import own_prefix
 
 _KINDS = {
@@ -84,7 +85,8 @@ def save_files(contents: Iterable[tuple[Path, bytes]]) -> None:
     """Write files with their contents; all or none, where none was there before.
 
     All are written beside their target before the first one replaces it, so that an error leaves
-    the files as they were, and never half a file.
+    the files as they were, and never half a file. Of two processes that write the same files at
+    once, one replaces all files of the other.
 
     Raises:
         ReportError: a file cannot be written, or is no regular file.
@@ -98,7 +100,8 @@ def save_files(contents: Iterable[tuple[Path, bytes]]) -> None:
             staged.append((path, temporary, target))
             with temporary.open("xb") as file:
                 file.write(content)
-        with delayed_interrupts():
+        folders = {target.parent for _, _, target in staged}
+        with locked_folders(folders), delayed_interrupts():
             for staged_path, temporary, target in staged:
                 path = staged_path  # for the error
                 os.replace(temporary, target)

@@ -1,16 +1,12 @@
 """Where answers go: a folder that was asked for, a picture by its name."""
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from memdiag.cli.output import Destination, picture_kind, save_record
+from memdiag.cli.output import Destination, picture_kind
 from memdiag.errors import ReportError, UsageError
 from memdiag.records.codec import load
 from memdiag.records.fix import Fix
@@ -60,34 +56,16 @@ def test_an_early_record_is_replaced_or_removed(tmp_path: Path) -> None:
     Destination(None).save_early(early)
 
 
-KILLED_IN_WRITING = """
-import os, signal, sys
-from pathlib import Path
-from memdiag.records.files import save_bytes
-os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
-save_bytes(b"{}", Path(sys.argv[1]))
-"""
+def test_all_files_are_of_one_record_if_two_are_written_at_once(tmp_path: Path) -> None:
+    mine, other = profiles.tied_if(), profiles.killed()
 
+    def write_other() -> None:
+        Destination(tmp_path).write(other)
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda folder: Destination(folder).write(fix_records.verified(), ["json"]),
-        lambda folder: save_record(fix_records.verified(), folder / "fix.json"),
-    ],
-    ids=["folder", "record"],
-)
-def test_what_a_killed_process_left_of_a_file_is_removed(
-    tmp_path: Path, write: Callable[[Path], object]
-) -> None:
-    mine = tmp_path / f".memdiag-{os.getpid()}-still-written"
-    mine.touch()
-    words = [sys.executable, "-c", KILLED_IN_WRITING, str(tmp_path / "fix.json")]
-    assert subprocess.run(words).returncode == -signal.SIGKILL
-    assert len(list(tmp_path.iterdir())) == 2
-    write(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [mine.name, "fix.json"]
+    Destination(tmp_path).write(mine, when_saved=write_other)
+    names = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    Destination(tmp_path / "alone").write(mine)
+    assert names == {path.name: path.read_bytes() for path in (tmp_path / "alone").iterdir()}
 
 
 def test_a_folder_that_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:

@@ -55,6 +55,21 @@ def test_external_data_goes_beside_the_model(tmp_path: Path) -> None:
     onnx.checker.check_model(target)
 
 
+@pytest.mark.parametrize("name", ["out.onnx", "out.onnx.data"])
+def test_a_target_that_another_process_has_written_stays(tmp_path: Path, name: str) -> None:
+    model, target = write(tmp_path / "m.onnx"), tmp_path / "out.onnx"
+    target.write_bytes(b"earlier")
+    with open_model(model) as file:
+        writer = ModelWriter(file, target)
+        editor = writer.editor([Change(renaming("one", "_1"), (finding(),))])
+        with writer.built(editor) as built:
+            (tmp_path / name).write_bytes(b"theirs")
+            with pytest.raises(ReportError, match=r"out\.onnx: another process has written it"):
+                writer.publish(built)
+    assert (tmp_path / name).read_bytes() == b"theirs"
+    assert names(tmp_path) == sorted({"m.onnx", "out.onnx", name})
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
 def test_what_others_cannot_read_they_cannot_read_afterwards(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx")

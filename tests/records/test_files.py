@@ -1,13 +1,16 @@
+import fcntl
 import os
 import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from memdiag.errors import ReportError
+from memdiag.records import file_lock
 from memdiag.records.files import require_writable, save_bytes, save_files, unused_data_notes
 
 
@@ -144,3 +147,50 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_work(
     for path in (folder / "b.json", folder / "old.json", tmp_path / "link.json"):
         with pytest.raises(ReportError, match="cannot be written"):
             require_writable(path)
+
+
+@pytest.fixture
+def slow_first(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """The first thread that renames a file waits after that for this event, or for a second."""
+    renamed, replace = threading.Event(), os.replace
+    waiting: list[int] = []
+
+    def rename(source: Path, target: Path) -> None:
+        replace(source, target)
+        if not waiting:
+            waiting.append(threading.get_ident())
+            renamed.wait(1.0)
+
+    monkeypatch.setattr(os, "replace", rename)
+    return renamed
+
+
+def test_files_of_two_writers_are_not_mixed(tmp_path: Path, slow_first: threading.Event) -> None:
+    paths = [tmp_path / name for name in "abc"]
+
+    def write(content: bytes) -> None:
+        save_files([(path, content) for path in paths])
+        slow_first.set()
+
+    first = threading.Thread(target=write, args=[b"first"])
+    first.start()
+    while not paths[0].exists():
+        time.sleep(0.001)
+    write(b"second")
+    first.join()
+    assert [path.read_bytes() for path in paths] == [b"second"] * 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no locks of folders")
+def test_who_keeps_a_folder_locked_does_not_stop_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_lock, "MAX_FOLDER_WAIT_S", 0.05)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        save_bytes(b"x", tmp_path / "a")
+    finally:
+        os.close(folder)
+    assert (tmp_path / "a").read_bytes() == b"x"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -214,7 +214,7 @@ def test_the_site_links_to_the_pages_of_its_jobs(tmp_path: Path) -> None:
             raise RecordError("damaged")
         return tiny() if key != minilm.newest.key else None
 
-    entry, saved = write_site(record, tmp_path, load, max_pages=5)
+    entry, saved, _ = write_site(record, tmp_path, load, max_pages=5)
     assert asked[:2] == [albert.points[2].key, albert.points[1].key]  # the step first
     assert minilm.newest.key in asked  # the waste
     assert len(asked) == 5

@@ -26,14 +26,14 @@ def write_site(
     *,
     max_pages: int = MAX_PAGES,
 ) -> tuple[Path, ...]:
-    """Write the site of `sweep` into `folder`, and return the files of its entry.
+    """Write the site of `sweep` and its Markdown into `folder`, and return the files of its entry.
 
     Pages that are there are kept: the record of a job does not change.
 
     Args:
         sweep: the sweep.
-        folder: the folder; ``index.html``, ``sweep.json``, ``plotly.min.js`` and ``model/`` are
-            written into it.
+        folder: the folder; ``index.html``, ``sweep.json``, ``report.md``, ``plotly.min.js`` and
+            ``model/`` are written into it.
         load: returns the record of the job with a key; None if it has none that has a page.
         max_pages: maximum number of jobs with a page: those with changes, then those with the
             costliest findings, then those with the largest peaks.
@@ -41,6 +41,8 @@ def write_site(
     Raises:
         ReportError: a file cannot be written.
     """
+    from memdiag.reports import report_of
+
     sweep = codec.escaped(sweep)
     pages = set()
     for key in islice(_keys(sweep), max_pages):
@@ -50,8 +52,13 @@ def write_site(
     entry, record = folder / "index.html", folder / "sweep.json"
     companions = [(folder / name, data) for name, data in companion_files("directory")]
     rendered = page.render(sweep, pages=pages, plotly="directory")
-    write_files([(entry, rendered), (record, codec.encode(sweep)), *companions])
-    return entry, record
+    report = report_of(sweep)
+    text = folder / report.file_name("markdown")
+    # At once: another sweep may write its own to the same store.
+    contents = [(entry, rendered), (record, codec.encode(sweep))]
+    contents.append((text, report.render(sweep, "markdown")))
+    write_files([*contents, *companions])
+    return entry, record, text
 
 
 def _keys(sweep: Sweep) -> Iterator[str]:
