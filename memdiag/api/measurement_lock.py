@@ -1,42 +1,61 @@
 """A lock of all processes of a user, so that one of them measures at a time."""
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from memdiag.errors import MeasurementError
+from memdiag.comparison.environments import cache_folder
 from memdiag.records.file_lock import lock_open_file
 
 
-def lock_file() -> Path:
-    """Return the file that is locked: one per user, in the folder for temporary files.
+def lock_files() -> Iterator[Path]:
+    """Yield the files of which the first that is this user's own is locked.
 
-    Processes with different such folders do not wait for each other.
+    It is in the folder for temporary files: processes with different such folders do not wait for
+    each other. Where another user has put something in its place, it is in the cache.
     """
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
-    return Path(tempfile.gettempdir()) / f"memdiag-{user}.lock"
+    for folder in (Path(tempfile.gettempdir()), cache_folder()):
+        yield folder / f"memdiag-{user}.lock"
 
 
 @contextmanager
 def measurement_lock() -> Iterator[None]:
     """Acquire the lock for the block; waits until it is free. It is released with the process.
 
-    Raises:
-        MeasurementError: the lock file cannot be opened.
+    If no file can be locked that is this user's own, the block does not wait: another user could
+    let it wait forever.
     """
-    path = lock_file()
-    # Links are not followed: everyone can write to the folder.
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    try:
-        file = os.open(path, flags, 0o600)
-    except OSError as error:
-        raise MeasurementError(
-            f"{path}: the measurement lock cannot be opened ({error.strerror}). Remove this file."
-        ) from error
+    file = _open_own()
+    if file is None:
+        yield
+        return
     try:
         lock_open_file(file)
         yield
     finally:
         os.close(file)  # releases the lock
+
+
+def _open_own() -> int | None:
+    """Return a descriptor of the first lock file that nobody else can open; None without any."""
+    # Links are not followed: everyone can write to the folder for temporary files.
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    for path in lock_files():
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, flags, 0o600)
+            if _is_own(os.fstat(file)):
+                return file
+            os.close(file)
+    return None
+
+
+def _is_own(status: os.stat_result) -> bool:
+    if not hasattr(os, "getuid"):
+        return True
+    is_private = not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and is_private

@@ -123,6 +123,9 @@ class EventSocket:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 numbers = memoryview(packed[: len(packed) // 4 * 4]).cast("i")
                 connection.descriptors.extend(numbers)
+        if not connection.is_trusted:  # a process of another user could use up all numbers
+            for number in connection.pass_descriptors():
+                os.close(number)
         if not data:
             self._disconnect(connection)
             return

@@ -86,6 +86,17 @@ def test_a_process_that_is_found_at_the_end_has_a_peak(recorder: Recorder) -> No
     assert process.timeline.samples().rss_bytes == (process.peak_rss_bytes,)
 
 
+def test_descriptors_of_a_sender_without_the_secret_are_closed(recorder: Recorder) -> None:
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(recorder.address.partition("#")[0].replace("@", "\0", 1))
+        recorder.step(os.getpid())
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            socket.send_fds(stranger, [b"{"], [0] * 100)
+            recorder.step(os.getpid())
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_lost_event_is_answered_as_lost(recorder: Recorder) -> None:
     hook = Hook(recorder)
     assert hook.ask("stderr_filtered") == {}  # its descriptors did not arrive
