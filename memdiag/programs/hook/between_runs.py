@@ -16,6 +16,8 @@ import threading
 import time
 import weakref
 
+from .tracebacks import hide_frames
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +114,11 @@ def following(run: Callable[..., Any], add: Callable[..., Any]) -> Callable[...,
 
     @functools.wraps(run)
     def followed_run(self: Any, *arguments: Any, **named: Any) -> Any:
-        result = run(self, *arguments, **named)
+        try:
+            result = run(self, *arguments, **named)
+        except BaseException as error:
+            hide_frames(error)
+            raise
         with contextlib.suppress(Exception):  # nothing here may end the program
             add(_values(self, arguments, named, result) if has_values else {})
         return result
@@ -191,7 +197,11 @@ class RunsInFlight:
 
             def counted_callback(*results: Any) -> None:
                 self._end(began_s)
-                callback(*results)
+                try:
+                    callback(*results)
+                except BaseException as error:
+                    hide_frames(error)
+                    raise
 
             try:
                 return run(session, output_names, input_feed, counted_callback, *others, **named)

@@ -10,6 +10,7 @@ import time
 import weakref
 
 from .runs import SessionRuns
+from .tracebacks import hide_frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,13 +50,21 @@ def recorded_init(original: Callable[..., None], sessions: Sessions) -> Callable
 
     @functools.wraps(original)
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+        creation = problem = None
         try:
             creation = _Creation(sessions, arguments, named)
         except Exception as error:
-            original(self, *arguments, **named)  # what it does not accept, it raises
-            sessions.channel.report(error)
-            return
-        creation.run(functools.partial(original, self), self)
+            problem = error.with_traceback(None)  # which would keep the arguments alive
+        try:
+            if creation is None:
+                original(self, *arguments, **named)  # what it does not accept, it raises
+            else:
+                creation.run(functools.partial(original, self), self)
+        except BaseException as error:
+            hide_frames(error)
+            raise
+        if problem is not None:
+            sessions.channel.report(problem)
 
     return __init__
 

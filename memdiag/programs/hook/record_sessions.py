@@ -19,6 +19,7 @@ from .channel import Channel
 from .creation import CONFIG_NAMES, recorded_init
 from .runs import WRAPPED_RUNS
 from .sessions import Sessions
+from .tracebacks import hide_frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,6 +104,9 @@ def _filtered(original: Callable[..., Any], sessions: Sessions) -> Callable[...,
         sessions.stderr.filter("stderr_filtered")
         try:
             return original(self, *arguments, **named)
+        except BaseException as error:
+            hide_frames(error)
+            raise
         finally:
             sessions.stderr.restore("stderr_restored")
 
@@ -116,7 +120,11 @@ def _remembered_severity(
 
     @functools.wraps(original)
     def set_default_logger_severity(severity: int) -> None:
-        original(severity)
+        try:
+            original(severity)
+        except BaseException as error:
+            hide_frames(error)
+            raise
         sessions.default_severity = severity
 
     return set_default_logger_severity
@@ -127,7 +135,11 @@ def _remembered_name(original: Callable[..., None], names: set[str]) -> Callable
 
     @functools.wraps(original)
     def add_session_config_entry(self: Any, *arguments: Any, **named: Any) -> None:
-        original(self, *arguments, **named)
+        try:
+            original(self, *arguments, **named)
+        except BaseException as error:
+            hide_frames(error)
+            raise
         names.update(CONFIG_NAMES.intersection([*arguments, *named.values()]))
 
     return add_session_config_entry

@@ -10,6 +10,7 @@ import threading
 import time
 
 from .sessions import high_water_mark
+from .tracebacks import hide_frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -230,27 +231,33 @@ def wrap_run(
     @functools.wraps(original)
     def run(self: Any, *arguments: Any, **named: Any) -> Any:
         recorded = self.__dict__.get("_memdiag_recorded")
-        if recorded is None:
-            return original(self, *arguments, **named)
+        key: Any = None
+        if recorded is not None:
+            try:
+                if len(arguments) > options_at:
+                    options = recorded.quiet(arguments[options_at])
+                    arguments = (*arguments[:options_at], options, *arguments[options_at + 1 :])
+                else:
+                    named["run_options"] = recorded.quiet(named.get("run_options"))
+                if feeds_at is None:
+                    key = run_key({})
+                else:
+                    key = run_key(
+                        arguments[feeds_at] if len(arguments) > feeds_at else _feeds_of(named)
+                    )
+            except Exception as error:
+                recorded.sessions.channel.report(error)
         try:
-            if len(arguments) > options_at:
-                options = recorded.quiet(arguments[options_at])
-                arguments = (*arguments[:options_at], options, *arguments[options_at + 1 :])
-            else:
-                named["run_options"] = recorded.quiet(named.get("run_options"))
-            if feeds_at is None:
-                key: Any = run_key({})
-            else:
-                key = run_key(
-                    arguments[feeds_at] if len(arguments) > feeds_at else _feeds_of(named)
-                )
-        except Exception as error:
-            recorded.sessions.channel.report(error)
-            return original(self, *arguments, **named)
-        if not recorded.started:
-            return _first_run(recorded, functools.partial(original, self), key, arguments, named)
-        began = perf_counter()
-        result = original(self, *arguments, **named)
+            if key is None:
+                return original(self, *arguments, **named)
+            if not recorded.started:
+                run = functools.partial(original, self)
+                return _first_run(recorded, run, key, arguments, named)
+            began = perf_counter()
+            result = original(self, *arguments, **named)
+        except BaseException as error:
+            hide_frames(error)
+            raise
         try:
             recorded.add_run(key, began, perf_counter())
         except Exception as error:
@@ -275,10 +282,14 @@ def wrap_plain_run(original: Callable[..., Any]) -> Callable[..., Any]:
             key = (get_ident(), *input_feed, *map(get_shape, input_feed.values()))
         except Exception:  # not recorded; a list of texts; no dictionary
             options = None
-        if options is None or run_options is not None or named:
-            return counted_run(self, output_names, input_feed, run_options, **named)
-        began = perf_counter()
-        result = original(self, output_names, input_feed, options)
+        try:
+            if options is None or run_options is not None or named:
+                return counted_run(self, output_names, input_feed, run_options, **named)
+            began = perf_counter()
+            result = original(self, output_names, input_feed, options)
+        except BaseException as error:
+            hide_frames(error)
+            raise
         try:
             recorded.add_run(key, began, perf_counter())
         except Exception as error:

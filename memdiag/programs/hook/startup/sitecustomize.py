@@ -20,7 +20,15 @@ ADDRESS = "MEMDIAG_RUN_ADDRESS"
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 HOOK_FOLDER = os.path.dirname(FOLDER)
 PACKAGE = "_memdiag_hook"
-MODULES = ("channel", "stderr_filter", "sessions", "runs", "creation", "record_sessions")
+MODULES = (
+    "tracebacks",
+    "channel",
+    "stderr_filter",
+    "sessions",
+    "runs",
+    "creation",
+    "record_sessions",
+)
 """Each imports only modules before it."""
 
 uninstall_functions: "list[Any]" = []
@@ -55,7 +63,11 @@ def _wrap_after_import(loader: "Any") -> None:
     def exec_module(module: "Any") -> None:
         loader.__dict__.pop("exec_module", None)
         _send("importing")
-        execute(module)
+        try:
+            execute(module)
+        except BaseException as error:  # without this frame, as in `tracebacks`
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            raise
         if OnnxruntimeFinder in sys.meta_path:
             sys.meta_path.remove(OnnxruntimeFinder)
         try:
