@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,7 +10,7 @@ from memdiag.programs import events
 from memdiag.programs.log_filter import SessionLog
 from memdiag.programs.system.cpu_limit import cpus_allowed, thread_count
 from memdiag.programs.system.loaded_runtime import LoadedRuntime
-from memdiag.programs.system.process_tree import ProcessInfo, process_info
+from memdiag.programs.system.process_tree import ProcessInfo, catches_signal, process_info
 from memdiag.runner.observer import Boundary, Observer, observe
 from memdiag.runner.timeline import SampleTimeline
 
@@ -54,6 +55,7 @@ class RecordedProcess:
         value_starts: the first bytes of values of an earlier run in hexadecimal, and their sizes in
             bytes, by description.
         reading_wait_s: the seconds until its next reading between runs; None if there is none.
+        handles_sigterm: whether it has had a handler for SIGTERM, as a server has.
 
     Raises:
         ProcessGone: it has ended.
@@ -92,6 +94,7 @@ class RecordedProcess:
         self.largest_input_bytes = 0
         self.value_starts: dict[str, tuple[str, int]] = {}
         self.reading_wait_s: float | None = None
+        self.handles_sigterm = False
         self.local_sessions: dict[int, RecordedSession] = {}
         self.logs: dict[int, SessionLog] = {}
         self.active: list[RecordedSession] = []
@@ -222,6 +225,10 @@ class RecordedProcess:
         """Store a reading of the proportional set."""
         if self.peak_pss_bytes is None or pss_bytes > self.peak_pss_bytes:
             self.peak_pss_bytes, self.peak_pss_s = pss_bytes, now_s
+
+    def read_signals(self) -> None:
+        """Store whether it has a handler for SIGTERM, which it may remove at its end."""
+        self.handles_sigterm = self.handles_sigterm or catches_signal(self.pid, signal.SIGTERM)
 
     def read_cpus_allowed(self) -> None:
         """Read the limits again, which the program may have changed."""

@@ -225,6 +225,8 @@ class Recorder(RecordedProgram):
             if not self.is_watched_only:  # the models of these are found as well, which takes long
                 for process in self.live.values():
                     find_runtime_if_grown(process)
+                    if process.has_sessions:
+                        process.read_signals()
             if self._xray:
                 self._peak_xrays.step(now_s)
         self._end_xrays.interrupt_late(now_s)

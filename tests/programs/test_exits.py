@@ -151,6 +151,53 @@ def test_a_program_that_was_told_to_stop_waits_less(
     assert text.startswith("waiting for X-rays at the end of 1 process, 1 s at most")
 
 
+HANDLES_SIGTERM = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: None)
+"""
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_process_that_handles_sigterm_waits_less(
+    is_kept: bool, tmp_path: Path, linear_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_xrays, "MAX_STOPPED_XRAY_S", 0.5)
+    monkeypatch.setattr(xray_task, "yield_attributions", lambda *_: __import__("time").sleep(60))
+    # asyncio removes its handlers at the end.
+    removed = "" if is_kept else "time.sleep(1)\nsignal.signal(signal.SIGTERM, signal.SIG_DFL)\n"
+    recording = record(tmp_path, HANDLES_SIGTERM + SESSION + removed, linear_model)
+    (note,) = recording.notes
+    assert "the limit of 0 s for X-rays of processes that handle SIGTERM has passed" in note
+    assert 0.5 <= recording.end_xrays_s < 10
+
+
+WORKERS = f"""
+{SESSION}
+import subprocess, time
+for _ in range(2):
+    subprocess.run([sys.executable, "-c", {HANDLES_SIGTERM + SESSION!r}, sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize(("new_stop_s", "waits"), [(30.0, 1), (0.0, 2)])
+def test_workers_that_end_at_one_stop_wait_for_the_limit_in_all(
+    new_stop_s: float,
+    waits: int,
+    tmp_path: Path,
+    linear_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(end_xrays, "NEW_STOP_S", new_stop_s)
+    monkeypatch.setattr(end_xrays, "MAX_STOPPED_XRAY_S", 0.5)
+    monkeypatch.setattr(end_xrays, "MAX_END_XRAY_S", 0.7)
+    monkeypatch.setattr(peak_xrays, "PEAK_LASTS_S", 60.0)
+    monkeypatch.setattr(xray_task, "yield_attributions", lambda *_: __import__("time").sleep(60))
+    recording = record(tmp_path, WORKERS, linear_model)
+    lengths = [end_s - start_s for start_s, end_s in recording.end_waits]
+    # The last is of the program itself, which has no handler.
+    assert [length > 0.3 for length in lengths] == [True, waits == 2, True]
+
+
 def first_result(*arguments: Any) -> Iterator[tuple[list[str], Attribution]]:
     """Yield the first result of an X-ray, whose next one takes long."""
     yield next(yield_attributions(*arguments))

@@ -60,6 +60,16 @@ def _children(pid: int) -> list[int]:
     return found
 
 
+def catches_signal(pid: int, number: int) -> bool:
+    """Return whether process `pid` has a handler for signal `number`; False if it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return False
+    caught = status.partition(b"\nSigCgt:")[2].split(maxsplit=1)
+    return bool(caught) and bool(int(caught[0], 16) >> (number - 1) & 1)
+
+
 class ProportionalMemory(NamedTuple):
     """Memory of a process with its share of shared pages, in bytes."""
 

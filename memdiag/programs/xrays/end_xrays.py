@@ -16,8 +16,12 @@ MAX_END_XRAY_S = 20.0
 """Seconds that a process waits at its end for its X-ray at most."""
 
 MAX_STOPPED_XRAY_S = 4.0
-"""Seconds for which processes wait so in all after SIGTERM or SIGHUP to memdiag: who stops a
-program so may kill it soon."""
+"""Seconds for which processes wait so in all after SIGTERM or SIGHUP to memdiag, or if they handle
+SIGTERM and may have received it themselves: who stops a program so may kill it soon."""
+
+NEW_STOP_S = 30.0
+"""Seconds without such a wait, after which the next one is of another stop: servers replace their
+workers from time to time."""
 
 
 class EndWait(NamedTuple):
@@ -67,7 +71,9 @@ class EndXrays:
         self._waiting: dict[ProcessXrayTask, _EndXray] = {}
         self._waiting_since_s: float | None = None
         self.interrupted: set[int] = set()
-        self._waited_before_stop_s: float | None = None
+        self._is_stopping = False
+        self._waited_before_stop_s = 0.0
+        self._last_short_wait_s = -NEW_STOP_S
         self._are_skipped = False
 
     def skip(self) -> None:
@@ -82,20 +88,24 @@ class EndXrays:
 
     def program_is_stopping(self) -> None:
         """Keep these waits short from now on: the program was told to stop."""
-        if self._waited_before_stop_s is None:
+        if not self._is_stopping:
+            self._is_stopping = True
             self._waited_before_stop_s = self._waited_s()
 
     @property
     def wait(self) -> EndWait | None:
         """The wait of processes at their end; None if none waits now."""
-        count = len({end.process.pid for end in self._waiting.values() if end.process_ends})
-        if self._waiting_since_s is None or not count:
+        ending = {end.process for end in self._waiting.values() if end.process_ends}
+        if self._waiting_since_s is None or not ending:
             return None
-        return EndWait(count, self._program.now_s() - self._waiting_since_s, self._limit_s)
+        waited_s = self._program.now_s() - self._waiting_since_s
+        return EndWait(len(ending), waited_s, max(map(self._limit_s, ending)))
 
-    @property
-    def _limit_s(self) -> float:
-        return MAX_END_XRAY_S if self._waited_before_stop_s is None else MAX_STOPPED_XRAY_S
+    def _limit_s(self, process: RecordedProcess) -> float:
+        return MAX_STOPPED_XRAY_S if self._may_be_killed(process) else MAX_END_XRAY_S
+
+    def _may_be_killed(self, process: RecordedProcess) -> bool:
+        return self._is_stopping or process.handles_sigterm
 
     def _waited_s(self) -> float:
         """Return the seconds until now in which processes have waited at their end."""
@@ -122,9 +132,14 @@ class EndXrays:
             return False
         program = self._program
         started_s = program.now_s()
+        process.read_signals()
+        if not self._is_stopping and started_s > self._last_short_wait_s + NEW_STOP_S:
+            self._waited_before_stop_s = self._waited_s()
 
         def when_done() -> None:
             let_go()
+            if self._may_be_killed(process):
+                self._last_short_wait_s = program.now_s()
             self._waiting = {
                 task: end for task, end in self._waiting.items() if end.process is not process
             }
@@ -142,24 +157,25 @@ class EndXrays:
 
     def interrupt_late(self, now_s: float) -> None:
         """End the X-rays for which processes have waited too long at their end."""
-        before_s = self._waited_before_stop_s
-        limited = "its X-ray"
-        if before_s is not None:
-            limited = "all X-rays since the program was told to stop"
         for task, end in list(self._waiting.items()):
-            waited_s = now_s - end.started_s if before_s is None else self._waited_s() - before_s
-            if not end.process_ends or waited_s < self._limit_s:
+            limit_s, waited_s = self._limit_s(end.process), now_s - end.started_s
+            limited = "its X-ray"
+            if self._may_be_killed(end.process):
+                waited_s = self._waited_s() - self._waited_before_stop_s
+                limited = "X-rays of processes that handle SIGTERM"
+            if self._is_stopping:
+                limited = "all X-rays since the program was told to stop"
+            if not end.process_ends or waited_s < limit_s:
                 continue
             if self._xrays.interrupt(task):
                 self._program.notes.append(
-                    f"process {end.process.pid}: its X-ray was ended after {self._limit_s:.0f} s,"
+                    f"process {end.process.pid}: its X-ray was ended after {limit_s:.0f} s,"
                     " before weights were searched for that onnxruntime has fused or folded"
                 )
                 continue
             self.interrupted.add(end.process.pid)
             self._program.notes.append(
-                f"process {end.process.pid}: no X-ray of its end: the limit of"
-                f" {self._limit_s:.0f} s for {limited} has passed. Use memdiag xray while the"
-                " process runs"
+                f"process {end.process.pid}: no X-ray of its end: the limit of {limit_s:.0f} s for"
+                f" {limited} has passed. Use memdiag xray while the process runs"
             )
             end.when_done()
