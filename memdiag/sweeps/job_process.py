@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import Literal, Self
 
 import msgspec
@@ -18,7 +20,7 @@ from memdiag.records.base import Record
 from memdiag.records.codec import decode
 from memdiag.records.sweep_job import JobResult, JobStatus, SweepJob
 from memdiag.runner.machine import machine_class
-from memdiag.runner.temporary import ending_with_parent
+from memdiag.runner.temporary import ending_with_parent, remove_stale
 from memdiag.units import format_duration
 
 _SCRIPT = "memdiag.api.sweep_job"
@@ -167,13 +169,15 @@ def unfinished_result(
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """Kill a process, close its pipes, and return its exit code."""
+    """Kill a process, close its pipes, remove its files, and return its exit code."""
     process.kill()
     for pipe in (process.stdin, process.stdout):
         assert pipe is not None
         with suppress(OSError):  # a request that was not sent
             pipe.close()
-    return process.wait()
+    code = process.wait()
+    remove_stale(Path(tempfile.gettempdir()))
+    return code
 
 
 def _reason(code: int) -> str:

@@ -1,8 +1,11 @@
 """Execution on this machine: what fits runs together, and each job has one result."""
 
+import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,6 +20,7 @@ from memdiag.sweeps.local_execution import (
     Worker,
 )
 from memdiag.sweeps.plan import PlannedJob
+from memdiag.temporary_names import own_prefix
 from memdiag.units import GIB, MIB
 from tests.sweeps.results import failed, job, result
 
@@ -198,3 +202,16 @@ def test_a_job_process_that_is_killed_ends_its_job_and_starts_again() -> None:
         found = process.measure(JobRequest(job=job(address="missing.onnx")))
         assert (found.status, found.job.digest) == ("unreadable", "")
         assert "missing.onnx: there is no such file" in found.sentence
+
+
+def test_a_job_process_that_is_ended_leaves_no_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with JobProcess() as process:
+        pid = process._running().pid
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getpid", lambda: pid)
+            left = tmp_path / f"{own_prefix()}abc"
+        left.mkdir()
+    assert not left.exists()
