@@ -57,6 +57,8 @@ def _prefix(pid: int, place: str) -> str:
 def _own_place() -> str:
     """Return a hash of the host, its boot and the namespace of process numbers."""
     parts = [platform.node()]
-    with suppress(OSError):  # not Linux: numbers are those of the machine
-        parts += [_BOOT.read_text(), os.readlink("/proc/self/ns/pid")]
+    with suppress(OSError):  # not Linux
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    with suppress(OSError):
+        parts.append(_BOOT.read_text())
     return hashlib.blake2b(" ".join(parts).encode(), digest_size=4).hexdigest()

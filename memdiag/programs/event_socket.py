@@ -123,9 +123,6 @@ class EventSocket:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 numbers = memoryview(packed[: len(packed) // 4 * 4]).cast("i")
                 connection.descriptors.extend(numbers)
-        if not connection.is_trusted:  # a process of another user could use up all numbers
-            for number in connection.pass_descriptors():
-                os.close(number)
         if not data:
             self._disconnect(connection)
             return
@@ -137,6 +134,8 @@ class EventSocket:
             if not self._handle_line(connection, line):
                 self._disconnect(connection)
                 return
+        if not connection.is_trusted:  # a process of another user could use up all descriptors
+            _close_descriptors(connection)
 
     def _disconnect(self, connection: Connection) -> None:
         with suppress(KeyError):
@@ -144,8 +143,7 @@ class EventSocket:
             if connection.process is not None:
                 connection.process.connections -= 1
         connection.socket.close()
-        for number in connection.pass_descriptors():
-            os.close(number)
+        _close_descriptors(connection)
 
     def _handle_line(self, connection: Connection, line: bytes) -> bool:
         """Handle one event; return False if the sender cannot be the hook."""
@@ -157,6 +155,11 @@ class EventSocket:
             return False
         connection.is_trusted = connection.is_trusted or fields.get("secret") == self._secret
         return connection.is_trusted and self._handle(connection, fields)
+
+
+def _close_descriptors(connection: Connection) -> None:
+    for number in connection.pass_descriptors():
+        os.close(number)
 
 
 def peer(connection: Connection) -> int | None:

@@ -188,14 +188,14 @@ def test_workers_that_end_at_one_stop_wait_for_the_limit_in_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(end_xrays, "NEW_STOP_S", new_stop_s)
-    monkeypatch.setattr(end_xrays, "MAX_STOPPED_XRAY_S", 0.5)
-    monkeypatch.setattr(end_xrays, "MAX_END_XRAY_S", 0.7)
+    monkeypatch.setattr(end_xrays, "MAX_STOPPED_XRAY_S", 3.0)
+    monkeypatch.setattr(end_xrays, "MAX_END_XRAY_S", 0.1)
     monkeypatch.setattr(peak_xrays, "PEAK_LASTS_S", 60.0)
     monkeypatch.setattr(xray_task, "yield_attributions", lambda *_: __import__("time").sleep(60))
     recording = record(tmp_path, WORKERS, linear_model)
     lengths = [end_s - start_s for start_s, end_s in recording.end_waits]
-    # The last is of the program itself, which has no handler.
-    assert [length > 0.3 for length in lengths] == [True, waits == 2, True]
+    assert len(lengths) == 3  # the last is of the program itself, which has no handler
+    assert [length >= 3.0 for length in lengths[:2]] == [True, waits == 2]
 
 
 def first_result(*arguments: Any) -> Iterator[tuple[list[str], Attribution]]:

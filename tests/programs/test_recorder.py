@@ -16,6 +16,18 @@ from memdiag.programs.recorder import Recorder
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
 
 
+HELLO: dict[str, Any] = {
+    "forked_from": None,
+    "sessions": [],
+    "onnxruntime": "1",
+    "build": "",
+    "python": "",
+    "executable": "",
+    "import_path": [],
+    "telemetry": False,
+}
+
+
 class Hook:
     """A connection to `recorder`, whose steps it takes."""
 
@@ -24,17 +36,7 @@ class Hook:
         address, _, secret = recorder.address.partition("#")
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(address.replace("@", "\0", 1))
-        known: dict[str, Any] = {
-            "forked_from": None,
-            "sessions": [],
-            "onnxruntime": "1",
-            "build": "",
-            "python": "",
-            "executable": "",
-            "import_path": [],
-            "telemetry": False,
-        }
-        self.ask("hello", **{"secret": secret, "pid": os.getpid(), **known, **hello})
+        self.ask("hello", **{"secret": secret, "pid": os.getpid(), **HELLO, **hello})
 
     def ask(self, event: str, **fields: Any) -> Any:
         self._socket.sendall(json.dumps({"event": event, "asks": 7, **fields}).encode() + b"\n")
@@ -95,6 +97,23 @@ def test_descriptors_of_a_sender_without_the_secret_are_closed(recorder: Recorde
             socket.send_fds(stranger, [b"{"], [0] * 100)
             recorder.step(os.getpid())
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_descriptors_that_arrive_with_the_secret_are_kept(recorder: Recorder) -> None:
+    passed = os.pipe()
+    with socket.socket(socket.AF_UNIX) as hook:
+        address, _, secret = recorder.address.partition("#")
+        hook.connect(address.replace("@", "\0", 1))
+        hello = {**HELLO, "event": "hello", "secret": secret, "pid": os.getpid()}
+        hook.sendall(json.dumps(hello).encode() + b"\n")
+        event = b'{"event": "stderr_filtered"}\n'
+        socket.send_fds(hook, [event], [*passed])
+        while not recorder.processes:  # a late recorder receives both at once
+            recorder.step(os.getpid())
+        recorder.step(os.getpid())
+    for number in passed:
+        os.close(number)
+    assert recorder.notes == []
 
 
 def test_a_lost_event_is_answered_as_lost(recorder: Recorder) -> None:
