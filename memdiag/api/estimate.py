@@ -1,7 +1,7 @@
 """The use case of ``memdiag estimate``: the memory of a session before it runs."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -16,12 +16,13 @@ from memdiag.api.arguments import (
     model_path,
 )
 from memdiag.api.estimating.calibration import UNCHANGED, as_measured, calibrate, corrected
-from memdiag.api.estimating.fit import FitSearch, PeakAt
+from memdiag.api.estimating.fit import Peaks, find_fit, peaks_of
+from memdiag.api.estimating.fit_trial import with_trial
 from memdiag.api.estimating.formula import fit_formula
 from memdiag.api.estimating.generation import generation_sizes
 from memdiag.api.estimating.options import FOLDING, estimate_options, not_considered
-from memdiag.api.estimating.reductions import other_options, reductions
-from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
+from memdiag.api.estimating.reductions import reductions
+from memdiag.api.estimating.sizes import DimSizes, size_grid
 from memdiag.api.estimating.unknown_sizes import unknown_sizes, up_to_all_elements
 from memdiag.api.generation_calls import choose_calls
 from memdiag.api.profile_config import check_session_options
@@ -36,10 +37,9 @@ from memdiag.ort.overheads import BASELINES, baseline_bytes
 from memdiag.ort.prepacking import CHANNEL_BLOCKS
 from memdiag.ort.releases import newer_release_note
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
+from memdiag.ort.session_estimate import SessionEstimate
 from memdiag.paths import path_text
 from memdiag.records.estimate import (
-    USUALLY_KEPT,
     Calibration,
     Cpu,
     Estimate,
@@ -48,7 +48,8 @@ from memdiag.records.estimate import (
     Reduction,
 )
 from memdiag.records.generation import Generation
-from memdiag.units import format_size
+from memdiag.runner.job import SessionConfig
+from memdiag.units import counted, format_size
 
 MEASURED_RUNS = 3
 """Runs after the first one, where a point is measured."""
@@ -74,13 +75,14 @@ def estimate(
     prefill: int | None = None,
     upper: bool = False,
     fit_bytes: int | None = None,
+    run: bool = True,
     measure: bool = False,
     details: bool = True,
     on_progress: OnProgress = ignore_progress,
 ) -> Estimate:
     """Return the memory that a session of `model` needs, predicted from the file alone.
 
-    Nothing is run and no weight is read, unless `measure` is True.
+    Nothing is run and no weight is read, unless `fit_bytes` or `measure` is given.
 
     Args:
         model: the ONNX file; or a ``genai_config.json`` of onnxruntime-genai or its folder, whose
@@ -103,11 +105,12 @@ def estimate(
             ``OUTPUT=INPUT``. `dims` are single sizes of dimensions that do not count tokens then.
         steps: calls of one token after the prompt.
         prefill: tokens of the prompt.
-        upper: the points are upper bounds, also for a malloc that keeps freed blocks, rather than
-            the most probable values.
-        fit_bytes: find the largest size of each dimension whose peak is at most this limit, with
-            what malloc usually keeps, and the process before the session and the inputs if its size
-            is known; and the largest size at which the upper end of the interval is.
+        upper: the points are the upper ends of their intervals, also for a malloc that keeps freed
+            blocks, rather than the most probable values.
+        fit_bytes: find the largest size with which the process, with its inputs, stays below this
+            limit: of the first dimension that has several sizes; without one, of the batch; without
+            a batch, of the first free dimension.
+        run: run the model once at this size, or at smaller ones if it does not run there.
         measure: run the model at up to three of the points, and correct all points by the result.
         details: also find what lowers the peak, how tensors grow and where they are in the arena.
             Without these an estimate takes about half the time.
@@ -217,29 +220,37 @@ def estimate(
 
         def final(point: EstimatedPoint) -> EstimatedPoint:
             known = measured_bytes.get(tuple(point.dims.items()))
-            point = corrected(point, line) if known is None else as_measured(point, known)
-            return _upper(point) if upper else point
+            return corrected(point, line) if known is None else as_measured(point, known)
 
+        fit: Fit | None = None
+        if fit_bytes is not None and unknown.count and not measure:
+            fit = Fit(limit_bytes=fit_bytes, problem=_unknown_problem(unknown.count))
+        elif fit_bytes is not None:
+            on_progress("sizes that fit")
+            baseline = _baseline(runtime) or 0
+
+            def peaks_at(sizes: Mapping[str, int]) -> Peaks | None:
+                if ctx.activations(sizes).unknown > unknown.count:
+                    return None
+                return peaks_of(final(session.at(sizes)), baseline)
+
+            fit = find_fit(grid, fit_bytes, peaks_at)
+            if run:
+                on_progress("run at the size that fits")
+                config = SessionConfig(
+                    options=given,
+                    disabled_optimizers=tuple(disabled_optimizers),
+                    load_from=load_from,
+                )
+                fit = with_trial(fit, file, grid, config)
         points = tuple(map(final, points))
+        if upper:
+            points = tuple(map(_upper, points))
         ratio = points[0].peak_bytes / max(1, first.peak_bytes)
         lower = tuple(
             msgspec.structs.replace(each, peak_bytes=round(ratio * each.peak_bytes))
             for each in lower
         )
-        fits: tuple[Fit, ...] = ()
-        if fit_bytes is not None:
-            on_progress("sizes that fit")
-            search = _search(
-                ctx,
-                grid,
-                options,
-                fit_bytes,
-                _baseline(runtime),
-                final,
-                kept=0.0 if upper or calibration else USUALLY_KEPT,
-                upper_end=None if upper else lambda point: _upper(final(point)),
-            )
-            fits = tuple(search.all())
         several = [] if called else [n for n, sizes in grid.steps.items() if len(sizes) > 1]
         formula = fit_formula(points, several)
         if formula and formula.largest_error_bytes > MAX_ERROR * max(p.peak_bytes for p in points):
@@ -263,7 +274,7 @@ def estimate(
             dimensions=dimensions,
             points=points,
             formula=formula,
-            fits=fits,
+            fit=fit,
             reductions=lower,
             calibration=calibration,
             notes=tuple(dict.fromkeys(notes)),
@@ -292,6 +303,10 @@ def _check_generation(dims: Mapping[str, DimSizes], runs: int, *, is_searched: b
         )
 
 
+def _unknown_problem(count: int) -> str:
+    return f"the size of {counted(count, 'value')} is not known before a run"
+
+
 def _notes(
     ctx: AnalysisContext,
     given: Mapping[str, str],
@@ -315,50 +330,6 @@ def _upper(point: EstimatedPoint) -> EstimatedPoint:
     ratio = point.high_bytes / max(1, point.peak_bytes)
     return msgspec.structs.replace(
         point, peak_bytes=point.high_bytes, steady_bytes=round(ratio * point.steady_bytes)
-    )
-
-
-def _search(
-    ctx: AnalysisContext,
-    grid: SizeGrid,
-    options: EstimateOptions,
-    fit_bytes: int,
-    baseline: int | None,
-    final: Callable[[EstimatedPoint], EstimatedPoint],
-    *,
-    kept: float,
-    upper_end: Callable[[EstimatedPoint], EstimatedPoint] | None,
-) -> FitSearch:
-    """Return the search.
-
-    `final` corrects a point, of which malloc keeps the share `kept` more, and `upper_end` makes it
-    the upper end.
-    """
-    known = ctx.activations(grid.at({})).unknown
-
-    def peaks(
-        with_options: EstimateOptions,
-        final: Callable[[EstimatedPoint], EstimatedPoint],
-        kept: float = 0.0,
-    ) -> PeakAt:
-        session = SessionEstimate(ctx, with_options)
-
-        def peak_at(sizes: Mapping[str, int]) -> int | None:
-            point = session.at(sizes)
-            if ctx.activations(sizes).unknown > known:
-                return None
-            beside = 0 if baseline is None else baseline + point.input_bytes
-            return beside + round((1 + kept) * final(point).peak_bytes)
-
-        return peak_at
-
-    remedies = {name: peaks(other, final, kept) for name, other in other_options(options).items()}
-    return FitSearch(
-        grid=grid,
-        limit_bytes=fit_bytes,
-        peak_at=peaks(options, final, kept),
-        upper_at=None if upper_end is None else peaks(options, upper_end),
-        remedies=remedies,
     )
 
 

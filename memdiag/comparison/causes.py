@@ -11,7 +11,7 @@ from typing import NamedTuple
 from memdiag.comparison.copies import in_words, phase_of
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.comparison import ColumnFigures, ComparisonColumn, CopyChange
-from memdiag.records.phases import PHASES, PhaseName
+from memdiag.records.phases import PHASES, RUN_PHASES, PhaseName
 from memdiag.records.profile import Profile
 from memdiag.units import MIB, counted, format_size
 
@@ -42,9 +42,6 @@ _OWNERS: dict[OwnerKind, str] = {
     "mapped_files": "other mapped files",
     "other_heap": "heap that belongs to no weight",
 }
-
-
-_RUN_PHASES: tuple[PhaseName, ...] = ("first_run", "steady", "prefill", "decode")
 
 
 class _Cause(NamedTuple):
@@ -146,7 +143,7 @@ def explain_kept(
     made_here = [copy for copy in copies if phase_of(copy) == phase]
     causes = _of_copies(_certain(made_here, size, tolerance))
     arena = _owner_differences(before.profile, after.profile)["arena"]
-    if phase not in _RUN_PHASES or abs(arena) <= tolerance or (arena > 0) != (size > 0):
+    if phase not in RUN_PHASES or abs(arena) <= tolerance or (arena > 0) != (size > 0):
         return _explained(causes, size)
     if abs(arena) <= abs(size) + tolerance:
         return _explained([*causes, _Cause(_OWNERS["arena"], arena)], size)

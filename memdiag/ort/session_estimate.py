@@ -32,7 +32,7 @@ from memdiag.records.estimate import (
     LiveTensor,
     TermName,
 )
-from memdiag.records.phases import PHASES, PhaseName
+from memdiag.records.phases import PHASES, RUN_PHASES, PhaseName
 from memdiag.units import MIB
 
 FAULT_BYTES = 64 << 10
@@ -46,9 +46,13 @@ INTERVAL_BELOW, INTERVAL_ABOVE = 0.08, 0.09
 """How far the interval goes below and above the estimate, as shares: with malloc pinned, nineteen
 in twenty measured peaks are inside (docs/estimates.md)."""
 
-KEPT_ABOVE = 0.25
-"""How far the interval goes above what glibc's malloc may keep by default, as a share: nineteen in
-twenty measured peaks are below (docs/estimates.md)."""
+LOADING_ABOVE = 0.25
+"""How far the interval goes above the peak of loading with glibc's malloc, as a share: by then its
+heap has blocks that were freed (docs/estimates.md)."""
+
+USUALLY_KEPT = 0.6
+"""The share of the blocks freed while loading that glibc's malloc still keeps in the runs, which is
+the same at all sizes (docs/estimates.md)."""
 
 MIN_MARGIN_BYTES = 4 * MIB
 """The smallest distance from the estimate to the ends of the interval, in bytes."""
@@ -302,17 +306,25 @@ class SessionEstimate:
             )
         largest = max(phases, key=lambda phase: phase.peak_bytes)
         peak = largest.peak_bytes
-        highest = max(peak, phases[-1].kept_bytes + more_mapped)
-        # As if nothing that was freed while the session was loaded were used again.
-        kept = max(highest, phases[-1].kept_bytes + more_mapped + self._loading.freed_bytes)
+        loading = max(each.peak_bytes for each in phases if each.name not in RUN_PHASES)
+        running = max(
+            (each.peak_bytes for each in phases if each.name in RUN_PHASES),
+            default=phases[-1].kept_bytes,
+        )
+        highest = max(running, phases[-1].kept_bytes + more_mapped)
+        freed = self._loading.freed_bytes
         return EstimatedPoint(
             dims=dict(sizes),
             peak_bytes=peak,
             peak_phase=largest.name,
             steady_bytes=phases[-1].kept_bytes,
             low_bytes=max(0, peak - max(MIN_MARGIN_BYTES, round(INTERVAL_BELOW * peak))),
-            high_bytes=kept + max(MIN_MARGIN_BYTES, round(KEPT_ABOVE * kept)),
-            pinned_high_bytes=highest + max(MIN_MARGIN_BYTES, round(INTERVAL_ABOVE * highest)),
+            usual_bytes=max(loading, running + round(USUALLY_KEPT * freed)),
+            # As if nothing that was freed while the session was loaded were used again.
+            high_bytes=max(
+                _widened(loading, LOADING_ABOVE), _widened(highest + freed, INTERVAL_ABOVE)
+            ),
+            pinned_high_bytes=_widened(max(peak, highest), INTERVAL_ABOVE),
             phases=tuple(phases),
             live=tuple(live),
         )
@@ -336,6 +348,11 @@ class SessionEstimate:
                 )
             )
         return found
+
+
+def _widened(size: int, share: float) -> int:
+    """Return the upper end of an interval around `size`."""
+    return size + max(MIN_MARGIN_BYTES, round(share * size))
 
 
 def _terms(

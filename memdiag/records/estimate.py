@@ -159,9 +159,9 @@ class RunLayout(Record, frozen=True, kw_only=True):
     unlisted: int = 0
 
 
-USUALLY_KEPT = 0.08
-"""By how much peaks with glibc's default malloc exceed the estimate, which is for one that returns
-what is freed: the median of unseen models (docs/estimates.md)."""
+FitAnswer = Literal["yes", "probably", "probably not", "no", "unknown"]
+"""Whether a size fits: by the upper end of the interval, its most probable figure, or its lower
+end."""
 
 
 class EstimatedPoint(Record, frozen=True, kw_only=True):
@@ -173,6 +173,8 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
         steady_bytes: when runs no longer change it.
         low_bytes, high_bytes: between these the peak is expected, also for a malloc that keeps
             freed blocks, as glibc's does by default.
+        usual_bytes: the most probable peak with glibc's malloc as it comes; `peak_bytes` is that
+            with a malloc that returns what is freed.
         pinned_high_bytes: the upper end if malloc returns what is freed
             (MALLOC_MMAP_THRESHOLD_=131072).
         phases: the phases in order.
@@ -186,6 +188,7 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
     peak_phase: PhaseName
     steady_bytes: int
     low_bytes: int
+    usual_bytes: int
     high_bytes: int
     pinned_high_bytes: int
     phases: tuple[EstimatedPhase, ...]
@@ -204,33 +207,40 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
 
 
 class Fit(Record, frozen=True, kw_only=True):
-    """The largest size of one free dimension with which the session stays below a limit.
+    """The largest size of a free dimension with which a process stays below a limit.
+
+    Sizes are None where there is none: if not even the smallest one fits, and for `too_large` if
+    the search ended before. All are None if the model has no free dimension.
 
     Attributes:
-        dim: the dimension; empty if the model has no free dimension.
-        dims: the sizes of all free dimensions.
-        peak_bytes: the peak at these, with what malloc usually keeps, and with the process before
-            the session and the inputs if its size is known.
         limit_bytes: the limit.
-        options: the session options with which it fits; empty for the options of the estimate.
-        fits: whether it fits at these sizes; if not, they are the smallest ones.
-        is_largest: False if the search ended before a size that does not fit.
-        next_size, next_peak_bytes: the next size of `dim` whose peak is above the limit, and its
-            peak; None if it is not known.
-        certain_size: the largest size of `dim` at which the upper end of the interval fits, with
-            the options of the estimate; None if not even 1 does, or if the peaks are upper ends.
+        dims: the free dimensions that have the size: one, or all that count examples; none if the
+            model has no free dimension.
+        others: the sizes of the other free dimensions.
+        surely: the largest size up to which the upper end of the interval fits.
+        probably: the largest size up to which the most probable peak fits.
+        too_large: the smallest size from which on the lower end of the interval does not fit.
+        low_bytes, usual_bytes, high_bytes: the interval of the whole process, and its most probable
+            peak, at `probably`; at the smallest size if that is None.
+        trial: whether the model ``ran`` at `probably`, ``fails`` at all sizes that were tried, or
+            was ``not run``.
+        fails_at: a size that would fit, and at which the model does not run; None if it ran at the
+            first size that was tried.
+        problem: why the model fails or was not run, or why nothing can be said of its memory.
     """
 
-    dim: str
-    dims: dict[str, int]
-    peak_bytes: int
     limit_bytes: int
-    options: tuple[str, ...] = ()
-    fits: bool = True
-    is_largest: bool = True
-    next_size: int | None = None
-    next_peak_bytes: int | None = None
-    certain_size: int | None = None
+    dims: tuple[str, ...] = ()
+    others: dict[str, int] = field(default_factory=dict)
+    surely: int | None = None
+    probably: int | None = None
+    too_large: int | None = None
+    low_bytes: int = 0
+    usual_bytes: int = 0
+    high_bytes: int = 0
+    trial: Literal["ran", "fails", "not run"] = "not run"
+    fails_at: int | None = None
+    problem: str = ""
 
 
 class FormulaTerm(Record, frozen=True, kw_only=True):
@@ -312,7 +322,7 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         dimensions: the free dimensions, with the sizes of the first point.
         points: the points, the first of them at the default or first given sizes.
         formula: the peak over the free dimensions; None with one point.
-        fits: the largest sizes that fit into the limit.
+        fit: the largest size that fits into the limit; None without a limit.
         reductions: changes with which the first point needs less, the largest reduction first.
         calibration: measured points; empty unless asked for.
         notes: limits and assumptions of the estimate.
@@ -336,7 +346,7 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     dimensions: tuple[Dimension, ...] = ()
     points: tuple[EstimatedPoint, ...]
     formula: Formula | None = None
-    fits: tuple[Fit, ...] = ()
+    fit: Fit | None = None
     reductions: tuple[Reduction, ...] = ()
     calibration: tuple[Calibration, ...] = ()
     notes: tuple[str, ...] = ()
@@ -351,10 +361,16 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
             if point.peak_phase not in {phase.name for phase in point.phases}:
                 raise ValueError("a point lacks the phase of its peak")
 
-    def usual_peak_bytes(self, point: EstimatedPoint) -> int:
-        """Return the peak of the process at `point` with what malloc usually keeps."""
-        kept = 0.0 if self.is_upper or self.calibration else USUALLY_KEPT
-        return self.beside_bytes(point) + round((1 + kept) * point.peak_bytes)
+    def fits(self, point: EstimatedPoint, limit_bytes: int) -> FitAnswer:
+        """Return whether the process fits into a limit at `point`, with the inputs."""
+        beside = self.beside_bytes(point)
+        if point.high_bytes + beside <= limit_bytes and not self.is_lower_bound:
+            return "yes"
+        if point.low_bytes + beside > limit_bytes:
+            return "no"
+        if self.is_lower_bound:
+            return "unknown"
+        return "probably" if point.usual_bytes + beside <= limit_bytes else "probably not"
 
     def beside_bytes(self, point: EstimatedPoint) -> int:
         """Return what the process has beside the session at `point`: baseline and inputs.

@@ -33,5 +33,8 @@ PHASES: tuple[PhaseName, ...] = (
     "release",
 )
 
+RUN_PHASES: tuple[PhaseName, ...] = ("first_run", "steady", "prefill", "decode")
+"""The phases in which the model runs."""
+
 GENERATION_PHASES: tuple[PhaseName, ...] = ("prefill", "decode")
 """The phases of a generation."""

@@ -90,6 +90,7 @@ def as_measured(point: EstimatedPoint, peak: int) -> EstimatedPoint:
         peak_bytes=peak,
         steady_bytes=min(peak, round(ratio * point.steady_bytes)),
         low_bytes=round(ratio * point.low_bytes),
+        usual_bytes=peak,
         # Measured points have what malloc keeps.
         high_bytes=round(ratio * point.pinned_high_bytes),
         pinned_high_bytes=round(ratio * point.pinned_high_bytes),

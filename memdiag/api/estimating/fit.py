@@ -1,163 +1,146 @@
-"""The largest sizes of the free dimensions with which a session stays below a limit."""
+"""The largest size of a free dimension with which a process stays below a memory limit."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from math import floor
-
-import msgspec
+from functools import cache
+from math import ceil, floor
+from typing import NamedTuple
 
 from memdiag.api.estimating.sizes import SizeGrid
-from memdiag.records.estimate import Fit
+from memdiag.records.estimate import EstimatedPoint, Fit
 
 MAX_DIM_SIZE = 1 << 20
 """The search ends at this size."""
 
-PeakAt = Callable[[Mapping[str, int]], int | None]
-"""A function that returns the peak at sizes; None where the shapes of the model are not known."""
-
-
-NEAR = 0.03
-"""How far from the predicted size a jump of the peak may come, as a share of that size."""
+NEAR = 0.05
+"""How far from the predicted size a jump of the peak may come, as a share of that size
+(docs/estimates.md)."""
 
 CHECKED_SIZES = 16
 """Sizes below the largest size that are checked to fit, too."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FitSearch:
-    """The search for the largest sizes that fit into a limit.
+class Peaks(NamedTuple):
+    """The peak of a whole process at one size: the interval, and the most probable figure."""
 
-    Attributes:
-        grid: the sizes.
-        limit_bytes: the limit.
-        peak_at: the peak with the session options of the estimate.
-        upper_at: the upper end of the interval with the session options of the estimate; None if
-            the peaks are upper ends.
-        remedies: the same with other options, by the names of these; the cheapest first.
+    low: int
+    usual: int
+    high: int
+
+
+PeaksAt = Callable[[Mapping[str, int]], Peaks | None]
+"""A function that returns the peaks at sizes; None if shapes of the model are not known there."""
+
+
+def peaks_of(point: EstimatedPoint, baseline_bytes: int) -> Peaks:
+    """Return the peaks of a process with its inputs that takes `baseline_bytes` before."""
+    beside = baseline_bytes + point.input_bytes if baseline_bytes else 0
+    return Peaks(
+        *(beside + size for size in (point.low_bytes, point.usual_bytes, point.high_bytes))
+    )
+
+
+def searched_dimensions(grid: SizeGrid) -> tuple[str, ...]:
+    """Return the dimensions whose largest size is searched.
+
+    It is the first dimension with several sizes; without one it is the batch, which may be an axis
+    of several inputs; without a batch it is the first free dimension.
     """
-
-    grid: SizeGrid
-    limit_bytes: int
-    peak_at: PeakAt
-    upper_at: PeakAt | None = None
-    remedies: Mapping[str, PeakAt] = field(default_factory=dict)
-
-    def all(self) -> Iterator[Fit]:
-        """Yield the largest size of each dimension, and larger ones with other options.
-
-        An option is listed if more fits with it than with those before it.
-        """
-        if not self.grid.free:
-            yield from self._without_dimensions()
-        for dimension in self.grid.free:
-            usual = self._largest(dimension.name, self.peak_at, 1)
-            yield self._with_certain_size(usual)
-            start = usual.dims[dimension.name] + 1 if usual.fits else 1
-            if start > MAX_DIM_SIZE or not usual.is_largest:
-                continue
-            for option, peak_at in self.remedies.items():
-                found = self._largest(dimension.name, peak_at, start, (option,))
-                if found.fits:
-                    yield found
-                    start = found.dims[dimension.name] + 1
-
-    def _with_certain_size(self, fit: Fit) -> Fit:
-        """Return `fit` with the largest size at which the upper end of the interval fits."""
-        upper_at = self.upper_at
-        if upper_at is None or not fit.fits:
-            return fit
-
-        def fits(size: int) -> bool:
-            assert upper_at is not None
-            peaks = (upper_at(self.grid.at({fit.dim: each})) for each in (size, _next_to(size)))
-            return all(peak is None or peak <= self.limit_bytes for peak in peaks)
-
-        largest = fit.dims[fit.dim]
-        if fits(largest):
-            return msgspec.structs.replace(fit, certain_size=largest)
-        return msgspec.structs.replace(
-            fit, certain_size=_last(fits, 1, largest) if fits(1) else None
-        )
-
-    def _without_dimensions(self) -> Iterator[Fit]:
-        usual = self._fit("", {}, self.peak_at({}) or 0)
-        yield usual
-        for option, peak_at in self.remedies.items() if not usual.fits else ():
-            found = self._fit("", {}, peak_at({}) or 0, (option,))
-            if found.fits:
-                yield found
-
-    def _largest(
-        self, name: str, peak_at: PeakAt, start: int, options: tuple[str, ...] = ()
-    ) -> Fit:
-        """Return the largest size of a dimension from `start` on; `start` if not even that fits."""
-        peaks: dict[int, int | None] = {}
-
-        def peak_of(size: int) -> int | None:
-            if size not in peaks:
-                peaks[size] = peak_at(self.grid.at({name: size}))
-            return peaks[size]
-
-        def fits(size: int) -> bool:
-            # A jump of the peak may come at a smaller size than is predicted.
-            peak, further = peak_of(size), peak_of(_next_to(size))
-            return peak is not None and max(peak, further or 0) <= self.limit_bytes
-
-        if not fits(start):
-            return self._fit(name, self.grid.at({name: start}), peaks[start] or 0, options)
-        low, step = start, 1
-        while low + step <= MAX_DIM_SIZE and fits(low + step):
-            low, step = low + step, 2 * step
-        low = _last(fits, low, min(low + step, MAX_DIM_SIZE + 1))
-        # An arena takes regions of powers of two: a size may need more than a larger one. What
-        # needs more is less than twice as small.
-        below = start
-        for size in _spread(max(start, low // 2), low):
-            if not fits(size):
-                low = _last(fits, below, size)
-                break
-            below = size
-        # The end may be the end of the search, or the largest size of the model's shapes.
-        ended = low == MAX_DIM_SIZE or peaks[low + 1] is None
-        found = self._fit(name, self.grid.at({name: low}), peaks[low] or 0, options, not ended)
-        if ended:
-            return found
-
-        def fits_alone(size: int) -> bool:
-            return (peak_of(size) or 0) <= self.limit_bytes
-
-        next_size, end = low + 1, _next_to(low + 1)
-        if fits_alone(next_size) and not fits_alone(end):
-            next_size = _last(fits_alone, next_size, end) + 1
-        peak = peak_of(next_size)
-        if peak is None or fits_alone(next_size):
-            return found
-        return msgspec.structs.replace(found, next_size=next_size, next_peak_bytes=peak)
-
-    def _fit(
-        self,
-        name: str,
-        sizes: Mapping[str, int],
-        peak: int,
-        options: tuple[str, ...] = (),
-        is_largest: bool = True,
-    ) -> Fit:
-        return Fit(
-            dim=name,
-            dims=dict(sizes),
-            peak_bytes=peak,
-            limit_bytes=self.limit_bytes,
-            options=options,
-            fits=peak <= self.limit_bytes,
-            is_largest=is_largest,
-        )
+    several = [(name,) for name, sizes in grid.steps.items() if len(sizes) > 1]
+    batch = tuple(each.name for each in grid.free if each.role == "batch")
+    first = tuple(each.name for each in grid.free[:1])
+    return several[0] if several else batch or first
 
 
-def _next_to(size: int) -> int:
-    return floor((1 + NEAR) * size)
+def find_fit(grid: SizeGrid, limit_bytes: int, peaks_at: PeaksAt) -> Fit:
+    """Return the largest size that fits into `limit_bytes`; the others are those of the first
+    point.
+
+    The arena of the runtime grows in jumps, which may come at a size a little smaller or larger
+    than is predicted: a size fits surely if one that is `NEAR` larger does as well.
+    """
+    dims = searched_dimensions(grid)
+    sizes = grid.at({})
+    others = {name: size for name, size in sizes.items() if name not in dims}
+    if not dims:
+        return Fit(limit_bytes=limit_bytes)
+
+    @cache
+    def at(size: int) -> Peaks | None:
+        return peaks_at(grid.at(dict.fromkeys(dims, size)))
+
+    def surely(size: int) -> bool:
+        peaks, further = at(size), at(floor((1 + NEAR) * size))
+        return peaks is not None and max(peaks.high, further.high if further else 0) <= limit_bytes
+
+    def probably(size: int) -> bool:
+        peaks = at(size)
+        return peaks is not None and peaks.usual <= limit_bytes
+
+    def perhaps(size: int) -> bool:
+        peaks, nearer = at(size), at(ceil(size / (1 + NEAR)))
+        return peaks is not None and min(peaks.low, (nearer or peaks).low) <= limit_bytes
+
+    start = max(1, sizes[dims[0]])
+    largest = _largest(probably, start)
+    sure = _largest(surely, start) if largest is None else _largest(surely, largest, largest)
+    # No size that is said to fit surely is said not to fit probably.
+    largest = max((each for each in (largest, sure) if each is not None), default=None)
+    too_large: int | None = 1 + _last_of_all(perhaps, largest or start)
+    if too_large > MAX_DIM_SIZE or at(too_large) is None:
+        too_large = None
+    peaks = at(largest or 1) or Peaks(0, 0, 0)
+    return Fit(
+        limit_bytes=limit_bytes,
+        dims=dims,
+        others=others,
+        surely=sure,
+        probably=largest,
+        too_large=too_large,
+        low_bytes=peaks.low,
+        usual_bytes=peaks.usual,
+        high_bytes=peaks.high,
+    )
 
 
-def _last(fits: Callable[[int], bool], low: int, high: int) -> int:
+def _largest(fits: Callable[[int], bool], start: int, end: int = MAX_DIM_SIZE) -> int | None:
+    """Return the largest size up to `end` that fits, with all below; None if not even 1 does.
+
+    The search begins at `start`.
+    """
+    low = _end_of_fitting(fits, start, end)
+    # An arena takes regions of powers of two: a size may need more than a larger one. What needs
+    # more is less than twice as small.
+    below = 0
+    for size in _spread(low // 2 + 1, low):
+        if not fits(size):
+            return last_that_fits(fits, below, size) or None
+        below = size
+    return low or None
+
+
+def _last_of_all(fits: Callable[[int], bool], start: int) -> int:
+    """Return the last size that fits, also behind some that do not; 0 if there is none."""
+    low = _end_of_fitting(fits, start, MAX_DIM_SIZE)
+    while low < MAX_DIM_SIZE:
+        further = [size for size in _spread(low + 1, min(2 * low + 1, MAX_DIM_SIZE)) if fits(size)]
+        if not further:
+            break
+        low = _end_of_fitting(fits, further[-1], MAX_DIM_SIZE)
+    return low
+
+
+def _end_of_fitting(fits: Callable[[int], bool], start: int, end: int) -> int:
+    """Return a size up to `end` that fits and whose successor does not, by bisection from `start`;
+    0 if there is none."""
+    if not fits(start):
+        return last_that_fits(fits, 0, start)
+    low, step = start, 1
+    while low + step <= end and fits(low + step):
+        low, step = low + step, 2 * step
+    return last_that_fits(fits, low, min(low + step, end + 1))
+
+
+def last_that_fits(fits: Callable[[int], bool], low: int, high: int) -> int:
     """Return a size from `low`, which fits, to `high` that fits and whose successor does not."""
     while high - low > 1:
         middle = (low + high) // 2

@@ -7,14 +7,12 @@ from math import prod
 import numpy as np
 
 from memdiag.records.estimate import EstimatedPoint, Formula, FormulaTerm
-from memdiag.records.phases import PhaseName
+from memdiag.records.phases import RUN_PHASES
 
 MAX_POWER = 2
 MAX_DEGREE = 3
 MIN_TERM_SHARE = 0.002
 """Terms that are a smaller share of the peak at every point are left out."""
-
-RUN_PHASES: tuple[PhaseName, ...] = ("first_run", "steady")
 
 Powers = tuple[int, ...]
 

@@ -52,13 +52,20 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument(
         "--fit",
         metavar="SIZE",
-        help="Find the largest size of each free dimension whose peak is at most SIZE, e.g. 4GiB,"
-        " and session options that make more fit.",
+        help="Find the largest size with which the process stays below SIZE, e.g. 4GiB: of the"
+        " first dimension with several sizes (--dim batch=1..64), without one of the batch. The"
+        " model is run once there.",
+    )
+    group.add_argument(
+        "--no-run",
+        action="store_true",
+        help="Do not run the model at the size that fits. What it cannot run, such as more"
+        " positions than it was trained for, is then not found.",
     )
     group.add_argument(
         "--upper",
         action="store_true",
-        help="Print upper bounds, also for a malloc that keeps freed blocks."
+        help="Print the upper ends of intervals, also for a malloc that keeps freed blocks."
         " By default the most probable figures are printed.",
     )
     group.add_argument(
@@ -89,9 +96,9 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Predict the memory of a session, phase by phase, from the model alone.
 
-    Nothing is run and no weight is read, except with --measure. Several sizes of a dimension
-    (--dim batch=1..256, --dim seq=128,512) are estimated in all combinations, and the peak is also
-    given as a formula.
+    Nothing is run and no weight is read, except with --fit and --measure. Several sizes of a
+    dimension (--dim batch=1..256, --dim seq=128,512) are estimated in all combinations, and the
+    peak is also given as a formula.
 
     With --out, writes estimate.json, report.html, report.md and estimate.png. Exit codes: 0; 2 on
     errors.
@@ -119,6 +126,7 @@ def run(options: Namespace) -> int:
             prefill=options.prefill,
             upper=options.upper,
             fit_bytes=None if options.fit is None else parse_size(options.fit),
+            run=not options.no_run,
             measure=options.measure,
             on_progress=line.show,
         )

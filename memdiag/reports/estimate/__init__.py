@@ -12,7 +12,7 @@ from memdiag.reports.console import block, files, line
 from memdiag.reports.estimate.sentences import (
     calibration_lines,
     estimate_headline,
-    fit_lines,
+    fit_text,
     formula_text,
     generation_lines,
     reduction_lines,
@@ -41,9 +41,12 @@ def show(
 ) -> None:
     """Print `estimate`; `written` are the files to name; `quiet` prints only the answer."""
     answer = estimate_headline(estimate)
-    line(console, answer.line, "bold")
+    fits = fit_text(estimate)
+    line(console, fits or answer.line, "bold")
     if quiet:
         return
+    if fits:
+        line(console, answer.line)
     line(console, answer.second)
     line(console, answer.facts, "dim")
     for title, table in _tables(estimate, console.width):
@@ -57,7 +60,6 @@ def show(
     )
     block(console, generation_lines(estimate))
     block(console, reduction_lines(estimate))
-    block(console, fit_lines(estimate))
     block(console, calibration_lines(estimate))
     block(console, [f"note: {plain(note)}" for note in estimate.notes])
     files(console, written)
@@ -84,10 +86,12 @@ def _tables(estimate: Estimate, width: int) -> list[tuple[str, Table]]:
 def markdown(estimate: Estimate) -> str:
     """Return the report for an issue or a pull request."""
     answer = estimate_headline(estimate)
+    fits = fit_text(estimate)
     return md.document(
         (
             f"## Estimated memory: {md.code(answer.model)}",
-            f"**{md.escape(answer.line)}**",
+            f"**{md.escape(fits or answer.line)}**",
+            md.escape(answer.line) if fits else "",
             md.escape(answer.second),
             md.escape(answer.facts),
             md.section("Sizes", markdown_table(point_table(estimate))),
@@ -99,7 +103,6 @@ def markdown(estimate: Estimate) -> str:
             ),
             md.section("Generation", md.bullets(generation_lines(estimate))),
             md.section("What lowers the peak", md.bullets(reduction_lines(estimate))),
-            md.section("What fits", md.bullets(text.strip() for text in fit_lines(estimate))),
             md.section("Measured", md.bullets(calibration_lines(estimate))),
             md.section("Phases", markdown_table(phase_table(estimate))),
             md.section("Parts", markdown_table(term_table(estimate))),

@@ -116,5 +116,5 @@ def _size_chart(estimate: Estimate) -> SizeChart | None:
             for row in rows
         ),
         others=sizes_text(estimate, fixed) if fixed else "",
-        limit_bytes=estimate.fits[0].limit_bytes if estimate.fits else None,
+        limit_bytes=estimate.fit.limit_bytes if estimate.fit else None,
     )

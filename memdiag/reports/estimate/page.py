@@ -11,7 +11,7 @@ from memdiag.reports.estimate.layout import layout_caption, layout_chart
 from memdiag.reports.estimate.sentences import (
     calibration_lines,
     estimate_headline,
-    fit_lines,
+    fit_text,
     formula_text,
     generation_lines,
     reduction_lines,
@@ -41,7 +41,7 @@ def render(estimate: Estimate, *, plotly: Plotly = "inline") -> bytes:
             "formula": formula_text(estimate.formula, estimate.baseline_bytes)
             if estimate.formula
             else "",
-            "fits": tuple(text.strip() for text in fit_lines(estimate)),
+            "fits": fit_text(estimate),
             "measured": tuple(calibration_lines(estimate)),
             "notes": tuple(map(plain, estimate.notes)),
         },

@@ -4,10 +4,11 @@ fit, and measured points."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import NamedTuple
 
 from memdiag.records.dimension import in_words
-from memdiag.records.estimate import USUALLY_KEPT, Calibration, Estimate, Fit, Formula
+from memdiag.records.estimate import Calibration, Estimate, Fit, Formula
 from memdiag.reports.generation import cache_sentences, calls_text, feed_sentence
 from memdiag.reports.text import at_sizes, model_file, plain
 from memdiag.units import MIB, counted, format_duration, format_limit, format_size
@@ -43,7 +44,7 @@ def estimate_headline(estimate: Estimate) -> EstimateHeadline:
     base = estimate.beside_bytes(point)
     peak, steady = format_size(point.peak_bytes + base), format_size(point.steady_bytes + base)
     if estimate.is_upper:
-        need = f"needs at most {peak} at its peak and {steady} after that"
+        need = f"may need up to {peak} at its peak and {steady} after that"
         if estimate.is_lower_bound:
             need += ", without values of unknown size"
     elif estimate.is_lower_bound:
@@ -153,59 +154,70 @@ def _coefficient(value: float) -> str:
     return format_size(round(value)) if abs(value) >= 10 * 1024 else f"{value:,.4g} B"
 
 
-def fit_lines(estimate: Estimate) -> list[str]:
-    """Return a sentence for each size that fits, or that does not, and how certain these are."""
-    lines = [_fit_line(estimate, fit) for fit in estimate.fits]
-    if any(_is_probable(estimate, fit) for fit in estimate.fits):
-        lines.append(
-            f"Probably: if glibc's malloc keeps no more than usual ({100 * USUALLY_KEPT:.0f} %),"
-            " which the peak includes."
+def fit_text(estimate: Estimate) -> str:
+    """Return the answer whether the model fits, or up to which size; empty without a limit."""
+    fit = estimate.fit
+    if fit is None:
+        return ""
+    limit = format_limit(fit.limit_bytes)
+    if not fit.dims:
+        return _point_fits_text(estimate, limit)
+    name = plain(fit.dims[0]) if len(fit.dims) == 1 else "batch"
+    at = f" at {sizes_text(estimate, fit.others)}" if fit.others else ""
+    if fit.probably is None:
+        interval = interval_text(fit.low_bytes, fit.high_bytes)
+        verb = "does" if fit.too_large == 1 else "may"
+        return f"{name} 1 {verb} not fit in {limit}{at}: it needs {interval}. (predicted)"
+    if fit.trial == "fails":
+        return (
+            f"What fits in {limit} cannot be said: the model does not run at {name}"
+            f" {fit.probably:,} or less{at}. Set other sizes with --dim. ({plain(fit.problem)})"
         )
-    if estimate.calibration and any(fit.fits for fit in estimate.fits):
-        lines.append(
-            "Beyond the measured sizes the correction is extrapolated. memdiag profile measures"
-            " them."
+    if fit.surely is None:
+        text = f"{name} {fit.probably:,} probably fits in {limit}{at}"
+    else:
+        text = f"{name} {fit.surely:,} surely fits in {limit}{at}"
+        text += f"; {fit.probably:,} probably does" if fit.probably > fit.surely else ""
+    if fit.fails_at is not None:
+        text += f"; the model does not run at {fit.fails_at:,}"
+    elif fit.too_large is not None:
+        text += f"; {fit.too_large:,} doesn't"
+    else:
+        text += "; what larger sizes need is not known"
+    below, above = fit.usual_bytes - fit.low_bytes, fit.high_bytes - fit.usual_bytes
+    share = ceil(100 * max(below, above) / max(1, fit.usual_bytes))
+    end = f"(predicted; ± {share} %)"
+    return f"{text}. {end}" if fit.trial == "ran" else f"{text}. {end} {_not_run(fit)}".rstrip()
+
+
+def _not_run(fit: Fit) -> str:
+    """Return why it is not known whether the model runs at the size; empty without a reason."""
+    return f"Whether it runs there was not tried: {plain(fit.problem)}." if fit.problem else ""
+
+
+def _point_fits_text(estimate: Estimate, limit: str) -> str:
+    """Return whether the first point fits, as sizes are fixed, or nothing is known of others."""
+    fit, point = estimate.fit, estimate.point
+    assert fit is not None
+    name = model_file(estimate.model)
+    if fit.problem:
+        at = f" at {sizes_text(estimate, point.dims)}" if point.dims else ""
+        return (
+            f"What fits in {limit} cannot be said: {plain(fit.problem)}. memdiag profile measures"
+            f" {name}{at}."
         )
-    return lines
+    beside = estimate.beside_bytes(point)
+    interval = interval_text(point.low_bytes + beside, point.high_bytes + beside)
+    verb = _FITS[estimate.fits(point, fit.limit_bytes)]
+    return f"{name} {verb} in {limit}: it needs {interval}. (predicted)"
 
 
-def _is_probable(estimate: Estimate, fit: Fit) -> bool:
-    """Return whether a size fits unless the peak is above the most probable one."""
-    if not fit.fits or estimate.is_upper:
-        return False
-    if fit.options or fit.dim:
-        return bool(fit.options) or fit.certain_size != fit.dims[fit.dim]
-    point = estimate.point
-    return point.high_bytes + estimate.beside_bytes(point) > fit.limit_bytes
-
-
-def _fit_line(estimate: Estimate, fit: Fit) -> str:
-    limit, peak = format_limit(fit.limit_bytes), format_size(fit.peak_bytes)
-    options = " and ".join(map(plain, fit.options))
-    if not fit.fits:
-        at = f" even at {sizes_text(estimate, fit.dims)}" if fit.dims else ""
-        helped = any(each.fits and each.dim == fit.dim for each in estimate.fits)
-        end = "" if helped else "; no session option that was tried changes that"
-        return f"does not fit into {limit}{at}: the peak is {peak}{end}"
-    if not fit.dim:
-        probably = "probably " if _is_probable(estimate, fit) else ""
-        with_options = f" with {options}" if options else ""
-        return f"{probably}fits into {limit}{with_options}: the peak is {peak}"
-    others = {name: size for name, size in fit.dims.items() if name != fit.dim}
-    at = f" at {sizes_text(estimate, others)}" if others else ""
-    more = "" if fit.is_largest else " or more (the search ended there)"
-    largest = fit.dims[fit.dim]
-    size = f"{plain(fit.dim)} {largest:,}{more}"
-    beyond = ""
-    if fit.next_size is not None and fit.next_peak_bytes is not None:
-        beyond = f"; {fit.next_size:,} needs {format_size(fit.next_peak_bytes)}"
-    end = f"{size}{at} (peak {peak}{beyond})"
-    if options:
-        return f"  with {options}: {'' if estimate.is_upper else 'probably '}up to {end}"
-    if estimate.is_upper or fit.certain_size == largest:
-        return f"fits into {limit}: up to {end}"
-    certain = "" if fit.certain_size is None else f"up to {plain(fit.dim)} {fit.certain_size:,}, "
-    return f"fits into {limit}: {certain}probably up to {end}"
+_FITS = {
+    "yes": "surely fits",
+    "probably": "probably fits",
+    "probably not": "probably doesn't fit",
+    "no": "doesn't fit",
+}
 
 
 def reduction_lines(estimate: Estimate) -> list[str]:

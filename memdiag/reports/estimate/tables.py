@@ -41,7 +41,7 @@ MAX_NAME = 40
 
 MAX_TYPE = 24
 
-_GRID_MARKS = {"yes": "", "probably": "?", "no": "✗"}
+_GRID_MARKS = {"yes": "", "probably": "?", "probably not": "?", "unknown": "?", "no": "✗"}
 
 OPTIONAL_POINT_COLUMNS = ("in phase", "after runs", "interval")
 """Columns that points of many dimensions do without on a terminal, the first one first."""
@@ -164,7 +164,7 @@ def point_table(estimate: Estimate) -> Table:
                 interval_text(point.low_bytes + base(point), point.high_bytes + base(point)),
                 point.peak_phase,
                 _size(point.steady_bytes + base(point)),
-                *((_fits_text(estimate, point, limit),) if limit is not None else ()),
+                *((estimate.fits(point, limit),) if limit is not None else ()),
             )
             for point in points
         ),
@@ -205,7 +205,7 @@ def _peak(estimate: Estimate, point: EstimatedPoint | None) -> str:
         return ""
     size = format_size(point.peak_bytes + estimate.beside_bytes(point))
     limit = _limit(estimate)
-    mark = "" if limit is None else _GRID_MARKS[_fits_text(estimate, point, limit)]
+    mark = "" if limit is None else _GRID_MARKS[estimate.fits(point, limit)]
     return f"{size} {mark}" if mark else size
 
 
@@ -214,20 +214,13 @@ def _grid_caption(estimate: Estimate) -> str:
     limit = _limit(estimate)
     if limit is None:
         return ""
-    answers = {_fits_text(estimate, point, limit) for point in estimate.points}
-    uncertain = "? may not fit: the interval ends above the limit"
-    return f"✗ does not fit; {uncertain}" if "probably" in answers else "✗ does not fit"
-
-
-def _fits_text(estimate: Estimate, point: EstimatedPoint, limit: int) -> str:
-    """Return whether `point` fits into `limit` bytes: ``yes``, ``probably`` or ``no``."""
-    if estimate.usual_peak_bytes(point) > limit:
-        return "no"
-    return "yes" if point.high_bytes + estimate.beside_bytes(point) <= limit else "probably"
+    answers = {estimate.fits(point, limit) for point in estimate.points}
+    may = "? may not fit: the limit is inside the interval"
+    return f"✗ does not fit; {may}" if answers - {"yes", "no"} else "✗ does not fit"
 
 
 def _limit(estimate: Estimate) -> int | None:
-    return estimate.fits[0].limit_bytes if estimate.fits else None
+    return estimate.fit.limit_bytes if estimate.fit else None
 
 
 def _size(size: int) -> Cell:

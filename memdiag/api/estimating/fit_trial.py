@@ -1,0 +1,104 @@
+"""Runs of a model at the largest size that fits, as estimates do not know what a model can run.
+
+A table of positions has a row for each position that was trained, and a network of several scales
+needs sides that it can divide.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from memdiag.api.estimating.fit import last_that_fits
+from memdiag.api.estimating.sizes import SizeGrid
+from memdiag.api.inputs import save_inputs
+from memdiag.errors import MemdiagError
+from memdiag.model.inputs import plan_inputs
+from memdiag.model.model_file import ModelFile
+from memdiag.programs.system.memory_limit import available_bytes
+from memdiag.records.estimate import Fit
+from memdiag.runner.job import Deadline, Job, Limits, SessionConfig, TimeLimitReached
+from memdiag.runner.temporary import temporary_folder
+from memdiag.runner.try_inputs import Trial, try_once
+from memdiag.units import format_duration, format_size
+
+MAX_SECONDS = 60.0
+"""Time for all runs of an estimate."""
+
+MULTIPLES = (2, 4, 8, 16, 32, 64)
+"""Numbers of which sizes may have to be multiples."""
+
+
+def with_trial(fit: Fit, file: ModelFile, grid: SizeGrid, session: SessionConfig) -> Fit:
+    """Return `fit` after a run at the largest size that fits probably.
+
+    If the model does not run there, smaller sizes are tried, and the largest one that runs takes
+    its place.
+    """
+    size = fit.probably
+    if size is None:
+        return fit
+    available = available_bytes()
+    if fit.high_bytes > available:
+        may = f"{size:,} may take {format_size(fit.high_bytes)}"
+        return _not_run(fit, f"{may}, and {format_size(available)} are available")
+    deadline = Deadline(time.monotonic() + MAX_SECONDS)
+    limits = Limits(timeout_s=MAX_SECONDS, deadline=deadline)
+    job = Job(model=file.path, session=session, limits=limits, runs=None)
+
+    def trial_at(size: int) -> Trial:
+        sizes = grid.at(dict.fromkeys(fit.dims, size))
+        with temporary_folder() as folder:
+            return try_once(job, save_inputs(plan_inputs(file, dims=sizes, given={}), {}, folder))
+
+    try:
+        trial = trial_at(size)
+        if trial.runs:
+            return msgspec.structs.replace(fit, trial="ran")
+        if not (trial.has_session and trial.has_answer):
+            return _not_run(fit, trial.problem or "")
+        return _at_sizes_that_run(fit, size, trial.problem or "", lambda size: trial_at(size).runs)
+    except TimeLimitReached:
+        return _not_run(fit, f"{format_duration(MAX_SECONDS)} were not enough for its runs")
+    except MemdiagError as error:
+        return _not_run(fit, str(error))
+
+
+def _not_run(fit: Fit, problem: str) -> Fit:
+    return msgspec.structs.replace(fit, trial="not run", problem=problem)
+
+
+def _at_sizes_that_run(fit: Fit, size: int, problem: str, runs: Callable[[int], bool]) -> Fit:
+    """Return `fit` with sizes at which the model runs, as it does not at `size`."""
+    found = _largest_that_runs(size, runs)
+    if found is None:
+        return msgspec.structs.replace(fit, trial="fails", problem=problem)
+    surely = None if fit.surely is None else min(fit.surely, found)
+    if surely not in (None, found) and not runs(surely):
+        surely = _largest_that_runs(surely, runs)
+    return msgspec.structs.replace(
+        fit, surely=surely, probably=found, fails_at=found + 1, trial="ran", problem=problem
+    )
+
+
+def _largest_that_runs(failing: int, runs: Callable[[int], bool]) -> int | None:
+    """Return a size below `failing` that runs and whose successor does not; None if none runs."""
+    for size in _candidates(failing):
+        if runs(size):
+            return (
+                size
+                if failing == size + 1 or not runs(size + 1)
+                else last_that_fits(runs, size, failing)
+            )
+        failing = size
+    return None
+
+
+def _candidates(size: int) -> Iterator[int]:
+    """Yield smaller sizes, the largest first: multiples, then powers of two."""
+    powers = (1 << exponent for exponent in range(size.bit_length() - 1, -1, -1))
+    last = size
+    for candidate in (*(size - size % each for each in MULTIPLES), *powers):
+        if 0 < candidate < last:
+            yield candidate
+            last = candidate
