@@ -10,6 +10,7 @@ import numpy as np
 
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import IMAGE_SIDE, axis_roles, total_lengths
+from memdiag.model.contradictions import is_contradictory
 from memdiag.model.dimensions import axes_of
 from memdiag.model.inputs import InputPlan, make, plan_inputs
 from memdiag.model.model_file import ModelFile
@@ -161,19 +162,31 @@ class ChosenInputs(NamedTuple):
 def choose_inputs(
     model: ModelFile, *, dims: Mapping[str, int], given: Mapping[str, np.ndarray]
 ) -> ChosenInputs:
-    """Return inputs of realistic sizes; smaller ones if these need too much memory.
+    """Return inputs of realistic sizes; others if these cannot run or need too much memory.
 
-    If the activations would take more than `MAX_MEMORY_SHARE` of the machine's memory, images get
-    the default side; if that is not enough, all free dimensions are 1.
+    Where the shapes of the model contradict each other at the realistic sizes, the first sizes at
+    which they do not are taken, in the order of `find_inputs`. If the activations would take more
+    than `MAX_MEMORY_SHARE` of the machine's memory, images get the default side; if that is not
+    enough, all free dimensions are 1.
 
     Raises:
         UsageError: as `plan_inputs`.
     """
     plans = plan_inputs(model, dims=dims, given=given)
     chosen = ChosenInputs(plans, chosen_dimensions(model, plans, dims, given))
-    free = {dimension.name: dimension.size for dimension in chosen.dimensions}
+    free = _sizes(chosen)
     if all(each.source == "given" or each.size == 1 for each in chosen.dimensions):
         return chosen
+    if is_contradictory(model, free):
+        others = _alternatives(
+            model,
+            dims,
+            given,
+            chosen,
+            "the shapes of the model contradict each other",
+            "this is the first size at which they do not",
+        )
+        return next((each for each in others if not is_contradictory(model, _sizes(each))), chosen)
     needed = _needed_bytes(model, plans, free)
     if needed <= _memory_limit():
         return chosen
@@ -212,7 +225,10 @@ def find_inputs(
 
     Return None if it runs with none of them.
     """
-    candidates = [first, *_alternatives(model, dims, given, first)]
+    others = _alternatives(
+        model, dims, given, first, "the model does not run", "this is the first size that runs"
+    )
+    candidates = [first, *others]
     feeds = [
         save_inputs(each.plans, given, folder / f"try-{i}") for i, each in enumerate(candidates)
     ]
@@ -221,9 +237,17 @@ def find_inputs(
 
 
 def _alternatives(
-    model: ModelFile, dims: Mapping[str, int], given: Mapping[str, np.ndarray], first: ChosenInputs
+    model: ModelFile,
+    dims: Mapping[str, int],
+    given: Mapping[str, np.ndarray],
+    first: ChosenInputs,
+    problem: str,
+    remedy: str,
 ) -> Iterator[ChosenInputs]:
-    """Yield inputs of other sizes than `first`, in the order in which they are tried."""
+    """Yield inputs of other sizes than `first`, in the order in which they are tried.
+
+    Their notes say that `first` has the `problem`, and that they have not.
+    """
     usual = in_words(first.dimensions)
     tried = {tuple(plan.shape for plan in first.plans)}
     sides = [each.name for each in first.dimensions if each.role in ("height", "width")]
@@ -243,14 +267,14 @@ def _alternatives(
         if shapes in tried:
             continue
         tried.add(shapes)
-        reason = f"the model does not run at {usual}"
+        reason = f"{problem} at {usual}"
         found = chosen_dimensions(model, plans, dims, given, reason)
         free_sizes = {dimension.name: dimension.size for dimension in found}
         if _input_bytes(plans) > _input_bytes(first.plans) and (
             _needed_bytes(model, plans, free_sizes) > _memory_limit()
         ):
             continue
-        note = f"{reason}; this is the first size that runs. Set others with --dim"
+        note = f"{reason}; {remedy}. Set others with --dim"
         yield ChosenInputs(plans, found, (*first.notes, f"at {in_words(found)}: {note}"))
 
 
@@ -288,6 +312,10 @@ def chosen_dimensions(
                 else reason or (role.reason if role else "a sum of others"),
             )
     return tuple(found.values())
+
+
+def _sizes(inputs: ChosenInputs) -> dict[str, int]:
+    return {dimension.name: dimension.size for dimension in inputs.dimensions}
 
 
 def _needed_bytes(model: ModelFile, plans: Sequence[InputPlan], sizes: Mapping[str, int]) -> int:

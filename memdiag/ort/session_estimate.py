@@ -50,9 +50,9 @@ LOADING_ABOVE = 0.25
 """How far the interval goes above the peak of loading with glibc's malloc, as a share: by then its
 heap has blocks that were freed (docs/estimates.md)."""
 
-USUALLY_KEPT = 0.6
-"""The share of the blocks freed while loading that glibc's malloc still keeps in the runs, which is
-the same at all sizes (docs/estimates.md)."""
+USUALLY_KEPT, MOST_KEPT = 0.6, 1.3
+"""What glibc's malloc keeps in the runs, usually and at most, for each byte of `freed_bytes`; some
+freed blocks are not in that figure. It is the same at all sizes (docs/estimates.md)."""
 
 MIN_MARGIN_BYTES = 4 * MIB
 """The smallest distance from the estimate to the ends of the interval, in bytes."""
@@ -320,9 +320,9 @@ class SessionEstimate:
             steady_bytes=phases[-1].kept_bytes,
             low_bytes=max(0, peak - max(MIN_MARGIN_BYTES, round(INTERVAL_BELOW * peak))),
             usual_bytes=max(loading, running + round(USUALLY_KEPT * freed)),
-            # As if nothing that was freed while the session was loaded were used again.
             high_bytes=max(
-                _widened(loading, LOADING_ABOVE), _widened(highest + freed, INTERVAL_ABOVE)
+                _widened(loading, LOADING_ABOVE),
+                _widened(highest, INTERVAL_ABOVE) + round(MOST_KEPT * freed),
             ),
             pinned_high_bytes=_widened(max(peak, highest), INTERVAL_ABOVE),
             phases=tuple(phases),

@@ -16,7 +16,7 @@ from memdiag.api import estimate as module
 from memdiag.errors import ModelError, UsageError
 from memdiag.ort import overheads
 from memdiag.ort.runtime import Runtime
-from memdiag.records.estimate import Estimate
+from memdiag.records.estimate import Estimate, Fit
 from memdiag.units import GIB, KIB, MIB
 
 RELEASE = "1.32.0"
@@ -95,6 +95,43 @@ def test_sizes_are_those_of_a_profile_unless_given(weighted: Path) -> None:
     assert found.point.dims == {"batch": 1, "tokens": 7}
 
 
+RECOGNISER = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[batch, 3, height, width] image) => (float[batch, 4, w] y) {
+    c = Conv <strides = [16, 4], pads = [1, 1, 1, 1]> (image, k)
+    p = MaxPool <kernel_shape = [3, 1], strides = [3, 1]> (c)
+    s = Squeeze(p, axis)
+    y = Relu(s)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "side"),
+    [(RECOGNISER, 64), (RECOGNISER.replace("Squeeze(p, axis)", "Flatten <axis = 2> (p)"), 224)],
+)
+def test_sizes_that_contradict_the_graph_are_not_taken(
+    tmp_path: Path, text: str, side: int
+) -> None:
+    """The sides are free in the file, but after the pooling a height of 1 has to be left."""
+    model = parser.parse_model(
+        text.replace("[batch, 4, w]", "[a, b, w]" if side == 64 else "[a, b]")
+    )
+    for name, array in (("k", np.ones((4, 3, 3, 3), np.float32)), ("axis", np.array([2]))):
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    path = tmp_path / "recogniser.onnx"
+    onnx.save(model, path)
+    found = estimate(path)
+    assert found.point.dims == {"batch": 1, "height": side, "width": side}
+    assert not found.is_lower_bound
+    assert any("contradict each other" in note for note in found.notes) == (side == 64)
+    profile = memdiag.profile(path, runs=1, xray="none")
+    assert profile.outcome.status == "completed"
+    assert profile.dimensions == found.dimensions
+    # A size that was given stays as it is.
+    assert estimate(path, dims={"height": 48}).point.dims["height"] == 48
+
+
 def test_there_is_a_point_for_each_combination(weighted: Path) -> None:
     found = estimate(weighted, dims={"batch": [1, 8], "tokens": (16, 64)})
     assert [tuple(point.dims.values()) for point in found.points] == [
@@ -114,7 +151,8 @@ def test_a_dimension_that_follows_from_others_does_so_at_each_point(tmp_path: Pa
     onnx.save(model, path)
     found = estimate(path, dims={"n": [2, 5]}, fit_bytes=1 << 40)
     assert [point.dims["n + 1"] for point in found.points] == [3, 6]
-    assert {fit.dim for fit in found.fits} == {"n"}
+    assert found.fit is not None
+    assert found.fit.dims == ("n",)
 
 
 def test_the_formula_is_exact_where_memory_is_a_sum_of_terms(weighted: Path) -> None:
@@ -127,97 +165,125 @@ def test_the_formula_is_exact_where_memory_is_a_sum_of_terms(weighted: Path) -> 
     assert estimate(weighted).formula is None
 
 
+def fit_of(model: Path, limit: int, **arguments: object) -> Fit:
+    """Return what fits, without a run."""
+    found = estimate(model, fit_bytes=limit, **{"run": False, **arguments}).fit
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("options", [{}, {"enable_mem_pattern": "0"}])
-def test_the_largest_size_fits_and_the_next_does_not(
-    chain: Path, options: Mapping[str, str]
-) -> None:
-    found = estimate(chain, fit_bytes=4 * MIB, session_options=options)
-    (fit, *others) = found.fits
-    assert (fit.dim, fit.fits, fit.is_largest) == ("n", True, True)
-    size = fit.dims["n"]
-
-    def peak(size: int) -> int:
-        found = estimate(chain, dims={"n": size}, session_options=options)
-        assert found.usual_peak_bytes(found.point) == round(1.08 * found.point.peak_bytes)
-        return found.usual_peak_bytes(found.point)
-
-    assert fit.peak_bytes == peak(size) <= 4 * MIB
-    assert peak(floor(1.03 * size)) <= 4 * MIB < peak(floor(1.03 * (size + 1)))
-    assert fit.next_size is not None
-    assert peak(fit.next_size - 1) <= 4 * MIB < peak(fit.next_size) == fit.next_peak_bytes
-    # The block that later runs take is another copy of most values.
-    larger = {each.options: each.dims["n"] for each in others}
-    assert (("enable_mem_pattern=0",) in larger) == (not options)
-    assert all(other > size for other in larger.values())
+def test_what_fits_agrees_with_the_points(chain: Path, options: Mapping[str, str]) -> None:
+    limit = 12 * MIB
+    found = fit_of(chain, limit, session_options=options)
+    assert found.surely is not None
+    assert found.probably is not None
+    assert found.too_large is not None
+    assert 1 < found.surely < found.probably < found.too_large
+    sizes = [found.surely, found.probably, floor(1.03 * (found.probably + 1)), found.too_large]
+    table = estimate(chain, dims={"n": sizes}, session_options=options)
+    sure, probable, next_one, too_large = table.points
+    assert sure.high_bytes <= limit
+    assert probable.usual_bytes <= limit < next_one.usual_bytes
+    assert too_large.low_bytes > limit
+    assert [table.fits(point, limit) for point in table.points] == [
+        *("yes", "probably", "probably not", "no")
+    ]
+    assert (found.low_bytes, found.usual_bytes, found.high_bytes) == (
+        probable.low_bytes,
+        probable.usual_bytes,
+        probable.high_bytes,
+    )
 
 
 def test_all_sizes_up_to_the_largest_fit(chain: Path) -> None:
     limit = 12 * MIB
-    found = estimate(chain, fit_bytes=limit)
-    size = found.fits[0].dims["n"]
+    size = fit_of(chain, limit).probably
+    assert size is not None
     below = estimate(chain, dims={"n": list(range(max(1, size - 60), size + 1))})
-    assert max(point.peak_bytes for point in below.points) <= limit
+    assert max(point.usual_bytes for point in below.points) <= limit
+
+
+@pytest.mark.parametrize("dims", [{"n": 1}, {"n": 3000}, {"n": (16, 4096)}])
+def test_the_answer_does_not_depend_on_the_sizes_that_were_given(
+    chain: Path, dims: dict[str, int | tuple[int, int]]
+) -> None:
+    assert fit_of(chain, 12 * MIB, dims=dims) == fit_of(chain, 12 * MIB)
 
 
 def test_the_limit_includes_the_process_if_its_size_is_known(
     chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_baseline", lambda runtime: 50 * MIB)
-    within = estimate(chain, fit_bytes=54 * MIB)
-    assert within.baseline_bytes == 50 * MIB
-    sizes = within.fits[0].dims
-    point = estimate(chain, dims=sizes).point
+    found = fit_of(chain, 54 * MIB)
+    assert found.probably is not None
+    point = estimate(chain, dims={"n": found.probably}).point
     # A run has one input of 4,096 floats for each n.
-    assert point.input_bytes == 4 * 4096 * sizes["n"]
-    beside = 50 * MIB + point.input_bytes
-    assert within.fits[0].peak_bytes == beside + round(1.08 * point.peak_bytes)
-    assert within.fits[0].peak_bytes <= 54 * MIB < (within.fits[0].next_peak_bytes or 0)
-
-
-def test_a_size_is_certain_where_the_upper_end_of_a_larger_one_fits(chain: Path) -> None:
-    (fit, *_) = estimate(chain, fit_bytes=12 * MIB).fits
-    certain = fit.certain_size
-    assert certain is not None
-    assert 1 < certain < fit.dims["n"]
-
-    def upper(size: int) -> int:
-        found = estimate(chain, dims={"n": size})
-        return found.beside_bytes(found.point) + found.point.high_bytes
-
-    assert upper(floor(1.03 * certain)) <= 12 * MIB < upper(floor(1.03 * (certain + 1)))
-    (bound, *_) = estimate(chain, fit_bytes=12 * MIB, upper=True).fits
-    assert bound.certain_size is None
-    assert bound.dims["n"] >= certain
-
-
-def test_what_does_not_fit_at_size_1_may_fit_with_other_options(tmp_path: Path) -> None:
-    path = tmp_path / "wide.onnx"
-    onnx.save(parser.parse_model(TEXT.replace("[n,", "[n, m,")), path)
-    sizes = {"n": 1, "m": 512}
-    alone = estimate(path, dims=sizes)
-    usual = alone.usual_peak_bytes(alone.point)
-    for limit, fits in ((usual, True), (usual - 1, False)):
-        found = estimate(path, dims=sizes, fit_bytes=limit).fits
-        first, *others = (fit for fit in found if fit.dim == "n")
-        assert (first.fits, first.options, first.dims) == (fits, (), sizes)
-        if not fits:
-            # The planned block is not taken. Without the arena there is none either, but that
-            # costs more latency and makes no more fit.
-            assert [fit.options for fit in others] == [("enable_mem_pattern=0",)]
-        assert all(fit.fits for fit in others)
+    assert point.input_bytes == 4 * 4096 * found.probably
+    assert found.usual_bytes == 50 * MIB + point.input_bytes + point.usual_bytes <= 54 * MIB
 
 
 def test_the_search_ends_at_an_upper_bound(chain: Path) -> None:
-    (fit,) = estimate(chain, fit_bytes=1 << 60).fits
-    assert (fit.dims["n"], fit.is_largest) == (1 << 20, False)
+    found = fit_of(chain, 1 << 60)
+    assert (found.surely, found.too_large) == (1 << 20, None)
+
+
+def test_nothing_fits_where_values_are_unknown(tmp_path: Path) -> None:
+    found = fit_of(some_elements(tmp_path, NON_ZERO), GIB, dims={"n": 64})
+    assert (found.dims, found.probably) == ((), None)
+    assert found.problem == "the size of 4 values is not known before a run"
 
 
 def test_a_model_without_free_dimensions_fits_or_does_not(tmp_path: Path) -> None:
     path = tmp_path / "fixed.onnx"
     onnx.save(parser.parse_model(TEXT.replace("[n,", "[256,")), path)
-    for limit, fits in ((GIB, True), (MIB, False)):
-        first = estimate(path, fit_bytes=limit).fits[0]
-        assert (first.dim, first.fits) == ("", fits)
+    assert fit_of(path, GIB).dims == ()
+    found = estimate(path)
+    assert [found.fits(found.point, limit) for limit in (GIB, MIB)] == ["yes", "no"]
+
+
+POSITIONS = """
+<ir_version: 9, opset_import: ["" : 17]>
+g (int64[batch, tokens] ids) => (float[batch, tokens, 64] y) {
+    zeros = Sub(ids, ids)
+    one = Constant <value = int64[1] {1}>()
+    ones = Add(zeros, one)
+    positions = CumSum(ones, one)
+    p = Gather(table, positions)
+    e = Gather(words, ids)
+    a = Add(e, p)
+    y = Relu(a)
+}
+"""
+
+
+def test_the_largest_size_is_run(tmp_path: Path, chain: Path) -> None:
+    """There are 48 positions, from 0, but the first token has position 1. No shape says so."""
+    model = parser.parse_model(POSITIONS)
+    for name, rows in (("table", 48), ("words", 100)):
+        array = np.ones((rows, 64), np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    path = tmp_path / "positions.onnx"
+    onnx.save(model, path)
+    dims = {"batch": 1, "tokens": [8, 16]}
+    unknown = fit_of(path, GIB, dims=dims)
+    assert unknown.trial == "not run"
+    assert (unknown.probably or 0) > 1000
+    found = fit_of(path, GIB, dims=dims, run=True)
+    assert (found.trial, found.surely, found.probably, found.fails_at) == ("ran", 47, 47, 48)
+    batch = fit_of(path, GIB, dims={"tokens": 48}, run=True)
+    assert batch.trial == "fails"
+    assert "indices element out of data bounds" in batch.problem
+    # A model without such a table runs.
+    found = fit_of(chain, 12 * MIB, run=True)
+    assert (found.trial, found.fails_at) == ("ran", None)
+
+
+def test_a_size_that_needs_more_than_the_machine_has_is_not_run(chain: Path) -> None:
+    found = fit_of(chain, 1 << 60, run=True)
+    assert found.trial == "not run"
+    assert found.problem.startswith("1,048,576 may take")
+    assert found.problem.endswith("are available")
 
 
 def test_options_of_the_session_change_the_estimate(weighted: Path, chain: Path) -> None:
@@ -334,9 +400,6 @@ def test_upper_bounds_are_the_upper_ends(weighted: Path) -> None:
     assert upper.is_upper
     assert upper.point.peak_bytes == usual.point.high_bytes
     assert upper.point.steady_bytes > usual.point.steady_bytes
-    limit = usual.point.high_bytes - 1
-    fits = [estimate(weighted, upper=each, fit_bytes=limit).fits[0].dims for each in (False, True)]
-    assert fits[0] != fits[1]
 
 
 def some_elements(
@@ -568,7 +631,6 @@ def test_the_size_of_the_weights_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_sample_models_have_estimates(sample_model: Callable[..., Path]) -> None:
-    found = estimate(sample_model("tied_if"), fit_bytes=GIB)
+    found = estimate(sample_model("tied_if"))
     weights = memdiag.inspect(sample_model("tied_if")).weight_bytes
     assert found.point.peak_bytes > weights > 500 * KIB
-    assert found.fits[0].fits

@@ -54,6 +54,7 @@ def point(loading: int, run: int, **dims: int) -> EstimatedPoint:
         peak_phase="optimize" if loading >= run else "steady",
         steady_bytes=run,
         low_bytes=peak,
+        usual_bytes=peak,
         high_bytes=peak,
         pinned_high_bytes=peak,
         phases=(phase("optimize", loading), phase("steady", run)),

@@ -68,6 +68,7 @@ def estimated(**peaks: int) -> EstimatedPoint:
         peak_phase=largest.name,
         steady_bytes=phases[-1].kept_bytes,
         low_bytes=0,
+        usual_bytes=largest.peak_bytes,
         high_bytes=round(1.5 * largest.peak_bytes),
         pinned_high_bytes=largest.peak_bytes,
         phases=phases,

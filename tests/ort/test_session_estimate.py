@@ -15,7 +15,7 @@ import memdiag
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_estimate import KEPT_ABOVE, EstimateOptions, SessionEstimate
+from memdiag.ort.session_estimate import LOADING_ABOVE, EstimateOptions, SessionEstimate
 from memdiag.records.estimate import EstimatedPoint
 from memdiag.units import MIB
 
@@ -142,9 +142,10 @@ def test_the_interval_includes_freed_weights_that_malloc_may_keep(
     path = tmp_path / "model.onnx"
     onnx.save(model(body, {"w": (2048, columns), "v": (columns, 2048)}), path)
     point = estimated(path, EstimateOptions(prepacks=prepacks))
-    assert (point.high_bytes > round((1 + KEPT_ABOVE) * point.peak_bytes)) == keeps
+    assert (point.high_bytes > round((1 + LOADING_ABOVE) * point.peak_bytes)) == keeps
     if keeps:
         assert point.high_bytes >= point.steady_bytes + 64 * MIB
+        assert point.usual_bytes >= point.steady_bytes + 0.6 * 64 * MIB
 
 
 @pytest.mark.parametrize("external", [True, False])

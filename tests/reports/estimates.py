@@ -1,5 +1,7 @@
 """Estimates with made-up figures that hang together."""
 
+from typing import Any
+
 import msgspec
 
 from memdiag.records.dimension import Dimension
@@ -76,6 +78,7 @@ def point(batch: int = 1, tokens: int = 128) -> EstimatedPoint:
         peak_phase=largest.name,
         steady_bytes=phases[-1].kept_bytes,
         low_bytes=largest.peak_bytes - 10 * MIB,
+        usual_bytes=largest.peak_bytes + 5 * MIB,
         high_bytes=largest.peak_bytes + 20 * MIB,
         pinned_high_bytes=largest.peak_bytes + 10 * MIB,
         phases=phases,
@@ -167,7 +170,7 @@ def grid() -> Estimate:
             at_least_bytes=200 * MIB,
             largest_error_bytes=3 * MIB,
         ),
-        fits=(fit("batch", 31), fit("batch", 62, "enable_mem_pattern=0"), fit("tokens", 4000)),
+        fit=fit(),
         notes=("2 values have sizes that depend on the data",),
     )
 
@@ -175,7 +178,7 @@ def grid() -> Estimate:
 def line() -> Estimate:
     """Return an estimate at three sizes of one dimension."""
     return msgspec.structs.replace(
-        single(), points=tuple(point(batch) for batch in (1, 32, 64)), fits=(fit("batch", 31),)
+        single(), points=tuple(point(batch) for batch in (1, 32, 64)), fit=fit()
     )
 
 
@@ -198,28 +201,18 @@ def measured() -> Estimate:
     return msgspec.structs.replace(line(), calibration=calibration)
 
 
-def fit(
-    dim: str,
-    size: int,
-    *options: str,
-    fits: bool = True,
-    is_largest: bool = True,
-    certain: int | None = None,
-    following: tuple[int, int] | None = None,
-) -> Fit:
-    """Return a size of a dimension that fits into `LIMIT`, or does not."""
-    return Fit(
-        dim=dim,
-        dims={"batch": 1, "tokens": 128, dim: size},
-        peak_bytes=398 * MIB if fits else 450 * MIB,
-        limit_bytes=LIMIT,
-        options=options,
-        fits=fits,
-        is_largest=is_largest,
-        certain_size=certain,
-        next_size=following[0] if following else None,
-        next_peak_bytes=following[1] if following else None,
-    )
+def fit(surely: int | None = 31, probably: int | None = 33, **fields: Any) -> Fit:
+    """Return the largest batches that fit into `LIMIT`, at 128 tokens; 40 do not."""
+    known: dict[str, Any] = {
+        "dims": ("batch",),
+        "others": {"tokens": 128},
+        "too_large": 40,
+        "low_bytes": 370 * MIB,
+        "usual_bytes": 398 * MIB,
+        "high_bytes": 420 * MIB,
+        "trial": "ran",
+    }
+    return Fit(limit_bytes=LIMIT, surely=surely, probably=probably, **(known | fields))
 
 
 def hostile(name: str) -> Estimate:
@@ -273,7 +266,7 @@ def hostile(name: str) -> Estimate:
             at_least_bytes=0,
             largest_error_bytes=0,
         ),
-        fits=(Fit(dim=name, dims={name: 1}, peak_bytes=1, limit_bytes=2, options=(name,)),),
+        fit=fit(dims=(name,), others={name: 1}, trial="not run", problem=name),
         reductions=(Reduction(change=name, peak_bytes=1, run_bytes=1),),
         calibration=(
             Calibration(

@@ -16,7 +16,6 @@ from memdiag.reports.estimate.chart import estimate_chart
 from memdiag.reports.estimate.layout import layout_caption, layout_chart
 from memdiag.reports.estimate.machine_formats import csv, resources
 from memdiag.reports.estimate.sentences import (
-    fit_lines,
     formula_text,
     interval_text,
     reduction_lines,
@@ -83,7 +82,7 @@ def test_another_processor_is_named() -> None:
 
 def test_an_upper_bound_has_no_interval() -> None:
     upper = msgspec.structs.replace(estimates.single(), is_upper=True)
-    assert "needs at most 200 MiB at its peak and 158 MiB after that" in words(upper)
+    assert "may need up to 200 MiB at its peak and 158 MiB after that" in words(upper)
 
 
 def test_phases_parts_and_tensors_are_listed() -> None:
@@ -99,8 +98,10 @@ def test_sizes_are_a_grid_with_a_mark_where_they_do_not_fit() -> None:
     (heading,) = [line for line in text.splitlines() if line.endswith(" 512")]
     assert heading.split() == ["peak", "tokens", "128", "256", "512"]
     (row,) = [line for line in text.splitlines() if line.startswith("batch 16")]
-    assert row.split() == ["batch", "16", "278", "MiB", "406", "MiB", "✗", "662", "MiB", "✗"]
-    assert "? may not fit" not in text
+    assert row.split() == ["batch", "16", "278", "MiB", "406", "MiB", "?", "662", "MiB", "✗"]
+    sure = msgspec.structs.replace(estimates.grid(), points=estimates.grid().points[:1])
+    assert "? may not fit" in text
+    assert "? may not fit" not in summary(sure)
     assert point_grid(estimates.line()) is None
     assert "batch peak interval" in " ".join(summary(estimates.line()).split())
 
@@ -114,9 +115,7 @@ def test_a_size_whose_interval_ends_above_the_limit_fits_probably() -> None:
     points = (points[0], *(uncertain(point) for point in points[1:]))
     record = msgspec.structs.replace(estimates.line(), points=points)
     table = point_table(record)
-    assert [row.cells[-1].text for row in table.rows] == ["yes", "probably", "no"]
-    upper = msgspec.structs.replace(record, is_upper=True)
-    assert not [line for line in fit_lines(upper) if "--upper" in line]
+    assert [row.cells[-1].text for row in table.rows] == ["yes", "probably", "probably not"]
 
 
 def test_a_size_whose_interval_ends_above_the_limit_has_a_mark_in_the_grid() -> None:
@@ -124,7 +123,7 @@ def test_a_size_whose_interval_ends_above_the_limit_has_a_mark_in_the_grid() -> 
     points = tuple(map(uncertain, points))
     text = words(msgspec.structs.replace(estimates.grid(), points=points))
     assert "batch 24 342 MiB ? " in text
-    assert "✗ does not fit; ? may not fit: the interval ends above the limit" in text
+    assert "✗ does not fit; ? may not fit: the limit is inside the interval" in text
 
 
 def test_the_formula_has_powers_a_bound_and_its_error() -> None:
@@ -145,57 +144,74 @@ def test_the_formula_has_powers_a_bound_and_its_error() -> None:
     ("fit", "text"),
     [
         (
-            estimates.fit("batch", 31, certain=31),
-            "fits into 400 MiB: up to batch 31 at tokens 128 (peak 398 MiB)",
+            estimates.fit(),
+            "batch 31 surely fits in 400 MiB at tokens 128; 33 probably does; 40 doesn't."
+            " (predicted; ± 8 %)",
         ),
         (
-            estimates.fit("batch", 31, certain=20, following=(32, 402 * MIB)),
-            "fits into 400 MiB: up to batch 20, probably up to batch 31 at tokens 128 (peak 398"
-            " MiB; 32 needs 402 MiB)",
+            estimates.fit(33),
+            "batch 33 surely fits in 400 MiB at tokens 128; 40 doesn't. (predicted; ± 8 %)",
         ),
         (
-            estimates.fit("batch", 31),
-            "fits into 400 MiB: probably up to batch 31 at tokens 128 (peak 398 MiB)",
+            estimates.fit(None),
+            "batch 33 probably fits in 400 MiB at tokens 128; 40 doesn't. (predicted; ± 8 %)",
         ),
         (
-            estimates.fit("batch", 62, "enable_mem_pattern=0"),
-            "with enable_mem_pattern=0: probably up to batch 62 at tokens 128 (peak 398 MiB)",
+            estimates.fit(dims=("a", "b"), others={}, fails_at=34),
+            "batch 31 surely fits in 400 MiB; 33 probably does; the model does not run at 34."
+            " (predicted; ± 8 %)",
         ),
         (
-            estimates.fit("tokens", 512, certain=512, is_largest=False),
-            "fits into 400 MiB: up to tokens 512 or more (the search ended there) at batch 1 (peak"
-            " 398 MiB)",
+            estimates.fit(too_large=None),
+            "batch 31 surely fits in 400 MiB at tokens 128; 33 probably does; what larger sizes"
+            " need is not known. (predicted; ± 8 %)",
         ),
         (
-            estimates.fit("batch", 1, fits=False),
-            "does not fit into 400 MiB even at batch 1 × tokens 128: the peak is 450 MiB; no"
-            " session option that was tried changes that",
+            estimates.fit(trial="not run", problem="33 may take 420 MiB, and 90 MiB are available"),
+            "batch 31 surely fits in 400 MiB at tokens 128; 33 probably does; 40 doesn't."
+            " (predicted; ± 8 %) Whether it runs there was not tried: 33 may take 420 MiB, and 90"
+            " MiB are available.",
         ),
         (
-            Fit(dim="", dims={}, peak_bytes=MIB, limit_bytes=2 * MIB),
-            "probably fits into 2.0 MiB: the peak is 1.0 MiB",
+            estimates.fit(trial="fails", problem="an index is out of bounds"),
+            "What fits in 400 MiB cannot be said: the model does not run at batch 33 or less at"
+            " tokens 128. Set other sizes with --dim. (an index is out of bounds)",
         ),
         (
-            Fit(dim="", dims={}, peak_bytes=MIB, limit_bytes=GIB),
-            "fits into 1.00 GiB: the peak is 1.0 MiB",
+            estimates.fit(None, None, too_large=1),
+            "batch 1 does not fit in 400 MiB at tokens 128: it needs 370 to 420 MiB. (predicted)",
+        ),
+        (
+            estimates.fit(None, None),
+            "batch 1 may not fit in 400 MiB at tokens 128: it needs 370 to 420 MiB. (predicted)",
+        ),
+        (
+            Fit(limit_bytes=205 * MIB),
+            "encoder.onnx probably fits in 205 MiB: it needs 190 to 220 MiB. (predicted)",
+        ),
+        (
+            Fit(limit_bytes=204 * MIB),
+            "encoder.onnx probably doesn't fit in 204 MiB: it needs 190 to 220 MiB. (predicted)",
+        ),
+        (
+            Fit(limit_bytes=189 * MIB),
+            "encoder.onnx doesn't fit in 189 MiB: it needs 190 to 220 MiB. (predicted)",
+        ),
+        (
+            Fit(limit_bytes=GIB),
+            "encoder.onnx surely fits in 1.00 GiB: it needs 190 to 220 MiB. (predicted)",
+        ),
+        (
+            Fit(limit_bytes=GIB, problem="the size of 2 values is not known before a run"),
+            "What fits in 1.00 GiB cannot be said: the size of 2 values is not known before a run."
+            " memdiag profile measures encoder.onnx at batch 1 × tokens 128.",
         ),
     ],
 )
-def test_what_fits_is_a_sentence(fit: Fit, text: str) -> None:
-    record = msgspec.structs.replace(estimates.single(), fits=(fit,))
-    first, *certainty = (line.strip() for line in fit_lines(record))
-    assert first == text
-    assert bool(certainty) == ("probably" in text)
-
-
-def test_an_option_with_which_it_fits_follows_the_one_that_does_not() -> None:
-    fits = (
-        estimates.fit("batch", 1, fits=False),
-        estimates.fit("batch", 2, "enable_mem_pattern=0"),
-    )
-    lines = fit_lines(msgspec.structs.replace(estimates.single(), fits=fits))
-    assert lines[0].endswith("the peak is 450 MiB")
-    assert lines[1].startswith("  with enable_mem_pattern=0: probably up to batch 2")
+def test_what_fits_is_the_first_sentence(fit: Fit, text: str) -> None:
+    record = msgspec.structs.replace(estimates.single(), fit=fit)
+    assert " ".join(summary(record, quiet=True).split()) == text
+    assert words(record).startswith(f"{text} encoder.onnx needs 200 MiB at its peak")
 
 
 def test_a_tensor_that_grows_otherwise_states_the_factor() -> None:

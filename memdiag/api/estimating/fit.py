@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from math import ceil, floor
+from math import floor
 from typing import NamedTuple
 
 from memdiag.api.estimating.sizes import SizeGrid
@@ -11,9 +11,9 @@ from memdiag.records.estimate import EstimatedPoint, Fit
 MAX_DIM_SIZE = 1 << 20
 """The search ends at this size."""
 
-NEAR = 0.05
-"""How far from the predicted size a jump of the peak may come, as a share of that size
-(docs/estimates.md)."""
+NEAR, USUALLY_NEAR = 0.06, 0.03
+"""How far from the predicted size a jump of the peak may come, and usually comes, as shares of that
+size (docs/estimates.md)."""
 
 CHECKED_SIZES = 16
 """Sizes below the largest size that are checked to fit, too."""
@@ -70,14 +70,14 @@ def find_fit(grid: SizeGrid, limit_bytes: int, peaks_at: PeaksAt) -> Fit:
 
     def surely(size: int) -> bool:
         peaks, further = at(size), at(floor((1 + NEAR) * size))
-        return peaks is not None and max(peaks.high, further.high if further else 0) <= limit_bytes
+        return peaks is not None and max(peaks.high, (further or peaks).high) <= limit_bytes
 
     def probably(size: int) -> bool:
-        peaks = at(size)
-        return peaks is not None and peaks.usual <= limit_bytes
+        peaks, further = at(size), at(floor((1 + USUALLY_NEAR) * size))
+        return peaks is not None and max(peaks.usual, (further or peaks).usual) <= limit_bytes
 
     def perhaps(size: int) -> bool:
-        peaks, nearer = at(size), at(ceil(size / (1 + NEAR)))
+        peaks, nearer = at(size), at(max(1, floor(size / (1 + NEAR))))
         return peaks is not None and min(peaks.low, (nearer or peaks).low) <= limit_bytes
 
     start = max(1, sizes[dims[0]])
@@ -85,9 +85,8 @@ def find_fit(grid: SizeGrid, limit_bytes: int, peaks_at: PeaksAt) -> Fit:
     sure = _largest(surely, start) if largest is None else _largest(surely, largest, largest)
     # No size that is said to fit surely is said not to fit probably.
     largest = max((each for each in (largest, sure) if each is not None), default=None)
-    too_large: int | None = 1 + _last_of_all(perhaps, largest or start)
-    if too_large > MAX_DIM_SIZE or at(too_large) is None:
-        too_large = None
+    too_large = 1 + _last_of_all(perhaps, largest or start)
+    is_known = too_large <= MAX_DIM_SIZE and at(too_large) is not None
     peaks = at(largest or 1) or Peaks(0, 0, 0)
     return Fit(
         limit_bytes=limit_bytes,
@@ -95,7 +94,7 @@ def find_fit(grid: SizeGrid, limit_bytes: int, peaks_at: PeaksAt) -> Fit:
         others=others,
         surely=sure,
         probably=largest,
-        too_large=too_large,
+        too_large=too_large if is_known else None,
         low_bytes=peaks.low,
         usual_bytes=peaks.usual,
         high_bytes=peaks.high,

@@ -57,7 +57,7 @@ def with_trial(fit: Fit, file: ModelFile, grid: SizeGrid, session: SessionConfig
             return msgspec.structs.replace(fit, trial="ran")
         if not (trial.has_session and trial.has_answer):
             return _not_run(fit, trial.problem or "")
-        return _at_sizes_that_run(fit, size, trial.problem or "", lambda size: trial_at(size).runs)
+        return at_sizes_that_run(fit, size, trial.problem or "", lambda size: trial_at(size).runs)
     except TimeLimitReached:
         return _not_run(fit, f"{format_duration(MAX_SECONDS)} were not enough for its runs")
     except MemdiagError as error:
@@ -68,7 +68,7 @@ def _not_run(fit: Fit, problem: str) -> Fit:
     return msgspec.structs.replace(fit, trial="not run", problem=problem)
 
 
-def _at_sizes_that_run(fit: Fit, size: int, problem: str, runs: Callable[[int], bool]) -> Fit:
+def at_sizes_that_run(fit: Fit, size: int, problem: str, runs: Callable[[int], bool]) -> Fit:
     """Return `fit` with sizes at which the model runs, as it does not at `size`."""
     found = _largest_that_runs(size, runs)
     if found is None:
