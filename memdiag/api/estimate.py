@@ -141,6 +141,8 @@ def estimate(
         raise UsageError("--runs must be 0 or greater.")
     if fit_bytes is not None and fit_bytes <= 0:
         raise UsageError("--fit must be greater than 0.")
+    if fit_bytes is None and not run:
+        raise UsageError("--no-run has no effect without --fit. Leave it out.")
     calls = generation_config(
         feed=feed,
         steps=steps,
