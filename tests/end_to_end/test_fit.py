@@ -45,10 +45,10 @@ def peak_bytes(model: Path, dims: dict[str, int], folder: Path) -> int:
 @pytest.mark.parametrize(
     ("name", "dims", "limit"),
     [
-        ("minilm_int8", {}, 512),
+        ("minilm_int8", {}, 384),
         ("magika", {}, 160),
-        ("ocr_angle", {}, 160),
-        ("ocr_recognition", {}, 256),
+        ("tashkeel_bilstm", {}, 256),
+        ("tashkeel_rawi_v3", {}, 128),
         ("smart_turn", {}, 160),
         ("tashkeel_rawi", {"sequence": [16, 64], "batch_size": 8}, 128),
     ],
