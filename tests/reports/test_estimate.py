@@ -212,6 +212,7 @@ def test_what_fits_is_the_first_sentence(fit: Fit, text: str) -> None:
     record = msgspec.structs.replace(estimates.single(), fit=fit)
     assert " ".join(summary(record, quiet=True).split()) == text
     assert words(record).startswith(f"{text} encoder.onnx needs 200 MiB at its peak")
+    assert ("nothing was run" in words(record)) == (fit.trial == "not run")
 
 
 def test_a_tensor_that_grows_otherwise_states_the_factor() -> None:

@@ -121,7 +121,11 @@ def _facts(estimate: Estimate) -> str:
         options.append("loaded from bytes")
     if estimate.cpu != "avx512":
         options.append("for AVX2")
-    done = "measured in" if estimate.calibration else "nothing was run ·"
+    done = "nothing was run ·"
+    if estimate.calibration:
+        done = "measured in"
+    elif estimate.fit is not None and estimate.fit.trial != "not run":
+        done = "run at the largest size only ·"
     return " · ".join([*options, f"{done} {format_duration(estimate.duration_s)}"])
 
 
