@@ -24,6 +24,7 @@ from memdiag.model.model_file import ModelFile
 from memdiag.records.dimension import Dimension, in_words
 from memdiag.runner.job import Job
 from memdiag.runner.try_inputs import Trial, inputs_that_run, try_once
+from memdiag.stored_arrays import GivenArray
 from memdiag.verify.model_evaluator import InputSet
 
 
@@ -50,7 +51,7 @@ def find_comparison_inputs(
     folder: Path,
     *,
     dims: Mapping[str, int],
-    given: Mapping[str, np.ndarray],
+    given: Mapping[str, GivenArray],
     sizes: Sequence[int] = DEFAULT_SIZES,
     same_inputs: bool = False,
 ) -> ComparisonInputs:
@@ -96,7 +97,7 @@ def find_comparison_inputs(
 
 def _input_sets(
     plans: Sequence[InputPlan],
-    given: Mapping[str, np.ndarray],
+    given: Mapping[str, GivenArray],
     folder: Path,
     sizes: str,
     same_inputs: bool,
@@ -104,7 +105,7 @@ def _input_sets(
     """Yield the sets of inputs of one size: two of random values, or one if all are given."""
     is_random = any(plan.fill != "given" for plan in plans)
     for seed in (0, 1) if is_random else (0,):
-        arrays = [_array(plan, given, seed) for plan in plans]
+        arrays = (_array(plan, given, seed) for plan in plans)
         feeds = save_arrays(plans, arrays, folder / f"set-{seed}", same_inputs=same_inputs)
         flags = _flags(plans, given, seed)
         name = ", ".join(part for part in (sizes, flags) if part) or "the inputs of the model"
@@ -114,7 +115,7 @@ def _input_sets(
 def _sizes(
     model: ModelFile,
     dims: Mapping[str, int],
-    given: Mapping[str, np.ndarray],
+    given: Mapping[str, GivenArray],
     wanted: Sequence[int],
     realistic: ChosenInputs,
 ) -> Iterator[tuple[str, tuple[InputPlan, ...]]]:
@@ -148,7 +149,7 @@ def _shapes(plans: Sequence[InputPlan]) -> tuple[tuple[int, ...], ...]:
 
 
 def _all_of(
-    size: int, model: ModelFile, dims: Mapping[str, int], given: Mapping[str, np.ndarray]
+    size: int, model: ModelFile, dims: Mapping[str, int], given: Mapping[str, GivenArray]
 ) -> tuple[InputPlan, ...]:
     """Return plans with `size` for every free dimension, batches included."""
     axes = [axis for value in model.graph.input_values for axis in axes_of(value) or ()]
@@ -160,7 +161,7 @@ def _all_of(
         return plan_inputs(model, dims=dims, given=given, free_dim=size)
 
 
-def _array(plan: InputPlan, given: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
+def _array(plan: InputPlan, given: Mapping[str, GivenArray], seed: int) -> GivenArray:
     """Return the values of one input; flags of the second set are the opposite of the first."""
     if plan.name in given:
         return given[plan.name]
@@ -168,10 +169,10 @@ def _array(plan: InputPlan, given: Mapping[str, np.ndarray], seed: int) -> np.nd
     return np.logical_not(array) if seed and array.dtype == np.bool_ else array
 
 
-def _flags(plans: Sequence[InputPlan], given: Mapping[str, np.ndarray], seed: int) -> str:
+def _flags(plans: Sequence[InputPlan], given: Mapping[str, GivenArray], seed: int) -> str:
     """Return the values of single flags, which may choose a branch: ``c true``."""
     return ", ".join(
-        f"{plan.name} {'true' if _array(plan, given, seed).all() else 'false'}"
+        f"{plan.name} {'true' if np.all(_array(plan, given, seed)) else 'false'}"
         for plan in plans
         if plan.dtype == "bool" and prod(plan.shape) == 1 and plan.name not in given
     )

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from memdiag.api.inputs import ChosenInputs, chosen_dimensions, save_inputs
 from memdiag.model.genai_config import CONFIG_NAME
@@ -14,6 +13,7 @@ from memdiag.model.inputs import InputPlan
 from memdiag.model.model_file import ModelFile
 from memdiag.records.generation import GenaiConfig, Generation, KeyValueCache
 from memdiag.runner.job import Feed, GenerationConfig, GenerationJob, InputConfig, StepInput
+from memdiag.stored_arrays import GivenArray
 
 
 class GenerationCalls(NamedTuple):
@@ -39,7 +39,7 @@ def choose_calls(
     config: GenerationConfig,
     *,
     dims: Mapping[str, int],
-    given: Mapping[str, np.ndarray],
+    given: Mapping[str, GivenArray],
 ) -> GenerationCalls:
     """Return the calls of the generation that `config` describes.
 

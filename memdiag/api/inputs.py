@@ -1,7 +1,7 @@
 """Inputs of a run: sizes are chosen, arrays are generated and saved for the child process."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -21,6 +21,7 @@ from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import Input
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.try_inputs import try_inputs
+from memdiag.stored_arrays import GivenArray, StoredArray, stored_array
 from memdiag.units import format_size
 
 SEED = 0
@@ -36,60 +37,46 @@ IMAGE_SIDES = (224, 256, 299, 320, 384, 512, 640, 128, 64, 32, 28)
 MAX_MEMORY_SHARE = 0.25
 """Share of the memory of the machine or container that activations may use at chosen sizes."""
 
-ArrayOrFile = np.ndarray | str | Path
+ArrayOrFile = GivenArray | str | Path
 """The data of an input: an array, or the path of a ``.npy`` file."""
 
 GivenInputs = Mapping[str, ArrayOrFile]
 
 
-def read_given(inputs: GivenInputs) -> dict[str, np.ndarray]:
-    """Return the given arrays; ``.npy`` files are read.
+def read_given(inputs: GivenInputs) -> dict[str, GivenArray]:
+    """Return the given arrays; of ``.npy`` files the headers are read.
 
     Raises:
         UsageError: a value is neither an array nor a file that can be read as one.
     """
     for name, value in inputs.items():
-        if not isinstance(value, np.ndarray | str | os.PathLike):
+        if not isinstance(value, np.ndarray | StoredArray | str | os.PathLike):
             raise UsageError(
                 f"input {name!r} must be an array or the path of a .npy file, not {value!r}."
                 " Pass numpy.asarray(...)."
             )
     return {
-        name: value if isinstance(value, np.ndarray) else _read_array(Path(value))
+        name: stored_array(Path(value)) if isinstance(value, str | os.PathLike) else value
         for name, value in inputs.items()
     }
 
 
-def read_archive(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an ``.npz`` file by name.
-
-    Raises:
-        UsageError: the file is not a readable archive.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if isinstance(archive, np.ndarray):
-                raise UsageError(f"{path}: this is a single array. Give it as --input NAME={path}.")
-            return dict(archive)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not a readable .npz archive ({error}).") from error
-
-
 def save_inputs(
     plans: Sequence[InputPlan],
-    given: Mapping[str, np.ndarray],
+    given: Mapping[str, GivenArray],
     folder: Path,
     *,
     same_inputs: bool = False,
 ) -> list[Feed]:
     """Write the arrays of `plans` to `folder` and return their files, as `save_arrays`."""
-    arrays = [given[plan.name] if plan.name in given else make(plan, SEED) for plan in plans]
+    # One after another, so that only one of them is in memory.
+    arrays = (given[plan.name] if plan.name in given else make(plan, SEED) for plan in plans)
     return save_arrays(plans, arrays, folder, same_inputs=same_inputs)
 
 
 def save_arrays(
     plans: Sequence[InputPlan],
-    arrays: Sequence[np.ndarray],
+    arrays: Iterable[GivenArray],
     folder: Path,
     *,
     same_inputs: bool = False,
@@ -104,7 +91,7 @@ def save_arrays(
         path = folder / f"{index}.npy"
         if plan.bits_type is not None:
             array = np.asarray(array, order="C").view(ELEMENT_TYPES[plan.element_type].dtype)
-        np.save(path, array)
+        np.save(path, np.asarray(array))
         feeds.append(
             Feed(
                 name=plan.name,
@@ -160,7 +147,7 @@ class ChosenInputs(NamedTuple):
 
 
 def choose_inputs(
-    model: ModelFile, *, dims: Mapping[str, int], given: Mapping[str, np.ndarray]
+    model: ModelFile, *, dims: Mapping[str, int], given: Mapping[str, GivenArray]
 ) -> ChosenInputs:
     """Return inputs of realistic sizes; others if these cannot run or need too much memory.
 
@@ -218,7 +205,7 @@ def find_inputs(
     folder: Path,
     *,
     dims: Mapping[str, int],
-    given: Mapping[str, np.ndarray],
+    given: Mapping[str, GivenArray],
     first: ChosenInputs,
 ) -> ChosenInputs | None:
     """Return the first inputs that `model` runs with: `first`, or inputs of other sizes.
@@ -239,7 +226,7 @@ def find_inputs(
 def _alternatives(
     model: ModelFile,
     dims: Mapping[str, int],
-    given: Mapping[str, np.ndarray],
+    given: Mapping[str, GivenArray],
     first: ChosenInputs,
     problem: str,
     remedy: str,
@@ -282,7 +269,7 @@ def chosen_dimensions(
     model: ModelFile,
     plans: Sequence[InputPlan],
     dims: Mapping[str, int],
-    given: Mapping[str, np.ndarray],
+    given: Mapping[str, GivenArray],
     reason: str = "",
 ) -> tuple[Dimension, ...]:
     """Return the free dimensions of the inputs, with their sizes in `plans`.
@@ -330,13 +317,3 @@ def _input_bytes(plans: Sequence[InputPlan]) -> int:
 
 def _memory_limit() -> int:
     return int(total_bytes() * MAX_MEMORY_SHARE)
-
-
-def _read_array(path: Path) -> np.ndarray:
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not a readable .npy array ({error}).") from error
-    if not isinstance(array, np.ndarray):
-        raise UsageError(f"{path}: this is an archive of arrays. Give it as --inputs {path}.")
-    return array

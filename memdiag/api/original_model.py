@@ -5,13 +5,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from memdiag.api.comparison_inputs import ComparisonInputs, find_comparison_inputs
 from memdiag.errors import MeasurementError
 from memdiag.model.model_file import ModelFile
 from memdiag.runner.job import Job
 from memdiag.runner.temporary import temporary_folder
+from memdiag.stored_arrays import GivenArray
 from memdiag.verify.model_evaluator import ModelEvaluator
 
 
@@ -57,7 +56,7 @@ def measured_original(
     job: Job,
     *,
     dims: Mapping[str, int],
-    given: Mapping[str, np.ndarray],
+    given: Mapping[str, GivenArray],
     sizes: Sequence[int],
     same_inputs: bool,
     processes: int = 1,

@@ -12,6 +12,7 @@ from memdiag.api.check import DEFAULT_MIN_BYTES, Selection
 from memdiag.budgets.parsing import merged, parse_budget
 from memdiag.errors import UsageError
 from memdiag.records.budget import Budget
+from memdiag.regular_files import read_regular
 from memdiag.units import parse_size
 
 _FILE = "pyproject.toml"
@@ -108,10 +109,12 @@ def read_project_settings(start: Path | None = None) -> ProjectSettings:
 
 def _table(path: Path) -> dict[str, Any] | None:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(read_regular(path).decode())
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}). Correct the file.") from error
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not valid TOML ({error}). Correct the file.") from error
     tools = content.get("tool")
     table = tools.get("memdiag") if isinstance(tools, dict) else None

@@ -577,7 +577,7 @@ def read_inputs(options: Namespace) -> dict[str, ArrayOrFile]:
     files: dict[str, ArrayOrFile] = dict(pairs("--input", options.input))
     if options.inputs is None:
         return files
-    from memdiag.api.inputs import read_archive
+    from memdiag.stored_arrays import read_archive
 
     arrays = read_archive(options.inputs)
     twice = sorted(files.keys() & arrays.keys())

@@ -19,6 +19,7 @@ from memdiag.records.inventory import Inventory
 from memdiag.records.limit import MemoryLimit
 from memdiag.records.schemas import Reported
 from memdiag.records.sweep import Sweep
+from memdiag.regular_files import open_without_waiting
 from memdiag.reports import report_of
 from memdiag.reports.page import Plotly
 from memdiag.reports.picture import PictureFormat
@@ -187,7 +188,7 @@ def append_job_summary(text: str) -> None:
     if not name:
         return
     try:
-        with open(name, "a", encoding="utf-8") as file:
+        with open(name, "a", encoding="utf-8", opener=open_without_waiting) as file:
             file.write(text)
     except OSError as error:
         raise ReportError(

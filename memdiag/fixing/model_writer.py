@@ -27,6 +27,7 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.loadable import OldestRelease, oldest_runtime
 from memdiag.records.file_lock import locked_folders
 from memdiag.records.files import resolve_output
+from memdiag.regular_files import open_regular
 from memdiag.rewrites.model_editor import ModelEditor, TargetStorage
 from memdiag.rewrites.saving import (
     MAX_EMBEDDED_BYTES,
@@ -350,6 +351,6 @@ def _digest(paths: Sequence[Path]) -> bytes:
     """Return a hash of the contents of the files."""
     digest = xxhash.xxh3_128()
     for path in paths:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             digest.update(hashlib.file_digest(file, xxhash.xxh3_128).digest())
     return digest.digest()

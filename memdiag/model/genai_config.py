@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from memdiag.errors import ModelError
 from memdiag.records.generation import GenaiConfig
+from memdiag.regular_files import read_regular
 
 CONFIG_NAME = "genai_config.json"
 MAX_CONFIG_BYTES = 1 << 20
@@ -43,7 +44,7 @@ def find_genai_config(path: Path) -> GenaiModel | None:
     """
     if path.is_dir():
         path = path / CONFIG_NAME
-        if not path.is_file():
+        if not path.exists():
             raise ModelError(
                 f"{path.parent}: this is a folder without a {CONFIG_NAME}. Name an ONNX file."
             )
@@ -59,11 +60,10 @@ def read_genai_config(path: Path) -> GenaiModel:
         ModelError: it cannot be read, or names no decoder.
     """
     try:
-        with path.open("rb") as file:
-            content = json.loads(file.read(MAX_CONFIG_BYTES))
+        content = json.loads(read_regular(path, MAX_CONFIG_BYTES))
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror}).") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: not JSON ({error}).") from error
     model = _section(content, "model")
     decoder, search = _section(model, "decoder"), _section(content, "search")

@@ -8,7 +8,7 @@ as ``present.*=past_key_values.*``, where ``*`` stands for the same text on both
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ from memdiag.model.inputs import InputPlan, plan_inputs
 from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import ELEMENT_TYPES
 from memdiag.records.generation import KeyValueCache
+from memdiag.stored_arrays import GivenArray
 from memdiag.units import some_of
 
 NATURAL_FEEDS = (
@@ -88,7 +89,7 @@ class Decoder:
     new: frozenset[str]
     totals: frozenset[str]
     dims: Mapping[str, int]
-    given: Mapping[str, np.ndarray[Any, Any]]
+    given: Mapping[str, GivenArray]
 
     def sizes(self, *, past: int, new: int) -> dict[str, int]:
         """Return the sizes of free dimensions in a call, as far as they are known."""
@@ -190,7 +191,7 @@ def find_decoder(
     *,
     feed: Sequence[str] = (),
     dims: Mapping[str, int] | None = None,
-    given: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    given: Mapping[str, GivenArray] | None = None,
 ) -> Decoder:
     """Return how `model` generates.
 
@@ -229,7 +230,7 @@ def _decoder(
     pairs: tuple[FeedPair, ...],
     inputs: Mapping[str, ValueInfoProto],
     dims: dict[str, int],
-    given: Mapping[str, np.ndarray[Any, Any]],
+    given: Mapping[str, GivenArray],
 ) -> Decoder:
     axes = {name: axes_of(value) for name, value in inputs.items()}
     free = {axis.key: axis for each in axes.values() for axis in each or () if axis.size is None}

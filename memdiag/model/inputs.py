@@ -17,6 +17,7 @@ from memdiag.model.index_ranges import InputConstraints, input_constraints
 from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import ELEMENT_TYPES, STRING, Array, ElementType
 from memdiag.records.base import Record
+from memdiag.stored_arrays import GivenArray
 
 InputKind = Literal["tensor", "sequence", "optional"]
 Fill = Literal["normal", "uniform", "positions", "constant", "given"]
@@ -114,7 +115,7 @@ def plan_inputs(
     model: ModelFile,
     *,
     dims: Mapping[str, int],
-    given: Mapping[str, np.ndarray[Any, Any]],
+    given: Mapping[str, GivenArray],
     free_dim: int | None = None,
 ) -> tuple[InputPlan, ...]:
     """Return a plan for every input of `model` that has no default, in the model's order.
@@ -173,7 +174,7 @@ def _plan(
     graph: Graph,
     functions: Sequence[Graph],
     dims: Mapping[str, int],
-    given: Mapping[str, np.ndarray[Any, Any]],
+    given: Mapping[str, GivenArray],
     free_dim: int | None,
 ) -> tuple[InputPlan, ...]:
     values = {value.name: value for value in graph.required_inputs}
@@ -357,7 +358,7 @@ def _normal(random: np.random.Generator, element: ElementType, shape: tuple[int,
     return values.astype(element.dtype)
 
 
-def is_bits_of(array: np.ndarray[Any, Any], element: ElementType) -> bool:
+def is_bits_of(array: GivenArray, element: ElementType) -> bool:
     """Return whether `array` stores the bits of an `element` type that numpy lacks (bfloat16).
 
     In an ``.npy`` file such an array has no name for its type, only a size.
@@ -367,7 +368,7 @@ def is_bits_of(array: np.ndarray[Any, Any], element: ElementType) -> bool:
     return not element.native and array.dtype.kind in "Vf" and sized and named
 
 
-def _check(array: np.ndarray[Any, Any], value: ValueInfoProto, axes: Sequence[Axis] | None) -> None:
+def _check(array: GivenArray, value: ValueInfoProto, axes: Sequence[Axis] | None) -> None:
     """Check dtype, rank and fixed sizes of an array that the user gave for the input `value`.
 
     Raises:
@@ -387,7 +388,7 @@ def _check(array: np.ndarray[Any, Any], value: ValueInfoProto, axes: Sequence[Ax
         return
     declared = [axis.key if axis.size is None else axis.size for axis in axes]
     words = f"[{', '.join(map(str, declared))}]"
-    if array.ndim != len(axes) or any(
+    if len(array.shape) != len(axes) or any(
         axis.size not in (None, size) for axis, size in zip(axes, array.shape, strict=True)
     ):
         raise UsageError(

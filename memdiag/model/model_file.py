@@ -3,7 +3,6 @@
 import errno
 import mmap
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from sys import intern
@@ -42,6 +41,7 @@ from memdiag.model.wire import (
 )
 from memdiag.paths import ONNX_SUFFIX, ORT_SUFFIX
 from memdiag.records.weights import Weight
+from memdiag.regular_files import NotRegularError, open_regular
 
 MAX_MAPPED_BYTES = 16 << 20
 """Bytes of weights that may be handed out before the pages of earlier ones are released."""
@@ -383,23 +383,18 @@ def _map_file(path: Path) -> tuple[int, mmap.mmap]:
         ModelError: the file cannot be opened, is empty, or is not a regular file.
     """
     try:
-        with open(path, "rb", opener=_open_without_waiting) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"{path}: not a regular file. Name a model file.")
-            if not status.st_size:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
                 raise ModelError(f"{path}: the file is empty. Download or export it again.")
-            return status.st_size, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return size, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise ModelError(f"{path}: {_reason(error)}.") from error
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    # Opening a pipe would otherwise block until another process writes to it.
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
 def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, NotRegularError):
+        return "not a regular file. Name a model file"
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.ENOENT:
         return "there is no such file. Check the path"

@@ -8,6 +8,7 @@ from pathlib import Path
 from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
 from memdiag.programs.events import ModelSource
+from memdiag.regular_files import open_regular
 
 
 def files_of_bytes(models: Iterable[ModelSource]) -> dict[str, str]:
@@ -42,7 +43,7 @@ def _digest(path: str) -> str | None:
     with open_model(Path(path)) as model:
         if len(model.files) > 1:
             return None
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
 
         def read(part: slice) -> bytes:
             return os.pread(file.fileno(), part.stop - part.start, part.start)

@@ -13,7 +13,7 @@ import msgspec
 from memdiag.errors import RecordError
 from memdiag.paths import path_text
 from memdiag.records.base import Record
-from memdiag.units import format_size
+from memdiag.regular_files import read_regular
 
 R = TypeVar("R", bound=Record)
 
@@ -211,16 +211,10 @@ class _SchemaField(msgspec.Struct):
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_RECORD_BYTES + 1)
+        return read_regular(path, MAX_RECORD_BYTES)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise RecordError(f"{path}: cannot be read ({reason}). Check the path.") from error
-    if len(data) > MAX_RECORD_BYTES:
-        raise RecordError(
-            f"{path}: larger than {format_size(MAX_RECORD_BYTES)}, not a record. Check the path."
-        )
-    return data
 
 
 def json_schema(kind: type[Record]) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from memdiag.regular_files import open_without_waiting
+
 MAX_FOLDER_WAIT_S = 10.0
 """Files are renamed within milliseconds. Who locks a folder for longer does not do that."""
 
@@ -56,7 +58,7 @@ def file_lock(path: Path) -> Iterator[None]:
     Raises:
         OSError: it cannot be opened.
     """
-    with path.open("ab") as file:
+    with open(path, "ab", opener=open_without_waiting) as file:
         lock_open_file(file.fileno())
         yield
 

@@ -23,7 +23,7 @@ from memdiag.defaults import (
 from memdiag.records.generation import GenaiConfig
 
 if TYPE_CHECKING:
-    import numpy as np
+    from memdiag.stored_arrays import GivenArray
 
 
 class TimeLimitReached(Exception):
@@ -168,7 +168,7 @@ class InputConfig:
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
-    arrays: Mapping[str, "np.ndarray"] = field(default_factory=dict)
+    arrays: Mapping[str, "GivenArray"] = field(default_factory=dict)
     runs: int | None = DEFAULT_RUNS
     same_inputs: bool = False
     generation: GenerationConfig | None = None

@@ -20,6 +20,7 @@ from memdiag.model.axis_roles import dims_by_role
 from memdiag.model.dimensions import axes_of
 from memdiag.model.model_file import open_model
 from memdiag.paths import MODEL_SUFFIXES, distinct_names, path_text
+from memdiag.regular_files import open_regular, read_regular
 from memdiag.runner.temporary import remove_stale
 from memdiag.temporary_names import own_prefix
 from memdiag.units import GIB, format_size
@@ -166,8 +167,8 @@ def _in_list(path: Path, lists: tuple[Path, ...]) -> Iterator[ModelSource]:
     if path.resolve() in lists:
         raise UsageError(f"{path}: the list contains itself. Remove it from the list.")
     try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8")).get("models")
-    except (OSError, ValueError) as error:
+        entries = tomllib.loads(read_regular(path).decode()).get("models")
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{path}: cannot be read as a list of models ({reason}).") from error
     if not isinstance(entries, list):
@@ -241,7 +242,7 @@ def _digest(files: Sequence[Path]) -> str:
     """Return the digest of the content of a model's files, whatever their names are."""
     total = hashlib.sha256()
     for path in files:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             total.update(hashlib.file_digest(file, "sha256").digest())
     return total.hexdigest()
 

@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,6 +32,7 @@ from memdiag.records import codec
 from memdiag.records.file_lock import file_lock
 from memdiag.records.profile import Profile
 from memdiag.records.sweep_job import JobResult
+from memdiag.regular_files import open_regular, read_regular
 from memdiag.temporary_names import own_prefix
 
 VERSION = 1
@@ -168,7 +169,8 @@ class Store:
         """
         count = 0
         with self._locked():
-            if not all(map(self._is_readable, self._all_files())):
+            files = ((path, dataset) for dataset in COLUMNS for path in self._files(dataset))
+            if not all(starmap(self._is_readable, files)):
                 for path in self._all_files():
                     path.unlink()
             self._read_new_keys()
@@ -206,7 +208,7 @@ class Store:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with file_lock(self.folder / ".lock"), _disk_errors(self.folder):
+        with _disk_errors(self.folder), file_lock(self.folder / ".lock"):
             yield
 
     def _files(self, dataset: str) -> list[Path]:
@@ -217,10 +219,13 @@ class Store:
         for dataset in COLUMNS:
             yield from self._files(dataset)
 
-    def _is_readable(self, path: Path) -> bool:
+    def _is_readable(self, path: Path, dataset: str) -> bool:
+        """Return whether all rows of the file at `path` can be read."""
+        schema = self._schema(dataset)
         try:
-            self._pyarrow.parquet.read_metadata(path)
-        except (self._pyarrow.ArrowException, OSError):
+            with open_regular(path) as file:
+                self._pyarrow.parquet.read_table(file).cast(schema)
+        except (self._pyarrow.ArrowException, ValueError, OSError):
             return False
         return True
 
@@ -422,10 +427,11 @@ def check_version(folder: Path, *, is_required: bool = True) -> None:
             raise RecordError(f"{folder}: cannot be a store (it is a file). Name a folder.")
         return
     try:
-        version = msgspec.json.decode(path.read_bytes(), type=dict[str, int]).get("version")
+        version = msgspec.json.decode(read_regular(path), type=dict[str, int]).get("version")
     except (OSError, msgspec.DecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise RecordError(
-            f"{path}: not a store of sweeps ({error}). Name another folder."
+            f"{path}: not a store of sweeps ({reason}). Name another folder."
         ) from error
     if version is None or version > VERSION:
         raise RecordError(
@@ -503,6 +509,18 @@ def save_if_missing(path: Path, content: bytes, *, folder: Path | None = None) -
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
     return True
+
+
+@contextmanager
+def row_errors(folder: Path) -> Iterator[None]:
+    """Raise errors of pyarrow while the rows of the store `folder` are read, as RecordError."""
+    try:
+        yield
+    except (require_pyarrow().ArrowException, OSError) as error:
+        raise RecordError(
+            f"{folder}: its rows cannot be read ({error}). Run a sweep with --out {folder}, which"
+            " writes them again."
+        ) from error
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from memdiag.errors import UsageError
+from memdiag.errors import RecordError
 from memdiag.records.phases import PHASES
 from memdiag.records.sweep import (
     FindingGroup,
@@ -27,9 +27,11 @@ from memdiag.records.sweep import (
     WastingModel,
 )
 from memdiag.sweeps.steps import MAX_POINTS, noise_bytes, noise_share, segments, step_penalty
+from memdiag.sweeps.store import require_pyarrow, row_errors
 
 if TYPE_CHECKING:
-    from pyarrow.dataset import Dataset
+    from pyarrow import RecordBatch
+    from pyarrow.compute import Expression
 
 MAX_GROUP_MODELS = 50
 """Models that a group of findings names."""
@@ -129,32 +131,37 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text))
 
 
-def _dataset(store: Path, name: str) -> Dataset | None:
-    """Return the data set `name` of `store`; None if it has no rows yet."""
-    try:
-        import pyarrow as pa
-        import pyarrow.dataset as ds
-    except ImportError:
-        raise UsageError(
-            "sweep: pyarrow is not installed. Install it with pip install 'memdiag[sweep]'."
-        ) from None
+def _batches(
+    store: Path, name: str, columns: Collection[str], filter: Expression | None = None
+) -> Iterator[RecordBatch]:
+    """Yield the rows of the data set `name` of `store`; none if it has none yet.
+
+    Raises:
+        RecordError: they cannot be read.
+    """
+    pa = require_pyarrow()
+    import pyarrow.dataset as ds
+
     folder = store / name
-    if not any(folder.rglob("*.parquet")):
-        return None
+    files = list(folder.rglob("*.parquet"))
+    unusual = next((path for path in files if not path.is_file()), None)
+    if unusual is not None:
+        raise RecordError(f"{unusual}: not a regular file. Remove it.")
     keys = pa.schema([("onnxruntime", pa.string()), ("machine", pa.string())])
-    return ds.dataset(folder, format="parquet", partitioning=ds.partitioning(keys, flavor="hive"))
+    hive = ds.partitioning(keys, flavor="hive")
+    if files:
+        with row_errors(store):
+            dataset = ds.dataset(folder, format="parquet", partitioning=hive)
+            yield from dataset.to_batches(columns=list(columns), filter=filter)
 
 
 def _rows(store: Path) -> list[dict[str, Any]]:
     """Return the row of each job of `store`: the one of all phases."""
-    dataset = _dataset(store, "profiles.parquet")
-    if dataset is None:
-        return []
-    import pyarrow.dataset as ds
+    require_pyarrow()
+    import pyarrow.compute as pc
 
-    table = dataset.to_table(columns=list(_POINT_COLUMNS), filter=ds.field("phase") == "all")
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return rows
+    batches = _batches(store, "profiles.parquet", _POINT_COLUMNS, pc.field("phase") == "all")
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def _peak_phases(stores: Sequence[Path], keys: Collection[str]) -> dict[str, str]:
@@ -170,14 +177,11 @@ def _phase_rows(
     store: Path, keys: Collection[str]
 ) -> Iterator[tuple[str, str, int | None, int | None]]:
     """Yield key, phase, peak and kept memory of the phases of the session of jobs."""
-    dataset = _dataset(store, "profiles.parquet")
-    if dataset is None:
-        return
-    import pyarrow.dataset as ds
+    import pyarrow.compute as pc
 
-    wanted = ~ds.field("phase").isin(["all", *_OUTSIDE_SESSION])
+    wanted = ~pc.field("phase").isin(["all", *_OUTSIDE_SESSION])
     names = ["key", "phase", "peak_bytes", "kept_bytes", "baseline_bytes"]
-    for batch in dataset.to_batches(columns=names, filter=wanted):
+    for batch in _batches(store, "profiles.parquet", names, wanted):
         columns = (batch.column(name).to_pylist() for name in names)
         for key, phase, peak, kept, baseline in zip(*columns, strict=True):
             if key in keys:
@@ -396,10 +400,7 @@ def _step_phase(
 def _wastes(store: Path, keys: Collection[str]) -> dict[str, dict[str, _Waste]]:
     """Return what the findings of jobs waste, by key and rule."""
     found: dict[str, dict[str, _Waste]] = defaultdict(dict)
-    dataset = _dataset(store, "findings.parquet")
-    if dataset is None:
-        return found
-    for batch in dataset.to_batches(columns=list(_FINDING_COLUMNS)):
+    for batch in _batches(store, "findings.parquet", _FINDING_COLUMNS):
         for row in batch.to_pylist():
             if row["key"] not in keys:
                 continue

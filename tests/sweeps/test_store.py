@@ -1,5 +1,6 @@
 """The store: what is added is there once, whoever adds it and whenever a sweep was killed."""
 
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from memdiag.errors import RecordError, ReportError
 from memdiag.records.sweep_job import MEASURING_VERSION, JobResult
 from memdiag.sweeps.store import COLUMNS, PARTITIONS, Store, latency_s
+from memdiag.sweeps.summary import summarize
 from tests.reports import checks
 from tests.sweeps.results import MACHINE, failed, job, result
 
@@ -174,16 +176,45 @@ def test_a_store_may_be_reached_through_a_link(tmp_path: Path) -> None:
     assert len(whole(tmp_path / "store")) == 1
 
 
+def _truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:300])
+
+
+def _overwrite(file: Path) -> None:
+    data = file.read_bytes()
+    file.write_bytes(data[:4] + b"\xff" * 60 + data[64:])  # the footer is whole
+
+
+def _replace(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize("damage", [_truncate, _overwrite, _replace])
 @pytest.mark.parametrize("dataset", COLUMNS)
-def test_rows_of_a_damaged_file_are_written_again(tmp_path: Path, dataset: str) -> None:
+def test_rows_of_a_damaged_file_are_written_again(
+    tmp_path: Path, dataset: str, damage: Callable[[Path], None]
+) -> None:
     store_of(tmp_path, result())
     before = {name: rows(tmp_path, name.removesuffix(".parquet")) for name in COLUMNS}
     [file] = (tmp_path / dataset).glob("*/*/*.parquet")
-    file.write_bytes(file.read_bytes()[:300])
+    damage(file)
     opened = Store(tmp_path)
     assert opened.repair() == 1
     assert opened.repair() == 0
     assert before == {name: rows(tmp_path, name.removesuffix(".parquet")) for name in COLUMNS}
+
+
+@pytest.mark.parametrize("damage", [_truncate, _overwrite, _replace])
+@pytest.mark.parametrize("dataset", ["profiles.parquet", "findings.parquet"])
+def test_a_damaged_store_to_compare_with_is_a_sentence(
+    tmp_path: Path, dataset: str, damage: Callable[[Path], None]
+) -> None:
+    store_of(tmp_path, result())
+    [file] = (tmp_path / dataset).glob("*/*/*.parquet")
+    damage(file)
+    with pytest.raises(RecordError, match=r"its rows cannot be read|not a regular file"):
+        summarize(tmp_path)
 
 
 def test_threads_and_batches_add_each_job_once(

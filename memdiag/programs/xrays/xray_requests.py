@@ -14,6 +14,7 @@ from memdiag.programs.events import XrayRequest
 from memdiag.records.attribution import Owner
 from memdiag.records.base import Record
 from memdiag.records.run import SessionMemory
+from memdiag.regular_files import read_regular
 
 CONTROL_FILE: Final = "recording.json"
 """File with the address of a recording that is under way. Only its owner may read it."""
@@ -84,7 +85,7 @@ def _address(folder: Path) -> tuple[str, str]:
     Raises:
         OSError, ValueError, RecursionError or MsgspecError: no recording wrote the file.
     """
-    content = msgspec.json.decode((folder / CONTROL_FILE).read_bytes(), type=_Control)
+    content = msgspec.json.decode(read_regular(folder / CONTROL_FILE), type=_Control)
     address, separator, secret = content.address.partition("#")
     if not separator:
         raise ValueError(content.address)
