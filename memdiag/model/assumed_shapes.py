@@ -63,7 +63,7 @@ def _outputs(
 ) -> Iterator[tuple[str, TensorType]]:
     if node.op_type == "NonZero" and assumptions.nonzero is not None:
         shape = _known_shape(shapes.of(scope, node.input[0]))
-        if shape is not None and node.output:
+        if shape is not None:
             count = ceil(assumptions.nonzero * prod(shape))
             yield node.output[0], TensorType("int64", (len(shape), count))
     elif node.op_type == "TopK" and assumptions.topk is not None:

@@ -9,7 +9,7 @@ from onnx import TensorProto, ValueInfoProto
 from memdiag.errors import UsageError
 from memdiag.model.dimensions import Axis, axes_of, batch_keys, is_expression, tensor_type
 from memdiag.model.graph_index import Graph, Node, Scope, Use, integer, integers, main_scope
-from memdiag.model.index_ranges import small_constant
+from memdiag.model.index_ranges import small_integers
 
 SEQUENCE = 128
 IMAGE_SIDE = 224
@@ -358,7 +358,7 @@ def _operator_roles(scope: Scope, name: str, rank: int) -> dict[int, Role]:
                 if at is not None and (at not in found or role.is_required > found[at].is_required):
                     found[at] = role
             moved = _moved(use, layout)
-            if moved is not None and use.node.output:
+            if moved is not None:
                 after = (use.scope, use.node.output[0])
                 if after not in seen:
                     seen.add(after)
@@ -384,8 +384,7 @@ def _moved(use: Use, layout: tuple[int | None, ...]) -> tuple[int | None, ...] |
     if node.op_type == "Unsqueeze":
         axes = integers(node, "axes")
         if not axes and len(node.input) > 1:
-            constant = small_constant(use.scope, node.input[1])
-            axes = () if constant is None else tuple(map(int, constant.reshape(-1)))
+            axes = tuple(small_integers(use.scope, node.input[1]) or ())
         if not axes:
             return None
         rank = len(layout) + len(axes)

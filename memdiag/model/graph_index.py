@@ -58,7 +58,8 @@ class Node:
         graph: the graph that contains it.
         index: its position in that graph.
         op_type, domain, overload, name: as in NodeProto.
-        input, output: the names of its inputs and outputs.
+        input, output: the names of its inputs and outputs. A node without outputs, as damaged
+            models have, has one with an empty name, which nothing reads.
         subgraphs: the graphs in its attributes.
         has_attributes: whether `attribute` has any element.
     """
@@ -77,7 +78,7 @@ class Node:
         self.overload: str = intern(proto.overload)
         self.name: str = intern(proto.name)
         self.input: tuple[str, ...] = tuple(map(intern, proto.input))
-        self.output: tuple[str, ...] = tuple(map(intern, proto.output))
+        self.output: tuple[str, ...] = tuple(map(intern, proto.output)) or ("",)
         self.has_attributes: bool = bool(proto.attribute)
         self.subgraphs: tuple[Subgraph, ...] = ()
         if self.has_attributes:
@@ -138,6 +139,7 @@ class Graph:
         proto: the graph or function as parsed, large tensors as references.
         is_function: whether it is the body of a function.
         inputs, outputs: the names of its inputs and outputs.
+        output_names: the names of its outputs, for quick questions.
         nodes: the nodes in the order of the file.
         initializers: the dense initializers by name; the last if several have one name.
         producers: the node that computes each value; the last if there are several.
@@ -168,6 +170,7 @@ class Graph:
             self.initializers = {intern(tensor.name): tensor for tensor in proto.initializer}
             _check_texts(proto)
         self._input_names = frozenset(self.inputs)
+        self.output_names: frozenset[str] = frozenset(self.outputs)
         self.nodes: list[Node] = [Node(self, index, node) for index, node in enumerate(proto.node)]
         self.producers: dict[str, Node] = {}
         self.consumers: dict[str, list[tuple[Node, int]]] = {}
@@ -183,12 +186,14 @@ class Graph:
                 self.producers[name] = node
             if node.subgraphs:
                 self.with_subgraphs.append(node)
-            elif node.op_type == "Constant" and node.output:
+            elif node.op_type == "Constant":
                 for attribute in node.attribute:
                     if attribute.HasField("t"):
                         constants[node.output[0]] = attribute.t
                         break
-        self.consumers.pop("", None)  # an optional input that is left out
+        # Optional inputs and outputs that are left out.
+        for by_name in (self.consumers, self.producers, constants):
+            by_name.pop("", None)
         self.tensors: dict[str, TensorProto] = (
             {**self.initializers, **constants} if constants else self.initializers
         )
@@ -317,6 +322,7 @@ class Scope:
         self.call_depth: int = (parent.call_depth if parent else 0) + graph.is_function
         self.inputs: list[str] = graph.inputs
         self.outputs: list[str] = graph.outputs
+        self.output_names: frozenset[str] = graph.output_names
         self.nodes: list[Node] = graph.nodes
         self.producers: dict[str, Node] = graph.producers
         self._functions = functions
@@ -385,6 +391,7 @@ class GraphIndex:
         self._model = model
         self.main: Scope = main_scope(model.graph, model.functions)
         self._scopes_by_path: dict[str, list[Scope]] = defaultdict(list)
+        self._scopes_by_name: dict[str, Mapping[str, Sequence[Scope]]] = {}
         self._paths: dict[Scope, str] = {}
         called: set[FunctionKey] = set()
         for path, scope in self._walk(self.main, "", called):
@@ -401,9 +408,22 @@ class GraphIndex:
             for scope in scopes:
                 yield path, scope
 
-    def scopes(self, weight: Weight) -> list[Scope]:
-        """Return the scopes in which `weight` is defined."""
-        return self._scopes_by_path.get(weight.graph, [])
+    def scopes(self, weight: Weight) -> Sequence[Scope]:
+        """Return the scopes in which `weight` is defined: one, unless several have its path."""
+        scopes = self._scopes_by_path.get(weight.graph, ())
+        if len(scopes) < 2:
+            return scopes
+        return self._defining_scopes(weight.graph).get(weight.name) or scopes[:1]
+
+    def _defining_scopes(self, path: str) -> Mapping[str, Sequence[Scope]]:
+        """Return the scopes at a path that several have, by the names that they define."""
+        if path not in self._scopes_by_name:
+            found: dict[str, list[Scope]] = defaultdict(list)
+            for scope in self._scopes_by_path[path]:
+                for name in {*scope.graph.initializers, *scope.producers}:
+                    found[name].append(scope)
+            self._scopes_by_name[path] = found
+        return self._scopes_by_name[path]
 
     def weight(self, scope: Scope, name: str) -> Weight | None:
         """Return the weight that `name` refers to in `scope`; None if the value is not a weight.

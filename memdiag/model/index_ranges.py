@@ -7,6 +7,8 @@ the operators that use it as indices or compare it with constants.
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from memdiag.model.graph_index import Node, Scope, Use, integer, integers
 from memdiag.model.tensor_data import CONSTANT_FIELDS, constant_array, inline_array
 from memdiag.model.tensor_types import Array
@@ -16,6 +18,9 @@ MAX_VISITS = 20_000
 
 MAX_SHAPE_STEPS = 50
 """Maximum operators through which the shape of a table is followed."""
+
+MAX_INTEGERS = 1024
+"""Elements of a constant whose values are read as axes, indices or sizes."""
 
 # The inputs whose values come out again, unchanged, in the first output (all of them, for Split).
 _MOVES: dict[str, tuple[int, ...] | None] = {
@@ -161,9 +166,9 @@ class _ConstraintSearch:
             if values is not None and values.size and values.dtype.kind in "iuf":
                 self.equals += [float(value) - offset for value in values.reshape(-1)[:16]]
         elif node.op_type == "OneHot" and index == 0 and len(node.input) > 1:
-            depth = small_constant(scope, node.input[1])
-            if depth is not None and depth.size == 1:
-                self._add_limit(int(depth.reshape(-1)[0]), offset, "the depth of a OneHot")
+            depth = small_integers(scope, node.input[1])
+            if depth is not None and len(depth) == 1:
+                self._add_limit(depth[0], offset, "the depth of a OneHot")
         if node.op_type in ("GatherND", "ScatterND") and index == 1:
             self._limit_nd(scope, node, offset)
 
@@ -277,6 +282,14 @@ def small_constant(scope: Scope, name: str, steps: int = MAX_SHAPE_STEPS) -> Arr
     if node.op_type in ("Cast", "CastLike", "Identity", "Reshape", "Squeeze", "Unsqueeze"):
         return small_constant(defining_scope, node.input[0], steps - 1) if node.input else None
     return None
+
+
+def small_integers(scope: Scope, name: str) -> list[int] | None:
+    """Return the values of a constant of a few whole numbers, also behind Cast; else None."""
+    values = small_constant(scope, name)
+    if values is None or values.size > MAX_INTEGERS or values.dtype.kind not in "iuf":
+        return None
+    return [int(each) for each in values.ravel()] if np.isfinite(values).all() else None
 
 
 def _permuted(node: Node, shape: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:

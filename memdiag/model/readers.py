@@ -67,14 +67,17 @@ def readers(graphs: GraphIndex, weight: Weight) -> Iterator[Reader]:
     """Yield the readers of `weight` in all graphs and functions, also behind steps.
 
     A node that is itself a step (a Transpose, a Cast) is yielded as a reader too, before the
-    readers of its output. At most `MAX_READERS` uses are followed.
+    readers of its output. At most `MAX_READERS` uses are followed, of the weights together that
+    several graphs of one path have by one name.
     """
+    scopes = graphs.scopes(weight)
+    max_readers = max(1, MAX_READERS // max(1, len(scopes)))
     pending: list[tuple[Scope, str, tuple[PathStep, ...]]] = [
-        (scope, weight.name, ()) for scope in reversed(graphs.scopes(weight))
+        (scope, weight.name, ()) for scope in reversed(scopes[:max_readers])
     ]
     seen: set[tuple[Scope, str]] = set()
     count = 0
-    while pending and count < MAX_READERS:
+    while pending and count < max_readers:
         scope, name, path = pending.pop()
         if (scope, name) in seen:
             continue
@@ -93,8 +96,6 @@ def readers(graphs: GraphIndex, weight: Weight) -> Iterator[Reader]:
 def _is_path_step(graphs: GraphIndex, use: Use) -> bool:
     """Return whether the output of the node is its input moved, cast or scaled."""
     scope, node, input_index = use
-    if not node.output:
-        return False
     if node.op_type == "Mul":
         return len(node.input) == 2 and bool(graphs.constant_weight(scope, node, 1 - input_index))
     return node.op_type in _FOLLOWED and input_index == 0

@@ -75,6 +75,8 @@ def list_weights(
 ) -> Iterator[WeightWithSource]:
     """Yield every weight of a model: of the graph first, then of the functions.
 
+    Of several constants of a graph with one name only the last is yielded. onnxruntime uses it.
+
     Args:
         graph: the main graph.
         functions: the functions.
@@ -101,9 +103,9 @@ class _WeightLister:
         self, graph: Graph, path: str, origin: Origin | None
     ) -> Iterator[WeightWithSource]:
         """Yield the weights of a graph. `origin` is ``function`` inside of functions, else None."""
-        for tensor in graph.proto.initializer:
+        for tensor in {tensor.name: tensor for tensor in graph.proto.initializer}.values():
             yield self._dense(tensor, tensor.name, path, origin or "initializer", "initializer")
-        for sparse in graph.sparse_initializers:
+        for sparse in {each.values.name: each for each in graph.sparse_initializers}.values():
             yield self._sparse(sparse, sparse.values.name, path, origin, "sparse initializer")
         for node in graph.nodes:
             if node.has_attributes:
@@ -124,7 +126,9 @@ class _WeightLister:
         for attribute in node.attribute:
             if attribute.type in _NO_TENSOR and not constant:
                 continue
-            if constant and node.output:
+            if constant and node.output[0]:
+                if node.graph.producers.get(node.output[0]) not in (node, None):
+                    continue
                 yield from self._constant(attribute, node.output[0], path, origin)
             else:
                 yield from self._in_attribute(attribute, node.label, path, origin)

@@ -12,8 +12,9 @@ them: `planned_block`. The sizes of regions are those that the runtime's log sta
 (tests/ort/test_arena.py).
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from memdiag.units import GIB, MIB
@@ -220,13 +221,12 @@ class Arena:
 
     def _write(self, region: int, start: int, end: int) -> None:
         """Note that a region was written from `start` to `end`."""
-        found = self._written[region]
-        kept = [each for each in found if each[1] < start or each[0] > end]
-        for first, last in found:
-            if last >= start and first <= end:
-                start, end = min(first, start), max(last, end)
-        insort(kept, (start, end))
-        self._written[region] = kept
+        written = self._written[region]  # sorted, without two that touch
+        first = bisect_left(written, start, key=itemgetter(1))
+        last = bisect_right(written, end, key=itemgetter(0))
+        if first < last:
+            start, end = min(start, written[first][0]), max(end, written[last - 1][1])
+        written[first:last] = [(start, end)]
 
 
 def _merged(left: _Chunk, right: _Chunk) -> _Chunk:
@@ -238,28 +238,64 @@ def _merged(left: _Chunk, right: _Chunk) -> _Chunk:
 
 def planned_block(requests: Iterable[Request]) -> int:
     """Return the bytes of the block in which all planned values of `requests` have a place."""
-    blocks: list[tuple[int, int, int]] = []  # start, end, key, by start
-    largest = 0
+    block = _PlannedBlock()
     for request in requests:
         if not request.is_planned:
             continue
-        if not request.nbytes:
-            index = next(i for i, each in enumerate(blocks) if each[2] == request.key)
-            del blocks[index]
-            continue
-        size = -(-request.nbytes // VALUE_ALIGNMENT) * VALUE_ALIGNMENT
-        start = _best_fit(blocks, size, largest)
-        largest = max(largest, start + size)
-        insort(blocks, (start, start + size, request.key))
-    return largest
+        if request.nbytes:
+            block.place(request.key, request.nbytes)
+        else:
+            block.free(request.key)
+    return block.nbytes
 
 
-def _best_fit(blocks: list[tuple[int, int, int]], size: int, largest: int) -> int:
-    """Return the start of the smallest gap between `blocks` that is large enough, or their end."""
-    end, best, best_rest = 0, None, -1
-    for first, last in [*((each[0], each[1]) for each in blocks), (largest, largest)]:
-        rest = first - end - size
-        if rest >= 0 and (best is None or rest < best_rest):
-            best, best_rest = end, rest
-        end = max(end, last) if last != first else end
-    return end if best is None else best
+class _PlannedBlock:
+    """A block in which each value gets the smallest gap that is large enough, or the end.
+
+    Attributes:
+        nbytes: its size.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._places: dict[int, tuple[int, int]] = {}
+        # Size and start, sorted; and the other end of the gap that starts or ends at a byte.
+        self._gaps: list[tuple[int, int]] = []
+        self._end_by_start: dict[int, int] = {}
+        self._start_by_end: dict[int, int] = {}
+
+    def place(self, key: int, nbytes: int) -> None:
+        """Give the value `key` a place. Of equal gaps the first is taken."""
+        size = -(-nbytes // VALUE_ALIGNMENT) * VALUE_ALIGNMENT
+        index = bisect_left(self._gaps, (size,))
+        if index < len(self._gaps):
+            start = self._gaps[index][1]
+        else:
+            start = self._start_by_end.get(self.nbytes, self.nbytes)
+        end = start + size
+        gap_end = self._remove_gap(start)
+        if gap_end > end:
+            self._add_gap(end, gap_end)
+        self.nbytes = max(self.nbytes, end)
+        self._places[key] = start, end
+
+    def free(self, key: int) -> None:
+        """Make the place of the value `key` a gap."""
+        start, end = self._places.pop(key)
+        if start in self._start_by_end:
+            start = self._start_by_end[start]
+            self._remove_gap(start)
+        self._add_gap(start, self._remove_gap(end))
+
+    def _add_gap(self, start: int, end: int) -> None:
+        insort(self._gaps, (end - start, start))
+        self._end_by_start[start] = end
+        self._start_by_end[end] = start
+
+    def _remove_gap(self, start: int) -> int:
+        """Remove the gap at `start`, and return its end; `start` if there is none."""
+        end = self._end_by_start.pop(start, start)
+        if end > start:
+            del self._start_by_end[end]
+            del self._gaps[bisect_left(self._gaps, (end - start, start))]
+        return end

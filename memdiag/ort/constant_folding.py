@@ -232,12 +232,12 @@ class _ConstantFolding:
             return self._fold_shape(scope, node)
         inputs = [self._constant(scope, name) if name else None for name in node.input]
         constants = [constant for constant in inputs if constant is not None]
-        if len(constants) < sum(map(bool, node.input)) or not node.output:
+        if len(constants) < sum(map(bool, node.input)):
             if self._types or any(constant.value is not None for constant in constants):
                 self._refine_types(scope, node, inputs)
             return False
         is_dropped = bool(constants) and _is_dropped(node, _dtypes(constants))
-        if is_dropped and node.output[0] not in scope.outputs:
+        if is_dropped and node.output[0] not in scope.output_names:
             self._computed[scope, node.output[0]] = constants[0]
             self._removed.add((scope, node))
             return True
@@ -300,7 +300,7 @@ class _ConstantFolding:
     def _fold_shape(self, scope: Scope, node: Node) -> bool:
         """Fold a Shape whose input has a known shape, whether or not the input is constant."""
         kind = self._type(scope, node.input[0]) if node.input else None
-        if kind is None or kind.shape is None or None in kind.shape or not node.output:
+        if kind is None or kind.shape is None or None in kind.shape:
             return False
         end = integer(node, "end", len(kind.shape))
         part = kind.shape[slice(integer(node, "start", 0), end)]
@@ -538,7 +538,7 @@ def _is_requantized(scope: Scope, node: Node) -> bool:
 
 def _is_fused_into_gemm(scope: Scope, node: Node, opset: int, runtime: Runtime) -> bool:
     """Return whether a Transpose of a matrix becomes the transA or transB of the Gemm behind it."""
-    if node.op_type != "Transpose" or node.output[0] in scope.outputs:
+    if node.op_type != "Transpose" or node.output[0] in scope.output_names:
         return False
     if opset >= _NEW_TRANSPOSE_OPSET and runtime < TRANSPOSE_21_FUSED_SINCE:
         return False
@@ -550,7 +550,7 @@ def _is_fused_into_gemm(scope: Scope, node: Node, opset: int, runtime: Runtime) 
 
 def _only_reader(scope: Scope, node: Node) -> Node | None:
     """Return the only node that reads the only output of `node`; None if there are more."""
-    if len(node.output) != 1 or node.output[0] in scope.outputs:
+    if len(node.output) != 1 or node.output[0] in scope.output_names:
         return None
     uses = list(islice(scope.uses(node.output[0]), 2))
     return uses[0].node if len(uses) == 1 and uses[0].scope is scope else None

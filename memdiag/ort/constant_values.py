@@ -34,12 +34,18 @@ def evaluate(node: Node, inputs: Sequence[Array]) -> Array | None:
 
 
 def _plain(function: Callable[..., Array]) -> _Compute:
-    return lambda node, inputs: function(*inputs)
+    """Return the rule of a function whose result has the shape to which operands broadcast."""
+
+    def compute(node: Node, inputs: Sequence[Array]) -> Array | None:
+        shape = np.broadcast_shapes(*(operand.shape for operand in inputs))
+        return function(*inputs) if _count(shape) <= MAX_VALUES else None
+
+    return compute
 
 
 def _typed(function: Callable[..., Array]) -> _Compute:
     """Return the rule of a function whose result has the element type of its first operand."""
-    return lambda node, inputs: np.asarray(function(*inputs)).astype(inputs[0].dtype)
+    return _plain(lambda *inputs: np.asarray(function(*inputs)).astype(inputs[0].dtype))
 
 
 def _divide(left: Array, right: Array) -> Array:

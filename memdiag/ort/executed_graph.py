@@ -20,10 +20,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from memdiag.model.graph_index import GraphIndex, Node, Scope, integer, integers
-from memdiag.model.index_ranges import small_constant
+from memdiag.model.graph_index import GraphIndex, Node, Scope, Use, integer, integers
+from memdiag.model.index_ranges import small_constant, small_integers
 from memdiag.model.tensor_types import TensorType
 from memdiag.ort.fusions import Axes
 from memdiag.ort.operators import RANDOM
@@ -340,7 +338,7 @@ class ExecutedGraph:
     def content(self, name: str) -> Hashable:
         """Return a key of a value: equal for constants of one equal number, which are merged."""
         values = small_constant(self.scope, name) if self.is_constant(name) else None
-        if values is None or values.size != 1:
+        if values is None or values.size != 1 or values.dtype.hasobject:
             return name
         return values.dtype.str, values.shape, values.tobytes()
 
@@ -473,8 +471,7 @@ class ExecutedGraph:
                 yield ExecutedNode("Squeeze", (name,), (original,), split.source, self.take_index())
 
     def _integers(self, name: str) -> list[int] | None:
-        values = small_constant(self.scope, name)
-        return None if values is None else [int(each) for each in np.ravel(values)]
+        return small_integers(self.scope, name)
 
     def _rank(self, name: str) -> int:
         kind = self.type_of(name)
@@ -510,7 +507,7 @@ class _Blocks:
         self._graph = graph
         self._blocked: dict[str, _Blocked] = {}
         self._reordered: dict[str, str] = {}
-        self._nodes: list[ExecutedNode] = []
+        self._nodes: dict[ExecutedNode, None] = {}  # in order, and quickly removed
         self._uses = Counter(name for node in graph.nodes for name in node.input)
         self._uses.update(graph._outputs)
 
@@ -520,11 +517,11 @@ class _Blocks:
         # New nodes get their indices in this order, on which their own order depends.
         for node in graph.in_order():
             if not self._rewritten(node):
-                self._nodes.append(node)
+                self._nodes[node] = None
         for name, value in self._blocked.items():
             if value.left > 0:
                 self._add("ReorderOutput", (value.name,), (name,), value.node.source)
-        graph.nodes = self._nodes
+        graph.nodes = list(self._nodes)
 
     def _rewritten(self, node: ExecutedNode) -> bool:
         if node.op_type in _CONVOLUTIONS:
@@ -562,9 +559,7 @@ class _Blocks:
         if weight is None or weight.shape is None or not graph.is_constant(source.input[1]):
             return False
         dtype, shape = weight.dtype, _known(weight.shape)
-        use = next((use for use in Scope.uses(scope, source.input[1]) if use.node is source), None)
-        if use is None:
-            return False
+        use = Use(scope, source, source.input.index(source.input[1]))
         buffer = packed_buffer(graph._graphs, graph.runtime, use, dtype, shape, graph.block)
         if buffer is None or buffer.kind != "reordered":
             return False
@@ -592,7 +587,7 @@ class _Blocks:
             source = producer.source if producer is not None else self._graph.nodes[0].source
             given = name
             if producer is not None and self._is_from_nhwc(producer):
-                self._nodes.remove(producer)
+                del self._nodes[producer]
                 given = producer.input[0]
             self._add("ReorderInput", (given,), (new,), source)
         return self._reordered[name]
@@ -688,8 +683,12 @@ class _Blocks:
 
     def _as_blocks(self, node: ExecutedNode, values: Sequence[_Blocked]) -> bool:
         """Let `node` work on blocks."""
-        names = {name: value.name for name, value in self._blocked.items() if value in values}
-        given = tuple(names.get(name, name) for name in node.input)
+        chosen = set(map(id, values))
+        blocked = ((name, self._blocked.get(name)) for name in node.input)
+        given = tuple(
+            value.name if value is not None and id(value) in chosen else name
+            for name, value in blocked
+        )
         for value in values:
             value.left -= 1
         kind = self._graph.type_of(node.output[0])
@@ -727,7 +726,7 @@ class _Blocks:
         self, op_type: str, given: tuple[str, ...], output: tuple[str, ...], source: Node
     ) -> ExecutedNode:
         node = ExecutedNode(op_type, given, output, source, self._graph.take_index())
-        self._nodes.append(node)
+        self._nodes[node] = None
         return node
 
     def _set_type(self, new: str, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memdiag.model.graph_index import Node, Scope, integers
-from memdiag.model.index_ranges import small_constant
+from memdiag.model.index_ranges import small_constant, small_integers
 
 Pattern = tuple[object, ...]
 """A node of a chain: its operator, and for each operand the node before it, a number, or one of the
@@ -156,7 +156,7 @@ class _Match:
 
     def is_closed(self, last: Node) -> bool:
         """Return whether nothing else reads what the nodes before `last` compute."""
-        outputs = self._scope.outputs
+        outputs = self._scope.output_names
         for node in self.nodes.values():
             if node is last:
                 continue
@@ -182,7 +182,7 @@ class _Match:
         if pattern == VECTOR:
             return self._is_vector(name, reader)
         values = small_constant(self._scope, name) if self._is_constant(name) else None
-        if values is None or np.size(values) != 1:
+        if values is None or np.size(values) != 1 or values.dtype.kind not in "iuf":
             return False
         found = float(np.ravel(values)[0])
         return isinstance(pattern, str) or abs(found - float(str(pattern))) <= _TOLERANCE
@@ -203,8 +203,7 @@ class _Match:
     def _is_of_last_axis(self, node: Node) -> bool:
         axes: Sequence[int] | None = integers(node, "axes")
         if not axes and len(node.input) > 1 and node.input[1]:
-            values = small_constant(self._scope, node.input[1])
-            axes = None if values is None else [int(each) for each in np.ravel(values)]
+            axes = small_integers(self._scope, node.input[1])
         shape = self._shape_of(node.input[0])
         last = (-1,) if shape is None else (-1, len(shape) - 1)
         return axes is not None and len(axes) == 1 and axes[0] in last

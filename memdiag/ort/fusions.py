@@ -56,7 +56,7 @@ def becomes_gemm(graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node) -
     """
     if node.op_type != "MatMul" or len(node.input) != 2 or len(node.output) != 1:
         return False
-    if node.output[0] in scope.outputs:
+    if node.output[0] in scope.output_names:
         return False
     uses = list(scope.uses(node.output[0]))
     if len(uses) != 1 or uses[0].node.op_type != "Add" or len(uses[0].node.input) != 2:
@@ -84,7 +84,7 @@ def batch_normalization_after(scope: Scope, conv: Node) -> Node | None:
 
     None if there is none. It is fused only if the other inputs of both nodes are constant.
     """
-    if conv.op_type != "Conv" or not conv.output or conv.output[0] in scope.outputs:
+    if conv.op_type != "Conv" or conv.output[0] in scope.output_names:
         return None
     uses = list(scope.uses(conv.output[0]))
     if len(uses) != 1 or uses[0].scope is not scope or uses[0].input_index != 0:
@@ -156,7 +156,7 @@ class ActivationFusions:
             elif node.op_type == "MatMulInteger":
                 self._fuse_integer_product(node)
         for node in scope.nodes:
-            if node.output and is_computed[node.index] and self._is_fused_into_reader(node):
+            if is_computed[node.index] and self._is_fused_into_reader(node):
                 self._removed[node.index] = 1
 
     def operator(self, node: Node) -> str:
@@ -289,7 +289,7 @@ class ActivationFusions:
 
     def _readers(self, node: Node) -> Iterator[Node | None]:
         """Yield the readers of the first output of `node`; None for each outside the graph."""
-        if not node.output or node.output[0] in self._outputs:
+        if node.output[0] in self._outputs:
             yield None
             return
         for use in self._scope.uses(node.output[0]):
@@ -297,7 +297,7 @@ class ActivationFusions:
 
     def _only_reader(self, node: Node) -> Node | None:
         """Return the node that alone reads the first output of `node`, perhaps twice."""
-        name = node.output[0] if node.output else ""
+        name = node.output[0]
         if not self._scope.subgraphs:  # the usual case, without a generator
             uses = self._scope.graph.consumers.get(name, ())
             if name in self._outputs or not uses:
@@ -314,8 +314,8 @@ def _may_be_merged(scope: Scope, node: Node, other: Node) -> bool:
         other != node
         and other.op_type == node.op_type
         and list(other.input) == list(node.input)
-        and len(other.output) > 0
-        and other.output[0] not in scope.outputs
+        and other.output[0] != ""
+        and other.output[0] not in scope.output_names
     )
 
 

@@ -308,10 +308,16 @@ class Loading:
         if self._ort_file is not None:
             private = 0 if self._is_in_place(loaded) else loaded.weight.nbytes
             mapped = loaded.weight.nbytes - private
-            return LiveConstant(name, loaded, "weights", private, mapped)
-        is_late = self._session.runtime < WEIGHTS_CONVERTED_SINCE
-        term: TermName = "model file" if is_late else "weights"
-        return LiveConstant(name, loaded, term, loaded.private_bytes, loaded.mapped_bytes)
+            return LiveConstant(name, loaded, self._weight_term, private, mapped)
+        return LiveConstant(
+            name, loaded, self._weight_term, loaded.private_bytes, loaded.mapped_bytes
+        )
+
+    @property
+    def _weight_term(self) -> TermName:
+        """What weights count to after they were parsed."""
+        is_late = self._ort_file is None and self._session.runtime < WEIGHTS_CONVERTED_SINCE
+        return "model file" if is_late else "weights"
 
     def _is_in_place(self, loaded: LoadedWeight) -> bool:
         """Return whether a session uses a weight where it is in the mapped file."""
@@ -444,9 +450,10 @@ class Loading:
         timeline.note("constant_fold")
         dropped = folding.all_bytes - now["folded constants"]
         timeline.note("optimize", {"operands of folding": max(0, dropped)}, cause)
+        term = self._weight_term
         for each in loaded:
             if not each.uses and not each.is_exposed:
-                self._drop(self._weight(each).term, each.private_bytes)
+                self._drop(term, each.private_bytes)
         return live
 
     def _fuse(self, live: list[LiveConstant]) -> list[LiveConstant]:

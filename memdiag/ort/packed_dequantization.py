@@ -69,7 +69,7 @@ _STEPS = ("Identity", "Transpose")
 def computes_floats(reader: Reader) -> bool:
     """Return whether a reader is a product or a Gather that is not computed in integers."""
     node, scope = reader.node, reader.scope
-    if not node.is_onnx or not node.output:
+    if not node.is_onnx:
         return False
     if node.op_type == "Gather" and reader.input_index == 0:
         return not any(use.node.op_type == "QuantizeLinear" for use in scope.uses(node.output[0]))
@@ -154,12 +154,12 @@ def _reason_behind(graphs: GraphIndex, shapes: Shapes, runtime: Runtime, reader:
     """Return why the node after a product prevents the fusion; empty if it does not."""
     scope, output = reader.scope, reader.node.output[0]
     uses = list(scope.uses(output))
-    if len(uses) != 1 or output in scope.outputs:
+    if len(uses) != 1 or output in scope.output_names:
         return ""
     use = uses[0]
     operator = use.node.op_type
     if operator in ("Relu", "Clip") and runtime >= DEQUANTIZE_CLIP_UNFUSED_SINCE:
-        last = bool(use.node.output) and use.node.output[0] in use.scope.outputs
+        last = use.node.output[0] in use.scope.output_names
         return "" if last else f"a {operator} takes the product"
     if becomes_gemm(graphs, shapes, scope, reader.node):
         fuses = runtime >= DEQUANTIZE_FUSED_MORE_SINCE and _adds_constant(graphs, use)

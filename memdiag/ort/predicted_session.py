@@ -124,7 +124,7 @@ class PredictedSession:
             self._results[key] = FoldedResult(
                 fold=fold,
                 uses=tuple(use for each in duplicates for use in self._uses(each)),
-                is_exposed=any(each.output in each.scope.outputs for each in duplicates),
+                is_exposed=any(each.output in each.scope.output_names for each in duplicates),
                 is_kept=self.is_kept(fold.scope, fold.output),
             )
         return self._results[key]
@@ -259,7 +259,7 @@ class PredictedSession:
             weight=weight,
             content_key=weight,
             uses=uses,
-            is_exposed=is_overridable or any(weight.name in scope.outputs for scope in scopes),
+            is_exposed=is_overridable or any(weight.name in scope.output_names for scope in scopes),
             # A node of a file in ORT format has no copy of the subgraph inside it.
             depth=0 if self._model.is_ort_format else subgraph_depth(self._graphs, weight),
             results=tuple(
@@ -286,7 +286,7 @@ class PredictedSession:
             for use in Scope.uses(*pending.pop()):
                 body = use.scope.call(use.node)
                 following = None
-                if use.node.op_type == "Identity" and use.node.output:
+                if use.node.op_type == "Identity":
                     following = use.scope, use.node.output[0]
                 elif body is not None and use.input_index < len(body.inputs):
                     following = body, body.inputs[use.input_index]

@@ -11,7 +11,7 @@ As 1.20.1, 1.24.4 and 1.32.0 save their graphs (tests/ort/test_quantized_graph.p
 from collections.abc import Callable, Iterator
 
 from memdiag.model.graph_index import Node
-from memdiag.model.index_ranges import small_constant
+from memdiag.model.index_ranges import small_integers
 from memdiag.ort.executed_graph import NEW, ExecutedGraph, ExecutedNode
 from memdiag.ort.releases import FLOAT_BIAS_QUANTIZED_SINCE, RELU_KEEPS_FLOATS_SINCE
 
@@ -174,7 +174,7 @@ class _Rewrite:
         graph = self._graph
         for node in list(graph.nodes):
             operands = _OPERANDS.get(node.op_type)
-            if operands is None or not node.output or self._removes(node.source):
+            if operands is None or self._removes(node.source):
                 continue
             before = [graph.producer_of(name) for name in node.input[operands]]
             if not before or any(
@@ -222,11 +222,10 @@ class _Rewrite:
         last = graph.only_reader(following.output[0])
         if last is None or last.op_type != "QuantizeLinear" or len(last.source.input) < 3:
             return None
-        zero = small_constant(graph.scope, last.source.input[2])
+        zero = small_integers(graph.scope, last.source.input[2])
         kind = graph.type_of(last.output[0])
         lowest = 0 if kind is None or kind.dtype == "uint8" else -128
-        is_lowest = zero is not None and zero.size == 1 and int(zero.ravel()[0]) == lowest
-        return (following, last) if is_lowest else None
+        return (following, last) if zero == [lowest] else None
 
     def _is_activated(self, node: ExecutedNode) -> bool:
         following = self._graph.only_reader(node.output[0])

@@ -1,7 +1,7 @@
 """The sizes of the free dimensions at which memory is estimated."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod, sqrt
 
@@ -18,6 +18,9 @@ MAX_SIZES = 8
 
 MAX_POINTS = 64
 """Combinations of sizes at most."""
+
+MAX_VARIED = 32
+"""Free dimensions whose sizes are varied one by one: each takes an inference of all shapes."""
 
 DimSizes = int | tuple[int, int] | list[int]
 """The size of a dimension, a range (low, high) of sizes, or a list of sizes."""
@@ -60,15 +63,22 @@ class SizeGrid:
         )
         return {each.name: found[each.name] for each in self.dimensions}
 
+    @property
+    def varied(self) -> tuple[Dimension, ...]:
+        """The free dimensions whose sizes are varied one by one: the first `MAX_VARIED`."""
+        return self.free[:MAX_VARIED]
+
     def doubled(self, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
-        """Return for each free dimension the sizes of all if it is twice as large as in `sizes`."""
-        return {each.name: self._with(sizes, each.name, 2 * sizes[each.name]) for each in self.free}
+        """Return for varied dimensions the sizes of all if it is twice as large as in `sizes`."""
+        return {
+            each.name: self._with(sizes, each.name, 2 * sizes[each.name]) for each in self.varied
+        }
 
     def halved(self, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
-        """Return for each free dimension of 2 or more the sizes of all if it is half as large."""
+        """Return for varied dimensions of 2 or more the sizes of all if it is half as large."""
         return {
             each.name: self._with(sizes, each.name, sizes[each.name] // 2)
-            for each in self.free
+            for each in self.varied
             if sizes[each.name] > 1
         }
 
@@ -119,13 +129,17 @@ def size_grid(model: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
     chosen = choose_inputs(model, dims=first, given={})
     inputs = {value.name: axes_of(value) for value in model.graph.required_inputs}
     roles = axis_roles(model.graph, model.functions)
-    return SizeGrid(
+    grid = SizeGrid(
         dimensions=chosen.dimensions,
         notes=chosen.notes,
         steps=steps,
         inputs=inputs,
         totals=total_lengths(inputs, roles),
     )
+    if len(grid.free) <= MAX_VARIED:
+        return grid
+    note = f"only the first {MAX_VARIED} of {len(grid.free):,} free dimensions were varied"
+    return replace(grid, notes=(*grid.notes, note))
 
 
 def size_steps(low: int, high: int, max_count: int) -> list[int]:

@@ -85,7 +85,7 @@ def _stored_sizes(main: Graph) -> Iterator[tuple[tuple[str, str], int]]:
         for sparse in graph.sparse_initializers:
             yield (path, sparse.values.name), _nbytes(sparse)
         for node in graph.nodes:
-            if node.op_type == "Constant" and node.output:
+            if node.op_type == "Constant":
                 for attribute in node.attribute:
                     if attribute.HasField("sparse_tensor"):
                         yield (path, node.output[0]), _nbytes(attribute.sparse_tensor)

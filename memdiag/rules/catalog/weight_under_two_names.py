@@ -82,11 +82,11 @@ def _copies(ctx: AnalysisContext, weight: Weight) -> list[_NamedCopy]:
     for reader in ctx.readers(weight):
         scope, node = reader.scope, reader.node
         is_chain = all(step.node.op_type == "Identity" for step in reader.path)
-        if node.op_type != "Identity" or not node.output or not is_chain or scope.is_function:
+        if node.op_type != "Identity" or not is_chain or scope.is_function:
             continue
         source = next(copy for copy in copies if reader.name in copy.names)
         output = node.output[0]
-        if output not in scope.outputs and _is_blocked(scope, output, source.names):
+        if output not in scope.output_names and _is_blocked(scope, output, source.names):
             copies.append(_NamedCopy({output}, reader))
         else:
             source.names.add(output)
