@@ -1,7 +1,7 @@
-"""Damaged models and records through the commands: ``python -m benchmarks.fuzz --files 100000``.
+"""Damaged files through the commands: ``python -m benchmarks.fuzz --files 100000``.
 
-Every file is built from a valid one by its number and the seed, and put through ``check`` and
-``inspect``, or as a record through ``report``, in a process of its own with limits of time and
+Every file is built from a valid one by its number and the seed, and put through what reads files
+of its kind (`trial.KINDS`), in a process of its own with limits of time and
 address space. What went wrong is counted, and its file kept. With ``--write-readme`` the figures go
 to ``benchmarks/README.md``.
 """
@@ -25,16 +25,17 @@ import onnx
 
 import memdiag
 from benchmarks.fuzz import trial
-from benchmarks.fuzz.trial import BUILD, CHECK, INSPECT, REPORT, Bases
+from benchmarks.fuzz.trial import BUILD, KINDS, Bases
 from benchmarks.readme import replace_part, table
 from memdiag.runner.machine import describe_machine
 from memdiag.units import MIB
 
-_COMMANDS = (CHECK, INSPECT, REPORT)
+_COMMANDS = tuple(dict.fromkeys(name for kind in reversed(KINDS) for name in kind.commands))
 _ROWS = {
     "files": "files",
     "clean": "nothing found, or shown whole",
     "findings": "findings",
+    "passed over": "not tried",
     "refused": "refused with a sentence",
     "defect": "a rule failed, “a defect of memdiag's”",
     "unsafe": "printed what a terminal obeys",
@@ -182,8 +183,7 @@ def keep(bases: Bases, number: int, result: Result, folder: Path, log: Path, see
     """Save the file `number`, and what is known of its failures."""
     folder.mkdir(parents=True, exist_ok=True)
     kind = sorted({kind for _, kind, _ in result.failures})[0] if result.failures else "chosen"
-    record = trial.is_record(seed, number)
-    source = bases.folder / ("record.json" if record else "model.onnx")
+    source = bases.folder / trial.kind_of(seed, number).name
     target = folder / f"{kind}-{number}{source.suffix}"
     if source.exists():
         shutil.copyfile(source, target)

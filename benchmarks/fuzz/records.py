@@ -1,15 +1,22 @@
-"""Saved records, thinned out, and what is done to their JSON."""
+"""Saved records of every kind, thinned out, and what is done to their JSON."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from benchmarks.fuzz.encoding import NUMBERS, mutate_bytes
 from benchmarks.fuzz.target import NAMES
+from memdiag.api.load import load_profile
+from memdiag.budgets.baselines import baseline_entry, with_entry
+from memdiag.records.base import Record
+from memdiag.records.codec import encode
 
 _GALLERY = Path(__file__).parents[2] / "reports" / "gallery"
+PROFILE = _GALLERY / "tied_if" / "profile.json"
+"""The profile of the baseline among the records."""
+
 _LONGEST = 60
 _VALUES: tuple[Any, ...] = (
     *(None, True, False, [], {}, [[]], [None], {"": None}, 0, -1, 0.5, -0.0, 1e-320, 1e308, 1e309),
@@ -18,9 +25,29 @@ _VALUES: tuple[Any, ...] = (
 
 
 def base_records() -> list[Any]:
-    """Return the records of the gallery as JSON's values, with long lists thinned out."""
-    paths = sorted(_GALLERY.glob("*/*.json"))
-    return [_thinned(json.loads(path.read_bytes())) for path in paths]
+    """Return records as JSON's values, with long lists thinned out.
+
+    They are those of the gallery, and others that the tests build.
+    """
+    saved = [path.read_bytes() for path in sorted(_GALLERY.glob("*/*.json"))]
+    return [_thinned(json.loads(data)) for data in (*saved, *map(encode, _built_records()))]
+
+
+def _built_records() -> Iterator[Record]:
+    """Yield a record of each kind that the gallery does not have, and more of those that vary."""
+    from tests.reports import attributions, checks, estimates, growths, limits, runs
+    from tests.sweeps import results
+
+    yield from (make() for make in runs.ALL)
+    yield from (make() for make in growths.VERDICTS.values())
+    yield from (estimates.single(), estimates.grid(), estimates.measured())
+    yield attributions.attribution(*attributions.SHARED)
+    yield limits.program()
+    yield checks.check(checks.finding())
+    yield results.result()
+    profile = load_profile(PROFILE)
+    machine = profile.environment.machine
+    yield with_entry(None, profile.model.path, machine, baseline_entry([profile]))
 
 
 def _thinned(value: Any) -> Any:

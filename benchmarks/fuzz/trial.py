@@ -15,29 +15,48 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
 from onnx import ModelProto
 
 import memdiag.rules
 from benchmarks.fuzz.models import base_models
 from benchmarks.fuzz.mutations import mutate
-from benchmarks.fuzz.records import base_records, mutate_record
+from benchmarks.fuzz.records import PROFILE, base_records, mutate_record
+from benchmarks.fuzz.small_files import (
+    mutate_archive,
+    mutate_array,
+    mutate_list,
+    mutate_settings,
+)
 from memdiag.api.check import Selection, check_models
+from memdiag.api.compare import compare
+from memdiag.api.estimate import estimate
 from memdiag.api.inspect import inspect
-from memdiag.api.load import load_reported
+from memdiag.api.load import load, load_profile, load_reported
+from memdiag.api.project_settings import read_project_settings
+from memdiag.budgets.evaluation import judge
 from memdiag.cli.output import print_check, show, show_inventory
 from memdiag.errors import MemdiagError
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.runtime import Runtime
+from memdiag.records.baseline import Baseline
+from memdiag.records.budget import Budget
 from memdiag.records.codec import decode, encode
+from memdiag.records.estimate import Estimate
 from memdiag.records.finding import Check
 from memdiag.records.inventory import Inventory
-from memdiag.reports import report_of
+from memdiag.records.profile import Profile
+from memdiag.reports import budget, report_of
+from memdiag.reports.text import plain
 from memdiag.rules import detectors
+from memdiag.stored_arrays import read_archive, stored_array
+from memdiag.sweeps.model_sources import find_models
 from memdiag.units import KIB, MIB
 
 SECONDS = 20
@@ -46,11 +65,14 @@ SECONDS = 20
 ADDRESS_SPACE = 1024 * MIB
 """What a process may add to its address space, most of which is never used."""
 
-CHECK, INSPECT, REPORT, BUILD = "check", "inspect", "report", "build"
-_RECORDS = 0.03  # the share of files that are records, which take longest
+CHECK, INSPECT, ESTIMATE = "check", "inspect", "estimate"
+RECORD, ARRAYS, SETTINGS, LIST = "report", "--input", "pyproject.toml", "sweep LIST"
+BUILD = "build"
+_ESTIMATED = 0.3  # the share of models that are estimated
 _RUNTIMES = ("1.20.1", "1.22.1", "1.24.4", "1.32.0")
 _DRAWN = ("html", "svg", "png")
-_BIDIRECTIONAL = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_PEAK_UNKNOWN = "the peak could not be estimated"
+_REORDERING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 class Bases:
@@ -62,9 +84,30 @@ class Bases:
         self.records = base_records()
 
 
-def is_record(seed: int, number: int) -> bool:
-    """Return whether file `number` is a record rather than a model."""
-    return Random(f"{seed} {number} kind").random() < _RECORDS
+class Kind(NamedTuple):
+    """A kind of file.
+
+    Attributes:
+        share: how many of all files are of it.
+        name: the name of the file.
+        build: returns the content of a damaged file.
+        commands: what it goes through, by name.
+    """
+
+    share: float
+    name: str
+    build: Callable[[Bases, Random], bytes]
+    commands: Mapping[str, Callable[[Path, Random], dict[str, Any]]]
+
+
+def kind_of(seed: int, number: int) -> Kind:
+    """Return the kind of file `number`."""
+    at = Random(f"{seed} {number} kind").random()
+    for kind in KINDS:
+        at -= kind.share
+        if at < 0:
+            break
+    return kind
 
 
 def run(bases: Bases, seed: int, number: int, results: int, log: Path) -> NoReturn:
@@ -89,21 +132,18 @@ def run(bases: Bases, seed: int, number: int, results: int, log: Path) -> NoRetu
         os.write(results, json.dumps(facts).encode() + b"\n")
 
     random = Random(f"{seed} {number}")
-    record = is_record(seed, number)
-    path = bases.folder / ("record.json" if record else "model.onnx")
-    commands: dict[str, Callable[[], dict[str, Any]]] = {
-        BUILD: lambda: _build(bases, path, random, record=record)
-    }
-    if record:
-        commands[REPORT] = lambda: _report(path, random)
-    else:
-        commands[CHECK] = lambda: _check(path, random)
-        commands[INSPECT] = lambda: _inspect(path)
-    for name, command in commands.items():
+    kind = kind_of(seed, number)
+    path = bases.folder / kind.name
+
+    def build(path: Path, random: Random) -> dict[str, Any]:
+        path.write_bytes(kind.build(bases, random))
+        return {"outcome": "built"}
+
+    for name, command in {BUILD: build, **kind.commands}.items():
         say(begins=name)
         started = time.monotonic()
         try:
-            facts = command()
+            facts = command(path, random)
         except MemdiagError:
             facts = {"outcome": "refused"}
         except BaseException as error:
@@ -120,10 +160,11 @@ def prepare(bases: Bases) -> None:
     for model in bases.models:
         path.write_bytes(model.SerializeToString())
         _check(path, random)
-        _inspect(path)
+        _inspect(path, random)
+    _estimate(path, random)
     for record in bases.records:
         path.write_text(json.dumps(record))
-        _report(path, random, "html")
+        _show(path, random, "html")
     path.unlink()
 
 
@@ -136,13 +177,6 @@ def lower_least_sizes() -> None:
                 setattr(module, name, 1 if value >= KIB else value)
 
 
-def _build(bases: Bases, path: Path, random: Random, *, record: bool) -> dict[str, Any]:
-    path.write_bytes(
-        mutate_record(bases.records, random) if record else mutate(bases.models, random)
-    )
-    return {"outcome": "built"}
-
-
 def _check(path: Path, random: Random) -> dict[str, Any]:
     release = random.choice(_RUNTIMES)
     dims = random.choice(({}, {"N": 4, "H": 32, "W": 32, "S": 8}))
@@ -153,12 +187,11 @@ def _check(path: Path, random: Random) -> dict[str, Any]:
         with _captured() as output:
             print_check(result, format)
         printed = output.getvalue()
+        problems |= _unsafe(printed.decode())
         if format == "sarif":
             json.loads(printed)
         elif format == "json":
             decode(printed, Check)
-        else:
-            problems |= _unsafe(printed.decode())
     if any(min(one.bytes, one.peak_bytes) < 0 for one in result.findings):
         problems["where"] = "a finding of fewer than 0 bytes"
     if problems:
@@ -166,9 +199,9 @@ def _check(path: Path, random: Random) -> dict[str, Any]:
     (model,) = result.models
     if model.error is not None:
         return {"outcome": "refused"}
-    defects: list[str] = []
-    if any("defect of memdiag" in note for note in model.notes):
-        defects = _defects(path, release, dims)
+    is_failed = any("defect of memdiag" in note for note in model.notes)
+    defects = _defects(path, release, dims) if is_failed else []
+    defects += [note for note in model.notes if note.startswith(_PEAK_UNKNOWN)]
     rules = sorted({one.rule for one in result.findings})
     outcome = "findings" if rules else "clean"
     return {"outcome": outcome, "rules": rules, "defects": defects}
@@ -188,7 +221,18 @@ def _defects(path: Path, release: str, dims: Mapping[str, int]) -> list[str]:
     return list(dict.fromkeys(places)) or ["a rule that did not fail again"]
 
 
-def _inspect(path: Path) -> dict[str, Any]:
+def _estimate(path: Path, random: Random) -> dict[str, Any]:
+    """Estimate one of some models: it takes twice as long as a check."""
+    if random.random() > _ESTIMATED:
+        return {"outcome": "passed over"}
+    found = estimate(path, for_onnxruntime=random.choice(_RUNTIMES))
+    with _captured() as output:
+        show(found)
+    decode(encode(found), Estimate)
+    return {"outcome": "clean", **_unsafe(output.getvalue().decode())}
+
+
+def _inspect(path: Path, random: Random) -> dict[str, Any]:
     inventory = inspect(path)
     with _captured() as output:
         show_inventory(inventory)
@@ -196,15 +240,72 @@ def _inspect(path: Path) -> dict[str, Any]:
     return {"outcome": "clean", **_unsafe(output.getvalue().decode())}
 
 
-def _report(path: Path, random: Random, drawn: str = "") -> dict[str, Any]:
+def _show(path: Path, random: Random, drawn: str = "") -> dict[str, Any]:
+    """Show a record as ``report`` does, and compare a profile or baseline with a profile."""
+    loaded = load(path)
+    if isinstance(loaded, Baseline):
+        return _baseline(loaded)
+    if isinstance(loaded, Check):
+        with _captured() as output:
+            print_check(loaded, "console")
+        return {"outcome": "clean", **_unsafe(output.getvalue().decode())}
     record = load_reported(path)
     report = report_of(record)
     with _captured() as output:
         show(record)
     drawn = drawn or random.choice(_DRAWN)
+    printed = output.getvalue().decode()
     for format in ("json", "markdown", drawn):
-        report.render(record, format)
-    return {"outcome": "clean", **_unsafe(output.getvalue().decode())}
+        rendered = report.render(record, format)
+        printed += rendered.decode() if format in ("json", "markdown") else ""
+    if isinstance(record, Profile):
+        with _captured() as output:
+            show(compare(path, path))
+        printed += output.getvalue().decode()
+    return {"outcome": "clean", **_unsafe(printed)}
+
+
+def _baseline(baseline: Baseline) -> dict[str, Any]:
+    profile = load_profile(PROFILE)
+    judgements = [judge([profile], Budget(), entry=each) for each in baseline.machines.values()]
+    printed = "\n".join(map(plain, chain.from_iterable(map(budget.lines, judgements))))
+    return {"outcome": "clean", **_unsafe(printed)}
+
+
+def _arrays(path: Path, random: Random) -> dict[str, Any]:
+    arrays = [stored_array(path)] if path.suffix == ".npy" else read_archive(path).values()
+    for array in arrays:
+        np.asarray(array)
+    return {"outcome": "clean"}
+
+
+def _settings(path: Path, random: Random) -> dict[str, Any]:
+    settings = read_project_settings(path.parent)
+    settings.selection()
+    settings.budget_for("models/a.onnx")
+    return {"outcome": "clean"}
+
+
+def _list(path: Path, random: Random) -> dict[str, Any]:
+    find_models([str(path)])
+    return {"outcome": "clean"}
+
+
+KINDS = (
+    Kind(
+        0.03, "record.json", lambda bases, rnd: mutate_record(bases.records, rnd), {RECORD: _show}
+    ),
+    Kind(0.03, "array.npy", lambda _, rnd: mutate_array(rnd), {ARRAYS: _arrays}),
+    Kind(0.05, "arrays.npz", lambda _, rnd: mutate_archive(rnd), {ARRAYS: _arrays}),
+    Kind(0.03, "pyproject.toml", lambda _, rnd: mutate_settings(rnd), {SETTINGS: _settings}),
+    Kind(0.02, "models.toml", lambda _, rnd: mutate_list(rnd), {LIST: _list}),
+    Kind(
+        0.84,
+        "model.onnx",
+        lambda bases, rnd: mutate(bases.models, rnd),
+        {CHECK: _check, INSPECT: _inspect, ESTIMATE: _estimate},
+    ),
+)
 
 
 @contextmanager
@@ -223,7 +324,7 @@ def _unsafe(text: str) -> dict[str, Any]:
     """Return what is wrong with printed `text`: characters that a terminal would obey."""
     for character in text:
         if character != "\n" and (
-            unicodedata.category(character) == "Cc" or character in _BIDIRECTIONAL
+            unicodedata.category(character) in ("Cc", "Zl", "Zp") or character in _REORDERING
         ):
             return {"outcome": "unsafe", "where": f"printed {character!a}"}
     return {}

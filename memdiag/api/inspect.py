@@ -12,7 +12,7 @@ from memdiag.attribution.intervals import normal, total
 from memdiag.errors import UsageError
 from memdiag.model.attribute_lists import AttributeList, attribute_lists
 from memdiag.model.dimensions import axes_of, tensor_type
-from memdiag.model.graph_index import Graph, GraphIndex, joined
+from memdiag.model.graph_index import Graph, GraphIndex, function_path, joined
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.readers import readers
 from memdiag.model.tensor_types import ELEMENT_TYPES
@@ -50,8 +50,7 @@ def _inventory(model: ModelFile) -> Inventory:
     weights = [*model.weights, *(each.weight for each in lists)]
     graphs = list(model.graph.with_paths())
     for function in model.functions:
-        domain, name, _ = function.key
-        graphs += function.with_paths(f"{domain}::{name}")
+        graphs += function.with_paths(function_path(function.key))
     return Inventory(
         schema=INVENTORY_SCHEMA,
         path=path_text(model.path),

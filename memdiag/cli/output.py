@@ -23,6 +23,7 @@ from memdiag.regular_files import open_without_waiting
 from memdiag.reports import report_of
 from memdiag.reports.page import Plotly
 from memdiag.reports.picture import PictureFormat
+from memdiag.reports.text import plain
 
 _JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 """Variable in which GitHub Actions names the file that a step's summary is appended to."""
@@ -165,7 +166,7 @@ def show(
 def print_wait(text: str) -> None:
     """Print on standard error for what memdiag waits."""
     with suppress(OSError):  # nobody reads it: the recording goes on
-        print(f"memdiag: {text}", file=sys.stderr, flush=True)
+        print(f"memdiag: {plain(text)}", file=sys.stderr, flush=True)
 
 
 def print_record(

@@ -68,7 +68,7 @@ def run_in_worker(command: Callable[[], int]) -> NoReturn:
         reason = _REASONS.get(
             name, f"native code crashed ({name}), most likely over a damaged file"
         )
-        words = " ".join(sys.argv[1:])
+        words = ascii(" ".join(sys.argv[1:]))[1:-1]
         with suppress(OSError):  # standard error is full or closed
             print(f"memdiag: {words}: {reason}.", file=sys.stderr)
         code = ERROR

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from onnx import AttributeProto
 
-from memdiag.model.graph_index import Graph, Node
+from memdiag.model.graph_index import Graph, Node, function_path
 from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import Array
 from memdiag.records.weights import Weight
@@ -43,8 +43,7 @@ def attribute_lists(model: ModelFile) -> Iterator[AttributeList]:
     """
     graphs = list(model.graph.with_paths())
     for function in model.functions:
-        domain, name, _ = function.key
-        graphs += function.with_paths(f"{domain}::{name}")
+        graphs += function.with_paths(function_path(function.key))
     for path, graph in graphs:
         yield from _in_graph(model, path, graph)
 

@@ -3,16 +3,15 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-from memdiag.model.graph_index import MAX_CALL_DEPTH, FunctionKey, Graph, Node
+from memdiag.model.graph_index import MAX_CALL_DEPTH, FunctionKey, Graph, Node, function_path
 
 MAX_INLINED_CALLS = 1_000_000
 
 
 def inlined_calls(graph: Graph, functions: Iterable[Graph]) -> dict[str, int]:
-    """Return how often each function is inlined, by ``domain::name``; at most `MAX_INLINED_CALLS`.
+    """Return how often each function is inlined, by its path; at most `MAX_INLINED_CALLS`.
 
     Functions that call each other in a circle, which no runtime can inline, count as not called.
-    Overloads of one name are counted together.
     """
     by_key = {function.key: function for function in functions}
     if not by_key:
@@ -35,10 +34,7 @@ def inlined_calls(graph: Graph, functions: Iterable[Graph]) -> dict[str, int]:
             waiting[callee] -= 1
             if not waiting[callee]:
                 ready.append(callee)
-    found: dict[str, int] = defaultdict(int)
-    for key in by_key:
-        found[f"{key[0]}::{key[1]}"] += counts[key] if key in done else 0
-    return dict(found)
+    return {function_path(key): counts[key] if key in done else 0 for key in by_key}
 
 
 def called(

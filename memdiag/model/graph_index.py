@@ -8,7 +8,7 @@ Three classes, all plain dicts over the parsed model:
 - `GraphIndex` has the scopes of a whole model, their paths, and the weights in them.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from sys import intern
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 MAX_CALL_DEPTH = 50
 """Function calls nested deeper are not followed: only functions that call each other get there."""
+
+MAX_SCOPES = 16
+"""Graphs of one path, of which only damaged models have several."""
 
 MAX_IDENTITY_STEPS = 50
 """A constant is followed through at most this many Identity nodes and function calls."""
@@ -139,7 +142,7 @@ class Graph:
         proto: the graph or function as parsed, large tensors as references.
         is_function: whether it is the body of a function.
         inputs, outputs: the names of its inputs and outputs.
-        output_names: the names of its outputs, for quick questions.
+        input_names, output_names: the same, for quick questions.
         nodes: the nodes in the order of the file.
         initializers: the dense initializers by name; the last if several have one name.
         producers: the node that computes each value; the last if there are several.
@@ -169,7 +172,7 @@ class Graph:
             self.outputs = [intern(value.name) for value in proto.output]
             self.initializers = {intern(tensor.name): tensor for tensor in proto.initializer}
             _check_texts(proto)
-        self._input_names = frozenset(self.inputs)
+        self.input_names: frozenset[str] = frozenset(self.inputs)
         self.output_names: frozenset[str] = frozenset(self.outputs)
         self.nodes: list[Node] = [Node(self, index, node) for index, node in enumerate(proto.node)]
         self.producers: dict[str, Node] = {}
@@ -191,6 +194,7 @@ class Graph:
                     if attribute.HasField("t"):
                         constants[node.output[0]] = attribute.t
                         break
+        self._name_apart()
         # Optional inputs and outputs that are left out.
         for by_name in (self.consumers, self.producers, constants):
             by_name.pop("", None)
@@ -198,10 +202,17 @@ class Graph:
             {**self.initializers, **constants} if constants else self.initializers
         )
 
+    def _name_apart(self) -> None:
+        """Rename nodes with subgraphs that have one name, so that each subgraph has its path."""
+        counts = Counter(node.label for node in self.with_subgraphs)
+        for node in self.with_subgraphs:
+            if counts[node.label] > 1:
+                node.name = apart(node.label, node.index)
+
     def defines(self, name: str) -> bool:
         """Return whether `name` is an input, an initializer, or an output of a node of this
         graph."""
-        return name in self.producers or name in self.initializers or name in self._input_names
+        return name in self.producers or name in self.initializers or name in self.input_names
 
     @property
     def subgraphs(self) -> Iterator["Graph"]:
@@ -322,6 +333,7 @@ class Scope:
         self.call_depth: int = (parent.call_depth if parent else 0) + graph.is_function
         self.inputs: list[str] = graph.inputs
         self.outputs: list[str] = graph.outputs
+        self.input_names: frozenset[str] = graph.input_names
         self.output_names: frozenset[str] = graph.output_names
         self.nodes: list[Node] = graph.nodes
         self.producers: dict[str, Node] = graph.producers
@@ -374,7 +386,7 @@ class Scope:
         one."""
         if not self.is_function or self.owner is None or self.parent is None:
             return None
-        if name not in self.inputs:
+        if name not in self.input_names:
             return None
         index = self.inputs.index(name)
         given = self.owner.input
@@ -391,7 +403,6 @@ class GraphIndex:
         self._model = model
         self.main: Scope = main_scope(model.graph, model.functions)
         self._scopes_by_path: dict[str, list[Scope]] = defaultdict(list)
-        self._scopes_by_name: dict[str, Mapping[str, Sequence[Scope]]] = {}
         self._paths: dict[Scope, str] = {}
         called: set[FunctionKey] = set()
         for path, scope in self._walk(self.main, "", called):
@@ -408,22 +419,12 @@ class GraphIndex:
             for scope in scopes:
                 yield path, scope
 
-    def scopes(self, weight: Weight) -> Sequence[Scope]:
-        """Return the scopes in which `weight` is defined: one, unless several have its path."""
-        scopes = self._scopes_by_path.get(weight.graph, ())
-        if len(scopes) < 2:
-            return scopes
-        return self._defining_scopes(weight.graph).get(weight.name) or scopes[:1]
+    def scopes(self, weight: Weight) -> list[Scope]:
+        """Return the scopes in which `weight` is defined.
 
-    def _defining_scopes(self, path: str) -> Mapping[str, Sequence[Scope]]:
-        """Return the scopes at a path that several have, by the names that they define."""
-        if path not in self._scopes_by_name:
-            found: dict[str, list[Scope]] = defaultdict(list)
-            for scope in self._scopes_by_path[path]:
-                for name in {*scope.graph.initializers, *scope.producers}:
-                    found[name].append(scope)
-            self._scopes_by_name[path] = found
-        return self._scopes_by_name[path]
+        There is one, but for damaged models, in which a node has two attributes of one name.
+        """
+        return self._scopes_by_path.get(weight.graph, [])[:MAX_SCOPES]
 
     def weight(self, scope: Scope, name: str) -> Weight | None:
         """Return the weight that `name` refers to in `scope`; None if the value is not a weight.
@@ -489,7 +490,7 @@ class GraphIndex:
             assert node is not None
             assert parent is not None
             if scope.is_function:
-                self._paths[scope] = f"{node.domain}::{node.op_type}"
+                self._paths[scope] = function_path(node.key)
             else:
                 subgraph = node.subgraphs[parent.subgraphs[node].index(scope)]
                 self._paths[scope] = joined(self.path(parent), f"{node.label}/{subgraph.name}")
@@ -544,6 +545,17 @@ def _check_texts(graph: GraphProto) -> None:
         tensor = tensor_type(value.type)
         for size in tensor.shape.dim if tensor is not None else ():
             intern(size.dim_param)
+
+
+def function_path(key: FunctionKey) -> str:
+    """Return the path of the body of a function: domain, name and, if it has one, overload."""
+    domain, name, overload = key
+    return f"{domain}::{name}:{overload}" if overload else f"{domain}::{name}"
+
+
+def apart(label: str, index: int) -> str:
+    """Return the label of a node with subgraphs whose own `label` another such node has too."""
+    return f"{label}#{index}"
 
 
 def node_label(node: Node | NodeProto, index: int) -> str:

@@ -67,17 +67,14 @@ def readers(graphs: GraphIndex, weight: Weight) -> Iterator[Reader]:
     """Yield the readers of `weight` in all graphs and functions, also behind steps.
 
     A node that is itself a step (a Transpose, a Cast) is yielded as a reader too, before the
-    readers of its output. At most `MAX_READERS` uses are followed, of the weights together that
-    several graphs of one path have by one name.
+    readers of its output. At most `MAX_READERS` uses are followed.
     """
-    scopes = graphs.scopes(weight)
-    max_readers = max(1, MAX_READERS // max(1, len(scopes)))
     pending: list[tuple[Scope, str, tuple[PathStep, ...]]] = [
-        (scope, weight.name, ()) for scope in reversed(scopes[:max_readers])
+        (scope, weight.name, ()) for scope in reversed(graphs.scopes(weight))
     ]
     seen: set[tuple[Scope, str]] = set()
     count = 0
-    while pending and count < max_readers:
+    while pending and count < MAX_READERS:
         scope, name, path = pending.pop()
         if (scope, name) in seen:
             continue

@@ -22,6 +22,7 @@ from memdiag.model.graph_index import (
     GraphIndex,
     Node,
     Scope,
+    function_path,
     subgraphs,
 )
 from memdiag.model.inference_input import InferenceInput, function_body, is_safe, unknown_note
@@ -334,7 +335,7 @@ def copied_name_count(graph: Graph, functions: Sequence[Graph]) -> int:
     calls = inlined_calls(graph, functions)
     copied = _copied_for_subgraphs(graph, 0)
     for function in functions:
-        times = calls["::".join(function.key[:2])]
+        times = calls[function_path(function.key)]
         copied += times * (len(functions) + _copied_for_subgraphs(function, 0))
     return copied
 

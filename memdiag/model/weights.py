@@ -12,7 +12,7 @@ from typing import NamedTuple
 from onnx import AttributeProto, SparseTensorProto, TensorProto
 
 from memdiag.errors import ModelError
-from memdiag.model.graph_index import Graph, Node, joined
+from memdiag.model.graph_index import Graph, Node, function_path, joined
 from memdiag.model.tensor_data import (
     CONSTANT_FIELDS,
     constant_array,
@@ -113,10 +113,9 @@ class _WeightLister:
 
     def in_function(self, function: Graph) -> Iterator[WeightWithSource]:
         """Yield the weights of a function."""
-        domain, name, _ = function.key
-        path = f"{domain}::{name}"
+        path = function_path(function.key)
         for attribute in function.proto.attribute_proto:
-            yield from self._in_attribute(attribute, name, path, "function")
+            yield from self._in_attribute(attribute, function.key[1], path, "function")
         for node in function.nodes:
             if node.has_attributes:
                 yield from self._in_node(node, path, "function")

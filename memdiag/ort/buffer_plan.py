@@ -74,7 +74,7 @@ class BufferPlan:
     ) -> None:
         self.buffers: list[Buffer] = []
         self.unknown = 0
-        self._inputs, self._outputs = frozenset(scope.inputs), frozenset(scope.outputs)
+        self._inputs, self._outputs = scope.input_names, scope.output_names
         self._types, self._axes = types, axes
         self._fusions = fusions
         self._by_name: dict[str, Buffer] = {}

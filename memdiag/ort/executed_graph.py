@@ -138,7 +138,7 @@ class ExecutedGraph:
             if is_computed[node.index] and any(node.output)
         ]
         self._next_index = len(scope.nodes)
-        self._outputs = frozenset(scope.outputs)
+        self._outputs = scope.output_names
         computed = (name for node in self.nodes for name in node.output)
         given = (name for name in scope.inputs if not self._is_weight(name))
         self._variables = {*computed, *given}
@@ -234,15 +234,16 @@ class ExecutedGraph:
             if node.op_type in _WITHOUT_EFFECT
             and node.input
             and node.output[0] not in self._outputs
-            and node.input[0] not in self.scope.inputs
+            and node.input[0] not in self.scope.input_names
         }
         if not names:
             return
         for name in names:
-            seen = {name}  # damaged models have circles
-            while names[name] in names and names[name] not in seen:
-                seen.add(names[name])
-                names[name] = names[names[name]]
+            path: dict[str, None] = {}
+            while name in names and name not in path:  # damaged models have circles
+                path[name] = None
+                name = names[name]
+            names |= dict.fromkeys(path, name)
         self.nodes = [node for node in self.nodes if node.output[0] not in names]
         for node in self.nodes:
             node.input = tuple(dict.fromkeys(names.get(name, name) for name in node.input))

@@ -58,11 +58,13 @@ def becomes_gemm(graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node) -
         return False
     if node.output[0] in scope.output_names:
         return False
-    uses = list(scope.uses(node.output[0]))
+    uses = list(islice(scope.uses(node.output[0]), 2))
     if len(uses) != 1 or uses[0].node.op_type != "Add" or len(uses[0].node.input) != 2:
         return False
     (use,) = uses
-    if any(_may_be_merged(scope, node, reader.node) for reader in scope.uses(node.input[1])):
+    # A product with equal inputs reads either of them: the one with fewer readers is searched.
+    name = min(node.input, key=lambda name: len(scope.graph.consumers.get(name, ())))
+    if any(_may_be_merged(scope, node, reader.node) for reader in scope.uses(name)):
         return False
     left, right = (_shape(shapes, scope, name) for name in node.input)
     added = _shape(shapes, use.scope, use.node.input[1 - use.input_index])
@@ -86,7 +88,7 @@ def batch_normalization_after(scope: Scope, conv: Node) -> Node | None:
     """
     if conv.op_type != "Conv" or conv.output[0] in scope.output_names:
         return None
-    uses = list(scope.uses(conv.output[0]))
+    uses = list(islice(scope.uses(conv.output[0]), 2))
     if len(uses) != 1 or uses[0].scope is not scope or uses[0].input_index != 0:
         return None
     node = uses[0].node
@@ -125,7 +127,7 @@ class ActivationFusions:
         self._scope = scope
         self._is_computed = is_computed
         self._type_of = type_of
-        self._outputs = frozenset(scope.outputs)
+        self._outputs = scope.output_names
         self._removed = bytearray(len(is_computed))
         self._in_chain = bytearray(len(is_computed))
         self._operators: dict[int, str] = {}
@@ -285,7 +287,9 @@ class ActivationFusions:
     def _is_variable(self, name: str) -> bool:
         """Return whether a value of this graph is an input or computed in each run."""
         producer = self._scope.producers.get(name)
-        return self._is_computed[producer.index] == 1 if producer else name in self._scope.inputs
+        if producer is None:
+            return name in self._scope.input_names
+        return self._is_computed[producer.index] == 1
 
     def _readers(self, node: Node) -> Iterator[Node | None]:
         """Yield the readers of the first output of `node`; None for each outside the graph."""

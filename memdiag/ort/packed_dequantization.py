@@ -6,6 +6,7 @@ Measured for the releases that tests/rules/test_dequantized_matmul.py names.
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Sequence
 from functools import cached_property
+from itertools import islice
 
 from memdiag.model.graph_index import GraphIndex, Node, Scope, Use, integer
 from memdiag.model.index_ranges import small_constant
@@ -153,7 +154,7 @@ def unfused_reason(
 def _reason_behind(graphs: GraphIndex, shapes: Shapes, runtime: Runtime, reader: Reader) -> str:
     """Return why the node after a product prevents the fusion; empty if it does not."""
     scope, output = reader.scope, reader.node.output[0]
-    uses = list(scope.uses(output))
+    uses = list(islice(scope.uses(output), 2))
     if len(uses) != 1 or output in scope.output_names:
         return ""
     use = uses[0]

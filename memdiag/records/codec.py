@@ -31,6 +31,10 @@ _NEVER_NEGATIVE = re.compile(
 )
 """Names of fields with sizes, durations and counts; differences of sizes can be negative."""
 _CAPITAL = re.compile("[A-Z]")
+# U+007F to U+009F; the Arabic letter mark; marks, separators and overrides from U+200E; isolates.
+_OBEYED = re.compile(
+    rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]"
+)
 _preparing = threading.Lock()
 _decoders: dict[type[Record], msgspec.json.Decoder[Any]] = {}
 
@@ -68,13 +72,25 @@ def encode(record: Record) -> bytes:
     lines = [
         b'"%s": %s' % (name.encode(), msgspec.json.encode(value)) for name, value in fields.items()
     ]
-    return b"{\n" + b",\n".join(lines) + b"\n}\n"
+    return _printable(b"{\n" + b",\n".join(lines) + b"\n}\n")
 
 
 def encode_readable(record: Record) -> bytes:
     """Return `record` as sorted, indented JSON, for people and version control."""
     compact = msgspec.json.encode(escaped(record), order="sorted")
-    return msgspec.json.format(compact, indent=2) + b"\n"
+    return _printable(msgspec.json.format(compact, indent=2) + b"\n")
+
+
+def _printable(json: bytes) -> bytes:
+    r"""Return `json` with characters escaped that a terminal would obey (``\u202e``).
+
+    These are the controls that JSON allows, and what reorders text. They are in texts only.
+    """
+
+    def escape(match: re.Match[bytes]) -> bytes:
+        return b"\\u%04x" % ord(match[0].decode())
+
+    return _OBEYED.sub(escape, json)
 
 
 def decoder(kind: type[R]) -> msgspec.json.Decoder[R]:

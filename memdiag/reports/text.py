@@ -20,7 +20,7 @@ MAX_DECIMAL_BYTES = 200 * MIB
 """Tables whose largest size is below this print tenths of MiB."""
 
 _MAX_SHORT_LIMIT_S = 120
-_REORDERING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_REORDERING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _BLANKS = str.maketrans(dict.fromkeys("\t\n\r\v\f\u2028\u2029", " "))
 _UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _ROLES_BY_INTEREST = (

@@ -1,7 +1,9 @@
 """A model that is being rewritten: its graph in memory, its weights still in the files."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from typing import Literal, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -9,7 +11,14 @@ import onnx_ir as ir
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto, TypeProto
 
 from memdiag.errors import ModelError
-from memdiag.model.graph_index import ONNX_DOMAINS, GraphIndex, Scope, subgraphs
+from memdiag.model.graph_index import (
+    ONNX_DOMAINS,
+    GraphIndex,
+    Scope,
+    apart,
+    function_path,
+    subgraphs,
+)
 from memdiag.model.model_file import ModelFile
 from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.model.tensor_types import Array, TensorType
@@ -72,8 +81,8 @@ class ModelEditor:
         self._defined: dict[ir.Graph, set[str]] = {}
         self._functions = {each.graph: each for each in self.model.functions.values()}
         self._index(self.model.graph, "")
-        for (domain, name, _), function in self.model.functions.items():
-            self._index(function.graph, f"{domain}::{name}")
+        for key, function in self.model.functions.items():
+            self._index(function.graph, function_path(key))
 
     # Lookup by the names that findings use.
 
@@ -313,8 +322,13 @@ class ModelEditor:
         for name, value in graph.initializers.items():
             _add(self._values, prefix + name, value)
         self._names.update(graph.initializers, (value.name or "" for value in graph.inputs))
+        labels = [node.name or f"{node.op_type}_{index}" for index, node in enumerate(graph)]
+        owners = [any(node_subgraphs(node)) for node in graph]
+        counts = Counter(compress(labels, owners))
         for index, node in enumerate(graph):
-            label = node.name or f"{node.op_type}_{index}"
+            label = labels[index]
+            if owners[index] and counts[label] > 1:
+                label = apart(label, index)
             _add(self._nodes, prefix + label, node)
             self._names.add(label)
             self._names.update(value.name or "" for value in node.outputs)

@@ -69,6 +69,7 @@ def run(options: Namespace) -> int:
     """
     from memdiag.cli.output import Destination, save_bytes, show
     from memdiag.reports import report_of
+    from memdiag.reports.text import plain
 
     record = _load(options.file, options.fix)
     if options.redact:
@@ -99,9 +100,9 @@ def run(options: Namespace) -> int:
         show(record, () if options.redact else written)
     else:
         for path in written:
-            print(path)
+            print(plain(str(path)))
     if options.redact and written:
-        print(f"memdiag: written to {folder}", file=sys.stderr)
+        print(f"memdiag: written to {plain(str(folder))}", file=sys.stderr)
     return CLEAN
 
 

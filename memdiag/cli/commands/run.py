@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -118,8 +117,10 @@ def _print_summary(result: "ProgramRun", written: Sequence[Path], *, quiet: bool
 
 def _leave(view: "LiveView", folder: Path) -> None:
     """Close the view; the program goes on."""
+    from memdiag.cli.output import print_wait
+
     view.close()
-    print(f"memdiag: the program goes on; its output is in {folder}.", file=sys.stderr)
+    print_wait(f"the program goes on; its output is in {folder}.")
 
 
 def _exit_code(code: int | None) -> int:
