@@ -1,6 +1,8 @@
 """Inputs for the comparison of two models: several sizes, several values, both branches."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -22,10 +24,13 @@ from memdiag.model.dimensions import axes_of
 from memdiag.model.inputs import InputPlan, make, plan_inputs
 from memdiag.model.model_file import ModelFile
 from memdiag.records.dimension import Dimension, in_words
-from memdiag.runner.job import Job
+from memdiag.runner.job import Feed, Job
 from memdiag.runner.try_inputs import Trial, inputs_that_run, try_once
 from memdiag.stored_arrays import GivenArray
 from memdiag.verify.model_evaluator import InputSet
+
+_SHORT_TRIAL = 1 / 10
+"""Share of limited time that loading a model and running it once with all inputs may take."""
 
 
 class ComparisonInputs(NamedTuple):
@@ -52,7 +57,7 @@ def find_comparison_inputs(
     *,
     dims: Mapping[str, int],
     given: Mapping[str, GivenArray],
-    sizes: Sequence[int] = DEFAULT_SIZES,
+    sizes: Sequence[int] | None = None,
     same_inputs: bool = False,
 ) -> ComparisonInputs:
     """Return sets of inputs that the model of `job` runs with, saved below `folder`.
@@ -61,20 +66,39 @@ def find_comparison_inputs(
     `sizes` that runs too: two sets of random values, with flags that choose a branch once true and
     once false. Inputs that are all given are one set. The contents of generated inputs differ in
     each run that is measured, unless `same_inputs` is True.
+
+    By default `sizes` are `DEFAULT_SIZES`, or none with `dims`: what was asked for is what is
+    measured. With a deadline they are left out if running once with all is expected to take more
+    than `_SHORT_TRIAL` of the time: that follows in each of many processes.
     """
+    further = sizes
+    if further is None:
+        further = () if dims else DEFAULT_SIZES
     dims = dims_by_name(model.graph, model.functions, dims)
 
     left_out: dict[str, None] = {}
+    is_slow = False
 
     def sets_that_run(realistic: ChosenInputs) -> tuple[InputSet, ...]:
         candidates = [
             candidate
-            for number, (text, plans) in enumerate(_sizes(model, dims, given, sizes, realistic))
+            for number, (text, plans) in enumerate(_sizes(model, dims, given, further, realistic))
             for candidate in _input_sets(plans, given, folder / f"size-{number}", text, same_inputs)
         ]
         feeds = [each.feeds for each in candidates]
+        first_size = sum(each.sizes == candidates[0].sizes for each in candidates)
+        work = list(accumulate(map(_input_bytes, feeds)))
+        started, short_s = time.monotonic(), _SHORT_TRIAL * job.limits.deadline.remaining_s
+
+        def is_enough(tried: int) -> bool:
+            nonlocal is_slow
+            expected_s = (time.monotonic() - started) * work[-1] / max(1, work[tried - 1])
+            is_slow = sizes is None and tried == first_size < len(feeds) and expected_s > short_s
+            return is_slow
+
         # One child tries all: loading a model takes longer than most runs.
-        sets = tuple(candidates[index] for index in inputs_that_run(job, feeds, needs_first=True))
+        trials = inputs_that_run(job, feeds, needs_first=True, is_enough=is_enough)
+        sets = tuple(candidates[index] for index in trials)
         running = {each.sizes for each in sets}
         left_out.clear()
         left_out.update((each.sizes, None) for each in candidates if each.sizes not in running)
@@ -91,7 +115,8 @@ def find_comparison_inputs(
         chosen = found
     notes = chosen.notes
     if left_out:
-        notes = (*notes, f"the model does not run with {', '.join(left_out)}: not compared")
+        why = "runs are too slow for the time limit" if is_slow else "the model does not run"
+        notes = (*notes, f"not compared with {', '.join(left_out)}: {why}")
     return ComparisonInputs(sets, chosen.dimensions, notes)
 
 
@@ -142,6 +167,11 @@ def _sizes(
             # Of many dimensions only the first are named.
             seen[_shapes(plans)] = f"size {size}" if words in seen.values() else words
             yield seen[_shapes(plans)], plans
+
+
+def _input_bytes(feeds: Sequence[Feed]) -> int:
+    """Return the size of all inputs, a measure of what a run takes."""
+    return sum(file.stat().st_size for feed in feeds for file in feed.files)
 
 
 def _shapes(plans: Sequence[InputPlan]) -> tuple[tuple[int, ...], ...]:

@@ -18,7 +18,7 @@ from memdiag.api.search_arguments import (
     check_search_arguments,
     deadline_after,
 )
-from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
+from memdiag.defaults import DEFAULT_MAX_SLOWDOWN
 from memdiag.errors import UsageError
 from memdiag.fixing.candidates import VerifiedResult
 from memdiag.fixing.changes import changes_by_rule
@@ -49,7 +49,7 @@ def fix(
     dims: Mapping[str, int] | None = None,
     inputs: GivenInputs | None = None,
     same_inputs: bool = False,
-    sizes: Sequence[int] = DEFAULT_SIZES,
+    sizes: Sequence[int] | None = None,
     check_with: Sequence[str | Path] = (),
     time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
@@ -75,7 +75,8 @@ def fix(
         same_inputs: run with the same contents each time; by default the contents of generated
             inputs differ in each run that is measured.
         sizes: further sizes of free dimensions with which the model runs: outputs and latency are
-            compared with each, and memory is that after all of them.
+            compared with each, and memory is that after all of them. By default 1 and 4, but no
+            further ones if `dims` are given.
         check_with: interpreters of environments with other releases of onnxruntime, on which the
             result has to load and to reproduce the original's outputs too.
         time_limit_s: seconds after which the search ends, as at Ctrl-C; the best result so far is

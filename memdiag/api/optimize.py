@@ -18,7 +18,7 @@ from memdiag.api.option_tuning import (
     search_and_publish,
 )
 from memdiag.api.search_arguments import check_search_arguments, deadline_after
-from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
+from memdiag.defaults import DEFAULT_MAX_SLOWDOWN
 from memdiag.errors import ModelError
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
@@ -45,7 +45,7 @@ def optimize(
     dims: Mapping[str, int] | None = None,
     inputs: GivenInputs | None = None,
     same_inputs: bool = False,
-    sizes: Sequence[int] = DEFAULT_SIZES,
+    sizes: Sequence[int] | None = None,
     time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Tuning:
@@ -80,7 +80,8 @@ def optimize(
         inputs: arrays, or paths of ``.npy`` files, by input name; others are generated.
         same_inputs: run with the same contents each time.
         sizes: further sizes of free dimensions with which the model runs: outputs and latency are
-            compared with each, and memory is that after all of them.
+            compared with each, and memory is that after all of them. By default 1 and 4, but no
+            further ones if `dims` are given.
         time_limit_s: seconds for everything; the fix gets at most half of what the first
             measurements leave, and the optimizers at most a quarter of the rest.
         on_progress: called with a few words about the current step.

@@ -15,7 +15,7 @@ from memdiag.api.new_models import NewModels
 from memdiag.api.optimizer_outputs import optimizer_names
 from memdiag.api.option_estimates import expected_savings
 from memdiag.api.original_model import OriginalModel, measured_original
-from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
+from memdiag.defaults import DEFAULT_MAX_SLOWDOWN
 from memdiag.errors import MeasurementError, UsageError
 from memdiag.model.model_file import ModelFile
 from memdiag.ort.runtime import Runtime
@@ -49,7 +49,7 @@ class TuneConfig:
     dims: Mapping[str, int] = field(default_factory=dict)
     inputs: GivenInputs = field(default_factory=dict)
     same_inputs: bool = False
-    sizes: Sequence[int] = DEFAULT_SIZES
+    sizes: Sequence[int] | None = None
     max_difference: float | None = None
 
     def check(self, further_names: Sequence[str] = ()) -> None:

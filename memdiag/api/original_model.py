@@ -57,7 +57,7 @@ def measured_original(
     *,
     dims: Mapping[str, int],
     given: Mapping[str, GivenArray],
-    sizes: Sequence[int],
+    sizes: Sequence[int] | None,
     same_inputs: bool,
     processes: int = 1,
     report_progress: Callable[[str], None],

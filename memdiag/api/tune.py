@@ -15,7 +15,7 @@ from memdiag.api.option_tuning import (
     search_and_publish,
 )
 from memdiag.api.search_arguments import check_search_arguments, deadline_after
-from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
+from memdiag.defaults import DEFAULT_MAX_SLOWDOWN
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
 from memdiag.ort.runtime import require_runtime
@@ -36,7 +36,7 @@ def tune(
     dims: Mapping[str, int] | None = None,
     inputs: GivenInputs | None = None,
     same_inputs: bool = False,
-    sizes: Sequence[int] = DEFAULT_SIZES,
+    sizes: Sequence[int] | None = None,
     time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Tuning:
@@ -69,7 +69,8 @@ def tune(
         same_inputs: run with the same contents each time; by default the contents of generated
             inputs differ in each run that is measured.
         sizes: further sizes of free dimensions with which the model runs: outputs and latency are
-            compared with each, and memory is that after all of them.
+            compared with each, and memory is that after all of them. By default 1 and 4, but no
+            further ones if `dims` are given.
         time_limit_s: seconds for everything, including the last measurements.
         on_progress: called with a few words about the current step.
 

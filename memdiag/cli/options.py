@@ -310,10 +310,10 @@ def add_search_options(group: Group) -> None:
     group.add_argument(
         "--sizes",
         metavar="N,N…",
-        default=",".join(map(str, DEFAULT_SIZES)),
         help="Other sizes of free dimensions to run as well, such as lengths of sequences"
         " or batches of images. At each, outputs and latency are compared to the original's, and"
-        " memory is measured after runs at all of them.",
+        " memory is measured after runs at all of them (default:"
+        f" {','.join(map(str, DEFAULT_SIZES))}, or none with --dim).",
     )
 
 
@@ -326,7 +326,7 @@ class SearchArguments(TypedDict):
     dims: dict[str, int]
     inputs: dict[str, ArrayOrFile]
     same_inputs: bool
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...] | None
 
 
 def read_search_options(options: Namespace, started: float) -> SearchArguments:
@@ -341,7 +341,7 @@ def read_search_options(options: Namespace, started: float) -> SearchArguments:
         "dims": read_dims(options.dim),
         "inputs": read_inputs(options),
         "same_inputs": options.same_inputs,
-        "sizes": read_sizes(options.sizes),
+        "sizes": None if options.sizes is None else read_sizes(options.sizes),
         "time_limit_s": remaining_s(options.time_limit, started),
     }
 

@@ -103,9 +103,8 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
         points: the measured combinations of options, in the order of measuring, defaults first.
         untried: the options whose memory was not measured.
         chosen: the options of the chosen point; empty for the defaults.
-        program: Python that sets up the point of `program_options`; empty without one.
-        program_options: the options of the chosen point. If that is the defaults, those of the
-            offered point with the least memory whose model still exists; empty without one.
+        program: Python that sets up the chosen point; empty for the defaults, and if the model of
+            that point could not be written.
         budget: bytes above the baseline by ``peak``, ``steady`` or ``anonymous``; empty for none.
         max_slowdown: the largest ratio of latencies that was allowed.
         session_count: the number of sessions that were started for the points.
@@ -126,7 +125,6 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
     untried: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     program: str = ""
-    program_options: tuple[str, ...] = ()
     budget: dict[str, int] = msgspec.field(default_factory=dict)
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN
     session_count: int = 0
@@ -140,6 +138,10 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
     def chosen_point(self) -> Point | None:
         """The point of `chosen`; None if no point was measured."""
         return next((point for point in self.points if point.options == self.chosen), None)
+
+    def is_chosen(self, point: Point) -> bool:
+        """Return whether `point` is the result; not the defaults if nothing was compared."""
+        return point.options == self.chosen and (bool(self.chosen) or self.is_conclusive)
 
     @property
     def is_complete(self) -> bool:

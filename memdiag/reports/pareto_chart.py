@@ -103,7 +103,7 @@ def pareto_points(tuning: Tuning) -> tuple[ParetoPoint, ...]:
                 high=ratio if point.high is None else point.high,
                 may_equal_defaults=point.may_equal_defaults and bool(point.options),
                 drawn_ratio=point.known_ratio,
-                is_chosen=point.options == tuning.chosen,
+                is_chosen=tuning.is_chosen(point),
                 is_defaults=not point.options,
             )
         )

@@ -156,6 +156,9 @@ def summary_line(tuning: Tuning) -> str:
         return f"{start}{point_label(chosen)}{at}"
     if not chosen.options:
         sizes = f"peak {format_size(after.peak_bytes)}, steady {format_size(after.steady_bytes)}"
+        if not tuning.is_conclusive and not (tuning.budget and chosen.fits):
+            found = f"nothing was verified {_until(tuning)}. The defaults take {sizes}{at}."
+            return f"{plain(tuning.model)}: {found} {_most_promising(tuning)}"
         return f"{start}the defaults ({sizes}){at}. {capitalized(_why_defaults(tuning))}"
     clause = latency_clause(tuning.latencies)
     ratio = f", {clause}" if clause else ""
@@ -178,6 +181,23 @@ def _uncompared(tuning: Tuning) -> str:
     if tuning.ended_by == "interrupt":
         but = f"{latency} was not compared"
     return f"; {some} less memory, but {but}"
+
+
+def _most_promising(tuning: Tuning) -> str:
+    """Return the sentence on what the search would verify next, and how to have it verified."""
+    offered = _offered(tuning)
+    if not offered:
+        text = f"Of the options {_outcomes(tuning)}"
+    else:
+        figures, label = offered[0].figures, point_label(offered[0])
+        assert figures is not None
+        sizes = (
+            f"peak {format_size(figures.peak_bytes)}, steady {format_size(figures.steady_bytes)}"
+        )
+        text = (
+            f"The most promising is {label} ({sizes}), whose outputs and latency were not compared"
+        )
+    return text if tuning.ended_by == "interrupt" else f"{text}; {_again(tuning)}"
 
 
 def _budget_words(tuning: Tuning, chosen: Point) -> str:
@@ -204,6 +224,13 @@ def _why_defaults(tuning: Tuning) -> str:
     """Return the sentence on why the defaults were kept, with tried and untried options."""
     if tuning.budget and _fits(tuning):
         return "no option that was compared is clearly faster"
+    start = f"{_no_option(tuning)} is worth it"
+    outcomes = _outcomes(tuning)
+    return f"{start}: {outcomes}" if outcomes else start
+
+
+def _outcomes(tuning: Tuning) -> str:
+    """Return what became of the options, with how many or the name of a single one."""
     tried = [point for point in tuning.points if point.options]
     problems = Counter(_problem(point) for point in tried if point.problem)
     often = ", most often" if problems.total() > 1 else ""
@@ -234,13 +261,7 @@ def _why_defaults(tuning: Tuning) -> str:
         (untried[0] if len(untried) == 1 else len(untried), f"{was} not tried{_in_time(tuning)}"),
         (_named(unusable), f"could not be used{reason}"),
     )
-    counts = ", ".join(f"{subject} {text}" for subject, text in parts if subject)
-    if not tuning.is_conclusive:
-        is_interrupted = tuning.ended_by == "interrupt"
-        advice = "" if is_interrupted else f"; {_again(tuning)}"
-        return f"no option was compared {_until(tuning)} ({counts}){advice}"
-    start = f"{_no_option(tuning)} is worth it"
-    return f"{start}: {counts}" if counts else start
+    return ", ".join(f"{subject} {text}" for subject, text in parts if subject)
 
 
 def _no_option(tuning: Tuning) -> str:
@@ -312,10 +333,10 @@ def _without_limits(command: Sequence[str]) -> str:
 
 
 def program_options(tuning: Tuning) -> str:
-    """Return the options that the program sets up; empty if there is no program."""
-    # Older records lack the options of the program, which are the chosen ones where there are any.
-    names = " + ".join(map(plain, tuning.program_options or tuning.chosen))
-    return names if tuning.chosen or not names else f"{names} (not compared)"
+    """Return the options that the program sets up, and whether their latency is undecided."""
+    point = tuning.chosen_point
+    doubt = " (latency undecided)" if point is not None and point.undecided else ""
+    return f"{' + '.join(map(plain, tuning.chosen))}{doubt}"
 
 
 def search_cost(tuning: Tuning) -> str:
@@ -382,7 +403,7 @@ def _changed(tuning: Tuning) -> str:
     if tuning.chosen:
         return f"Chosen: {joined_names(tuning.chosen)}."
     if not tuning.is_conclusive:
-        return f"Nothing: no option was compared {_until(tuning)}."
+        return f"Nothing was verified {_until(tuning)}."
     if not _fits(tuning):
         nothing = capitalized(_nothing(tuning))
         return f"{nothing} fits the budget: the defaults are the nearest that was found."
@@ -489,7 +510,7 @@ def points_table(tuning: Tuning, *, only_listed: bool) -> Table:
 
 def _point_cells(tuning: Tuning, point: Point, peak: str, steady: str) -> Row:
     figures = point.figures
-    is_chosen = point.options == tuning.chosen
+    is_chosen = tuning.is_chosen(point)
     remark = _remark(point, tuning.max_slowdown, is_chosen=is_chosen)
     ratio = "" if point.problem else "not compared"
     if point.ratio is not None:

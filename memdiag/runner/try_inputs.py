@@ -1,7 +1,7 @@
 """Search for inputs with which a model runs, in a child that is not measured."""
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -56,7 +56,11 @@ def try_inputs(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:
 
 
 def inputs_that_run(
-    job: Job, candidates: Sequence[Sequence[Feed]], *, needs_first: bool = False
+    job: Job,
+    candidates: Sequence[Sequence[Feed]],
+    *,
+    needs_first: bool = False,
+    is_enough: Callable[[int], bool] = lambda tried: False,
 ) -> list[int]:
     """Return the indices of all `candidates` with which the model of `job` runs.
 
@@ -67,6 +71,7 @@ def inputs_that_run(
         job: the model and the configuration.
         candidates: sets of inputs.
         needs_first: try no others, and return no index, if the model does not run with the first.
+        is_enough: returns whether to try no others, from the number of those that were tried.
 
     Raises:
         MeasurementError: the child's interpreter cannot be started.
@@ -79,7 +84,7 @@ def inputs_that_run(
                 results.append(trial.runs)
                 if needs_first and not results[0]:
                     return []
-                if not trial.has_session:
+                if not trial.has_session or is_enough(len(results)):
                     return _indices(results)
         if len(results) < len(candidates):
             results.append(False)

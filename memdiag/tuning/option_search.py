@@ -72,10 +72,10 @@ class OptionSearch:
     measurement did not confirm it.
 
     Comparisons before the last step are quick. With a time limit, the first step gets a third of
-    the time and begins with what estimates promise most, and options that save nothing alone are
-    not added. Later starts are left out if they take more than `_FAR` times the memory of the best
-    combination. Points that are probably fast enough are confirmed before the others. Time for the
-    last step is reserved where it is short enough.
+    the time, begins with what estimates promise most, and compares that at once; options that save
+    nothing alone are not added. Later starts are left out if they take more than `_FAR` times the
+    memory of the best combination. Points that are probably fast enough are confirmed before the
+    others. Time for the last step is reserved where it is short enough.
 
     Attributes:
         point_evaluator: evaluates combinations of options.
@@ -307,18 +307,28 @@ class OptionSearch:
             self.ended_by = "time_limit"
 
     def _measure_single_options(self) -> None:
-        """Measure the memory of each option alone, in a part of the time where it is limited."""
+        """Measure the memory of each option alone, in a part of the time where it is limited.
+
+        In limited time, what estimates promise is also compared at once until an option is fast
+        enough: the search may end before its other steps.
+        """
         end = self.clock() + (self._deadline - self.clock()) * _SHARE_OF_SINGLES
-        least_bytes = _PROMISING * peak_plus_steady(self.point_evaluator.before)
-
-        def order(option: TuningOption) -> tuple[float, bool]:
-            saved_bytes = self.expected.get(option.name, 0)
-            return (-saved_bytes if saved_bytes >= least_bytes else 0, option.costs_time)
-
-        for option in sorted(self.usable, key=order):
-            if self.clock() >= end:
+        for option in sorted(self.usable, key=lambda each: (-self._promise(each), each.costs_time)):
+            is_wanted = self._promise(option) > 0 and not self._best_if_fast().options
+            if self.clock() >= end and not is_wanted:
                 break
-            self._measure((option,))
+            figures = self._measure((option,)).figures
+            if is_wanted and figures and is_worth_an_option(figures, self.point_evaluator.before):
+                self._compare((option,))
+
+    def _promise(self, option: TuningOption) -> float:
+        """Return what an option is expected to save, in bytes by the effort; 0 for little.
+
+        What usually costs time counts half: about every other such option is too slow.
+        """
+        saved_bytes = self.expected.get(option.name, 0)
+        is_little = saved_bytes < _PROMISING * peak_plus_steady(self.point_evaluator.before)
+        return 0 if is_little else saved_bytes / (1 + option.costs_time)
 
     def _compare_singles_that_fit(self) -> None:
         """Compare each option that alone fits a budget that the defaults exceed."""

@@ -13,7 +13,6 @@ from memdiag.records.fix import Fix
 from memdiag.records.tuning import REWRITE, TUNING_SCHEMA, Point, Tuning
 from memdiag.tuning.option_search import OptionSearch
 from memdiag.tuning.options import TuningOption
-from memdiag.tuning.points import peak_plus_steady
 from memdiag.tuning.prepared_models import lists_initializers
 from memdiag.tuning.program import session_program
 from memdiag.units import format_duration, format_sizes
@@ -76,10 +75,10 @@ def tuning_record(
     optimized = published.optimized if published else ()
     evaluation = evaluator.evaluation(chosen)
     difference = evaluation.difference if evaluation else None
-    program_point = chosen if chosen.options else _smallest_offered(search)
-    loaded = _loaded_model(file.path, program_point, published)
-    if published is not None and published.problem and loaded != file.path:
-        program_point, loaded = None, file.path  # there is no such model
+    loaded = _loaded_model(file.path, chosen, published)
+    # Nothing that was not compared is offered as a program, nor what loads a missing model.
+    is_missing = published is not None and published.problem and loaded != file.path
+    has_program = bool(chosen.options) and not is_missing
     return Tuning(
         schema=TUNING_SCHEMA,
         model=path_text(file.path),
@@ -107,8 +106,7 @@ def tuning_record(
         chosen=chosen.options,
         measured_once=not search.is_confirmed,
         sufficient_time_limit_s=_sufficient_time_limit_s(search, fixed, untried),
-        program=_program(loaded, program_point, search) if program_point else "",
-        program_options=program_point.options if program_point else (),
+        program=_program(loaded, chosen, search) if has_program else "",
         budget=dict(search.budget),
         max_slowdown=search.max_slowdown,
         session_count=evaluator.session_count,
@@ -234,28 +232,9 @@ def _sizes(point: Point) -> str:
     return f"{peak} at the peak, {steady} steady"
 
 
-def _smallest_offered(search: OptionSearch) -> Point | None:
-    """Return the offered point with the least memory; None where none is offered.
-
-    Points with options that usually cost time come last. Those with a new model are left out: it is
-    gone if it was not chosen.
-    """
-    found = [
-        (
-            any(option.costs_time for option in search.options_of(point)),
-            peak_plus_steady(point.figures),
-            point,
-        )
-        for point in search.points
-        if point.offered and point.figures
-        if not any(option.model for option in search.options_of(point))
-    ]
-    return min(found, key=lambda entry: entry[:2])[2] if found else None
-
-
-def _loaded_model(original: Path, point: Point | None, published: Publication | None) -> Path:
-    """Return the model that a session of `point` loads; `original` if there is no point."""
-    if published is None or point is None:
+def _loaded_model(original: Path, point: Point, published: Publication | None) -> Path:
+    """Return the model that a session of `point` loads."""
+    if published is None:
         return original
     if published.optimized:
         return published.optimized[0]

@@ -1,3 +1,5 @@
+import time
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -7,16 +9,29 @@ from onnx import parser
 
 from memdiag.api.comparison_inputs import ComparisonInputs, find_comparison_inputs
 from memdiag.model.model_file import open_model
-from memdiag.runner.job import Job
+from memdiag.runner.job import Deadline, Job, Limits
 from memdiag.verify.model_evaluator import InputSet
 
 
-def chosen(folder: Path, body: str, given: dict[str, np.ndarray] | None = None) -> ComparisonInputs:
+def chosen(
+    folder: Path,
+    body: str,
+    given: dict[str, np.ndarray] | None = None,
+    *,
+    dims: dict[str, int] | None = None,
+    sizes: tuple[int, ...] | None = None,
+    limits: Limits | None = None,
+) -> ComparisonInputs:
     path = folder / "m.onnx"
     onnx.save(parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {body}'), path)
     with open_model(path) as file:
         return find_comparison_inputs(
-            file, Job(model=path), folder / "in", dims={}, given=given or {}
+            file,
+            Job(model=path, limits=limits or Limits()),
+            folder / "in",
+            dims=dims or {},
+            given=given or {},
+            sizes=sizes,
         )
 
 
@@ -66,6 +81,36 @@ def test_images_keep_their_sides(tmp_path: Path) -> None:
     }
 
 
+ROWS = "g (float[batch, n] x) => (float[batch, n] y) { y = Abs(x) }"
+
+
+def test_where_a_size_was_given_no_other_is_added(tmp_path: Path) -> None:
+    inputs = chosen(tmp_path, ROWS, dims={"n": 8})
+    assert {each.name for each in inputs.sets} == {"batch 1 × n 8"}
+    assert inputs.notes == ()
+    inputs = chosen(tmp_path, ROWS, dims={"n": 8}, sizes=(4,))
+    assert {each.name for each in inputs.sets} == {"batch 1 × n 8", "batch 4 × n 8"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sizes", "count"), [(100, None, 1), (100, (4,), 2), (inf, None, 2)]
+)
+def test_slow_runs_are_tried_with_other_sizes_only_if_asked_for_or_if_there_is_time(
+    seconds: float,
+    sizes: tuple[int, ...] | None,
+    count: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("memdiag.api.comparison_inputs._SHORT_TRIAL", 1e-9)
+    limits = Limits(deadline=Deadline(time.monotonic() + seconds))
+    body = "g (float[batch, 2] x) => (float[batch, 2] y) { y = Abs(x) }"
+    inputs = chosen(tmp_path, body, sizes=sizes, limits=limits)
+    assert len({each.name for each in inputs.sets}) == count
+    told = "not compared with batch 4: runs are too slow for the time limit"
+    assert inputs.notes == ((told,) if count == 1 else ())
+
+
 def test_sizes_that_do_not_run_are_told(tmp_path: Path) -> None:
     inputs = chosen(
         tmp_path,
@@ -75,7 +120,7 @@ def test_sizes_that_do_not_run_are_told(tmp_path: Path) -> None:
         }""",
     )
     assert {each.name for each in inputs.sets} == {"batch 1"}
-    assert inputs.notes == ("the model does not run with batch 4: not compared",)
+    assert inputs.notes == ("not compared with batch 4: the model does not run",)
 
 
 def test_flags_choose_both_branches(tmp_path: Path) -> None:

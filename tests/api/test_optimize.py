@@ -335,7 +335,7 @@ def test_ctrl_c_before_anything_was_rewritten_leaves_the_figures_of_the_original
     assert tuning.before is not None
     assert not tuning.is_conclusive
     assert not any("nothing to rewrite" in note for note in tuning.notes)
-    assert "No option was compared before the interruption" in repr(tuning)
+    assert "nothing was verified before the interruption" in repr(tuning)
     assert not list(tmp_path.iterdir())
 
 

@@ -55,7 +55,7 @@ def test_memory_that_was_measured_once_is_called_that() -> None:
 def test_a_tuning_without_comparisons_does_not_judge_the_options() -> None:
     kept = tuning_records.tuning(tuning_records.DEFAULTS, (tuning_records.DEFAULTS,))
     cut = msgspec.structs.replace(kept, untried=("arena-off",))
-    assert tuning_summary(cut).answer == "Nothing: no option was compared within the time limit."
+    assert tuning_summary(cut).answer == "Nothing was verified within the time limit."
     assert dict(tuning_summary(cut).sentences)["What to do"].startswith("Run it again with")
     assert dict(tuning_summary(kept).sentences)["What to do"] == "Keep the defaults."
 

@@ -66,7 +66,6 @@ def tuning(
     fix: Fix | None = None,
     sessions: int = 1,
 ) -> Tuning:
-    offered = next((point.options for point in points if point.offered), ())
     return Tuning(
         schema=TUNING_SCHEMA,
         model="dir/m.onnx",
@@ -91,8 +90,7 @@ def tuning(
         duration_s=12.0,
         points=points,
         chosen=chosen.options,
-        program="import onnxruntime as ort\n" if chosen.options or offered else "",
-        program_options=chosen.options or offered,
+        program="import onnxruntime as ort\n" if chosen.options else "",
         session_count=20,
         sessions=sessions,
         fix=fix,

@@ -554,10 +554,33 @@ def test_in_limited_time_nothing_is_added_to_what_is_probably_too_slow() -> None
 
 def test_in_limited_time_what_estimates_promise_is_tried_first() -> None:
     usable = (*map(option, "abc"), TuningOption(name="d", does="x.", hurts="x.", costs_time=True))
-    saving = {"b": 20 * MIB - 1, "c": 20 * MIB, "d": 40 * MIB}
+    saving = {"b": 20 * MIB - 1, "c": 20 * MIB, "d": 41 * MIB}
     search = searched(Scripted(less(a=20, d=40)), *usable, end=3, expected=saving)
     assert [point.options for point in search.points[:3]] == [(), ("d",), ("a",)]
     assert search.chosen.options == ("d",)
+
+
+def test_in_limited_time_what_estimates_promise_is_compared_before_others_are_measured() -> None:
+    slow, fast = (
+        TuningOption(name=name, does="x.", hurts="x.", costs_time=True) for name in ("slow", "fast")
+    )
+    scripted = Scripted(less(slow=60, fast=40, a=30), lambda names: 2.0 if "slow" in names else 1.0)
+    promised = {"slow": 60 * MIB, "fast": 50 * MIB, "a": 10 * MIB}
+    usable = (option("a"), fast, slow)
+    # A third of the time is enough for two measurements.
+    search = searched(scripted, *usable, end=6, expected=promised)
+    assert scripted.compared[:2] == [{"slow"}, {"fast"}]
+    assert [point.options for point in search.points[:3]] == [(), ("slow",), ("fast",)]
+    unlimited = Scripted(less(slow=60, fast=40, a=30))
+    searched(unlimited, *usable)
+    assert unlimited.compared[0] == {"a"}  # what usually costs no time
+
+
+def test_in_limited_time_what_promises_as_much_and_costs_no_time_comes_first() -> None:
+    scripted = Scripted(less(slow=60, a=40))
+    slow = TuningOption(name="slow", does="x.", hurts="x.", costs_time=True)
+    promised = {"slow": 60 * MIB, "a": 40 * MIB}
+    assert searched(scripted, slow, option("a"), end=1, expected=promised).chosen.options == ("a",)
 
 
 def test_in_limited_time_few_pairs_that_are_slower_by_chance_are_compared_again() -> None:

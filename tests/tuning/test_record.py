@@ -50,20 +50,13 @@ def interrupted(names: Names) -> float:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(
-    ("costs_time", "expected"), [((), "smallest"), (("smallest",), "b"), (("a", "b"), "smallest")]
-)
-def test_after_an_early_end_the_program_prefers_what_usually_costs_no_time(
-    costs_time: tuple[str, ...], expected: str, model: Path
-) -> None:
-    usable = [
-        TuningOption(name=name, does="x.", hurts="x.", costs_time=name in costs_time)
-        for name in ("a", "smallest", "b")
-    ]
-    saving = less(smallest=60, a=10, b=20)
-    tuning = recorded(searched(Recordable(saving, interrupted), *usable), model)
-    assert (tuning.chosen, tuning.program_options) == ((), (expected,))
+def test_what_was_not_compared_is_no_program(model: Path) -> None:
+    tuning = recorded(searched(Recordable(less(a=60), interrupted), option("a")), model)
+    assert [point.offered for point in tuning.points] == [False, True]
+    assert (tuning.chosen, tuning.program) == ((), "")
     assert not tuning.measured_once  # nothing is claimed
+    compared = recorded(searched(Recordable(less(a=60)), option("a")), model)
+    assert compared.program
 
 
 def test_a_choice_of_which_several_processes_were_not_measured_is_marked(model: Path) -> None:

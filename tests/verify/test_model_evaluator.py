@@ -15,7 +15,7 @@ from onnx import numpy_helper, parser
 
 from memdiag.errors import MeasurementError
 from memdiag.records.measured_change import Figures
-from memdiag.runner.job import Feed, Job
+from memdiag.runner.job import Deadline, Feed, Job, Limits
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.latency import MAX_COMPARISON_S, LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
@@ -58,12 +58,10 @@ def write(folder: Path) -> Write:
 
 
 @pytest.fixture(scope="module")
-def bench(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[Path], ModelEvaluator]:
-    """A function that returns the evaluator of an original."""
+def bench(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ModelEvaluator]:
+    """A function that returns the evaluator of an original, within limits if they are given."""
 
-    def make(path: Path) -> ModelEvaluator:
+    def make(path: Path, limits: Limits | None = None) -> ModelEvaluator:
         trials = []
         for rows in (1, 4):
             file = folder / f"x{rows}.npy"
@@ -71,7 +69,8 @@ def bench(
             np.save(file, values)
             trials.append(InputSet(f"{rows} rows", (Feed(name="x", files=(file,)),), True))
         scratch = tmp_path_factory.mktemp("scratch")
-        return ModelEvaluator(Job(model=path), trials, scratch, path.stat().st_size)
+        job = Job(model=path, limits=limits or Limits())
+        return ModelEvaluator(job, trials, scratch, path.stat().st_size)
 
     return make
 
@@ -285,6 +284,21 @@ def test_comparisons_share_the_time_that_is_left(
     # The second and a confirmation may follow the first.
     assert 5 < budgets[2] <= 60 / 3
     assert budgets[2] < budgets[3] <= 60 / 2
+
+
+@pytest.mark.parametrize(("share", "count"), [(0, 1), (1, 3)])
+def test_the_original_is_measured_in_fewer_processes_where_the_time_is_short(
+    share: float,
+    count: int,
+    write: Write,
+    bench: Callable[..., ModelEvaluator],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("memdiag.verify.model_evaluator._MAX_PROCESS_SHARE", share)
+    deadline = Deadline(time.monotonic() + 300)
+    with bench(write("original"), Limits(deadline=deadline)) as evaluator:
+        assert evaluator.session_count == 1 + count  # and the session of the comparisons
+        assert evaluator.before.steady_bytes > 2 << 20
 
 
 def test_what_is_not_slower_is_not_compared_again(
