@@ -17,12 +17,16 @@ from memdiag.records.phases import PHASES as PHASES
 from memdiag.records.phases import PhaseName as PhaseName
 from memdiag.records.tuning import Tuning
 from memdiag.records.workers import Workers
+from memdiag.units import MIB
 
 PROFILE_SCHEMA: Final = "memdiag.profile/1"
 
 MAX_PHASES = 100
 MAX_SPANS = 10_000
 """Limits of a saved profile: a session has eight phases, and some hundred spans."""
+
+MAX_PLANNED_ERROR = 0.1
+"""Share of the predicted planned block up to which the growth in the second run is that block."""
 
 PeakKind = Literal["exact", "sampled"]
 """``exact``: the kernel's own high-water mark; ``sampled``: the largest sample that was seen."""
@@ -419,6 +423,21 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase called `name`; None if it was not reached, or not logged separately."""
         return next((phase for phase in self.phases if phase.name == name), None)
+
+    @property
+    def planned_block_bytes(self) -> int:
+        """What the second run added for the block that the memory pattern plans.
+
+        0 if it added nothing, or not what is predicted.
+        """
+        steady = self.phase("steady")
+        if self.estimate is None or steady is None or not self.runs:
+            return 0
+        terms = self.estimate.phases[-1].kept_terms
+        planned = sum(term.bytes for term in terms if term.name == "planned block")
+        added = self.runs[0].rss_bytes - steady.start.rss_bytes
+        is_block = abs(added - planned) <= max(MIB, MAX_PLANNED_ERROR * planned)
+        return added if planned and is_block else 0
 
     def estimated_peak_bytes(self, name: PhaseName) -> int | None:
         """Return the predicted peak of a phase for the whole process; None if there is none."""

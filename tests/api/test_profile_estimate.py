@@ -6,10 +6,12 @@ from types import SimpleNamespace
 from typing import cast
 
 import msgspec
+import numpy as np
 import onnx
 import pytest
 from onnx import parser
 
+import memdiag
 from memdiag.api.check import analysis_context
 from memdiag.api.estimating import profiled
 from memdiag.model.model_file import open_model
@@ -18,6 +20,7 @@ from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.records.estimate import PINNING, EstimatedPhase, EstimatedPoint
 from memdiag.records.profile import Profile
+from memdiag.reports.profile.peak import peak_sentence
 from memdiag.units import MIB
 from tests.reports import profiles
 from tests.reports.profiles import Step
@@ -186,3 +189,26 @@ def test_it_is_the_estimate_of_the_same_session(tmp_path: Path, runs: int | None
         assert point.dims == {"n": 512}
         # Without the planned block.
         assert point.steady_bytes < usual.steady_bytes
+
+
+@pytest.mark.measures
+def test_the_cause_of_a_measured_peak_is_the_weight_that_is_being_converted(tmp_path: Path) -> None:
+    rows = 40_000  # 39 MiB
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Gather", ["embed.weight", "ids"], ["y"])],
+        "g",
+        [onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["n"])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 256])],
+        [
+            onnx.numpy_helper.from_array(
+                np.random.default_rng(0).standard_normal((rows, 256), np.float32), "embed.weight"
+            )
+        ],
+    )
+    path = tmp_path / "m.onnx"
+    opset = onnx.helper.make_opsetid("", 17)
+    onnx.save(onnx.helper.make_model(graph, ir_version=9, opset_imports=[opset]), path)
+    found = memdiag.profile(path, runs=2, dims={"n": 8}, xray="none")
+    assert found.peak_phase == "optimize"
+    sentence = peak_sentence(found)
+    assert "optimize briefly keeps a converted copy of embed.weight (39 MiB)" in sentence

@@ -11,6 +11,7 @@ from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
 from memdiag.reports.fix import fix_outcome
 from memdiag.reports.profile.headline import profile_headline, runtime_bytes, weight_factor
+from memdiag.reports.profile.peak import is_above_steady, peak_sentence
 from memdiag.reports.profile.phases import responsible_span
 from memdiag.reports.text import dim_option, listed, plain, shortened
 from memdiag.reports.tuning import tuning_outcome
@@ -160,9 +161,7 @@ def unused_parts(profile: Profile) -> tuple[MemoryPart, ...]:
             ARENA_SLACK,
             _slack_bytes(profile),
             "free memory that onnxruntime keeps for later runs",
-            "The arena keeps all memory that a run needed, and grows by doubling.",
-            "Set the run option memory.enable_memory_arena_shrinkage=cpu:0, or"
-            " enable_cpu_mem_arena=False with MALLOC_MMAP_THRESHOLD_=131072.",
+            *_slack_advice(profile),
         ),
         MemoryPart(
             RETAINED,
@@ -171,12 +170,7 @@ def unused_parts(profile: Profile) -> tuple[MemoryPart, ...]:
             cause,
             remedy,
         ),
-        MemoryPart(
-            f"needed only in {profile.peak_phase}",
-            transient,
-            "not needed at steady state",
-            is_steady=False,
-        ),
+        MemoryPart(f"needed only in {profile.peak_phase}", transient, is_steady=False),
     )
 
 
@@ -216,6 +210,23 @@ def _retained_bytes(profile: Profile) -> int:
     """Return the bytes that malloc retained, before and after ``malloc_trim``."""
     after = profile.attribution.bytes_of("allocator_retained") if profile.attribution else 0
     return after + max(0, profile.allocator_retained_bytes or 0)
+
+
+def _slack_advice(profile: Profile) -> tuple[str, str]:
+    """Return why the arena has slack, and the settings that end it."""
+    cause = "The arena keeps all memory that a run needed, and grows by doubling."
+    remedy = (
+        "Set the run option memory.enable_memory_arena_shrinkage=cpu:0, or"
+        " enable_cpu_mem_arena=False with MALLOC_MMAP_THRESHOLD_=131072."
+    )
+    planned = profile.planned_block_bytes
+    if planned < MIN_NAMED_SHARE * _slack_bytes(profile):
+        return cause, remedy
+    cause += (
+        f" {format_size(planned)} came in the second run: the memory pattern plans one block for"
+        " all values, next to what the first run took."
+    )
+    return cause, f"{remedy} enable_mem_pattern=False avoids the second run's block."
 
 
 def _retained_advice(profile: Profile) -> tuple[str, str]:
@@ -266,8 +277,10 @@ def _findings_beyond_slack(profile: Profile) -> list[Finding]:
 
 
 def _unused_sentence(profile: Profile, part: MemoryPart) -> str:
+    if not part.is_steady:
+        return peak_sentence(profile)
     whole, state = profile.peak_rss_bytes, "at the peak"
-    if part.is_steady and profile.steady_rss_bytes is not None:
+    if profile.steady_rss_bytes is not None:
         whole, state = profile.steady_rss_bytes, "at steady state"
     above = format_size(whole - profile.baseline_rss_bytes)
     return f"{format_size(part.size_bytes)} of the {above} {state} is {part.label}: {part.meaning}."
@@ -373,6 +386,12 @@ def _reason(profile: Profile, worst: Finding | None, largest: MemoryPart | None)
     reason = _finding_reason(worst) if worst is not None else _parts_sentence(profile)
     if largest is not None:
         reason = f"{largest.cause} {reason}".strip()
+    # The result states the cause of the peak if that is the largest part, and so does a finding
+    # about the peak alone.
+    is_stated = largest is not None and not largest.is_steady
+    is_stated |= worst is not None and not worst.bytes and worst.phase == profile.peak_phase
+    if is_above_steady(profile) and not is_stated:
+        reason = f"{peak_sentence(profile)} {reason}".strip()
     return reason or _peak_sentence(profile)
 
 
@@ -385,7 +404,7 @@ def _finding_reason(finding: Finding) -> str:
 
 def _parts_sentence(profile: Profile) -> str:
     parts = steady_parts(profile)
-    return f"Above the baseline: {', '.join(part.text for part in parts)}." if parts else ""
+    return f"At steady state: {', '.join(part.text for part in parts)}." if parts else ""
 
 
 def _peak_sentence(profile: Profile) -> str:

@@ -283,7 +283,8 @@ def _growth(profile: Profile) -> str:
     if steady is None:
         return f"resident memory after the first run: {later}"
     change = _change(rss[0] - steady.start.rss_bytes)
-    return f"resident memory after the first run: {change} in run 1, {later}"
+    why = " (the block that the memory pattern plans)" if profile.planned_block_bytes else ""
+    return f"resident memory after the first run: {change} in run 1{why}, {later}"
 
 
 def _change(size: int) -> str:
