@@ -9,8 +9,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from memdiag.comparison.copies import in_words, phase_of
+from memdiag.comparison.predicted_memory import (
+    PredictedMemory,
+    predicted_growth,
+    predicted_peak,
+)
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.comparison import ColumnFigures, ComparisonColumn, CopyChange
+from memdiag.records.estimate import TermName
 from memdiag.records.phases import PHASES, RUN_PHASES, PhaseName
 from memdiag.records.profile import Profile
 from memdiag.units import MIB, counted, format_size
@@ -22,6 +28,10 @@ MIN_LOAD_SHARE = 0.5
 MAX_UNEXPLAINED_SHARE = 0.01
 """A larger share of a difference that its causes leave is stated as not explained: together with
 them it is the difference, as far as sizes are rounded."""
+
+MAX_LEFT_SHARE = 0.25
+"""What is predicted takes the place of measured causes that leave a larger share of a difference,
+if it leaves less itself."""
 
 MAX_ABOVE_STEADY = 0.02
 MAX_ABOVE_STEADY_BYTES = 2 * MIB
@@ -43,6 +53,28 @@ _OWNERS: dict[OwnerKind, str] = {
     "other_heap": "heap that belongs to no weight",
 }
 
+
+_TERMS: dict[TermName, str] = {
+    "runtime": "the runtime itself",
+    "graph": "nodes and kernels",
+    "model file": "the parsed file",
+    "weights": "weights as they are stored",
+    "mapped weights": "pages of mapped weights",
+    "stale weights": "weights of subgraphs once more",
+    "weight being converted": "a converted copy",
+    "folded constants": "results of constant folding",
+    "operands of folding": "inputs and results of constant folding until its last node",
+    "fused weights": "weights of fused nodes",
+    "reordered filters": "reordered filters of convolutions",
+    "packed weights": "packed weights",
+    "tree tables": "tables of tree ensembles",
+    "activations": "activations",
+    "KV cache": "the KV cache",
+    "planned block": "the block that the memory pattern plans",
+    "unused arena": "unused memory of the arena",
+    "kernel scratch": "working memory of kernels",
+    "freed heap": "small freed blocks",
+}
 
 class _Cause(NamedTuple):
     """One cause of a difference.
@@ -89,13 +121,44 @@ def explain_peak(
 
     Where the peak is the steady memory in both columns, the causes of steady memory are returned.
     Otherwise they are the copies made until the phase of the larger peak. If the peak moved to
-    another phase, and that phase does not differ as much, the cause is the move.
+    another phase, and that phase does not differ as much, the cause is the move. What is predicted
+    of both peaks is returned instead if copies leave much unexplained.
     """
     old, new = before.measured, after.measured
     assert old is not None
     assert new is not None
     if _peak_is_steady(old) and _peak_is_steady(new):
         return explain_steady(copies, before, after, size, tolerance)
+    moved = ""
+    if old.peak_phase != new.peak_phase:
+        moved = (
+            f"the peak of {after.label} is in {new.peak_phase}, the peak of {before.label} in"
+            f" {old.peak_phase}"
+        )
+    predicted = _predicted(predicted_peak(before), predicted_peak(after))
+    causes = _copies_until_peak(copies, before, after, size, tolerance)
+    if causes is None:
+        explained = _explained(predicted, size) if _leaves_little(predicted, size) else ""
+        return "; ".join(filter(None, (moved, explained)))
+    if not _has_xrays(before, after):
+        return ""
+    return _explained(_better(causes, predicted, size), size)
+
+
+def _copies_until_peak(
+    copies: Sequence[CopyChange],
+    before: ComparisonColumn,
+    after: ComparisonColumn,
+    size: int,
+    tolerance: int,
+) -> list[_Cause] | None:
+    """Return the copies made until the phase of the larger peak.
+
+    None if the peak moved to another phase, and that phase does not differ as much.
+    """
+    old, new = before.measured, after.measured
+    assert old is not None
+    assert new is not None
     phase = new.peak_phase if size > 0 else old.peak_phase
     if old.peak_phase != new.peak_phase:
         peaks = [
@@ -107,19 +170,14 @@ def explain_peak(
             or peaks[1] is None
             or abs(peaks[1] - peaks[0] - size) > max(tolerance, MAX_PEAK_ERROR * abs(size))
         ):
-            return (
-                f"the peak of {after.label} is in {new.peak_phase}, the peak of {before.label} in"
-                f" {old.peak_phase}"
-            )
-    if not _has_xrays(before, after):
-        return ""
+            return None
     until = PHASES.index(phase)
     made = [
         each
         for each in copies
         if (origin := phase_of(each)) is not None and PHASES.index(origin) <= until
     ]
-    return _explained(_of_copies(_certain(made, size, tolerance)), size)
+    return _of_copies(_certain(made, size, tolerance))
 
 
 def explain_kept(
@@ -144,7 +202,8 @@ def explain_kept(
     causes = _of_copies(_certain(made_here, size, tolerance))
     arena = _owner_differences(before.profile, after.profile)["arena"]
     if phase not in RUN_PHASES or abs(arena) <= tolerance or (arena > 0) != (size > 0):
-        return _explained(causes, size)
+        predicted = _predicted(predicted_growth(before, phase), predicted_growth(after, phase))
+        return _explained(_better(causes, predicted, size), size)
     if abs(arena) <= abs(size) + tolerance:
         return _explained([*causes, _Cause(_OWNERS["arena"], arena)], size)
     part = f"a part of the {format_size(arena, signed=True)} of {_OWNERS['arena']}"
@@ -206,6 +265,38 @@ def _certain(copies: Sequence[CopyChange], size: int, tolerance: int) -> list[Co
 
 def _of_copies(copies: Sequence[CopyChange]) -> list[_Cause]:
     return [_Cause(in_words(copy), copy.bytes) for copy in copies]
+
+
+def _predicted(before: PredictedMemory | None, after: PredictedMemory | None) -> list[_Cause]:
+    """Return the differences of what is predicted; none if one of both is not known."""
+    if before is None or after is None:
+        return []
+    terms = dict.fromkeys((*after.terms, *before.terms))
+    sizes = {name: after.terms[name] - before.terms[name] for name in terms}
+    return [
+        _Cause(f"{_term_in_words(name, before if size < 0 else after)} (predicted)", size)
+        for name, size in sizes.items()
+        if size
+    ]
+
+
+def _term_in_words(name: TermName, memory: PredictedMemory) -> str:
+    """Return a term in words; `memory` is what has more of it."""
+    if name == "weight being converted" and memory.cause:
+        return f"a converted copy of {memory.cause} in {memory.label}"
+    return _TERMS[name]
+
+
+def _better(causes: list[_Cause], predicted: list[_Cause], size: int) -> list[_Cause]:
+    """Return `causes`, which were measured, or what is predicted if they leave much of `size`."""
+    if _leaves_little(causes, size) or not _leaves_little(predicted, size):
+        return causes
+    return predicted
+
+
+def _leaves_little(causes: Sequence[_Cause], size: int) -> bool:
+    rest = size - sum(cause.bytes for cause in causes)
+    return abs(rest) <= MAX_LEFT_SHARE * abs(size)
 
 
 def _of_owners(before: Profile, after: Profile) -> list[_Cause]:

@@ -256,6 +256,7 @@ def undecided_note(before: ComparisonColumn, after: ComparisonColumn) -> str:
     """Return a sentence on differences that may be chance, as malloc retains much; or nothing."""
     if before.measured is None or after.measured is None:
         return ""
+    once = [each.label for each in (before, after) if each.measured and each.measured.times == 1]
     tolerance, retained = _tolerance(before, after), _retained(before, after)
     sizes = {
         "peak": after.measured.peak.median - before.measured.peak.median,
@@ -266,11 +267,12 @@ def undecided_note(before: ComparisonColumn, after: ComparisonColumn) -> str:
         for name, size in sizes.items()
         if tolerance - retained < abs(size) <= tolerance
     ]
-    if not differences or retained < MIN_CHANGE_BYTES:
+    if not once or not differences or retained < MIN_CHANGE_BYTES:
         return ""
+    subject = f"{once[0]} was" if len(once) == 1 else "each was"
     return (
         f"{before.label}, {after.label}: differ in {' and '.join(differences)}. This may be chance:"
-        f" each was measured once, and malloc retains {format_size(retained)}. Compare the models"
+        f" {subject} measured once, and malloc retains {format_size(retained)}. Compare the models"
         " themselves, or profile with --env MALLOC_MMAP_THRESHOLD_=131072"
     )
 

@@ -7,7 +7,7 @@ from memdiag.records.attribution import Owner
 from memdiag.records.comparison import ColumnGrowth, ComparisonColumn, FigureChange, GraphSize
 from memdiag.units import MIB
 from tests.comparison.columns import column, growth, measured, mib, phase, seconds
-from tests.reports import profiles
+from tests.reports import estimates, profiles
 from tests.reports.attributions import attribution, copy
 
 W = copy("original", 500 * MIB, "w")
@@ -81,6 +81,20 @@ def test_a_difference_that_may_be_memory_that_malloc_retains_is_noted(
     note = undecided_note(before, after)
     assert note.startswith("a, b: differ in steady by 53 MiB. This may be chance") == is_undecided
     assert bool(note) == is_undecided
+
+
+@pytest.mark.parametrize(
+    ("times", "steady", "said"),
+    [((5, 5), 515, ""), ((1, 5), 553, "a was measured once"), ((1, 1), 553, "each was measured")],
+)
+def test_only_what_was_measured_once_is_said_to_have_been(
+    times: tuple[int, int], steady: float, said: str
+) -> None:
+    before = column("a", measured(times=times[0], spread=0, phases=()))
+    after = column("b", measured(1000, steady, times=times[1], spread=0, phases=()))
+    note = undecided_note(before, after)
+    assert bool(note) is bool(said)
+    assert said in note
 
 
 def test_a_peak_of_a_phase_is_told() -> None:
@@ -245,6 +259,58 @@ def test_a_peak_that_moved_to_the_next_phase_has_the_causes_of_its_bytes() -> No
     found = between(before, column("b", lower, attribution=attribution(W)))
     peak = next(each for each in found if each.metric == "peak")
     assert peak.why == "-500 MiB, lm/MatMul packs w in a"
+
+
+def predicted(label: str, terms: dict[str, int], error: int = 0) -> ComparisonColumn:
+    """Return a column whose peak in `optimize`, and what `parse` keeps, is predicted to be `terms`.
+
+    It is measured to be larger by `error` MiB.
+    """
+    whole = estimates.terms(**terms)
+    weights = estimates.terms(weights=terms["weights"])
+    phases = (
+        estimates.phase("parse", weights, weights),
+        estimates.phase("optimize", whole, weights, "embed.weight"),
+        estimates.phase("steady", weights, weights),
+    )
+    point = msgspec.structs.replace(estimates.point(), phases=phases, peak_phase="optimize")
+    peak = sum(terms.values()) + error
+    parsed = phase("parse", terms["weights"], terms["weights"])
+    made = column(
+        label,
+        measured(peak, 50, peak_phase="optimize", phases=(parsed, phase("optimize", peak, 0))),
+        attribution=attribution(W),
+    )
+    assert made.profile is not None
+    profile = msgspec.structs.replace(made.profile, estimate=point)
+    return msgspec.structs.replace(made, profile=profile)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (
+            0,
+            "-75 MiB, weights as they are stored (predicted); -50 MiB, a converted copy of"
+            " embed.weight in a (predicted)",
+        ),
+        # Still mostly right, and then not.
+        (
+            20,
+            "-75 MiB, weights as they are stored (predicted); -50 MiB, a converted copy of"
+            " embed.weight in a (predicted); -20 MiB not explained",
+        ),
+        (60, "not explained"),
+    ],
+)
+def test_a_peak_above_the_steady_state_has_the_causes_that_are_predicted(
+    error: int, why: str
+) -> None:
+    before = predicted("a", {"weights": 100, "converted": 60}, error)
+    after = predicted("b", {"weights": 25, "converted": 10})
+    found = {each.metric: each.why for each in between(before, after)}
+    assert found["peak"] == why
+    assert found["kept"] == "-75 MiB, weights as they are stored (predicted)"
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,36 @@ def test_sizes_are_named_once_where_the_models_agree(
     assert title(comparison) == expected
 
 
+def test_long_causes_are_whole_and_only_a_very_long_one_loses_its_middle() -> None:
+    name = "bert.encoder.layer.{}.attention.self.query.weight_quantized_and_transposed"
+    causes = [f"-{9 - n}0 MiB, int8.onnx keeps {name.format(n)} as it is" for n in range(3)]
+    found = comparisons.change("steady", "1.31.1", why="; ".join((*causes, "-4 MiB not explained")))
+    sentence = change_sentence(comparisons.versions(), found)
+    assert len(sentence) > 320
+    assert all(cause in sentence for cause in causes)
+    longest = comparisons.change("steady", "1.31.1", why=f"-9 MiB, {'n' * 10_000}; {causes[0]}")
+    sentence = change_sentence(comparisons.versions(), longest)
+    assert len(sentence) < 500
+    assert "-9 MiB, n" in sentence
+    assert sentence.endswith(causes[0])
+
+
+@pytest.mark.parametrize(
+    ("times", "caption"),
+    [((5, 5), "; medians of 5 fresh"), ((1, 1), ""), ((1, 3), "; medians of 1 to 3 fresh")],
+)
+def test_the_table_says_how_often_its_columns_were_measured(
+    times: tuple[int, int], caption: str
+) -> None:
+    columns = [
+        column(label, measured(times=count)) for label, count in zip("ab", times, strict=True)
+    ]
+    (memory, *_) = comparison_tables(comparisons.comparison(*columns, kind="models"))
+    start = memory.table.caption.removeprefix("above the baseline")
+    assert start.startswith(caption)
+    assert bool(start) is bool(caption)
+
+
 def test_every_metric_is_told_of_one_statistic() -> None:
     comparison = every_change()
     metrics = {one.metric for one in comparison.changes}

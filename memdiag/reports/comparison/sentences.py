@@ -23,6 +23,7 @@ MAX_TITLE_SIZES = 3
 """A title states the sizes of at most this many models that differ in them."""
 
 _MAX_REASON = 320
+_MAX_CAUSE = 240
 _KINDS: Mapping[ComparisonKind, str] = {
     "onnxruntime": "version{s} of onnxruntime",
     "optimizers": "optimizer{s}",
@@ -169,7 +170,7 @@ def change_sentence(comparison: Comparison, change: FigureChange) -> str:
         text = f"{difference} since {plain(change.to)}"
     else:
         text = f"{plain(change.to)}: {difference}"
-    why = _limited(change.why)
+    why = _limited_causes(change.why)
     if why and change.metric == "peak" and _has_causes_of_steady(comparison, change):
         why = "the causes of steady"
     return f"{text}: {why}" if why else text
@@ -187,7 +188,8 @@ def _has_causes_of_steady(comparison: Comparison, peak: FigureChange) -> bool:
 def copies_sentence(change: CopyChange) -> str:
     """Return a difference in copies: ``a → b: +61 MiB, b has a transposed copy of w``."""
     size = format_size(change.bytes, signed=True)
-    return f"{plain(change.from_)} → {plain(change.to)}: {size}, {_limited(in_words(change))}"
+    causes = _limited_causes(in_words(change))
+    return f"{plain(change.from_)} → {plain(change.to)}: {size}, {causes}"
 
 
 def decimals(columns: Sequence[ComparisonColumn]) -> int:
@@ -259,6 +261,11 @@ def _range(metric: Metric, comparison: Comparison, columns: Sequence[ComparisonC
 
 def _ending(column: ComparisonColumn) -> str:
     return f"{plain(column.label)} {_ENDINGS[column.status]}".rstrip()
+
+
+def _limited_causes(text: str) -> str:
+    """Return causes, each of which loses its middle only if it is long itself."""
+    return "; ".join(shortened(cause, _MAX_CAUSE) for cause in plain(text).split("; "))
 
 
 def _limited(text: str) -> str:

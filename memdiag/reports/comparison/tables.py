@@ -94,10 +94,11 @@ def _memory(columns: Sequence[records.ComparisonColumn]) -> Table:
                 bar,
             )
         )
-    times = max((column.measured.times for column in columns if column.measured), default=0)
+    times = sorted({column.measured.times for column in columns if column.measured})
     caption = "above the baseline"
-    if times > 1:
-        caption += f"; medians of {times} fresh processes, ± half their range if above 2%"
+    if times and times[-1] > 1:
+        count = f"{times[-1]}" if len(times) == 1 else f"{times[0]} to {times[-1]}"
+        caption += f"; medians of {count} fresh processes, ± half their range if above 2%"
     peak, *others = _figures("peak", "steady", "anonymous", "mapped")
     bar_column = Column(css="wide", legend=SIZE_BAR_LEGEND, formats=("html",))
     return _table("memory", (peak, Column("in", wraps=True), *others, bar_column), rows, caption)

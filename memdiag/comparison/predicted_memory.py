@@ -1,0 +1,68 @@
+"""What a column holds at a moment according to the estimate beside its profile.
+
+An X-ray shows the steady state only. What else is in memory at a peak, or in one phase, is known
+from the estimate, if that agrees with what was measured.
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+from memdiag.records.comparison import ComparisonColumn
+from memdiag.records.estimate import EstimatedPhase, TermName
+from memdiag.records.phases import PhaseName
+from memdiag.units import MIB
+
+MAX_ERROR = 0.2
+MAX_ERROR_BYTES = 2 * MIB
+"""An estimate agrees with a measured size up to this share of it, or these bytes."""
+
+
+class PredictedMemory(NamedTuple):
+    """The parts of a column's memory.
+
+    Attributes:
+        label: the label of the column.
+        terms: bytes by what they are for.
+        cause: the weight or node at which the peak of a phase is; empty if none stands out.
+    """
+
+    label: str
+    terms: Counter[TermName]
+    cause: str = ""
+
+
+def predicted_peak(column: ComparisonColumn) -> PredictedMemory | None:
+    """Return the memory at the peak of `column`; None if it is not known."""
+    assert column.measured is not None
+    phases = _phases(column)
+    phase = next((each for each in phases if each.name == column.measured.peak_phase), None)
+    if phase is None or not _agrees(phase.peak_bytes, column.measured.peak.median):
+        return None
+    terms = Counter({term.name: term.bytes for term in phase.peak_terms})
+    return PredictedMemory(column.label, terms, phase.cause)
+
+
+def predicted_growth(column: ComparisonColumn, phase: PhaseName) -> PredictedMemory | None:
+    """Return what `phase` adds to the memory of `column`; None if it is not known."""
+    assert column.measured is not None
+    phases = _phases(column)
+    names = [each.name for each in phases]
+    kept = next((each.kept for each in column.measured.phases if each.phase == phase), None)
+    if phase not in names or kept is None:
+        return None
+    index = names.index(phase)
+    terms = Counter({term.name: term.bytes for term in phases[index].kept_terms})
+    if index:
+        terms.subtract({term.name: term.bytes for term in phases[index - 1].kept_terms})
+    if not _agrees(sum(terms.values()), kept.median):
+        return None
+    return PredictedMemory(column.label, terms)
+
+
+def _phases(column: ComparisonColumn) -> tuple[EstimatedPhase, ...]:
+    estimate = column.profile.estimate if column.profile else None
+    return () if estimate is None else estimate.phases
+
+
+def _agrees(predicted: int, measured: int) -> bool:
+    return abs(predicted - measured) <= max(MAX_ERROR_BYTES, MAX_ERROR * abs(measured))
