@@ -18,13 +18,14 @@ from memdiag.api.comparing.version_search import VersionSearch
 from memdiag.api.inputs import ArrayOrFile
 from memdiag.api.leak import check_runs
 from memdiag.api.load import load_profile
+from memdiag.api.search_arguments import deadline_after
 from memdiag.comparison import runtimes
 from memdiag.comparison.changes import changes as changes_of
 from memdiag.comparison.changes import undecided_note
 from memdiag.comparison.columns import with_profiles
 from memdiag.comparison.comparable import Comparable, comparability_of
 from memdiag.comparison.run_optimizer import choose_optimizers
-from memdiag.defaults import COMPARISON_REPEATS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
@@ -45,6 +46,9 @@ from memdiag.records.comparison import (
 from memdiag.runner.job import Job, SessionConfig
 from memdiag.runner.temporary import temporary_folder
 
+_SHARE_OF_OPTIMIZING = 1 / 3
+"""The share of limited time that optimizers get."""
+
 BISECTED: tuple[Metric, ...] = ("peak", "steady", "growth", "load", "latency")
 
 
@@ -58,11 +62,12 @@ def compare(
     inputs: Mapping[str, ArrayOrFile] | None = None,
     same_inputs: bool = False,
     runs: int | None = None,
-    repeats: int = COMPARISON_REPEATS,
+    repeats: int | None = None,
     session_options: Mapping[str, str] | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_bytes: int | None = None,
     xray: bool = True,
+    time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Comparison:
     """Measure versions, optimizers or models as columns; return their differences, with causes.
@@ -85,14 +90,18 @@ def compare(
         inputs: arrays, or paths of ``.npy`` files, by input name; the others are generated.
         same_inputs: run with the same contents each time; by default the contents of generated
             inputs differ in each run.
-        runs: number of runs after the first one, in each process; 10 by default. To bisect growth:
-            the number of runs by which it is judged, 40 or more; by default up to 1,000 within a
+        runs: number of runs after the first one, in each process; by default 10, but after the
+            first process of each column only until memory no longer changes. To bisect growth: the
+            number of runs by which it is judged, 40 or more; by default up to 1,000 within a
             minute.
-        repeats: number of fresh processes for each column.
+        repeats: number of fresh processes for each column. By default 2, and up to 5 where these
+            do not show clearly whether memory or load time differs.
         session_options: SessionOptions attributes and config entries by name.
         timeout_s: seconds after which a child is ended, of a session or of an optimizer.
         memory_limit_bytes: resident set above which it is ended.
         xray: identify the owner of every resident byte, for the causes of differences.
+        time_limit_s: seconds after which what was measured until then is returned; optimizers get
+            at most a third of it.
         on_progress: called with the current step, in a few words.
 
     Raises:
@@ -110,9 +119,12 @@ def compare(
         check_runs(growth_runs)
     elif runs is not None and runs < 1:
         raise UsageError("runs must be at least 1.")
-    if repeats < 1:
+    if repeats is not None and repeats < 1:
         raise UsageError("repeats must be at least 1.")
-    child_limits = limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes)
+    child_limits = replace(
+        limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes),
+        deadline=deadline_after(time_limit_s),
+    )
     config = input_config(
         dims=dims,
         inputs=inputs,
@@ -142,7 +154,9 @@ def compare(
             exits=exits,
             inputs=config,
             repeats=repeats,
+            all_runs=runs is not None,
             xray=xray,
+            is_sequence=kind == "onnxruntime",
             own_inputs=kind == "models",
             on_progress=on_progress,
         )
@@ -160,13 +174,15 @@ def compare(
             if kind == "onnxruntime":
                 found = _runtime_plans(job, onnxruntime, environments, on_progress)
             elif kind == "optimizers":
-                found = [*column_plans.optimized(job, optimizer_names, scratch, on_progress)]
+                with child_limits.deadline.at_most(_SHARE_OF_OPTIMIZING):
+                    found = [*column_plans.optimized(job, optimizer_names, scratch, on_progress)]
             else:
                 found = [*column_plans.models(job, files)]
             columns = side_by_side.measure(_with_unique_labels(found))
         notes = list(dict.fromkeys((*unknown_key_notes(session.options), *side_by_side.notes)))
-        if side_by_side.interrupted:
-            notes.append("interrupted: only the columns that were measured before are listed")
+        if side_by_side.ended_by != "completion":
+            ended = {"interrupt": "interrupted", "time_limit": "the time limit was reached"}
+            notes.append(f"{ended[side_by_side.ended_by]}: what was measured until then is listed")
         result = _comparison(kind, columns, bisection, notes, started)
         return msgspec.structs.replace(result, dimensions=side_by_side.dimensions)
 

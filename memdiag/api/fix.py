@@ -15,7 +15,7 @@ from memdiag.api.check import Selection, analysis_context, find_waste
 from memdiag.api.inputs import GivenInputs, read_given
 from memdiag.api.original_model import OriginalModel, measured_original
 from memdiag.api.search_arguments import (
-    check_search_arguments,
+    check_slowdown,
     deadline_after,
 )
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN
@@ -94,7 +94,7 @@ def fix(
     path = model_path(model)
     check_dims(dims)
     target = Path(output) if output is not None else path.with_name(f"{path.stem}.fixed.onnx")
-    check_search_arguments(max_slowdown, time_limit_s)
+    check_slowdown(max_slowdown)
     require_runtime("run memdiag in an environment that has it")
     config = FixConfig(
         only=only,

@@ -17,7 +17,7 @@ from memdiag.api.option_tuning import (
     runnable_original,
     search_and_publish,
 )
-from memdiag.api.search_arguments import check_search_arguments, deadline_after
+from memdiag.api.search_arguments import check_slowdown, deadline_after
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN
 from memdiag.errors import ModelError
 from memdiag.model.file_state import FileStates
@@ -98,7 +98,7 @@ def optimize(
     started = time.perf_counter()
     deadline = deadline_after(time_limit_s)
     report_progress = on_progress or ignore_progress
-    check_search_arguments(max_slowdown, time_limit_s)
+    check_slowdown(max_slowdown)
     config = TuneConfig(
         budget=dict(budget or {}),
         only=only,

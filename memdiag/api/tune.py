@@ -14,7 +14,7 @@ from memdiag.api.option_tuning import (
     runnable_original,
     search_and_publish,
 )
-from memdiag.api.search_arguments import check_search_arguments, deadline_after
+from memdiag.api.search_arguments import check_slowdown, deadline_after
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
@@ -83,7 +83,7 @@ def tune(
     """
     started = time.perf_counter()
     deadline = deadline_after(time_limit_s)
-    check_search_arguments(max_slowdown, time_limit_s)
+    check_slowdown(max_slowdown)
     config = TuneConfig(
         budget=dict(budget or {}),
         only=only,

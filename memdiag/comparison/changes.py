@@ -31,6 +31,9 @@ MIN_GROWTH_RATIO = 1.5
 """Ratio of two slopes above which growth over many runs differs: how much malloc takes for a block
 differs as well."""
 
+CLEARLY = 2
+"""Factor of what figures scatter and may differ by from which on their difference is certain."""
+
 MIN_LOAD_S = 0.005
 MAX_OUTPUT_ROUNDING = 1e-3
 """Outputs that differ by a larger share of their largest value are a change."""
@@ -109,11 +112,9 @@ class _ColumnPair:
     def times(self, *, interleaved: bool) -> Iterator[FigureChange]:
         """Yield the differences of load time and latency."""
         old, new = self._old.load, self._new.load
-        if _is_disjoint(old, new) and abs(new.median - old.median) > MIN_LOAD_S:
-            ratio = new.median / old.median
-            if not 1 / MIN_RATIO <= ratio <= MIN_RATIO:
-                why = causes.explain_load(self._old, self._new)
-                yield self._change("load", None, 0, None, why, ratio=ratio)
+        if _loads_differ(old, new):
+            why = causes.explain_load(self._old, self._new)
+            yield self._change("load", None, 0, None, why, ratio=new.median / old.median)
         slower = (interleaved_ratio if interleaved else latency_ratio)(self._before, self._after)
         if slower is not None:
             ratio, low, high = slower
@@ -232,6 +233,13 @@ def _is_disjoint(
     return new.low > old.high or new.high < old.low
 
 
+def _loads_differ(old: MeasuredSeconds, new: MeasuredSeconds) -> bool:
+    """Return whether two durations of session creation differ by more than they scatter."""
+    if not _is_disjoint(old, new) or abs(new.median - old.median) <= MIN_LOAD_S:
+        return False
+    return not 1 / MIN_RATIO <= new.median / old.median <= MIN_RATIO
+
+
 def _tolerance(before: ComparisonColumn, after: ComparisonColumn) -> int:
     """Return the bytes by which figures may differ although nothing has changed.
 
@@ -250,6 +258,25 @@ def _retained(before: ComparisonColumn, after: ComparisonColumn) -> int:
     """Return the bytes that malloc retains in the column in which it retains more."""
     profiles = [each.profile for each in (before, after) if each.profile is not None]
     return max((each.allocator_retained_bytes or 0 for each in profiles), default=0)
+
+
+def is_decided(before: ComparisonColumn, after: ComparisonColumn) -> bool:
+    """Return whether further processes would hardly change what differs between two columns.
+
+    Ranges that overlap go on to overlap, so that only figures that seem to differ are in doubt,
+    unless memory differs clearly. Load times scatter more.
+    """
+    old, new = before.measured, after.measured
+    if old is None or new is None:
+        return True
+    tolerance, retained = _tolerance(before, after), _retained(before, after)
+    for one, other in ((old.peak, new.peak), (old.steady, new.steady)):
+        size = abs(other.median - one.median)
+        spread = max(one.high - one.low, other.high - other.low)
+        is_little = not _is_disjoint(one, other) or size + spread <= tolerance
+        if not is_little and size <= CLEARLY * (tolerance + spread) + retained:
+            return False
+    return not _loads_differ(old.load, new.load)
 
 
 def undecided_note(before: ComparisonColumn, after: ComparisonColumn) -> str:

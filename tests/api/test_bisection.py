@@ -152,7 +152,7 @@ class FakeSideBySide:
     """Measures every version; `broken` ones end in a failure."""
 
     def __init__(self, broken: str) -> None:
-        self.inputs, self.interrupted = InputConfig(), False
+        self.inputs, self.ended_by = InputConfig(), "completion"
         self._broken = broken
 
     def measure(self, plans: Sequence[ColumnPlan]) -> list[ComparisonColumn]:

@@ -22,6 +22,7 @@ from memdiag.paths import distinct_names
 from memdiag.records.codec import decode, encode
 from memdiag.records.comparison import Comparison, ComparisonColumn
 from memdiag.records.profile import Profile
+from memdiag.runner.job import Deadline, TimeLimitReached
 from memdiag.units import MIB
 from tests.reports import profiles
 
@@ -415,7 +416,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, heeding_ctrl_c: None) ->
 
     def interrupt(words: str) -> None:
         steps.append(words)
-        if words == "one.onnx, 2 of 3":
+        if words.startswith("one.onnx, process 2 of 3"):
             assert not psutil.Process().children()
             threading.Thread(target=interrupt_child, daemon=True).start()
 
@@ -423,4 +424,80 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, heeding_ctrl_c: None) ->
     found = memdiag.compare(one, other, repeats=3, runs=3, xray=False, on_progress=interrupt)
     assert any("interrupted" in note for note in found.notes)
     assert all(each.measured is not None for each in found.columns)
-    assert steps[-1] == "one.onnx, 2 of 3"
+    assert steps[-1].startswith("one.onnx, process 2 of 3 (about ")
+
+
+@pytest.mark.parametrize(("decided", "times"), [(True, 2), (False, 3)])
+def test_as_many_processes_are_measured_as_an_answer_needs(
+    decided: bool, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memdiag.api.comparing.side_by_side.is_decided", lambda *_: decided)
+    monkeypatch.setattr("memdiag.api.comparing.side_by_side.COMPARISON_REPEATS", 3)
+    models = [save(tmp_path / f"{name}.onnx", "y = Abs(x)") for name in "ab"]
+    steps: list[str] = []
+    found = memdiag.compare(*models, runs=1, xray=False, on_progress=steps.append)
+    assert [each.measured.times for each in found.columns if each.measured] == [times, times]
+    # Outputs and latency come before the processes that only make figures more certain.
+    compared = next(i for i, words in enumerate(steps) if words.startswith("outputs and latency"))
+    assert sum("process" in words for words in steps[:compared]) == 4
+    assert sum("process" in words for words in steps[compared:]) == 2 * times - 4
+
+
+def test_only_columns_that_are_not_decided_are_measured_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_decided(before: ComparisonColumn, after: ComparisonColumn) -> bool:
+        assert before.label == "a.onnx"
+        return after.label != "c.onnx"
+
+    monkeypatch.setattr("memdiag.api.comparing.side_by_side.is_decided", is_decided)
+    monkeypatch.setattr("memdiag.api.comparing.side_by_side.COMPARISON_REPEATS", 3)
+    models = [save(tmp_path / f"{name}.onnx", "y = Abs(x)") for name in "abc"]
+    found = memdiag.compare(*models, runs=1, xray=False)
+    assert [each.measured.times for each in found.columns if each.measured] == [3, 2, 3]
+
+
+def test_a_time_limit_keeps_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reached(*_: object) -> None:
+        raise TimeLimitReached
+
+    monkeypatch.setattr("memdiag.api.comparing.side_by_side.ReferenceSession", reached)
+    models = [save(tmp_path / f"{name}.onnx", "y = Abs(x)") for name in "ab"]
+    found = memdiag.compare(*models, runs=1, xray=False, time_limit_s=1000)
+    assert [each.measured.times for each in found.columns if each.measured] == [2, 2]
+    assert found.notes[-1] == "the time limit was reached: what was measured until then is listed"
+
+
+def test_a_process_that_the_time_limit_ends_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited: list[Deadline] = []
+
+    def deadline_after(seconds: float) -> Deadline:
+        limited.append(Deadline(time.monotonic() + seconds))
+        return limited[0]
+
+    def end(words: str) -> None:
+        if "process 2 of" in words:
+            limited[0].at = time.monotonic()
+
+    monkeypatch.setattr("memdiag.api.compare.deadline_after", deadline_after)
+    models = [save(tmp_path / f"{name}.onnx", "y = Abs(x)") for name in "ab"]
+    found = memdiag.compare(*models, runs=1, xray=False, time_limit_s=1000, on_progress=end)
+    assert {each.status for each in found.columns} == {"completed"}
+    assert [each.measured.times for each in found.columns if each.measured] == [1, 1]
+
+
+def test_optimizers_get_a_part_of_a_time_limit(
+    tmp_path: Path, adapter: Callable[[str, str], None]
+) -> None:
+    model = save(tmp_path / "model.onnx", "y = Abs(x)")
+    adapter("hanging", "time.sleep(600)")
+    adapter("late", "shutil.copy(source, target)")
+    found = memdiag.compare(model, optimizers=["all"], runs=1, xray=False, time_limit_s=15)
+    columns = by_label(found)
+    assert columns["hanging"].status == "timeout"
+    assert columns["late"].status == "unavailable"
+    assert columns["late"].message == "the time limit was reached before it was run"

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from memdiag.comparison.changes import changes, interleaved_ratio, undecided_note
+from memdiag.comparison.changes import changes, interleaved_ratio, is_decided, undecided_note
 from memdiag.comparison.comparable import Comparable
 from memdiag.records.attribution import Owner
 from memdiag.records.comparison import ColumnGrowth, ComparisonColumn, FigureChange, GraphSize
@@ -95,6 +95,29 @@ def test_only_what_was_measured_once_is_said_to_have_been(
     note = undecided_note(before, after)
     assert bool(note) is bool(said)
     assert said in note
+
+
+@pytest.mark.parametrize(
+    ("steady", "spread", "load", "decided"),
+    [
+        (500, 1, 1.0, True),
+        (510, 1, 1.0, True),
+        (519, 1, 1.0, False),  # 2 % of the peak are 20 MiB
+        (519, 19, 1.0, True),  # the ranges overlap
+        (540, 1, 1.0, False),
+        (600, 1, 1.0, True),
+        (600, 30, 1.0, False),
+        (500, 1, 2.0, False),
+        (500, 1, 1.05, True),
+    ],
+)
+def test_further_processes_are_needed_where_they_may_change_what_differs(
+    steady: float, spread: float, load: float, decided: bool
+) -> None:
+    before = column("a", measured(phases=()))
+    after = measured(1000, steady, load=load, phases=())
+    after = msgspec.structs.replace(after, steady=mib(steady, spread))
+    assert is_decided(before, column("b", after)) is decided
 
 
 def test_a_peak_of_a_phase_is_told() -> None:

@@ -19,6 +19,8 @@ from memdiag.programs.system.memory_limit import most_available_bytes
 from memdiag.records.comparison import ColumnStatus, OptimizerRun
 from memdiag.runner.job import Job
 
+_NO_TIME = "the time limit was reached before it was run"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnPlan:
@@ -82,13 +84,17 @@ def optimized(
 ) -> Iterator[ColumnPlan]:
     """Yield the original, and the result of each optimizer, written below `scratch`.
 
-    The time and memory limits of the job apply to the optimizers as well.
+    The time and memory limits of the job apply to the optimizers as well, and its deadline.
     """
     yield ColumnPlan(label=ORIGINAL, job=job)
     with open_model(job.model) as file:
         model_bytes = sum(path.stat().st_size for path in file.files)
-    for name in names:
-        on_progress(f"running {name}")
+    deadline = job.limits.deadline
+    for number, name in enumerate(names, 1):
+        if deadline.remaining_s <= 0:
+            yield ColumnPlan(label=name, job=job, status="unavailable", message=_NO_TIME)
+            continue
+        on_progress(f"running {name} ({number} of {len(names)} optimizers)")
         target = scratch / name / job.model.name
         try:
             python = interpreter_for(name)
@@ -98,7 +104,7 @@ def optimized(
                 target,
                 python=python,
                 external=model_bytes > MAX_SINGLE_FILE_BYTES,
-                timeout_s=job.limits.timeout_s,
+                timeout_s=min(job.limits.timeout_s, deadline.remaining_s),
                 memory_limit_bytes=job.limits.memory_limit_bytes or most_available_bytes(),
             )
         except ProvisionError as error:

@@ -1,5 +1,6 @@
 """Measurement of columns side by side: with the same inputs, in turn, in fresh processes."""
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -13,8 +14,10 @@ from memdiag.api.arguments import OnProgress
 from memdiag.api.comparing.column_plans import ColumnPlan
 from memdiag.api.comparison_inputs import ComparisonInputs, find_comparison_inputs
 from memdiag.api.profile import profile_job
+from memdiag.comparison.changes import is_decided
 from memdiag.comparison.columns import graph_of, with_profiles
 from memdiag.comparison.reference import OutputComparison, ReferenceSession
+from memdiag.defaults import COMPARISON_REPEATS
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
 from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.dimensions import Axis, axes_of
@@ -22,11 +25,23 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.paths import path_text
 from memdiag.records.comparison import ComparisonColumn
 from memdiag.records.dimension import Dimension
+from memdiag.records.measured_change import SearchEnd
 from memdiag.records.profile import Input, Profile
-from memdiag.runner.job import Feed, InputConfig, Job
+from memdiag.runner.job import Deadline, Feed, InputConfig, Job, TimeLimitReached
 from memdiag.runner.try_inputs import try_inputs
 from memdiag.units import some_of
 from memdiag.verify.model_evaluator import InputSet
+from memdiag.verify.step_estimate import StepEstimate
+
+MIN_REPEATS = 2
+"""Processes of each column after which outputs and latency are compared, and further processes are
+measured only where they may change what differs."""
+
+MIN_RUNS = 2
+"""Runs after the first one in each process: the second run takes memory that the first planned."""
+
+MAX_SETTLED_BYTES = 256 << 10
+"""The most by which resident memory still changes when it counts as steady."""
 
 MAX_NAMED_INPUTS = 2
 """Inputs of each model in a message."""
@@ -40,26 +55,35 @@ class SideBySide:
         scratch: a folder for temporary files.
         exits: closes the open models.
         inputs: sizes and arrays of the inputs, the number of runs, and whether all are the same.
-        repeats: number of processes for each column.
+        repeats: number of processes for each column; None for as many as an answer needs, from
+            `MIN_REPEATS` to `COMPARISON_REPEATS`.
+        all_runs: run as often in each process; by default only in the first of each column, and in
+            the others until memory no longer changes.
         xray: identify the owners of resident bytes in the first process of each column.
+        is_sequence: each column is compared with the one before it, rather than with the first.
         own_inputs: generate other inputs for models that do not run with the first model's inputs.
         on_progress: called with the current step.
         notes: notes on all columns.
-        interrupted: whether Ctrl-C ended the measurement; the columns up to then were returned.
+        ended_by: what ended the measurement; the columns up to then are returned in any case.
     """
 
     scratch: Path
     exits: ExitStack
     inputs: InputConfig
-    repeats: int
+    repeats: int | None
+    all_runs: bool
     xray: bool
+    is_sequence: bool
     own_inputs: bool
     on_progress: OnProgress
     notes: list[str] = field(default_factory=list)
-    interrupted: bool = False
+    ended_by: SearchEnd = "completion"
     _files: dict[Path, ModelFile | MemdiagError] = field(default_factory=dict)
     _trials: ComparisonInputs = field(default_factory=ComparisonInputs)
     _own: dict[str, ComparisonInputs] = field(default_factory=dict)
+    _profiles: dict[str, list[Profile]] = field(default_factory=dict)
+    _failures: dict[str, str] = field(default_factory=dict)
+    _comparisons: dict[str, OutputComparison] = field(default_factory=dict)
     _opened: Sequence[ColumnPlan] = ()
     _first: ColumnPlan | None = None
     _reference: Job | None = None
@@ -73,50 +97,77 @@ class SideBySide:
             UsageError: the given inputs or dimensions do not fit the models.
         """
         opened = [each for each in plans if each.status == "completed" and self._opens(each)]
-        profiles: dict[str, list[Profile]] = {plan.label: [] for plan in opened}
-        failures: dict[str, str] = {}
-        comparisons: dict[str, OutputComparison] = {}
+        self._profiles = {plan.label: [] for plan in opened}
+        self._failures, self._comparisons = {}, {}
         try:
+            started = time.monotonic()
             self._find_inputs(opened)
-            for round_index in range(self.repeats):
-                # Every other round is in reverse order, so that no column is always the last.
-                for plan in opened if round_index % 2 == 0 else opened[::-1]:
-                    before = profiles[plan.label]
-                    if plan.label in failures or not all(map(_is_complete, before)):
-                        continue
-                    self.on_progress(f"{plan.label}, {round_index + 1} of {self.repeats}")
-                    try:
-                        before.append(self._profile(plan, is_first=round_index == 0))
-                    except MeasurementError as error:
-                        failures[plan.label] = str(error)
-            completed = [
-                plan
-                for plan in opened
-                if plan.label not in failures and all(map(_is_complete, profiles[plan.label]))
-            ]
-            if self._reference is None and completed:
-                self._choose_timed(profiles[completed[0].label])
-            comparisons = self._compare_outputs(completed)
+            self._measure_rounds(opened, about_s=time.monotonic() - started)
         except KeyboardInterrupt:
-            self.interrupted = True
-        return [
-            self._column(
-                plan,
-                profiles.get(plan.label, ()),
-                failures.get(plan.label, ""),
-                comparisons.get(plan.label),
-            )
-            for plan in plans
-        ]
+            self.ended_by = "interrupt"
+        except TimeLimitReached:
+            self.ended_by = "time_limit"
+        return [self._column(plan) for plan in plans]
 
-    def _column(
-        self,
-        plan: ColumnPlan,
-        profiles: Sequence[Profile],
-        failure: str,
-        comparison: OutputComparison | None,
-    ) -> ComparisonColumn:
-        """Return the column of `plan`; `failure` is why its process could not be measured."""
+    def _measure_rounds(self, opened: Sequence[ColumnPlan], *, about_s: float) -> None:
+        """Measure a process of each column in turn; after the first rounds compare outputs.
+
+        An early end then leaves figures of all columns. `about_s` is the time that the first
+        process may take.
+
+        Raises:
+            TimeLimitReached: the deadline passed.
+        """
+        most = self.repeats or COMPARISON_REPEATS
+        # One column alone is compared with others that are measured later.
+        least = MIN_REPEATS if self.repeats is None and len(opened) > 1 else most
+        steps = StepEstimate(first_s=about_s, end=self._deadline.at)
+        for round_index in range(most):
+            if round_index == min(least, MIN_REPEATS):
+                self._compare_outputs(opened, steps)
+            left = opened if round_index < least else self._undecided(opened)
+            # Every other round is in reverse order, so that no column is always the last.
+            for index, plan in enumerate(left if round_index % 2 == 0 else left[::-1]):
+                if not self._is_measurable(plan):
+                    continue
+                further = max(1, least - round_index) * len(left) - index - 1
+                compared = len(opened) - 1 if round_index < MIN_REPEATS else 0
+                about = steps.step(further + compared)
+                self.on_progress(f"{plan.label}, process {round_index + 1} of {most} ({about})")
+                self._measure_process(plan, is_first=round_index == 0)
+        if most <= MIN_REPEATS:
+            self._compare_outputs(opened, steps)
+
+    def _measure_process(self, plan: ColumnPlan, *, is_first: bool) -> None:
+        try:
+            profile = self._profile(plan, is_first=is_first)
+        except MeasurementError as error:
+            self._failures[plan.label] = str(error)
+            return
+        if not _is_complete(profile):
+            self._deadline.check()
+        self._profiles[plan.label].append(profile)
+
+    def _is_measurable(self, plan: ColumnPlan) -> bool:
+        """Return whether no process of `plan` failed so far."""
+        label = plan.label
+        return label not in self._failures and all(map(_is_complete, self._profiles[label]))
+
+    def _undecided(self, opened: Sequence[ColumnPlan]) -> list[ColumnPlan]:
+        """Return the columns of which further processes may change what differs."""
+        plans = [plan for plan in opened if self._is_measurable(plan)]
+        columns = [self._column(plan) for plan in plans]
+        wanted: set[int] = set()
+        for index in range(1, len(plans)):
+            before = index - 1 if self.is_sequence else 0
+            if not is_decided(columns[before], columns[index]):
+                wanted |= {before, index}
+        return [plans[index] for index in sorted(wanted)]
+
+    def _column(self, plan: ColumnPlan) -> ComparisonColumn:
+        """Return the column of `plan` as far as it was measured."""
+        failure = self._failures.get(plan.label, "")
+        profiles = self._profiles.get(plan.label, ())
         file = self._files.get(plan.job.model)
         column = ComparisonColumn(
             label=plan.label,
@@ -132,6 +183,7 @@ class SideBySide:
             return msgspec.structs.replace(column, status="failed", message=failure)
         if not profiles:
             return column
+        comparison = self._comparisons.get(plan.label)
         return with_profiles(column, profiles, comparison, self._timed_runs(plan))
 
     def _opens(self, plan: ColumnPlan) -> bool:
@@ -274,7 +326,8 @@ class SideBySide:
         # A model that runs with no inputs gets the first model's inputs: the profile has the error.
         own = self._own.get(plan.label, self._trials)
         sets = own.sets or self._sets
-        job = replace(plan.job, runs=self.inputs.runs if sets else None)
+        runs = self.inputs.runs if is_first or self.all_runs else self._settling_runs
+        job = replace(plan.job, runs=runs if sets else None)
         if sets:
             feeds = tuple(trial.feeds for trial in sets)
             job = replace(job, feeds=feeds[0], later_feeds=feeds)
@@ -285,6 +338,12 @@ class SideBySide:
             dimensions=self._dimensions_of(plan),
             xray=self.xray and is_first,
         )
+
+    @property
+    def _settling_runs(self) -> int:
+        """The number of runs after which memory changed no more in any first process."""
+        firsts = (profiles[0] for profiles in self._profiles.values() if profiles)
+        return max([MIN_RUNS, *map(_settling_runs, firsts)])
 
     def _descriptions(self, trial: InputSet) -> tuple[Input, ...]:
         """Return the description of the inputs for a profile."""
@@ -318,29 +377,37 @@ class SideBySide:
             return slice(None)
         return slice(self._timed, None, max(1, len(self._sets)))
 
-    def _compare_outputs(self, completed: Sequence[ColumnPlan]) -> dict[str, OutputComparison]:
+    def _compare_outputs(self, opened: Sequence[ColumnPlan], steps: StepEstimate) -> None:
         """Compare outputs and latencies with the first column that completed."""
-        comparisons = {
-            plan.label: OutputComparison(failure=self._difference_in_inputs(plan))
-            for plan in completed
-            if plan.label in self._own
-        }
-        others = [plan for plan in completed if plan.label not in comparisons]
+        completed = [plan for plan in opened if self._is_measurable(plan)]
+        if self._reference is None and completed:
+            self._choose_timed(self._profiles[completed[0].label])
+        for plan in completed:
+            if plan.label in self._own:
+                difference = OutputComparison(failure=self._difference_in_inputs(plan))
+                self._comparisons[plan.label] = difference
+        others = [plan for plan in completed if plan.label not in self._own]
         if self._reference is None and others:
             self._reference = others.pop(0).job
         if self._reference is None or not others or not self._sets:
-            return comparisons
+            return
         with ReferenceSession(self._reference, self._sets, self._folder("outputs")) as reference:
             if reference.unstable:
                 names = ", ".join(sorted(reference.unstable))
                 self.notes.append(f"outputs that are random are not compared: {names}")
-            for plan in others:
-                self.on_progress(f"{plan.label} beside the first")
+            for index, plan in enumerate(others):
+                about = steps.step(len(others) - index - 1)
+                self.on_progress(f"outputs and latency of {plan.label} ({about})")
                 try:
-                    comparisons[plan.label] = reference.compare(plan.job, self._timed)
+                    found = reference.compare(plan.job, self._timed)
                 except MeasurementError as error:
-                    comparisons[plan.label] = OutputComparison(failure=str(error))
-        return comparisons
+                    found = OutputComparison(failure=str(error))
+                self._comparisons[plan.label] = found
+
+    @property
+    def _deadline(self) -> Deadline:
+        """The deadline of all jobs."""
+        return self._opened[0].job.limits.deadline if self._opened else Deadline()
 
     def _difference_in_inputs(self, plan: ColumnPlan) -> str:
         """Return why `plan`, which has inputs of its own, is not compared with the first."""
@@ -382,6 +449,13 @@ def _size(axis: Axis, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
     """Return the size of `axis` in `shapes`; None if its input has no array of this rank."""
     shape = shapes.get(axis.input, ())
     return shape[axis.position] if axis.position < len(shape) else None
+
+
+def _settling_runs(profile: Profile) -> int:
+    """Return the number of runs, after the first one, after which memory hardly changed."""
+    sizes = [run.rss_bytes for run in profile.runs]
+    changing = (n for n, size in enumerate(sizes, 1) if abs(size - sizes[-1]) > MAX_SETTLED_BYTES)
+    return max(changing, default=0) + 1
 
 
 def _is_complete(profile: Profile) -> bool:

@@ -37,7 +37,7 @@ class VersionSearch:
     columns: dict[str, ComparisonColumn] = field(default_factory=dict)
 
     def run(self, ends: Sequence[str]) -> tuple[list[ComparisonColumn], Bisection | None]:
-        """Return the measured columns, the oldest first, and the result; None if interrupted.
+        """Return the measured columns, the oldest first, and the result; None if it ended early.
 
         `ends` are versions: none before the oldest or after the newest of them is measured.
 
@@ -49,7 +49,8 @@ class VersionSearch:
         try:
             found = bisect(candidates, self._measure, self._differs)
         except KeyboardInterrupt:
-            self.side_by_side.interrupted = True
+            if self.side_by_side.ended_by == "completion":
+                self.side_by_side.ended_by = "interrupt"
         else:
             bisection = Bisection(
                 metric=self.metric,
@@ -81,7 +82,7 @@ class VersionSearch:
             (plan,) = versions(self.job, [version], self.on_progress)
             (column,) = self.side_by_side.measure([plan])
             self.columns[version] = column
-            if self.side_by_side.interrupted:
+            if self.side_by_side.ended_by != "completion":
                 raise KeyboardInterrupt
             if self.metric == "growth" and column.measured is not None:
                 self.on_progress(f"{version}, growth over many runs")

@@ -1,6 +1,7 @@
 """``memdiag compare``: versions, optimizers, models or saved profiles side by side."""
 
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +17,12 @@ from memdiag.cli.options import (
     add_same_inputs,
     add_session_options,
     comma_list,
+    duration,
     pairs,
     read_dims,
     read_inputs,
     read_memory_limit,
+    remaining_s,
     whole_number,
 )
 from memdiag.defaults import (
@@ -71,7 +74,8 @@ def configure(parser: ArgumentParser) -> None:
         "--runs",
         metavar="N",
         type=whole_number(1),
-        help=f"Number of runs after the first run, in each process (default: {DEFAULT_RUNS}). With"
+        help=f"Number of runs after the first run, in each process (default: {DEFAULT_RUNS}, and"
+        " after the first process of each column only until memory no longer changes). With"
         f" --bisect growth, the number of runs by which growth is judged, {MIN_LEAK_RUNS} or more"
         f" (default: up to {DEFAULT_LEAK_RUNS:,} within a minute).",
     )
@@ -79,8 +83,15 @@ def configure(parser: ArgumentParser) -> None:
         "--repeats",
         metavar="N",
         type=whole_number(1),
-        default=COMPARISON_REPEATS,
-        help="Number of fresh processes for each column, one after another; medians are used.",
+        help="Number of fresh processes for each column, one after another; medians are used"
+        f" (default: 2, and up to {COMPARISON_REPEATS} where these do not show clearly whether"
+        " memory or load time differs).",
+    )
+    group.add_argument(
+        "--time-limit",
+        metavar="TIME",
+        type=duration,
+        help="Stop after this time, such as 90s or 5min, with what was measured until then.",
     )
     add_session_options(group)
     add_limits(group)
@@ -110,6 +121,7 @@ def run(options: Namespace) -> int:
 
     Writes comparison.json, .html, .md and .png. Exit codes: 0; 2 if nothing could be measured.
     """
+    started = time.monotonic()
     from memdiag.api.compare import compare
     from memdiag.cli.output import Destination, show
     from memdiag.cli.progress import StatusLine
@@ -138,6 +150,7 @@ def run(options: Namespace) -> int:
             timeout_s=options.timeout,
             memory_limit_bytes=memory_limit_bytes,
             xray=options.xray != "none",
+            time_limit_s=remaining_s(options.time_limit, started),
             on_progress=line.show,
         )
 
