@@ -119,6 +119,33 @@ def test_the_table_has_a_row_for_each_limit() -> None:
     assert [row.is_strong for row in table.rows] == [False, True, True, False]
 
 
+def test_only_a_limit_that_makes_it_slow_is_said_to_be_slower() -> None:
+    """A busy machine makes trials slow as well, in which nothing is read again."""
+    reread = {"refault_bytes": 80 * MIB, "is_slow": True}
+    points = (
+        limits.point(None, 0.13),
+        limits.point(280, 0.1),
+        limits.point(260, 0.161),
+        limits.point(240, 0.16, **reread),
+        limits.point(235, 0.101, load_s=3.0, load_refault_bytes=80 * MIB, is_slow=True),
+        limits.point(230, 0.1),
+        limits.point(230, 0.15, **reread),
+    )
+    table = trial_table(limits.limit(points=points))
+    cells = {
+        column.heading: [row.cells[index].text for row in table.rows]
+        for index, column in enumerate(table.columns)
+    }
+    assert cells["result"] == ["works", "works", "works", "slow", "slow", "slow 1 of 2"]
+    slower = ["latency × 1.60", "loading × 3.0", "latency × 1.50"]
+    assert cells["slower"] == ["", "", "", *slower]
+    assert cells["read again"] == ["", "", "", "80 MiB", "80 MiB", "80 MiB"]
+    assert table.caption.startswith("slow: contents of files were dropped and read again")
+    assert "more than 1.05 × the shortest (loading: 2 ×)" in table.caption
+    quick = trial_table(limits.limit(points=(limits.point(None), limits.point(260, 0.161))))
+    assert quick.caption.startswith("where nothing was read again, times differ")
+
+
 def test_a_limit_at_which_some_trials_failed_is_no_working_limit() -> None:
     points = (limits.point(None), limits.point(250), limits.killed(250))
     limit = limits.limit(points=points, smallest_bytes=None, comfortable_bytes=None)

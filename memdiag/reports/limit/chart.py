@@ -69,7 +69,7 @@ def limit_chart(limit: MemoryLimit) -> LimitChart:
         x=tuple(size for size, _ in works),
         ratio=tuple(latency_ratio(row.latency_s, usual.latency_s) for _, row in works),
         load_ratio=tuple(latency_ratio(row.load_s, usual.load_s) for _, row in works),
-        is_slow=tuple(row.is_slow for _, row in works),
+        is_slow=tuple(row.slow > 0 for _, row in works),
         failed=tuple(size for size, _ in failed),
         results=tuple(row.result for _, row in failed),
         marks=tuple(marks),

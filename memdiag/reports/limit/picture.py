@@ -27,19 +27,24 @@ def draw(limit: MemoryLimit) -> Figure:
 
 
 def _draw_times(axes: Axes, chart: LimitChart) -> None:
-    picture.style(axes, "time relative to the shortest without slowdown", grid="y")
+    picture.style(axes, "time relative to the shortest; filled: slowed by the limit", grid="y")
     largest = max((mark.bytes for mark in chart.marks), default=0)
     unit, name = picture.size_unit(max((largest, *chart.x, *chart.failed)))
     for label, values, color, marker in (
         ("loading", chart.load_ratio, COLOR.file, "s"),
         (chart.y_label, chart.ratio, COLOR.anonymous, "o"),
     ):
-        known = [(x, y) for x, y in zip(chart.x, values, strict=True) if y is not None]
+        points = zip(chart.x, values, chart.is_slow, strict=True)
+        known = [(x / unit, y, is_slow) for x, y, is_slow in points if y is not None]
         if known:
+            x, y, _ = zip(*known, strict=True)
             axes.plot(
-                [x / unit for x, _ in known], [y for _, y in known], marker=marker, ms=5, lw=1.6,
-                color=color, label=label,
-            )  # fmt: skip
+                x, y, marker=marker, ms=5, lw=1.6, color=color, mfc=COLOR.surface, label=label
+            )
+            slow = [(x, y) for x, y, is_slow in known if is_slow]
+            axes.plot(
+                [x for x, _ in slow], [y for _, y in slow], ls="", marker=marker, ms=5, color=color
+            )
     if chart.failed:
         axes.plot(
             [x / unit for x in chart.failed], [1.0] * len(chart.failed), ls="", marker="x", ms=8,

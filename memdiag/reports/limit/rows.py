@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from memdiag.deploy.limit_search import usual_times
+from memdiag.deploy.limit_search import LOAD_SLOWDOWN, usual_times
 from memdiag.records.limit import LimitPoint, MemoryLimit
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain
@@ -20,18 +20,19 @@ class LimitRow(NamedTuple):
         limit_bytes: the limit; None for no limit.
         trials: the number of trials.
         completed: the number of those that completed.
-        is_slow: whether the limit made any of them slow.
+        slow: the number of trials that the limit made slow.
         phases: the phases in which trials ended early.
         outcomes: how these ended.
-        load_s, latency_s: medians of those that completed; None without one.
-        refault_bytes: the median of the bytes that were read again.
+        load_s, latency_s: medians of those that were slow, if there are any, otherwise of those
+            that completed; None without one.
+        refault_bytes: the median of the bytes that these, or all that failed, read again.
         peak_bytes: the largest counted peak; None if it is not known.
     """
 
     limit_bytes: int | None
     trials: int
     completed: int
-    is_slow: bool
+    slow: int
     phases: tuple[str, ...]
     outcomes: tuple[str, ...]
     load_s: float | None
@@ -48,7 +49,8 @@ class LimitRow(NamedTuple):
     def result(self) -> str:
         """The result in words: ``works``, ``slow``, ``killed in prepack``."""
         if self.works:
-            return "slow" if self.is_slow else "works"
+            some = f" {self.slow} of {self.trials}" if self.slow < self.trials else ""
+            return f"slow{some}" if self.slow else "works"
         names = {"timeout": "too slow"}
         ends = " or ".join(names.get(each, each) for each in self.outcomes)
         within = f" in {', '.join(self.phases)}" if self.phases else ""
@@ -67,17 +69,19 @@ def limit_rows(limit: MemoryLimit) -> tuple[LimitRow, ...]:
 def _row(points: Sequence[LimitPoint]) -> LimitRow:
     completed = [point for point in points if point.is_completed]
     failed = [point for point in points if not point.is_completed]
+    slow = [point for point in completed if point.is_slow]
     peaks = [point.peak_bytes for point in points if point.peak_bytes is not None]
-    refaults = [point.refault_bytes + point.load_refault_bytes for point in points]
+    timed = slow or completed
+    refaults = [point.refault_bytes + point.load_refault_bytes for point in slow or points]
     return LimitRow(
         limit_bytes=points[0].limit_bytes,
         trials=len(points),
         completed=len(completed),
-        is_slow=any(point.is_slow for point in completed),
+        slow=len(slow),
         phases=tuple(dict.fromkeys(point.phase for point in failed if point.phase)),
         outcomes=tuple(dict.fromkeys(point.outcome for point in failed)),
-        load_s=_median(point.load_s for point in completed),
-        latency_s=_median(point.latency_s for point in completed),
+        load_s=_median(point.load_s for point in timed),
+        latency_s=_median(point.latency_s for point in timed),
         refault_bytes=round(statistics.median(refaults)),
         peak_bytes=max(peaks, default=None),
     )
@@ -96,7 +100,6 @@ def latency_ratio(seconds: float | None, usual: float | None) -> float | None:
 def trial_table(limit: MemoryLimit) -> Table:
     """Return the table of all limits that were tried, the largest first."""
     rows = limit_rows(limit)
-    usual = usual_times(limit.points).latency_s
     is_model = limit.kind == "model"
     table = Table(
         columns=(
@@ -105,7 +108,7 @@ def trial_table(limit: MemoryLimit) -> Table:
             Column("trials", align="right", css="less", formats=("markdown", "html")),
             Column("load", align="right"),
             Column("latency" if is_model else "duration", align="right"),
-            Column("relative", align="right"),
+            Column("slower", wraps=True),
             Column("read again", align="right"),
             Column("peak", align="right", css="less", formats=("markdown", "html")),
             Column(),
@@ -120,7 +123,7 @@ def trial_table(limit: MemoryLimit) -> Table:
                 str(row.trials),
                 "" if row.load_s is None else format_duration(row.load_s),
                 "" if row.latency_s is None else format_duration(row.latency_s),
-                _ratio_text(row, usual),
+                ", ".join(slowdowns(limit, row)),
                 format_size(row.refault_bytes) if row.refault_bytes >= MIB else "",
                 "" if row.peak_bytes is None else format_size(row.peak_bytes),
                 _mark(limit, row),
@@ -128,14 +131,42 @@ def trial_table(limit: MemoryLimit) -> Table:
             )
             for row in rows
         ),
+        caption=_caption(limit, rows) if any(row.limit_bytes for row in rows) else "",
         is_dense=True,
     )
     return table.without_empty_columns()
 
 
-def _ratio_text(row: LimitRow, usual: float | None) -> str:
-    ratio = latency_ratio(row.latency_s, usual)
-    return "" if ratio is None else f"{ratio:.2f} ×"
+def slowdowns(limit: MemoryLimit, row: LimitRow) -> list[str]:
+    """Return by what a limit makes it slow: ``latency × 1.50``, ``loading × 3.0``; often nothing.
+
+    Where nothing was read again, times differ by what else the machine does, and not by the limit.
+    """
+    if not row.slow:
+        return []
+    usual = usual_times(limit.points)
+    parts = []
+    ratio = latency_ratio(row.latency_s, usual.latency_s)
+    if ratio is not None and ratio > limit.max_slowdown:
+        parts.append(f"{'latency' if limit.kind == 'model' else 'duration'} × {ratio:.2f}")
+    loading = latency_ratio(row.load_s, usual.load_s)
+    if loading is not None and loading > LOAD_SLOWDOWN:
+        parts.append(f"loading × {loading:.1f}")
+    return parts
+
+
+def _caption(limit: MemoryLimit, rows: Sequence[LimitRow]) -> str:
+    """Return what slow means, and why times differ where it is not said."""
+    others = "where nothing was read again, times differ by what else the machine does"
+    if not any(row.slow for row in rows):
+        return others
+    name, loading = "latency", f" (loading: {LOAD_SLOWDOWN:g} ×)"
+    if limit.kind == "program":
+        name, loading = "duration", ""
+    return (
+        f"slow: contents of files were dropped and read again, and the {name} is more than"
+        f" {limit.max_slowdown:g} × the shortest{loading}; {others}"
+    )
 
 
 def _mark(limit: MemoryLimit, row: LimitRow) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from memdiag.deploy.limit_search import usual_times
 from memdiag.paths import ONNX_SUFFIX, ORT_SUFFIX
 from memdiag.records.limit import LimitPoint, MemoryLimit
-from memdiag.reports.limit.rows import latency_ratio, limit_rows
+from memdiag.reports.limit.rows import limit_rows, slowdowns
 from memdiag.reports.text import at_sizes, model_file, plain, shortened
 from memdiag.units import MIB, counted, format_duration, format_size
 
@@ -100,15 +99,7 @@ def _without_limit(limit: MemoryLimit) -> str:
 def _slowness(limit: MemoryLimit) -> str:
     """Return what the smallest limit costs: `` (latency × 1.18, loading × 3.0: …)``."""
     row = next(row for row in limit_rows(limit) if row.limit_bytes == limit.smallest_bytes)
-    usual = usual_times(limit.points)
-    parts = []
-    ratio = latency_ratio(row.latency_s, usual.latency_s)
-    name = "latency" if limit.kind == "model" else "duration"
-    if ratio is not None and ratio > limit.max_slowdown:
-        parts.append(f"{name} × {ratio:.2f}")
-    loading = latency_ratio(row.load_s, usual.load_s)
-    if loading is not None and loading > limit.max_slowdown:
-        parts.append(f"loading × {loading:.1f}")
+    parts = slowdowns(limit, row)
     if not parts:
         return ""
     return f" ({', '.join(parts)}: contents of files are dropped and read again)"

@@ -15,7 +15,7 @@
     const c = data.themes[theme], narrow = chart.clientWidth < 560;
     const font = { family: getComputedStyle(document.body).fontFamily, size: narrow ? 12 : 13, color: c.ink };
     const line = (name, values, color, symbol) => ({
-      name, x: limit.x.map((bytes) => bytes / unit.by), y: values, type: "scatter", mode: "lines+markers", line: { color, width: 2 }, marker: { size: 8, color, symbol },
+      name, x: limit.x.map((bytes) => bytes / unit.by), y: values, type: "scatter", mode: "lines+markers", line: { color, width: 2 }, marker: { size: 8, color, symbol: limit.is_slow.map((slow) => slow ? symbol : `${symbol}-open`) },
       customdata: values.map((ratio, i) => `${escaped(limit.texts[i])}${ratio === null ? "" : `, ${name} ${ratio.toFixed(2)} ×`}`), hovertemplate: "%{customdata}<extra></extra>",
     });
     const traces = [];
