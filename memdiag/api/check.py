@@ -10,7 +10,7 @@ import msgspec
 from memdiag.api.arguments import check_dims, model_path
 from memdiag.errors import ModelError, UsageError
 from memdiag.garbage import collection_disabled
-from memdiag.model.axis_roles import dims_by_name
+from memdiag.model.axis_roles import check_dim_names, dims_by_name
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.native_memory import trim_heap
 from memdiag.ort.activations import choose_dimensions
@@ -92,13 +92,14 @@ def check(
 
     Raises:
         ModelError: the file is missing, is not an ONNX model, or lacks its external data.
-        UsageError: there is no such rule or no such version.
+        UsageError: there is no such rule, version or dimension.
     """
     path = model_path(model)
     check_dims(dims)
     selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
     # A collection would visit all nodes and weights of the model, which are no garbage.
     with collection_disabled(), open_model(path) as opened:
+        check_dim_names(opened.graph, opened.functions, dims or {})
         ctx = analysis_context(opened, _runtime(for_onnxruntime), dims=dims)
         found, _ = find_waste(ctx, selection)
         found = with_peak_shares(found, _estimated_peak(ctx, found))
@@ -116,20 +117,26 @@ def check_models(
 ) -> Check:
     """Return the findings in all `models`; `on_model` is called before each is examined.
 
-    A model that cannot be read is in the result with its error.
+    A model that cannot be read is in the result with its error. A dimension that only other models
+    have is ignored.
 
     Raises:
-        UsageError: there is no such version.
+        UsageError: there is no such version, or no model has a dimension that `dims` name.
     """
     started = time.perf_counter()
     runtime = _runtime(for_onnxruntime)
     checked: list[CheckedModel] = []
+    misnamed: list[UsageError] = []
     findings: list[Finding] = []
     for path in map(Path, models):
         if on_model is not None:
             on_model(path)
         try:
             with collection_disabled(), open_model(path) as opened:
+                try:
+                    check_dim_names(opened.graph, opened.functions, dims or {})
+                except UsageError as error:
+                    misnamed.append(error)
                 ctx = analysis_context(opened, runtime, dims=dims)
                 found, _ = find_waste(ctx, selection)
                 found = with_peak_shares(found, _estimated_peak(ctx, found))
@@ -139,6 +146,8 @@ def check_models(
             checked.append(CheckedModel(path=path_text(path), error=str(error)))
         else:
             findings += found
+    if misnamed and len(misnamed) == sum(not model.error for model in checked):
+        raise misnamed[0]
     return Check(
         schema=CHECK_SCHEMA,
         onnxruntime=str(runtime),

@@ -25,6 +25,7 @@ from memdiag.fixing.changes import changes_by_rule
 from memdiag.fixing.model_writer import ModelWriter, SavedModel
 from memdiag.fixing.rewrite_search import RewriteSearch
 from memdiag.fixing.state import ChangesByRule, FixState
+from memdiag.model.axis_roles import check_dim_names
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.runtime import Runtime, require_runtime
@@ -109,6 +110,7 @@ def fix(
     given = read_given(inputs or {})
     report_progress = on_progress or ignore_progress
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
+        check_dim_names(file.graph, file.functions, dims or {})
         writer = model_writer(file, target)
         fixed = fix_file(
             writer,

@@ -22,7 +22,7 @@ from memdiag.records.attribution import Attribution, Owner
 from memdiag.records.baseline import BaselineEntry, CopyTotal
 from memdiag.records.budget import Breach, Budget, Judgement, Suspect
 from memdiag.records.dimension import Dimension
-from memdiag.records.estimate import EstimatedPhase, EstimatedTerm
+from memdiag.records.estimate import PINNED_NOTE, PINNING, EstimatedPhase, EstimatedTerm
 from memdiag.records.finding import Finding
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.probe import Probe
@@ -103,7 +103,11 @@ def judge(
         suspect=_suspect(profile.findings, copies, main_breach(breaches), are_new=bool(new))
         if breaches
         else None,
-        notes=(*_notes(figures, before, budget, late, update_option), *_spread_notes(profiles)),
+        notes=(
+            *_notes(figures, before, budget, late, update_option),
+            *_spread_notes(profiles),
+            *((PINNED_NOTE,) if PINNING in profile.session.environment else ()),
+        ),
         dimensions=profile.dimensions,
         owners=_largest_owners(profile.attribution) if breaches and profile.attribution else (),
         peak_terms=_estimated_parts(profile, main_breach(breaches)) if breaches else (),

@@ -7,7 +7,14 @@ from typing import NamedTuple, TypeVar
 from onnx import TensorProto, ValueInfoProto
 
 from memdiag.errors import UsageError
-from memdiag.model.dimensions import Axis, axes_of, batch_keys, is_expression, tensor_type
+from memdiag.model.dimensions import (
+    Axis,
+    axes_of,
+    batch_keys,
+    choose_sizes,
+    is_expression,
+    tensor_type,
+)
 from memdiag.model.graph_index import Graph, Node, Scope, Use, integer, integers, main_scope
 from memdiag.model.index_ranges import small_integers
 
@@ -140,6 +147,23 @@ def dims_by_name(
     return found
 
 
+def check_dim_names(graph: Graph, functions: Sequence[Graph], dims: Mapping[str, int]) -> None:
+    """Check that a model has the free dimensions that `dims` name, or their roles.
+
+    Raises:
+        UsageError: it does not; the message names those that it has.
+    """
+    inputs = {value.name: axes_of(value) for value in graph.required_inputs}
+    roles = axis_roles(graph, functions)
+    choose_sizes(
+        inputs,
+        dims=dims_by_name(graph, functions, dims),
+        given={},
+        free_dim=1,
+        roles={key: role.name for key, role in roles.items() if role != UNKNOWN},
+    )
+
+
 def dims_by_role(graph: Graph, functions: Sequence[Graph]) -> dict[str, str]:
     """Return the free dimension of each role that exactly one has, by the name of the role."""
     found = _dims_of_each_role(graph, functions)
@@ -151,7 +175,7 @@ def _dims_of_each_role(graph: Graph, functions: Sequence[Graph]) -> dict[str, li
     found: dict[str, list[str]] = {}
     for key, role in axis_roles(graph, functions).items():
         found.setdefault(role.name, []).append(key)
-    found.pop(_UNKNOWN.name, None)
+    found.pop(UNKNOWN.name, None)
     return found
 
 
@@ -209,7 +233,7 @@ def total_lengths(
         for name, axes in inputs.items()
         for axis in axes or ()
         if axis.size is None and axis.position == 1 and axis.rank >= 2
-        if roles.get(axis.key, _UNKNOWN).name == "sequence" and not _is_mask(name)
+        if roles.get(axis.key, UNKNOWN).name == "sequence" and not _is_mask(name)
     ]
     if past is None or not new:
         return {}
@@ -223,7 +247,7 @@ def total_lengths(
     return {key: (past, new[0]) for key in totals if key not in (past, new[0])}
 
 
-_UNKNOWN = Role("size", SEQUENCE, "its role is not known")
+UNKNOWN = Role("size", SEQUENCE, "its role is not known")
 _MAX_NAMED = 4
 
 
@@ -320,7 +344,7 @@ def _by_position(axis: Axis, axes: Sequence[Axis], value: ValueInfoProto) -> Rol
         return Role("sequence", SEQUENCE, f"{where}, features first")
     if rank == 3 and words & {"mel", "mels"}:
         return Role("features", MELS, f"input {value.name!r}")
-    return _UNKNOWN
+    return UNKNOWN
 
 
 _CHANNELS_FIRST = ("channels", "height", "width")

@@ -5,6 +5,7 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from onnx import TensorShapeProto, TypeProto, ValueInfoProto
@@ -103,13 +104,14 @@ def choose_sizes(
     free_dim: int,
     usual: Mapping[str, int] | None = None,
     totals: Mapping[str, tuple[str, str]] | None = None,
+    roles: Mapping[str, str] | None = None,
 ) -> dict[str, int]:
     """Return a size for every axis of `inputs` that is not fixed, by `Axis.key`.
 
     The sources in order of precedence are `dims`, the shapes of the arrays `given`, and `usual`.
     Other axes get 1 if they look like a batch, else `free_dim`. The size of a symbol like ``past +
     1`` is computed from the symbols in it, and the size of a key of `totals` is the sum of two
-    other sizes.
+    other sizes. `roles` are the names of the roles of axes, by `Axis.key`, for messages.
 
     Raises:
         UsageError: `dims` names no dimension, has a negative size, or contradicts an array.
@@ -118,7 +120,7 @@ def choose_sizes(
     keys = {axis.key: axis for axis in free}
     for key, size in dims.items():
         if key not in keys:
-            raise UsageError(f"unknown dimension {key!r}: {_known(inputs, keys, key)}.")
+            raise UsageError(f"unknown dimension {key!r}: {_known(inputs, keys, key, roles or {})}")
         if size < 0:
             raise UsageError(f"dimension {key!r} must be 0 or greater, not {size}.")
     sizes = dict(dims)
@@ -187,18 +189,24 @@ def batch_keys(inputs: Mapping[str, tuple[Axis, ...] | None]) -> set[str]:
 
 
 def _known(
-    inputs: Mapping[str, tuple[Axis, ...] | None], keys: Mapping[str, Axis], key: str
+    inputs: Mapping[str, tuple[Axis, ...] | None],
+    keys: Mapping[str, Axis],
+    key: str,
+    roles: Mapping[str, str],
 ) -> str:
-    """Return the sentence for a name in `dims` that is not a free dimension."""
+    """Return the sentence for a name in `dims` that is not a free dimension, and the nearest."""
     name, _, position = key.rpartition(":")
     for axis in inputs.get(name) or ():
         if str(axis.position) == position:
             if axis.size is not None:
-                return f"that axis is fixed to {axis.size}"
-            return f"that axis is called {axis.symbol!r}, set it by this name"
+                return f"that axis is fixed to {axis.size}."
+            return f"that axis is called {axis.symbol!r}, set it by this name."
     if not keys:
-        return "the sizes of this model's inputs are all fixed"
-    return f"the model has {', '.join(keys)}"
+        return "the sizes of this model's inputs are all fixed."
+    named = (f"{each} ({roles[each]})" if roles.get(each, each) != each else each for each in keys)
+    similar = get_close_matches(key, [*keys, *roles.values()], n=1)
+    hint = f" Did you mean {similar[0]}?" if similar else ""
+    return f"the model has {', '.join(named)}.{hint}"
 
 
 def _parse(symbol: str, keys: Mapping[str, Axis]) -> ast.expr | None:

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TypeProto, ValueInfoProto
 
 from memdiag.errors import UsageError
-from memdiag.model.axis_roles import axis_roles, total_lengths
+from memdiag.model.axis_roles import UNKNOWN, axis_roles, total_lengths
 from memdiag.model.dimensions import Axis, axes_of, choose_sizes, tensor_type
 from memdiag.model.graph_index import Graph, main_scope
 from memdiag.model.index_ranges import InputConstraints, input_constraints
@@ -195,6 +195,7 @@ def _plan(
         free_dim=free_dim or 1,
         usual={key: role.size for key, role in roles.items() if is_chosen[key]},
         totals=total_lengths(axes, roles) if free_dim is None else None,
+        roles={key: role.name for key, role in roles.items() if role != UNKNOWN},
     )
     # An input of unknown rank is tried with one axis: operators take that more often than none.
     shapes = {

@@ -99,7 +99,7 @@ class MarkerArguments:
         return cls(
             model=model,
             budget=budget,
-            baseline=settings.baselines / f"{name}.json"
+            baseline=settings.baselines / f"{str(name).removesuffix('.json')}.json"
             if name
             else baseline_path(
                 settings.baselines, model, settings.root, {**options, "pinned": pinned}

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from memdiag.pytest_plugin import MARK
+
 if TYPE_CHECKING:
     from memdiag.records.budget import Judgement
     from memdiag.records.profile import Profile
@@ -24,6 +26,7 @@ def record(
     Return its row of the summary. `profile` is the judged profile; None for a probe.
     """
     from memdiag.budgets.figures import FIGURES
+    from memdiag.records.estimate import PINNING
     from memdiag.reports.budget import measured_sizes, verdict
     from memdiag.reports.control_group import container_limits
 
@@ -38,10 +41,13 @@ def record(
     limits = container_limits(profile.environment) if profile is not None else ""
     row = {
         "model": judgement.model,
+        "test": "" if item.name == MARK else item.name,
+        "node": item.nodeid,
         **figures,
         "result": result,
         "settings": settings,
         "container": limits,
+        "pinned": profile is not None and PINNING in profile.session.environment,
     }
     add_remark(row, remark)
     item.stash.setdefault(_ROWS, []).append(row)
@@ -94,12 +100,16 @@ def write_summary(terminal: pytest.TerminalReporter) -> None:
     terminal.section("memory above the baseline (memdiag)")
     for line in _table([*_titled(sorted(rows, key=lambda row: row["model"]))]):
         terminal.write_line(line)
+    if any(row["pinned"] for row in rows):
+        from memdiag.records.estimate import PINNED_NOTE
+
+        terminal.write_line(PINNED_NOTE)
     for limits in sorted({row["container"] for row in rows if row["container"]}):
         terminal.write_line(f"measured in a container: {limits}")
 
 
 def _titled(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
-    """Yield `rows` with the name of the model, and the settings that not all of its rows have."""
+    """Yield `rows` with the model, the settings that not all of its rows have, and the test."""
     for row in rows:
         same_model = [other["settings"] for other in rows if other["model"] == row["model"]]
         own = [
@@ -108,15 +118,19 @@ def _titled(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
             if not all(setting in settings for settings in same_model)
         ]
         title = row["model"] + (f" ({', '.join(own)})" if own else "")
-        yield {"title": title, **{name: row[name] for name in ("peak", "steady", "result")}}
+        is_unique = len({other["node"] for other in rows if other["test"] == row["test"]}) == 1
+        test = row["test"] if is_unique else row["node"]
+        figures = {name: row[name] for name in ("peak", "steady", "result")}
+        yield {"title": title, **figures, "test": test}
 
 
 def _table(rows: Sequence[dict[str, str]]) -> list[str]:
-    heading = {"title": "", "peak": "peak", "steady": "steady", "result": ""}
+    heading = {"title": "", "peak": "peak", "steady": "steady", "test": "", "result": ""}
     all_rows = [heading, *rows]
     widths = {name: max(len(row[name]) for row in all_rows) for name in heading}
     return [
         f"{row['title']:<{widths['title']}}  {row['peak']:>{widths['peak']}}"
-        f"  {row['steady']:>{widths['steady']}}  {row['result']}".rstrip()
+        f"  {row['steady']:>{widths['steady']}}  {row['test']:<{widths['test']}}"
+        f"  {row['result']}".rstrip()
         for row in all_rows
     ]

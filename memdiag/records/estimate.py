@@ -15,6 +15,12 @@ PINNING: Final = "MALLOC_MMAP_THRESHOLD_"
 """The environment variable with which glibc's malloc returns large blocks as soon as they are
 freed. Estimates are for such a malloc."""
 
+PINNED_NOTE: Final = (
+    f"malloc returned large freed blocks at once here ({PINNING}=131072), so that figures repeat."
+    " Without that variable, as memdiag profile measures by default, they may be higher"
+)
+"""What is said of figures that sweeps and budgets measure, which differ from those of a profile."""
+
 Cpu = Literal["avx512", "avx2"]
 """Instruction sets with which kernels pack differently: convolutions compute blocks of 16 channels
 with AVX-512, and of 8 with AVX2."""

@@ -20,6 +20,9 @@ MEASURING_VERSION: Final = 1
 Action = Literal["profile", "check", "estimate", "leak"]
 ACTIONS: tuple[Action, ...] = ("profile", "check", "estimate", "leak")
 
+NOT_PINNED: Final = "no-pin"
+"""Among the options of a job: malloc keeps freed blocks as it does by default."""
+
 JobStatus = Literal["completed", "failed", "killed", "timeout", "limit", "unreadable"]
 """The statuses of a profile, and ``unreadable`` for models whose file could not be read or
 fetched. ``killed`` also stands for a process of memdiag that crashed."""
@@ -85,7 +88,7 @@ class SweepJob(Record, frozen=True, kw_only=True):
     def options_text(self) -> str:
         """The session options, and other settings that are not the defaults, as text."""
         parts = [f"{name}={value}" for name, value in sorted(self.options.items())]
-        parts += [] if self.pinned else ["no-pin"]
+        parts += [] if self.pinned else [NOT_PINNED]
         parts += [] if self.action == "profile" else [f"do={self.action}"]
         return ",".join(parts)
 

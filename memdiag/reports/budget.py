@@ -151,10 +151,21 @@ def _peak_text(breach: Breach) -> str:
 
 
 def _advice(judgement: Judgement) -> Iterator[str]:
-    """Yield what to try: a rewrite, a rule to read about, settings, or what an estimate lists."""
+    """Yield what to try: a comparison with the state of the baseline, if it has no new copies; a
+    rewrite, a rule to read about, settings, or what an estimate lists.
+    """
     suspect = judgement.suspect
     model = shlex.quote(plain(judgement.model))
     main = main_breach(judgement.breaches)
+    sizes = _words(judgement.arguments[:2], only="--dim")
+    is_regression = (
+        main.against == "baseline"
+        and main.figure not in ("copies", "growth_per_run")
+        and bool(judgement.processes)
+        and not judgement.copies_are_new
+    )
+    if is_regression:
+        yield _comparison(judgement, f"{model}{sizes}")
     slack = _slack_bytes(judgement.owners)
     if suspect is not None and suspect.can_be_fixed:
         yield f"try: memdiag fix {plain(judgement.model)} --only {suspect.rule}"
@@ -164,15 +175,30 @@ def _advice(judgement: Judgement) -> Iterator[str]:
         return  # a probed process has no model
     elif main.figure == "growth_per_run":
         yield f"try: memdiag leak {model}"
+    elif is_regression:
+        return
     elif slack >= _MIN_SLACK_SHARE * main.measured:
         yield f"arena slack is free memory that onnxruntime keeps for later runs. {ARENA_ADVICE}"
-        yield f"try: memdiag tune {model}{_words(judgement.arguments[:2], only='--dim')}"
+        yield f"try: memdiag tune {model}{sizes}"
     elif not judgement.processes or _is_transient(judgement, main):
         command = f"memdiag estimate {model}{_words(judgement.arguments)}"
         yield f"try: {command} (shows what takes the peak, and what lowers it)"
     else:
-        command = f"memdiag tune {model}{_words(judgement.arguments[:2], only='--dim')}"
-        yield f"try: {command} (measures session options and settings of malloc)"
+        yield f"try: memdiag tune {model}{sizes} (measures session options and settings of malloc)"
+
+
+def _comparison(judgement: Judgement, model: str) -> str:
+    """Return how to find out what changed since the baseline: the release, or the model."""
+    before, now = judgement.baseline_onnxruntime, judgement.onnxruntime
+    if before and now and before != now:
+        versions = shlex.quote(f"{plain(before)},{plain(now)}")
+        return (
+            f"try: memdiag compare {model} --onnxruntime {versions} (shows what changed, and why)"
+        )
+    return (
+        f"try: memdiag compare OLD {model} (shows what changed, and why), where OLD is the model of"
+        " the baseline, for example from version control"
+    )
 
 
 def _slack_bytes(owners: Sequence[Owner]) -> int:

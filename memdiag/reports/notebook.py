@@ -5,8 +5,10 @@ The methods of `memdiag.records.base.NotebookRecord` call these functions.
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from html import escape
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from memdiag.errors import UsageError
+from memdiag.errors import ReportError, UsageError
 from memdiag.records.attribution import Attribution
 from memdiag.records.comparison import Comparison, ComparisonColumn
 from memdiag.records.estimate import Estimate, EstimatedPoint
@@ -37,6 +39,8 @@ _ANY_WIDTH = 10_000
 _MAX_MESSAGE = 200
 _DPI = 100
 _OMITTED_FIELDS = ("expected",)
+_INDENT = "; padding-left: 1.5em"
+_DRAWN = (Profile, Comparison, Fix, Tuning, ProgramRun, Growth, Estimate, MemoryLimit)
 
 
 def one_line(record: Any) -> str:
@@ -54,28 +58,97 @@ def one_line(record: Any) -> str:
 
 
 def html(record: Any) -> str:
-    """Return the answer of `record` as HTML, with the rest of its summary to unfold.
+    """Return the answer of `record` as HTML, its picture if it has one, and the rest to unfold.
 
-    The sessions and findings of a program are not folded.
+    What to do and the phases of a profile, and the sessions and findings of a program, are not
+    folded. A finding is one line to unfold.
     """
     answer = f"<b>{escape(one_line(record)[1:-1])}</b>"
-    if not isinstance(record, ProgramRun):
+    if isinstance(record, Finding):
         rest = _preformatted(_rest(record))
         return f"<details><summary>{answer}</summary>{rest}</details>"
-    from memdiag.reports.run import show_details, show_sessions_and_findings
+    visible, details = "", _rest(record)
+    if isinstance(record, Profile):
+        from memdiag.reports.profile import show_details
 
-    texts = []
-    for show in (show_sessions_and_findings, show_details):
-        console, out = _console(_WIDTH)
-        show(record, console)
-        texts.append(_preformatted(out.getvalue().strip("\n")))
-    visible, details = texts
-    folded = f"<details><summary>Details</summary>{details}</details>" if details else ""
-    return f"<div>{answer}{visible}{folded}</div>"
+        visible = _advice(record) + _phases(record)
+        details = _shown(record, show_details)
+    elif isinstance(record, ProgramRun):
+        from memdiag.reports import run
+
+        visible = _preformatted(_shown(record, run.show_sessions_and_findings))
+        details = _shown(record, run.show_details)
+    picture = _picture(record) if isinstance(record, _DRAWN) else ""
+    is_open = "" if visible or picture else " open"
+    text = _preformatted(details)
+    folded = f"<details{is_open}><summary>Details</summary>{text}</details>" if text else ""
+    return f"<div>{answer}{picture}{visible}{folded}</div>"
 
 
 def _preformatted(text: str) -> str:
     return f'<pre style="white-space: pre; overflow-x: auto">{escape(text)}</pre>' if text else ""
+
+
+def _shown(record: Any, show: Callable[[Any, Console], None]) -> str:
+    """Return what `show` prints of `record`."""
+    console, out = _console(_WIDTH)
+    show(record, console)
+    return out.getvalue().strip("\n")
+
+
+def _picture(record: Any) -> str:
+    """Return the picture of `record`; empty if it cannot be drawn."""
+    try:
+        png = base64.b64encode(_png(figure(record))).decode()
+    except ReportError:
+        return ""
+    style = "display: block; max-width: 100%; margin: 0.5em 0"
+    return (
+        f'<img alt="the picture of the report" style="{style}" src="data:image/png;base64,{png}">'
+    )
+
+
+def _advice(profile: Profile) -> str:
+    """Return the result of a profile, why, and what to do, as HTML."""
+    from memdiag.reports.profile.advice import profile_advice
+
+    advice = profile_advice(profile)
+    rows = [("Result", escape(advice.result)), ("Why", escape(advice.reason))]
+    for number, step in enumerate(advice.steps):
+        command = f" <code>{escape(step.command)}</code>" if step.command else ""
+        rows.append(("" if number else "What to do", f"{escape(step.text)}{command}"))
+    cell = 'style="text-align: left; vertical-align: top; white-space: normal"'
+    lines = (
+        f"<tr><th {cell}>{name}</th><td {cell}>{text}</td></tr>" for name, text in rows if text
+    )
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _phases(profile: Profile) -> str:
+    """Return the table of the phases of a profile as HTML; empty if it has none."""
+    from memdiag.reports.profile.phases import phase_table
+
+    table = phase_table(profile).in_format("console").without_empty_columns()
+    if not table.rows:
+        return ""
+    headings = "".join(
+        f'<th style="text-align: {column.align}">{escape(column.heading)}</th>'
+        for column in table.columns
+    )
+    lines = [f"<tr>{headings}</tr>"]
+    for row in table.rows:
+        cells = "".join(
+            f'<td style="text-align: {column.align}{_INDENT if row.level and not index else ""}">'
+            f"{_bold(cell.text) if row.is_strong else escape(cell.text)}</td>"
+            for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True))
+        )
+        lines.append(f"<tr>{cells}</tr>")
+    caption = f"<p><small>{escape(table.caption.removesuffix('.'))}.</small></p>"
+    return f'<table style="margin: 0.5em 0">{"".join(lines)}</table>{caption}'
+
+
+def _bold(text: str) -> str:
+    return f"<b>{escape(text)}</b>"
 
 
 def _rest(record: Any) -> str:
@@ -143,10 +216,7 @@ def figure(record: Any) -> Figure:
         UsageError: there is no picture of such a record.
         ReportError: the record cannot be drawn.
     """
-    if not isinstance(
-        record,
-        Profile | Comparison | Fix | Tuning | ProgramRun | Growth | Estimate | MemoryLimit,
-    ):
+    if not isinstance(record, _DRAWN):
         raise UsageError(
             f"plot: there is no picture of a {_kind(record)}. Use a profile of the model."
         )
@@ -156,14 +226,16 @@ def figure(record: Any) -> Figure:
     assert draw is not None, "all of these have a picture"
     picture: Figure = draw(record)
 
-    def as_png() -> bytes:
-        out = io.BytesIO()
-        picture.savefig(out, format="png", dpi=_DPI)
-        return out.getvalue()
-
     # IPython learns from pyplot how figures are displayed, which is not loaded here.
-    setattr(picture, "_repr_png_", as_png)  # noqa: B010 # matplotlib's class has no such attribute
+    # matplotlib's class has no such attribute.
+    setattr(picture, "_repr_png_", partial(_png, picture))  # noqa: B010
     return picture
+
+
+def _png(picture: Figure) -> bytes:
+    out = io.BytesIO()
+    picture.savefig(out, format="png", dpi=_DPI)
+    return out.getvalue()
 
 
 def _kind(record: Any) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from memdiag.errors import RecordError
+from memdiag.records.estimate import PINNED_NOTE
 from memdiag.records.phases import PHASES
 from memdiag.records.sweep import (
     FindingGroup,
@@ -26,6 +27,7 @@ from memdiag.records.sweep import (
     SweepStep,
     WastingModel,
 )
+from memdiag.records.sweep_job import NOT_PINNED
 from memdiag.sweeps.steps import MAX_POINTS, noise_bytes, noise_share, segments, step_penalty
 from memdiag.sweeps.store import require_pyarrow, row_errors
 
@@ -483,4 +485,7 @@ def _notes(series: Sequence[SweepSeries], *, only_estimates: bool) -> tuple[str,
     if len(machines) > 1:
         names = ", ".join(machines)
         notes.append(f"Figures of different classes of machines are not compared: {names}.")
+    measured = [each for each in series if each.newest.peak_bytes is not None]
+    if not only_estimates and any(NOT_PINNED not in each.options for each in measured):
+        notes.append(PINNED_NOTE)
     return tuple(notes)

@@ -3,7 +3,9 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import parser
 
 import memdiag
 from memdiag.api import check as module
@@ -32,6 +34,28 @@ def test_rules_are_chosen_by_name_code_and_beginning() -> None:
         code for code in ones if code != "MD103"
     ]
     assert codes(Selection(ignore=("MD",))) == []
+
+
+def test_a_dimension_that_no_model_has_is_refused(
+    sample_model: SampleModel, tmp_path: Path
+) -> None:
+    free = sample_model("tied_if")  # with the free dimension sequence
+    fixed = tmp_path / "fixed.onnx"
+    onnx.save(
+        parser.parse_model(
+            '<ir_version: 9, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Abs(x) }'
+        ),
+        fixed,
+    )
+    with pytest.raises(UsageError, match=r"unknown dimension 'seqence'.* Did you mean s"):
+        memdiag.check(free, dims={"seqence": 4})
+    with pytest.raises(UsageError, match="unknown dimension 'seqence'"):
+        check_models([free, fixed], selection=Selection(), dims={"seqence": 4})
+    # Of several models, one is enough.
+    found = check_models([free, fixed], selection=Selection(), dims={"sequence": 4})
+    assert [each.error for each in found.models] == [None, None]
+    with pytest.raises(UsageError, match="unknown dimension 'seqence'"):
+        memdiag.fix(fixed, tmp_path / "out.onnx", dims={"seqence": 4})
 
 
 @pytest.mark.parametrize("name", ["no-such-rule", "MD999", ""])

@@ -10,6 +10,7 @@ from memdiag.errors import UsageError
 from memdiag.records.baseline import BaselineEntry
 from memdiag.records.budget import Budget
 from memdiag.records.dimension import Dimension
+from memdiag.records.estimate import PINNED_NOTE
 from memdiag.records.probe import Probe
 from memdiag.records.profile import Profile
 from tests.reports import profiles, tied_xray
@@ -190,6 +191,16 @@ def steady_at(size: int) -> Profile:
     assert profile.steady is not None
     memory = msgspec.structs.replace(profile.steady, rss_bytes=profile.baseline_rss_bytes + size)
     return msgspec.structs.replace(profile, steady=memory)
+
+
+@pytest.mark.parametrize("is_pinned", [True, False])
+def test_a_pinned_malloc_is_said(is_pinned: bool) -> None:
+    profile = profiles.tied_if()
+    environment = {"MALLOC_MMAP_THRESHOLD_": "131072"} if is_pinned else {}
+    session = msgspec.structs.replace(profile.session, environment=environment)
+    pinned = msgspec.structs.replace(profile, session=session)
+    notes = judge([pinned], Budget(limits={"peak": 10_000 * MIB})).notes
+    assert notes == ((PINNED_NOTE,) if is_pinned else ())
 
 
 def test_two_groups_of_processes_are_said() -> None:

@@ -67,6 +67,19 @@ def test_dimensions_that_cannot_be_set(dims: dict[str, int], words: str) -> None
     assert words in str(caught.value)
 
 
+def test_an_unknown_name_is_answered_with_roles_and_the_nearest_of_all() -> None:
+    inputs = axes({"x": ["d.0", 3, "d.1", "width"]})
+    roles = {"d.0": "batch", "d.1": "height", "width": "width"}
+    for name, hint in (("btach", " Did you mean batch?"), ("with", " Did you mean width?")):
+        with pytest.raises(UsageError) as caught:
+            choose_sizes(inputs, dims={name: 4}, given={}, free_dim=1, roles=roles)
+        assert str(caught.value) == (
+            f"unknown dimension {name!r}: the model has d.0 (batch), d.1 (height), width.{hint}"
+        )
+    with pytest.raises(UsageError, match=r"the model has d\.0 \(batch\).*width\.$"):
+        choose_sizes(inputs, dims={"tokens": 4}, given={}, free_dim=1, roles=roles)
+
+
 def test_a_model_of_fixed_sizes_says_so() -> None:
     with pytest.raises(UsageError, match="are all fixed"):
         sizes({"x": [4]}, {"n": 1})

@@ -53,6 +53,7 @@ def test_a_baseline_is_created_kept_breached_and_updated(
             "memory baseline: model.onnx: * MiB over its baseline*",
             "  steady * baseline * +* MiB",
             "  no copy of a weight is new since the baseline",
+            "  try: memdiag compare OLD model.onnx (shows what changed*",
             "  try: memdiag fix model.onnx --only shared-weight-transposed",
         ]
     )
@@ -102,15 +103,16 @@ def test_a_file_that_is_no_baseline_is_an_error(
     result.stdout.fnmatch_lines(["*model.onnx.json: not a valid baseline*"])
 
 
+@pytest.mark.parametrize("name", ["one-thread", "one-thread.json"])
 @pytest.mark.usefixtures("model")
 def test_a_baseline_can_have_a_name_of_its_own(
-    pytester: pytest.Pytester, run_pytest: RunPytest
+    pytester: pytest.Pytester, run_pytest: RunPytest, name: str
 ) -> None:
     pytester.makepyfile(
-        """
+        f"""
         import pytest
 
-        @pytest.mark.memory_budget("model.onnx", baseline="one-thread", threads=1)
+        @pytest.mark.memory_budget("model.onnx", baseline={name!r}, threads=1)
         def test_model(): ...
         """
     )

@@ -186,6 +186,28 @@ def test_growth_since_the_baseline_is_told_from_where_it_starts() -> None:
     assert "  copies                  3   baseline         2         +1" in rest
 
 
+@pytest.mark.parametrize(
+    ("release", "advice"),
+    [
+        ("1.24.4", "try: memdiag compare models/tied_if.onnx --onnxruntime 1.24.4,1.31.1"),
+        ("1.31.1", "try: memdiag compare OLD models/tied_if.onnx (shows what changed, and why)"),
+    ],
+)
+def test_growth_without_new_copies_is_compared_with_the_state_of_the_baseline(
+    release: str, advice: str
+) -> None:
+    profile = tied_xray.with_attribution()
+    now = baseline_entry([profile])
+    figures = {**now.figures, "peak": now.figures["peak"] - 100 * MIB}
+    before = msgspec.structs.replace(now, figures=figures, onnxruntime=release)
+    judgement = judge([profile], Budget(), entry=before)
+    text = "\n".join(lines(msgspec.structs.replace(judgement, suspect=None)))
+    assert advice in text
+    assert "memdiag estimate" not in text
+    assert "memdiag compare" not in "\n".join(lines(grown()))  # the new copy says it
+    assert "memdiag compare" not in "\n".join(lines(budgeted(peak=1)))
+
+
 def test_copies_and_growth_have_words_of_their_own() -> None:
     assert verdict(budgeted(copies=2)) == "3 copies of a weight; its budget is 2"
     profile = profiles.tied_if()

@@ -1,5 +1,6 @@
 """Records in Python: one line, HTML, a data frame, a figure."""
 
+import re
 import subprocess
 import sys
 import types
@@ -82,13 +83,32 @@ def test_what_ended_badly_has_a_line_too(build: Callable[[], NotebookRecord]) ->
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_html_is_the_line_and_the_summary_as_text(name: str) -> None:
+def test_html_is_the_line_the_picture_and_the_rest(name: str) -> None:
     record: Any = RECORDS[name]()
     text = record._repr_html_()
-    is_open = name == "ProgramRun"
-    assert text.startswith("<div><b>" if is_open else "<details><summary><b>")
-    assert text.count("<") == text.count(">") == (12 if is_open else 8)
-    assert len(text) < 20_000
+    assert text.startswith("<details><summary><b>" if name == "Finding" else "<div><b>")
+    assert text.count("<") == text.count(">")
+    assert ("<img alt=" in text) is (name in DRAWN)
+    # Without anything else to see, the rest is not folded.
+    assert ("<details open>" in text) is (name in ("Check", "Attribution"))
+    without_picture = re.sub(r'src="data:image/png;base64,[^"]*"', "", text)
+    assert len(without_picture) < 20_000
+    assert len(text) < 300_000
+
+
+def test_a_profile_shows_its_answer_timeline_and_table() -> None:
+    text = tied_xray.with_attribution()._repr_html_()
+    visible, _, folded = text.partition("<details>")
+    assert "peak 1.50 GiB above baseline" in visible
+    assert visible.count("data:image/png;base64,") == 1
+    rows = re.findall("<tr>(.*?)</tr>", visible)
+    cells = [[re.sub("<[^>]*>", "", cell) for cell in row.split("</td>")] for row in rows]
+    assert any(row[0].startswith("Result") for row in cells)
+    assert any(row[0] == "constant_fold" for row in cells)
+    assert "owner (steady)" in folded
+    assert "grown by" not in folded  # the table is stated once
+    unmeasured = profiles.nothing_seen()._repr_html_()
+    assert "<div><b>Profile" in unmeasured
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -116,7 +136,7 @@ def test_a_reason_is_not_repeated_among_findings() -> None:
 
 def test_names_are_text_in_html() -> None:
     assert "<script" not in comparisons.hostile()._repr_html_()
-    assert "<img" not in comparisons.hostile()._repr_html_()
+    assert comparisons.hostile()._repr_html_().count("<img") == 1
 
 
 def test_findings_are_a_tuple_that_shows_itself() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from memdiag.records.estimate import PINNED_NOTE
 from memdiag.records.sweep import Placement, Sweep
 from memdiag.sweeps.summary import release_order, summarize
 from tests.sweeps.stores import MIB, finding, job, write
@@ -58,7 +59,10 @@ def test_models_sizes_options_and_machines_are_series_of_their_own(tmp_path: Pat
     assert sweep.notes == (
         "Figures of different classes of machines are not compared: Linux aarch64,"
         " Linux x86_64 avx2 glibc.",
+        PINNED_NOTE,
     )
+    free = [job("a.onnx", OLD, 10, options="no-pin")]
+    assert summarize(write(tmp_path / "free", free)).notes == ()
 
 
 def test_a_model_in_another_folder_is_the_same_if_name_and_content_are(tmp_path: Path) -> None:

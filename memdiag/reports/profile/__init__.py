@@ -95,6 +95,12 @@ def show(
         if profile.estimate is not None:
             phases = phases.fitted(console.width, OPTIONAL_COLUMNS)
         print_table(console, phases)
+    show_details(profile, console)
+    files(console, written)
+
+
+def show_details(profile: Profile, console: Console) -> None:
+    """Print what follows the answer and the table of phases."""
     grown = generation_table(profile)
     if grown.rows:
         block(console, generation_sentences(profile))
@@ -124,14 +130,13 @@ def show(
         show_xray(owned, console, heading=_owner_heading(profile))
     if profile.findings:
         console.print()
-        show_findings(profile.findings, console, printed_above=found.reason)
+        show_findings(profile.findings, console, printed_above=profile_advice(profile).reason)
         line(console, f"{profile_summary(profile)}.")
     block(console, [f"{row.title}: {row.sentence}" for row in notable_spans(profile)])
     block(console, [capitalized(runs_summary(profile).sentence)])
     block(console, copies_by_phase(profile))
     block(console, _input_lines(profile))
     block(console, [f"note: {plain(note)}" for note in profile.notes])
-    files(console, written)
 
 
 def _owner_heading(profile: Profile) -> str:
