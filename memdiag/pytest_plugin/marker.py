@@ -27,6 +27,7 @@ from memdiag.pytest_plugin.profiling import (
 from memdiag.pytest_plugin.settings import SETTINGS, Settings
 from memdiag.pytest_plugin.summary import add_remark, record
 from memdiag.records.budget import Budget
+from memdiag.records.estimate import PINNED_NOTE
 from memdiag.reports.budget import lines
 
 _OWN_OPTIONS = ("baseline", "repeats", "pinned", estimated.ARGUMENT)
@@ -145,7 +146,8 @@ def judge_marked(item: pytest.Item) -> None:
     estimated.judge_estimated(item)
     judgements = [each.result.judgement for each in item.stash.get(_RESULTS, [])]
     texts = [
-        "\n".join(lines(judgement))
+        # The summary has the note once.
+        "\n".join(text for text in lines(judgement) if PINNED_NOTE not in text)
         for judgement in judgements
         if judgement is not None and not judgement.is_met
     ]

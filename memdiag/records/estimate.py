@@ -16,8 +16,8 @@ PINNING: Final = "MALLOC_MMAP_THRESHOLD_"
 freed. Estimates are for such a malloc."""
 
 PINNED_NOTE: Final = (
-    f"malloc returned large freed blocks at once here ({PINNING}=131072), so that figures repeat."
-    " Without that variable, as memdiag profile measures by default, they may be higher"
+    f"measured with {PINNING}=131072, so that figures repeat; without it, as in memdiag profile,"
+    " they may be higher"
 )
 """What is said of figures that sweeps and budgets measure, which differ from those of a profile."""
 
