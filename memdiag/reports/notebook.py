@@ -18,6 +18,7 @@ import msgspec
 
 from memdiag.errors import ReportError, UsageError
 from memdiag.records.attribution import Attribution
+from memdiag.records.codec import escaped
 from memdiag.records.comparison import Comparison, ComparisonColumn
 from memdiag.records.estimate import Estimate, EstimatedPoint
 from memdiag.records.finding import Check, Finding
@@ -63,6 +64,7 @@ def html(record: Any) -> str:
     What to do and the phases of a profile, and the sessions and findings of a program, are not
     folded. A finding is one line to unfold.
     """
+    record = escaped(record)
     answer = f"<b>{escape(one_line(record)[1:-1])}</b>"
     if isinstance(record, Finding):
         rest = _preformatted(_rest(record))
@@ -91,8 +93,11 @@ def _preformatted(text: str) -> str:
 
 def _shown(record: Any, show: Callable[[Any, Console], None]) -> str:
     """Return what `show` prints of `record`."""
+    from memdiag.reports.console import plain_output
+
     console, out = _console(_WIDTH)
-    show(record, console)
+    with plain_output(console):
+        show(record, console)
     return out.getvalue().strip("\n")
 
 

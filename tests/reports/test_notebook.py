@@ -5,6 +5,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -82,10 +83,16 @@ def test_what_ended_badly_has_a_line_too(build: Callable[[], NotebookRecord]) ->
     assert repr(build()).startswith("<Profile ")
 
 
+@cache
+def html_of(name: str) -> str:
+    record: Any = RECORDS[name]()
+    text: str = record._repr_html_()
+    return text
+
+
 @pytest.mark.parametrize("name", RECORDS)
 def test_html_is_the_line_the_picture_and_the_rest(name: str) -> None:
-    record: Any = RECORDS[name]()
-    text = record._repr_html_()
+    text = html_of(name)
     assert text.startswith("<details><summary><b>" if name == "Finding" else "<div><b>")
     assert text.count("<") == text.count(">")
     assert ("<img alt=" in text) is (name in DRAWN)
@@ -113,8 +120,7 @@ def test_a_profile_shows_its_answer_timeline_and_table() -> None:
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_no_sentence_of_the_answer_is_repeated_in_html(name: str) -> None:
-    record: Any = RECORDS[name]()
-    answer, _, rest = record._repr_html_().partition("</b>")
+    answer, _, rest = html_of(name).partition("</b>")
     plain = " ".join(rest.split())
     sentences = answer.partition("<b>")[2].removesuffix("</b>").split(". ")
     assert plain
@@ -132,6 +138,14 @@ def test_sessions_and_findings_of_a_program_are_not_folded() -> None:
 def test_a_reason_is_not_repeated_among_findings() -> None:
     profile = msgspec.structs.replace(tied_xray.with_attribution(), findings=(FOUND,))
     assert " ".join(profile._repr_html_().split()).count(FOUND.message) == 1
+
+
+def test_names_that_are_not_text_are_escaped_in_html() -> None:
+    profile = profiles.tied_if()
+    model = msgspec.structs.replace(profile.model, path="a\udcff<b>.onnx")
+    html = msgspec.structs.replace(profile, model=model)._repr_html_()
+    html.encode()
+    assert "a\\udcff&lt;b&gt;.onnx" in html
 
 
 def test_names_are_text_in_html() -> None:
