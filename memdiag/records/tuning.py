@@ -103,8 +103,8 @@ class Tuning(MeasuredChange, frozen=True, kw_only=True):
         points: the measured combinations of options, in the order of measuring, defaults first.
         untried: the options whose memory was not measured.
         chosen: the options of the chosen point; empty for the defaults.
-        program: Python that sets up the chosen point; empty for the defaults, and if the model of
-            that point could not be written.
+        program: Python that sets up the chosen point; empty for the defaults, if its latency is
+            undecided, and if its model could not be written.
         budget: bytes above the baseline by ``peak``, ``steady`` or ``anonymous``; empty for none.
         max_slowdown: the largest ratio of latencies that was allowed.
         session_count: the number of sessions that were started for the points.

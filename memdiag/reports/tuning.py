@@ -135,7 +135,7 @@ def _show_program(tuning: Tuning, console: Console) -> None:
 
     lines = plain_lines(tuning.program)
     if lines:
-        block(console, [f"program for {program_options(tuning)}:"])
+        block(console, [f"program for {_all_options(tuning)}:"])
         console.print()
     for text in lines:
         # Not wrapped: a program whose lines were broken would not run.
@@ -332,11 +332,8 @@ def _without_limits(command: Sequence[str]) -> str:
     return plain(shlex.join(kept))
 
 
-def program_options(tuning: Tuning) -> str:
-    """Return the options that the program sets up, and whether their latency is undecided."""
-    point = tuning.chosen_point
-    doubt = " (latency undecided)" if point is not None and point.undecided else ""
-    return f"{' + '.join(map(plain, tuning.chosen))}{doubt}"
+def _all_options(tuning: Tuning) -> str:
+    return " + ".join(map(plain, tuning.chosen))
 
 
 def search_cost(tuning: Tuning) -> str:
@@ -424,7 +421,7 @@ def _needed_files(tuning: Tuning) -> str:
 def _next_step(tuning: Tuning) -> str:
     if tuning.write_problem:
         return "Run it again where the new model can be written."
-    if tuning.chosen:
+    if tuning.program:
         return "Create the session as the program below does."
     if not tuning.is_complete:
         return f"{capitalized(_again(tuning))}."
@@ -585,7 +582,7 @@ def markdown(tuning: Tuning) -> str:
         "Tuning",
         tuning,
         tuning_summary(tuning),
-        f"Program for {md.escape(program_options(tuning))}:" if program else "",
+        f"Program for {md.escape(_all_options(tuning))}:" if program else "",
         md.code_block(program, "python"),
         *points,
         md.bullets(offers(tuning)),
@@ -602,7 +599,7 @@ def _page(tuning: Tuning, *, plotly: Plotly = "inline") -> bytes:
             "kind": "tuning",
             **page_values(tuning, tuning_summary(tuning)),
             "remedies": fix_report.remedy_table(fix) if (fix := _fix_to_list(tuning)) else None,
-            "options": program_options(tuning),
+            "options": _all_options(tuning),
             "program": plain_lines(tuning.program),
             "points": points_table(tuning, only_listed=False),
             "point_count": counted(len(tuning.points), "combination"),

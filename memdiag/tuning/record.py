@@ -76,9 +76,9 @@ def tuning_record(
     evaluation = evaluator.evaluation(chosen)
     difference = evaluation.difference if evaluation else None
     loaded = _loaded_model(file.path, chosen, published)
-    # Nothing that was not compared is offered as a program, nor what loads a missing model.
+    # What was not verified is no program, nor what loads a missing model.
     is_missing = published is not None and published.problem and loaded != file.path
-    has_program = bool(chosen.options) and not is_missing
+    has_program = bool(chosen.options) and not chosen.undecided and not is_missing
     return Tuning(
         schema=TUNING_SCHEMA,
         model=path_text(file.path),
@@ -142,7 +142,8 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
         yield (
             "the latency of the chosen combination may exceed the allowed"
             f" {search.max_slowdown:.2f} ×. It was chosen because it may be as fast as the defaults"
-            f" ({chosen.low:.2f}–{chosen.high:.2f}), and its options rarely cost time"
+            f" ({chosen.low:.2f}–{chosen.high:.2f}), and its options rarely cost time. A program is"
+            " printed once a longer search has decided that"
         )
     evaluation = search.point_evaluator.evaluation(chosen)
     ratios = [at.ratio for at in evaluation.latencies] if evaluation else []

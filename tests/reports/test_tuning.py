@@ -278,8 +278,6 @@ def test_a_chosen_point_that_is_undecided_is_called_so(undecided: bool) -> None:
     assert ("(0.97–1.07), undecided, by" in lines[0]) is undecided
     ends = [line.rstrip().partition("chosen")[2] for line in lines if line.startswith("disable")]
     assert ends == [", undecided" if undecided else ""]
-    (program,) = (line for line in lines if line.startswith("program for"))
-    assert ("(latency undecided)" in program) is undecided
 
 
 def test_the_first_line_has_the_largest_ratio_with_its_own_interval() -> None:

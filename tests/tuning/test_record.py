@@ -142,3 +142,4 @@ def test_why_a_point_above_the_bound_was_chosen_is_said(
     assert tuning.chosen == ("a",)
     why = "It was chosen because it may be as fast as the defaults"
     assert any(why in note for note in tuning.notes) is is_told
+    assert bool(tuning.program) is not is_told  # what is not verified is no program
