@@ -99,7 +99,7 @@ def check(
     selection = Selection(select=select, ignore=ignore, min_bytes=min_bytes)
     # A collection would visit all nodes and weights of the model, which are no garbage.
     with collection_disabled(), open_model(path) as opened:
-        check_dim_names(opened.graph, opened.functions, dims or {})
+        check_dim_names(opened.graph, opened.functions, dims or ())
         ctx = analysis_context(opened, _runtime(for_onnxruntime), dims=dims)
         found, _ = find_waste(ctx, selection)
         found = with_peak_shares(found, _estimated_peak(ctx, found))
@@ -126,17 +126,20 @@ def check_models(
     started = time.perf_counter()
     runtime = _runtime(for_onnxruntime)
     checked: list[CheckedModel] = []
-    misnamed: list[UsageError] = []
+    misnamed: dict[str, UsageError] = {}
+    named: set[str] = set()
     findings: list[Finding] = []
     for path in map(Path, models):
         if on_model is not None:
             on_model(path)
         try:
             with collection_disabled(), open_model(path) as opened:
-                try:
-                    check_dim_names(opened.graph, opened.functions, dims or {})
-                except UsageError as error:
-                    misnamed.append(error)
+                for name in dims or ():
+                    try:
+                        check_dim_names(opened.graph, opened.functions, [name])
+                        named.add(name)
+                    except UsageError as problem:
+                        misnamed.setdefault(name, problem)
                 ctx = analysis_context(opened, runtime, dims=dims)
                 found, _ = find_waste(ctx, selection)
                 found = with_peak_shares(found, _estimated_peak(ctx, found))
@@ -146,8 +149,9 @@ def check_models(
             checked.append(CheckedModel(path=path_text(path), error=str(error)))
         else:
             findings += found
-    if misnamed and len(misnamed) == sum(not model.error for model in checked):
-        raise misnamed[0]
+    for name, unknown in misnamed.items():
+        if name not in named:
+            raise unknown
     return Check(
         schema=CHECK_SCHEMA,
         onnxruntime=str(runtime),

@@ -110,7 +110,7 @@ def fix(
     given = read_given(inputs or {})
     report_progress = on_progress or ignore_progress
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
-        check_dim_names(file.graph, file.functions, dims or {})
+        check_dim_names(file.graph, file.functions, dims or ())
         writer = model_writer(file, target)
         fixed = fix_file(
             writer,

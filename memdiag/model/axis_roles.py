@@ -1,7 +1,7 @@
 """Roles of free dimensions (batch, sequence, image height …), and a realistic size for each."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from onnx import TensorProto, ValueInfoProto
@@ -11,9 +11,9 @@ from memdiag.model.dimensions import (
     Axis,
     axes_of,
     batch_keys,
-    choose_sizes,
     is_expression,
     tensor_type,
+    unknown_dimension,
 )
 from memdiag.model.graph_index import Graph, Node, Scope, Use, integer, integers, main_scope
 from memdiag.model.index_ranges import small_integers
@@ -147,21 +147,22 @@ def dims_by_name(
     return found
 
 
-def check_dim_names(graph: Graph, functions: Sequence[Graph], dims: Mapping[str, int]) -> None:
-    """Check that a model has the free dimensions that `dims` name, or their roles.
+def check_dim_names(graph: Graph, functions: Sequence[Graph], names: Collection[str]) -> None:
+    """Check that a model has the free dimensions `names`, or dimensions with these roles.
 
     Raises:
         UsageError: it does not; the message names those that it has.
     """
+    if not names:
+        return
     inputs = {value.name: axes_of(value) for value in graph.required_inputs}
-    roles = axis_roles(graph, functions)
-    choose_sizes(
-        inputs,
-        dims=dims_by_name(graph, functions, dims),
-        given={},
-        free_dim=1,
-        roles={key: role.name for key, role in roles.items() if role != UNKNOWN},
-    )
+    roles = {
+        key: role.name for key, role in axis_roles(graph, functions).items() if role != UNKNOWN
+    }
+    keys = {axis.key for axes in inputs.values() for axis in axes or () if axis.size is None}
+    for name in names:
+        if name not in keys and name not in roles.values():
+            raise unknown_dimension(name, inputs, roles)
 
 
 def dims_by_role(graph: Graph, functions: Sequence[Graph]) -> dict[str, str]:

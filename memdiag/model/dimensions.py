@@ -120,7 +120,7 @@ def choose_sizes(
     keys = {axis.key: axis for axis in free}
     for key, size in dims.items():
         if key not in keys:
-            raise UsageError(f"unknown dimension {key!r}: {_known(inputs, keys, key, roles or {})}")
+            raise unknown_dimension(key, inputs, roles or {})
         if size < 0:
             raise UsageError(f"dimension {key!r} must be 0 or greater, not {size}.")
     sizes = dict(dims)
@@ -188,23 +188,33 @@ def batch_keys(inputs: Mapping[str, tuple[Axis, ...] | None]) -> set[str]:
     return found
 
 
+def unknown_dimension(
+    key: str, inputs: Mapping[str, tuple[Axis, ...] | None], roles: Mapping[str, str]
+) -> UsageError:
+    """Return the error for `key`, which is not a free dimension: those that are, and the nearest.
+
+    `roles` are the names of the roles of axes, by `Axis.key`.
+    """
+    return UsageError(f"unknown dimension {key!r}: {_known(key, inputs, roles)}")
+
+
 def _known(
-    inputs: Mapping[str, tuple[Axis, ...] | None],
-    keys: Mapping[str, Axis],
-    key: str,
-    roles: Mapping[str, str],
+    key: str, inputs: Mapping[str, tuple[Axis, ...] | None], roles: Mapping[str, str]
 ) -> str:
-    """Return the sentence for a name in `dims` that is not a free dimension, and the nearest."""
     name, _, position = key.rpartition(":")
     for axis in inputs.get(name) or ():
         if str(axis.position) == position:
             if axis.size is not None:
                 return f"that axis is fixed to {axis.size}."
             return f"that axis is called {axis.symbol!r}, set it by this name."
-    if not keys:
+    free = [axis.key for axes in inputs.values() for axis in axes or () if axis.size is None]
+    if not free:
         return "the sizes of this model's inputs are all fixed."
-    named = (f"{each} ({roles[each]})" if roles.get(each, each) != each else each for each in keys)
-    similar = get_close_matches(key, [*keys, *roles.values()], n=1)
+    named = (
+        f"{each} ({roles[each]})" if roles.get(each, each) != each else each
+        for each in dict.fromkeys(free)
+    )
+    similar = get_close_matches(key, [*free, *roles.values()], n=1)
     hint = f" Did you mean {similar[0]}?" if similar else ""
     return f"the model has {', '.join(named)}.{hint}"
 

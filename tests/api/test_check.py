@@ -17,6 +17,7 @@ from memdiag.rules import detectors
 from tests.reports.checks import finding
 
 SampleModel = Callable[..., Path]
+GRAPH = "g (float[2] x) => (float[2] y) { y = Abs(x) }"
 
 
 def codes(selection: Selection) -> list[str]:
@@ -41,19 +42,19 @@ def test_a_dimension_that_no_model_has_is_refused(
 ) -> None:
     free = sample_model("tied_if")  # with the free dimension sequence
     fixed = tmp_path / "fixed.onnx"
-    onnx.save(
-        parser.parse_model(
-            '<ir_version: 9, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Abs(x) }'
-        ),
-        fixed,
-    )
+    text = f'<ir_version: 9, opset_import: ["" : 17]> {GRAPH}'
+    onnx.save(parser.parse_model(text), fixed)
     with pytest.raises(UsageError, match=r"unknown dimension 'seqence'.* Did you mean s"):
         memdiag.check(free, dims={"seqence": 4})
     with pytest.raises(UsageError, match="unknown dimension 'seqence'"):
         check_models([free, fixed], selection=Selection(), dims={"seqence": 4})
-    # Of several models, one is enough.
-    found = check_models([free, fixed], selection=Selection(), dims={"sequence": 4})
-    assert [each.error for each in found.models] == [None, None]
+    # One of several models is enough, for each of several dimensions.
+    other = tmp_path / "other.onnx"
+    text = f'<ir_version: 9, opset_import: ["" : 17]> {GRAPH.replace("2", "rows")}'
+    onnx.save(parser.parse_model(text), other)
+    sizes = {"sequence": 4, "rows": 3}
+    found = check_models([free, fixed, other], selection=Selection(), dims=sizes)
+    assert [each.error for each in found.models] == [None, None, None]
     with pytest.raises(UsageError, match="unknown dimension 'seqence'"):
         memdiag.fix(fixed, tmp_path / "out.onnx", dims={"seqence": 4})
 
