@@ -30,12 +30,14 @@ from memdiag.ort.buffer_plan import Buffer, BufferPlan
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.executed_graph import ExecutedGraph, ExecutedNode, name_in_model
 from memdiag.ort.fusions import ActivationFusions, becomes_gemm
+from memdiag.ort.half_precision import HalfPrecision
 from memdiag.ort.packed_dequantization import PackedDequantization
 from memdiag.ort.prepacking import NCHWC
 from memdiag.ort.quantized_graph import rewrite_quantized
 from memdiag.ort.releases import NEWEST_MEASURED
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.scratch import BEFORE_OUTPUT, scratch_bytes
+from memdiag.ort.widened_graph import rewrite_halves
 
 MAX_LISTED = 20
 """Maximum number of values in `ActivationPeak.live`."""
@@ -354,12 +356,17 @@ class _Simulation:
     def _new_plan(self, scope: Scope) -> "_Plan":
         reads = partial(self._names_read, scope)
         is_computed = self._is_computed(scope)
+        is_packed = partial(self._packed.includes, scope)
+        halves = HalfPrecision(
+            scope, is_computed, partial(self._type, scope), self._shapes.opset, is_packed
+        )
         fusions = ActivationFusions(
             scope,
             is_computed,
             partial(self._type, scope),
             partial(becomes_gemm, self._graphs, self._declared, scope),
             self._declared.axes_of_scope(scope),
+            halves.is_fused,
             fuses=self._optimizes,
         )
         graph = ExecutedGraph(
@@ -372,11 +379,8 @@ class _Simulation:
             self._declared.axes_of_scope(scope),
             fusions.removes,
             fusions.operator,
-            partial(
-                rewrite_quantized,
-                removes=fusions.removes,
-                is_packed=partial(self._packed.includes, scope),
-            ),
+            partial(rewrite_halves, halves=halves),
+            partial(rewrite_quantized, removes=fusions.removes, is_packed=is_packed),
             optimizes=self._optimizes,
             block=self._block,
         )

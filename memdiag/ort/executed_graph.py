@@ -24,7 +24,7 @@ from memdiag.model.graph_index import GraphIndex, Node, Scope, Use, integer, int
 from memdiag.model.index_ranges import small_constant, small_integers
 from memdiag.model.tensor_types import TensorType
 from memdiag.ort.fusions import Axes
-from memdiag.ort.operators import RANDOM
+from memdiag.ort.operators import RANDOM, WITHOUT_EFFECT
 from memdiag.ort.prepacking import NCHWC, packed_buffer
 from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE, MAX_POOL_UNPADDED_SINCE, MORE_BLOCKS_SINCE
 from memdiag.ort.runtime import Runtime
@@ -33,7 +33,6 @@ _CONVOLUTIONS = ("Conv", "FusedConv")
 _ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid")
 _IN_BLOCKS = ("Relu", "Sigmoid", "Tanh")
 _IN_BLOCKS_LATER = ("HardSigmoid", "Gelu", "QuickGelu", "Clip", "LeakyRelu")
-_WITHOUT_EFFECT = ("Identity", "Dropout")
 _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 _TO_NHWC = (0, 2, 3, 1)
 _FROM_NHWC = (0, 3, 1, 2)
@@ -98,6 +97,7 @@ class ExecutedGraph:
         axes: their axes without given sizes.
         removes: returns whether a node becomes a part of the node that reads its output.
         operator: returns the operator of the node that others become a part of.
+        rewrite_halves: lets nodes that read float16 compute in fp32 (`widened_graph`).
         rewrite_quantized: rewrites the quantized nodes of this graph (`quantized_graph`).
         optimizes: whether the runtime optimizes the graph. If not, `nodes` are those of the scope.
         has_blocks: whether convolutions compute blocks of channels.
@@ -121,6 +121,7 @@ class ExecutedGraph:
         axes: Mapping[str, Axes],
         removes: Callable[[Node], bool],
         operator: Callable[[Node], str],
+        rewrite_halves: Callable[["ExecutedGraph"], None],
         rewrite_quantized: Callable[["ExecutedGraph"], None],
         *,
         optimizes: bool = True,
@@ -148,6 +149,7 @@ class ExecutedGraph:
             return
         self._rename()
         self._merge_equal(removes)
+        rewrite_halves(self)
         rewrite_quantized(self)
         self._remove(removes)
         self._take_shapes_before_transposes()
@@ -208,6 +210,10 @@ class ExecutedGraph:
         """Note that a value is constant."""
         self._variables.discard(name)
 
+    def is_output(self, name: str) -> bool:
+        """Return whether a value is an output of the graph."""
+        return name in self._outputs
+
     def is_constant(self, name: str) -> bool:
         """Return whether a value is a weight or a result of constant folding of this graph."""
         return bool(name) and name not in self._variables
@@ -231,7 +237,7 @@ class ExecutedGraph:
         names = {
             node.output[0]: node.input[0]
             for node in self.nodes
-            if node.op_type in _WITHOUT_EFFECT
+            if node.op_type in WITHOUT_EFFECT
             and node.input
             and node.output[0] not in self._outputs
             and node.input[0] not in self.scope.input_names
@@ -267,7 +273,9 @@ class ExecutedGraph:
     def _remove(self, removes: Callable[[Node], bool]) -> None:
         """Merge nodes into their readers, which read what the merged nodes read."""
         removed = {
-            node.output[0]: node for node in self.nodes if node.output[0] and removes(node.source)
+            node.output[0]: node
+            for node in self.nodes
+            if node.output[0] and node.is_of_model and removes(node.source)
         }
         if not removed:
             return

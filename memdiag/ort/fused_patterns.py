@@ -26,7 +26,7 @@ NUMBER = "number"
 VECTOR = "vector"
 """A constant of one axis, as long as the last axis of what is computed."""
 
-_TOLERANCE = 1e-3
+_TOLERANCE = 1e-5
 _COMMUTATIVE = ("Add", "Mul")
 
 _ERF = ("Add", ("Erf", ("Div", INPUT, 2**0.5)), 1.0)
@@ -185,7 +185,7 @@ class _Match:
         if values is None or np.size(values) != 1 or values.dtype.kind not in "iuf":
             return False
         found = float(np.ravel(values)[0])
-        return isinstance(pattern, str) or abs(found - float(str(pattern))) <= _TOLERANCE
+        return isinstance(pattern, str) or abs(found - float(str(pattern))) <= _TOLERANCE * abs(float(str(pattern)))
 
     def _is_constant(self, name: str) -> bool:
         producer = self._scope.producers.get(name)

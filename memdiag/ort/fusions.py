@@ -109,6 +109,7 @@ class ActivationFusions:
         type_of: the type of a value.
         becomes_gemm: whether a MatMul and the Add behind it become a Gemm.
         axes: the sizes or symbols of values without given sizes.
+        is_fused: whether a node may be merged with others: not one that computes in float16.
         fuses: False for a graph that is optimized already: nothing is removed.
     """
 
@@ -119,10 +120,12 @@ class ActivationFusions:
         type_of: TypeOf,
         becomes_gemm: Callable[[Node], bool],
         axes: Mapping[str, Axes],
+        is_fused: Callable[[Node], bool],
         *,
         fuses: bool = True,
     ) -> None:
         self._axes = axes
+        self._is_fused = is_fused
         self._becomes_gemm = becomes_gemm
         self._scope = scope
         self._is_computed = is_computed
@@ -138,6 +141,10 @@ class ActivationFusions:
     def _find_fusions(self) -> None:
         scope, is_computed = self._scope, self._is_computed
         for chain in fused_chains(scope, is_computed, self._shape_of):
+            # A LayerNormalization is fused before float16 is cast.
+            nodes = () if chain.op_type == "LayerNormalization" else (*chain.inner, chain.last)
+            if not all(map(self._is_fused, nodes)):
+                continue
             self._operators[chain.last.index] = chain.op_type
             for node in (*chain.inner, chain.last):
                 self._in_chain[node.index] = 1
@@ -149,7 +156,7 @@ class ActivationFusions:
             elif chain.op_type in _WITH_BIAS:
                 self._add_bias(chain.input, readers, chain.last, _WITH_BIAS[chain.op_type])
         for node in scope.nodes:
-            if not is_computed[node.index] or not node.input:
+            if not is_computed[node.index] or not node.input or not self._is_fused(node):
                 continue
             if node.op_type == "LayerNormalization":
                 self._skip(node.input[0], {node.index}, node)
@@ -265,7 +272,7 @@ class ActivationFusions:
     def _is_fused_into_reader(self, node: Node) -> bool:
         """Return whether the only reader of `node` may compute `node` as well."""
         reader = self._only_reader(node)
-        if reader is None:
+        if reader is None or not self._is_fused(reader) or not self._is_fused(node):
             return False
         if node.op_type == "MatMul":
             if reader.op_type in ("Mul", "Div"):

@@ -33,9 +33,18 @@ BFLOAT16_KERNELS = frozenset(
 
 FLOAT16_KERNELS = BFLOAT16_KERNELS | {
     *("Clip", "DequantizeLinear", "Expand", "LayerNormalization", "Max", "Min", "Mod"),
-    *("QuantizeLinear", "Round"),
+    *("Attention", "QuantizeLinear", "RMSNormalization", "RotaryEmbedding", "Round"),
 }
 """Have a CPU kernel for float16. Around others the runtime inserts casts, after all folding."""
+
+CONTRIB_FLOAT16_KERNELS = frozenset(
+    {
+        *("GatherBlockQuantized", "GroupQueryAttention", "MatMulNBits", "QMoE"),
+        *("RotaryEmbedding", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
+    }
+)
+"""The operators of the domain com.microsoft with a CPU kernel for float16, of those that models
+have."""
 
 CAST_FROM_FLOAT16 = frozenset(
     {
@@ -55,6 +64,9 @@ BROADCASTING = frozenset(
     }
 )
 """Repeat an operand along the axes in which it has one element."""
+
+WITHOUT_EFFECT = frozenset({"Dropout", "Identity"})
+"""Removed before a session runs, unless they compute an output from an input of the graph."""
 
 PASS_THROUGH = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """The output is the input's buffer: no bytes of its own."""

@@ -1,0 +1,214 @@
+"""Nodes that the CPU provider computes in fp32 although their values are float16.
+
+The provider has kernels of float16 for few operators. For any other node that reads float16 the
+runtime casts its inputs to fp32 and its results back, and then removes the casts that undo each
+other. A node with a kernel is computed in fp32 as well if all its neighbours are. An operator that
+ONNX defines by others is replaced by these. A constant with one reader is cast once, when the
+session is created; one with several readers is cast in each run.
+
+As 1.24.4 and 1.32.0 save their graphs on x86 (tests/ort/test_half_precision.py).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from memdiag.model.graph_index import Node, Scope, Use
+from memdiag.model.index_ranges import small_constant
+from memdiag.model.tensor_types import TensorType
+from memdiag.ort.operators import CONTRIB_FLOAT16_KERNELS, FLOAT16_KERNELS, WITHOUT_EFFECT
+
+HALF = "float16"
+_MICROSOFT = "com.microsoft"
+
+Definition = tuple[tuple[str | int, ...], ...]
+"""Nodes, each an operator and what it reads: ``x`` or ``y``, which are inputs of the defined
+operator, or the number of an earlier node. Constants are left out."""
+
+_DEFINITIONS: Mapping[str, tuple[int, Definition]] = {
+    "LeakyRelu": (16, (("Less", "x"), ("Mul", "x"), ("Where", 0, 1, "x"))),
+    "PRelu": (16, (("Less", "x"), ("Mul", "x", "y"), ("Where", 0, 1, "x"))),
+    "Mish": (18, (("Softplus", "x"), ("Tanh", 0), ("Mul", "x", 1))),
+    "Gelu": (20, (("Div", "x"), ("Erf", 0), ("Sum", 1), ("Mul", "x"), ("Mul", 3, 2))),
+    "Softmax": (
+        13,
+        (("ReduceMax", "x"), ("Sub", "x", 0), ("Exp", 1), ("ReduceSum", 2), ("Div", 2, 3)),
+    ),
+    "LogSoftmax": (
+        13,
+        (
+            *(("ReduceMax", "x"), ("Sub", "x", 0), ("Exp", 1), ("ReduceSum", 2), ("Log", 3)),
+            ("Sub", 1, 4),
+        ),
+    ),
+    "ReduceL1": (18, (("Abs", "x"), ("ReduceSum", 0))),
+    "ReduceL2": (18, (("Mul", "x"), ("ReduceSum", 0), ("Sqrt", 1))),
+    "ReduceSumSquare": (18, (("Mul", "x"), ("ReduceSum", 0))),
+    "ReduceLogSum": (18, (("ReduceSum", "x"), ("Log", 0))),
+}
+"""The operators that are replaced, from which operator set on, and by which nodes."""
+
+
+def reads_half(node: Node) -> bool:
+    """Return whether `node` has a kernel for float16; assumed of operators that are not known."""
+    if node.subgraphs:
+        return True
+    if node.is_onnx:
+        return node.op_type in FLOAT16_KERNELS
+    return node.domain != _MICROSOFT or node.op_type in CONTRIB_FLOAT16_KERNELS
+
+
+def is_cast_once(use: Use) -> bool:
+    """Return whether a float16 constant is cast to fp32 for `use` when the session is created.
+
+    It is cast in each run if another input of a node without a kernel for float16 reads it too.
+    """
+    uses = use.scope.uses(use.node.input[use.input_index])
+    casting = [each for each in uses if each.scope is use.scope and not reads_half(each.node)]
+    return len(casting) == 1 and casting[0].node is use.node
+
+
+class HalfPrecision:
+    """The nodes of one graph that compute in fp32 although they read float16.
+
+    Args:
+        scope: the graph.
+        is_computed: for each node by its index, whether it is executed in each run.
+        type_of: the type of a value.
+        opset: the version of ONNX's operators.
+        is_packed: returns whether a DequantizeLinear becomes a part of the products behind it.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        is_computed: bytearray,
+        type_of: Callable[[str], TensorType | None],
+        opset: int,
+        is_packed: Callable[[Node], bool],
+    ) -> None:
+        self._scope, self._is_computed, self._type_of = scope, is_computed, type_of
+        self._opset, self._is_packed = opset, is_packed
+        self._reading = {
+            node.index
+            for node in scope.nodes
+            if is_computed[node.index] and any(map(self.is_half, node.input))
+        }
+        self._in_floats = {
+            index for index in self._reading if not self._has_kernel(scope.nodes[index])
+        }
+        # In the order of the nodes, as the runtime decides: a node that follows one which was moved
+        # to fp32 may be moved as well.
+        for index in sorted(self._reading - self._in_floats):
+            if self._is_between_floats(scope.nodes[index]):
+                self._in_floats.add(index)
+        self._cast_constants = self._find_cast_constants()
+
+    @property
+    def casts(self) -> bool:
+        """Whether there are nodes that compute in fp32 although they read float16."""
+        return bool(self._in_floats)
+
+    def computes_floats(self, node: Node) -> bool:
+        """Return whether `node` computes in fp32 although it reads float16."""
+        return node.index in self._in_floats
+
+    def is_fused(self, node: Node) -> bool:
+        """Return whether `node` may be merged with others: nothing of it stays float16."""
+        if node.index not in self._reading:
+            return True
+        return (
+            node.index in self._in_floats
+            and self.definition(node) is None
+            and self._cast_constants.isdisjoint(node.input)
+        )
+
+    def definition(self, node: Node) -> Definition | None:
+        """Return the nodes by which the runtime replaces `node`; None if it keeps it."""
+        if not node.is_onnx or not self.computes_floats(node):
+            return None
+        since, definition = _DEFINITIONS.get(node.op_type, (0, None))
+        return definition if self._opset >= since else None
+
+    def is_cast_in_runs(self, name: str) -> bool:
+        """Return whether a constant is cast to fp32 in each run."""
+        return name in self._cast_constants
+
+    def is_half(self, name: str) -> bool:
+        """Return whether a value is float16 in the model."""
+        kind = self._type_of(name) if name else None
+        return kind is not None and kind.dtype == HALF
+
+    def _has_kernel(self, node: Node) -> bool:
+        if node.op_type in ("Gemm", "MatMul") and node.is_onnx:
+            producers = map(self._producer, node.input)
+            return any(
+                each is not None and each.op_type == "DequantizeLinear" and self._is_packed(each)
+                for each in producers
+            )
+        return reads_half(node) or self._scope.call(node) is not None
+
+    def _producer(self, name: str) -> Node | None:
+        """Return the node of the graph that computes `name` in each run."""
+        seen = {name}  # damaged models have circles
+        node = self._scope.producers.get(name)
+        while node is not None and node.op_type in WITHOUT_EFFECT and node.input:
+            name = node.input[0]
+            node = None if name in seen else self._scope.producers.get(name)
+            seen.add(name)
+        return node if node is not None and self._is_computed[node.index] else None
+
+    def _is_read_in_half(self, name: str) -> bool:
+        """Return whether something reads `name` that does not compute in fp32."""
+        pending, seen = [name], {name}
+        while pending:
+            name = pending.pop()
+            if name in self._scope.outputs:
+                return True
+            for use in self._scope.uses(name):
+                if use.scope is not self._scope:
+                    return True
+                if not self._is_computed[use.node.index]:
+                    continue
+                if use.node.op_type in WITHOUT_EFFECT:
+                    pending += [each for each in use.node.output[:1] if each not in seen]
+                    seen.update(use.node.output)
+                elif not self.computes_floats(use.node):
+                    return True
+        return False
+
+    def _is_between_floats(self, node: Node) -> bool:
+        """Return whether all float16 that `node` reads and computes is of nodes that compute in
+        fp32."""
+        results = [name for name in node.output if self.is_half(name)]
+        producers = [self._producer(name) for name in node.input]
+        if node.subgraphs or not results or not any(producers):
+            return False
+        if any(map(self._is_read_in_half, results)):
+            return False
+        return all(
+            producer is None or not self.is_half(name) or self.computes_floats(producer)
+            for name, producer in zip(node.input, producers, strict=True)
+        )
+
+    def _find_cast_constants(self) -> frozenset[str]:
+        """Return the constants that several inputs of nodes read which compute in fp32.
+
+        Equal numbers are one constant.
+        """
+        read: Counter[object] = Counter()
+        contents: dict[str, object] = {}
+        for index in self._in_floats:
+            for name in filter(self._is_constant, self._scope.nodes[index].input):
+                if name not in contents:
+                    contents[name] = self._content(name)
+                read[contents[name]] += 1
+        return frozenset(name for name, content in contents.items() if read[content] > 1)
+
+    def _is_constant(self, name: str) -> bool:
+        scope = self._scope
+        is_own = name in scope.producers or name in scope.graph.initializers
+        return self.is_half(name) and is_own and self._producer(name) is None
+
+    def _content(self, name: str) -> object:
+        value = small_constant(self._scope, name)
+        return name if value is None or value.size != 1 else (value.shape, value.tobytes())

@@ -1,0 +1,143 @@
+"""The rewrite of nodes that read float16 and compute in fp32, with the casts that are left.
+
+A value between two of them is in memory in fp32 alone. It is cast to float16 where it is an output,
+or where a node with a kernel for float16 reads it, and from float16 where such a node computes it.
+Which nodes these are is decided in `half_precision`.
+"""
+
+from collections.abc import Hashable, Iterator
+
+from memdiag.model.graph_index import Node, integer
+from memdiag.ort.executed_graph import NEW, ExecutedGraph, ExecutedNode
+from memdiag.ort.half_precision import HALF, Definition, HalfPrecision
+
+
+def rewrite_halves(graph: ExecutedGraph, halves: HalfPrecision) -> None:
+    """Rewrite the nodes of `graph` that compute in fp32 although they read float16."""
+    if halves.casts:
+        _Rewrite(graph, halves).run()
+
+
+class _Rewrite:
+    """The rewrite of one graph.
+
+    Values in fp32 get names of their own: the names of the model stay those of float16.
+    """
+
+    def __init__(self, graph: ExecutedGraph, halves: HalfPrecision) -> None:
+        self._graph, self._halves = graph, halves
+        self._float_names: dict[str, str] = {}
+
+    def run(self) -> None:
+        """Replace nodes by their definitions, rename values, and add the casts that are left."""
+        graph = self._graph
+        for node in list(graph.nodes):
+            definition = self._halves.definition(node.source)
+            if definition is not None:
+                graph.nodes.remove(node)
+                graph.nodes += self._nodes_of(definition, node)
+        graph.index_values()
+        in_floats = [node for node in graph.nodes if self._halves.computes_floats(node.source)]
+        results = [name for node in in_floats for name in node.output if self._is_half(name)]
+        self._float_names = {name: self._add_float(name) for name in results}
+        self._pass_casts()
+        given = dict.fromkeys(name for node in in_floats for name in node.input)
+        # Equal numbers are one constant.
+        cast: dict[Hashable, str] = {}
+        for name in given:
+            if self._is_half(name) and name not in self._float_names:
+                first = cast.setdefault(graph.content(name), name)
+                new = self._add_float(name) if first == name else self._float_names[first]
+                self._float_names[name] = new
+        for node in in_floats:
+            node.input = tuple(self._float_names.get(name, name) for name in node.input)
+            node.output = tuple(self._float_names.get(name, name) for name in node.output)
+        graph.index_values()
+        graph.nodes = [node for node in graph.nodes if node.op_type != "Cast" or self._is_read(node)]
+        graph.index_values()
+        for name in cast.values():
+            reader = graph.readers_of(self._float_names[name])[0]
+            self._add_cast(name, self._float_names[name], reader.source)
+        for name in results:
+            producer = graph.producer_of(self._float_names[name])
+            if producer is not None and (graph.is_output(name) or graph.readers_of(name)):
+                self._add_cast(self._float_names[name], name, producer.source)
+        graph.index_values()
+
+    def _nodes_of(self, definition: Definition, node: ExecutedNode) -> Iterator[ExecutedNode]:
+        """Yield the nodes of `definition`, which replace `node`."""
+        graph, result = self._graph, node.output[0]
+        operands = {"x": node.input[0], "y": node.input[-1]}
+        for number, (name, *read) in enumerate(definition):
+            operator, inputs = str(name), tuple(operands[str(each)] for each in read)
+            if number == len(definition) - 1:
+                new = result
+            else:
+                new = operands[str(number)] = f"{result}{NEW}{number}"
+                self._add_result(new, operator, inputs[0], node)
+            yield ExecutedNode(operator, inputs, (new,), node.source, graph.take_index())
+
+    def _add_result(self, new: str, operator: str, given: str, node: ExecutedNode) -> None:
+        """Add the value that `operator` computes from `given` in the definition of `node`."""
+        graph = self._graph
+        is_reduced = operator.startswith("Reduce")
+        graph.add_value(new, node.output[0] if is_reduced else given)
+        kind, axes = graph.type_of(new), graph.axes.get(new)
+        if kind is None:
+            return
+        if operator == "Less":
+            graph.types[new] = kind._replace(dtype="bool")
+        elif is_reduced and not node.op_type.startswith("Reduce") and kind.shape:
+            axis = integer(node.source, "axis", -1) % len(kind.shape)
+            graph.types[new] = kind._replace(
+                shape=(*kind.shape[:axis], 1, *kind.shape[axis + 1 :])
+            )
+            if axes is not None:
+                graph.axes[new] = (*axes[:axis], 1, *axes[axis + 1 :])
+
+    def _pass_casts(self) -> None:
+        """Let nodes read values of fp32 past the Cast nodes of the model.
+
+        These are a Cast to fp32 of a value that is computed in fp32, and one to float16 for nodes
+        that compute in fp32, unless a Cast of the model follows it.
+        """
+        graph = self._graph
+        renamed: dict[str, str] = {}
+        for node in [node for node in graph.nodes if node.op_type == "Cast" and node.input]:
+            given, result = node.input[0], node.output[0]
+            kind, result_kind = graph.type_of(given), graph.type_of(result)
+            if given in self._float_names:
+                node.input = (self._float_names[given],)
+                is_float = result_kind is not None and result_kind.dtype == "float"
+                if is_float and not graph.is_output(result):
+                    renamed[result] = self._float_names[given]
+                    graph.nodes.remove(node)
+            elif self._is_half(result) and kind is not None and kind.dtype == "float":
+                if not any(each.op_type == "Cast" for each in graph.readers_of(result)):
+                    self._float_names[result] = given
+        for node in graph.nodes:
+            node.input = tuple(dict.fromkeys(renamed.get(name, name) for name in node.input))
+        for name, new in self._float_names.items():
+            self._float_names[name] = renamed.get(new, new)
+
+    def _is_read(self, node: ExecutedNode) -> bool:
+        graph = self._graph
+        return any(graph.is_output(name) or graph.readers_of(name) for name in node.output)
+
+    def _is_half(self, name: str) -> bool:
+        """Return whether a value is float16 in each run: not a constant that is cast once."""
+        kind = self._graph.type_of(name)
+        is_half = kind is not None and kind.dtype == HALF
+        is_constant = self._graph.is_constant(name) and not self._halves.is_cast_in_runs(name)
+        return is_half and not is_constant
+
+    def _add_float(self, name: str) -> str:
+        """Add a value in fp32 that is otherwise like `name`, and return its name."""
+        new = f"{name}{NEW}float"
+        self._graph.add_value(new, name)
+        self._graph.types[new] = self._graph.types[name]._replace(dtype="float")
+        return new
+
+    def _add_cast(self, given: str, result: str, source: Node) -> None:
+        index = self._graph.take_index()
+        self._graph.nodes.append(ExecutedNode("Cast", (given,), (result,), source, index))
