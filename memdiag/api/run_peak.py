@@ -1,6 +1,7 @@
 """The peak of a run in a profile: the runtime's own figures, and the values in memory then."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ from memdiag.api.estimating.profiled import session_estimate
 from memdiag.api.estimating.sizes import size_grid
 from memdiag.errors import UsageError
 from memdiag.model.model_file import ModelFile
+from memdiag.ort.activations import executed_nodes
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import NODE_MEMORY_SINCE
 from memdiag.records.codec import escaped
@@ -49,7 +51,7 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
     if estimated is not None and estimated.scope is not None and estimated.node is not None:
         node = ctx.graphs.qualified(estimated.scope, estimated.node)
     peak = PeakNode(
-        node=measured.node,
+        node=_names_in_model(ctx, measured.executed).get(measured.node, measured.node),
         op_type=measured.op_type,
         peak_bytes=measured.peak_bytes,
         values_bytes=measured.values_bytes,
@@ -60,6 +62,27 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
         estimated_node=node,
     )
     return escaped(msgspec.structs.replace(profile, run_peak=peak))
+
+
+def _names_in_model(ctx: AnalysisContext, executed: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the nodes of the model by the names of executed nodes that the runtime made of them.
+
+    The nodes of one operator are in the same order as predicted, if there are as many of them.
+    """
+    own = {node.label for _, scope in ctx.graphs for node in scope.nodes}
+    names, predicted = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+    for name, op_type in executed:
+        names[op_type].append(name)
+    nodes = executed_nodes(ctx.graphs, ctx.shapes_at(ctx.sizes), ctx.folds, ctx.runtime, ctx.block)
+    for node in nodes:
+        predicted[node.op_type].append(ctx.graphs.qualified(ctx.graphs.main, node.source))
+    return {
+        name: source
+        for op_type, made in names.items()
+        if len(made) == len(predicted[op_type])
+        for name, source in zip(made, predicted[op_type], strict=True)
+        if name not in own
+    }
 
 
 def _with_details(profile: Profile, ctx: AnalysisContext) -> Profile:

@@ -28,7 +28,7 @@ from memdiag.model.tensor_types import TensorType
 from memdiag.ort.arena import Request
 from memdiag.ort.buffer_plan import Buffer, BufferPlan
 from memdiag.ort.constant_folding import Folds, fold_constants
-from memdiag.ort.executed_graph import ExecutedGraph, ExecutedNode, name_in_model
+from memdiag.ort.executed_graph import ExecutedGraph, ExecutedNode, form_of, name_in_model
 from memdiag.ort.fusions import ActivationFusions, becomes_gemm
 from memdiag.ort.half_precision import HalfPrecision
 from memdiag.ort.packed_dequantization import PackedDequantization
@@ -68,11 +68,15 @@ class LiveValue(NamedTuple):
         scope: the scope that computes it.
         name: its name.
         nbytes: its size.
+        kind: its type in memory, which may differ from that in the model; None if it is the same.
+        form: what distinguishes it from the value itself, such as ``in blocks``; empty without it.
     """
 
     scope: Scope
     name: str
     nbytes: int
+    kind: TensorType | None = None
+    form: str = ""
 
 
 class ActivationPeak(NamedTuple):
@@ -396,14 +400,11 @@ class _Simulation:
 
     def _simulate(self, scope: Scope, depth: int) -> ActivationPeak:
         """Execute the nodes of `scope` one by one, and return the peak."""
-        nodes, plan, _ = self._plan(scope)
+        nodes, plan, types = self._plan(scope)
         allocated = _RunningTotal(plan.buffers, attrgetter("first"))
         freed = _RunningTotal(sorted(plan.buffers, key=attrgetter("last")), attrgetter("last"))
         largest = max(
-            (
-                LiveValue(scope, name_in_model(buffer.name), buffer.nbytes)
-                for buffer in plan.buffers
-            ),
+            (_live_value(scope, buffer, types) for buffer in plan.buffers),
             key=_nbytes,
             default=None,
         )
@@ -426,12 +427,17 @@ class _Simulation:
             return _NOTHING._replace(largest=largest, unknown=unknown)
         step, inner = at_peak
         live_here = (
-            LiveValue(scope, name_in_model(buffer.name), buffer.nbytes)
+            _live_value(scope, buffer, types)
             for buffer in plan.buffers
             if buffer.first <= step <= buffer.last and (buffer.first < step or not inner.live)
         )
         live = nlargest(MAX_LISTED, chain(live_here, inner.live), key=_nbytes)
         return ActivationPeak(peak_bytes, scope, nodes[step].source, tuple(live), largest, unknown)
+
+
+def _live_value(scope: Scope, buffer: Buffer, types: Mapping[str, TensorType]) -> LiveValue:
+    name = buffer.name
+    return LiveValue(scope, name_in_model(name), buffer.nbytes, types.get(name), form_of(name))
 
 
 class _Plan(NamedTuple):

@@ -51,9 +51,23 @@ contains it."""
 ReadNames = Callable[[Node], Sequence[str]]
 
 
+STEP = f"{NEW}step"
+"""In the names of values that a node computes on the way to its output."""
+
+BLOCKS = f"{NEW}blocks"
+"""At the end of the names of values in blocks of channels."""
+
+
 def name_in_model(name: str) -> str:
     """Return the model's value that `name` was derived from; new values have a suffix."""
     return name.partition(NEW)[0]
+
+
+def form_of(name: str) -> str:
+    """Return in what form a value of the model is in memory; empty if it is the value itself."""
+    if STEP in name:
+        return "a step towards it"
+    return "in blocks" if name.endswith(BLOCKS) else ""
 
 
 @dataclass(eq=False, slots=True)
@@ -589,7 +603,7 @@ class _Blocks:
     def _reorder_input(self, name: str) -> str:
         """Return the name of the blocked form of a value that is computed without blocks."""
         if name not in self._reordered:
-            new = self._reordered[name] = f"{name}{NEW}blocks"
+            new = self._reordered[name] = f"{name}{BLOCKS}"
             self._set_type(new, name)
             self._set_axes(new, name, "ReorderInput", (name,))
             producer = self._graph._producers.get(name)
@@ -717,7 +731,7 @@ class _Blocks:
         is_fused: bool = False,
     ) -> None:
         name = node.output[0]
-        new = f"{name}{NEW}blocks"
+        new = f"{name}{BLOCKS}"
         self._set_type(new, name)
         self._set_axes(new, name, op_type, given)
         added = self._add(op_type, given, (new, *node.output[1:]), node.source)

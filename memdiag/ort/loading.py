@@ -7,19 +7,21 @@ packed buffer. The steps are:
 1. The whole file is a protobuf. Each graph around a subgraph copies the node that contains it, so
    an embedded weight of a subgraph is there several times. Half of the copies, here called stale,
    stay for good.
-2. Embedded weights are copied out of the protobuf one at a time; older releases do so in step 6.
+2. Embedded weights are copied out of the protobuf one at a time; older releases do so in step 7.
    External weights are mapped.
 3. Nodes with constant inputs are evaluated. Their inputs are copied, and all results are kept until
    the last node is evaluated. Then weights that nothing reads are dropped.
-4. BatchNormalization is merged into the filters before it.
-5. Filters of convolutions are reordered into blocks of channels.
-6. The state of the session is made.
-7. One kernel after another packs its constant inputs into buffers of its own, graph by graph and
+4. Constants of float16 are cast to fp32 for kernels that read nothing else. All of them are there
+   in both types until the last one is cast.
+5. BatchNormalization is merged into the filters before it.
+6. Filters of convolutions are reordered into blocks of channels.
+7. The state of the session is made.
+8. One kernel after another packs its constant inputs into buffers of its own, graph by graph and
    node by node. A buffer that equals an earlier one is filled before it is dropped. A constant is
    freed once every kernel that reads it has packed it.
 
-A file in ORT format has an optimized graph: steps 3 to 5 do nothing. Its weights are copied once
-while the file is read and once more in step 6, and the file itself stays in memory until the last
+A file in ORT format has an optimized graph: steps 3 to 6 do nothing. Its weights are copied once
+while the file is read and once more in step 7, and the file itself stays in memory until the last
 kernel has packed its constants; or it is mapped meanwhile, or as long as the session with weights
 that are used in place (`OrtFile`).
 
@@ -39,10 +41,12 @@ from memdiag.model.model_file import ModelFile
 from memdiag.ort.arena import Arena
 from memdiag.ort.attribute_memory import NodeLists, node_lists
 from memdiag.ort.fusions import batch_normalization_after
+from memdiag.ort.half_precision import HALF, is_cast_once, reads_half
 from memdiag.ort.predicted_session import PredictedSession
 from memdiag.ort.prepacking import PackedBuffer
 from memdiag.ort.releases import (
     ARENA_FREED_SINCE,
+    FLOAT16_CAST_ONCE_SINCE,
     ORT_WEIGHTS_MOVED_SINCE,
     PACKED_SHARED_SINCE,
     SUBGRAPH_WEIGHTS_KEPT_SINCE,
@@ -289,6 +293,7 @@ class Loading:
         self._convert(live)
         if self._folds:
             live = _used(live) + self._fold(loaded)
+        live = self._widen(live)
         live = self._fuse(live)
         live = self._reorder(live)
         timeline.note("optimize")
@@ -455,6 +460,33 @@ class Loading:
             if not each.uses and not each.is_exposed:
                 self._drop(term, each.private_bytes)
         return live
+
+    def _widen(self, live: list[LiveConstant]) -> list[LiveConstant]:
+        """Cast constants of float16 to fp32 for the kernels that read nothing else."""
+        if not self._reorders or self._session.runtime < FLOAT16_CAST_ONCE_SINCE:
+            return live
+        cast: list[LiveConstant] = []
+        kept: list[LiveConstant] = []
+        for each in live:
+            uses = [use for use in each.constant.uses if _is_widened(each.constant, use)]
+            for use in uses:
+                key = (each.constant.content_key, "float")
+                new = SessionConstant(uses=(use,), content_key=key)
+                cast.append(LiveConstant(each.name, new, "weights", 2 * each.nbytes, 0))
+                self._take("weights", 2 * each.nbytes)
+            if len(uses) < len(each.constant.uses) or each.constant.is_exposed or not uses:
+                rest = tuple(use for use in each.constant.uses if use not in uses)
+                each.constant = replace(each.constant, uses=rest) if uses else each.constant
+                kept.append(each)
+        if cast:
+            largest = max(cast, key=lambda each: each.nbytes)
+            more: dict[TermName, int] = {"weight being converted": largest.nbytes // 2}
+            self.timeline.note("optimize", more, largest.name)
+        remaining = set(map(id, kept))
+        for each in live:
+            if id(each) not in remaining:
+                self._drop(each.term, each.private_bytes)
+        return kept + cast
 
     def _fuse(self, live: list[LiveConstant]) -> list[LiveConstant]:
         """Merge BatchNormalization into the filters before it: new weights replace the old ones."""
@@ -672,6 +704,15 @@ class Loading:
 def _used(live: Sequence[LiveConstant]) -> list[LiveConstant]:
     """Return the weights that a node of the folded graph reads; the others are dropped."""
     return [each for each in live if each.constant.uses or each.constant.is_exposed]
+
+
+def _is_widened(constant: SessionConstant, use: PackedUse) -> bool:
+    """Return whether the optimizer casts a constant of float16 to fp32 for `use`."""
+    if isinstance(constant, LoadedWeight):
+        dtype = constant.weight.dtype
+    else:
+        dtype = constant.fold.dtype if isinstance(constant, FoldedResult) else ""
+    return dtype == HALF and not reads_half(use.node) and is_cast_once(use.use)
 
 
 def _first_use(live: LiveConstant) -> int:

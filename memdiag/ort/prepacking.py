@@ -12,6 +12,7 @@ from typing import NamedTuple
 from memdiag.attribution.tiling import PANEL_COLUMNS, round_up
 from memdiag.attribution.weight_operators import PACKED_INPUTS
 from memdiag.model.graph_index import GraphIndex, Node, Use, integer, integers
+from memdiag.ort.half_precision import is_cast_once
 from memdiag.ort.releases import FLOAT16_CAST_ONCE_SINCE, TWO_BITS_PACKED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind
@@ -76,13 +77,15 @@ def packed_buffer(
     """Return the buffer into which the kernel packs the constant of `use`; None without one.
 
     `dtype` and `shape` describe the operand as the node reads it. float16 operands are packed
-    in fp32 where the runtime casts them ahead of time. `block` is one of `CHANNEL_BLOCKS`.
+    in fp32 where the runtime casts them once, ahead of time. `block` is one of `CHANNEL_BLOCKS`.
     """
     node = use.node
     buffer_of = _BUFFERS.get((node.domain_key, node.op_type))
     if buffer_of is None or use.input_index not in PACKED_INPUTS[node.op_type] or not prod(shape):
         return None
     if dtype == "float16" and runtime >= FLOAT16_CAST_ONCE_SINCE and node.is_onnx:
+        if not is_cast_once(use):
+            return None
         dtype = "float"
     buffer = buffer_of(_ConstantInput(graphs, use, dtype, shape, block))
     if buffer is not None and _bits(node) == 2 and runtime < TWO_BITS_PACKED_SINCE:

@@ -332,7 +332,7 @@ class SessionEstimate:
     def _live_tensors(self, activations: ActivationPeak, shapes: Shapes) -> list[LiveTensor]:
         found = []
         for value in activations.live:
-            kind = shapes.of(value.scope, value.name)
+            kind = value.kind or shapes.of(value.scope, value.name)
             producer = value.scope.producers.get(value.name)
             uses = [use.node for use in value.scope.uses(value.name)]
             last = max(uses, key=lambda node: node.index, default=None)
@@ -340,6 +340,7 @@ class SessionEstimate:
             found.append(
                 LiveTensor(
                     name=value.name,
+                    form=value.form,
                     dtype="" if kind is None else kind.dtype,
                     shape=() if kind is None or kind.shape is None else _known(kind.shape),
                     bytes=value.nbytes,

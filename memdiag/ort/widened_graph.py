@@ -8,7 +8,7 @@ Which nodes these are is decided in `half_precision`.
 from collections.abc import Hashable, Iterator
 
 from memdiag.model.graph_index import Node, integer
-from memdiag.ort.executed_graph import NEW, ExecutedGraph, ExecutedNode
+from memdiag.ort.executed_graph import NEW, STEP, ExecutedGraph, ExecutedNode
 from memdiag.ort.half_precision import HALF, Definition, HalfPrecision
 
 
@@ -31,11 +31,11 @@ class _Rewrite:
     def run(self) -> None:
         """Replace nodes by their definitions, rename values, and add the casts that are left."""
         graph = self._graph
-        for node in list(graph.nodes):
+        nodes = graph.nodes
+        graph.nodes = []
+        for node in nodes:
             definition = self._halves.definition(node.source)
-            if definition is not None:
-                graph.nodes.remove(node)
-                graph.nodes += self._nodes_of(definition, node)
+            graph.nodes += [node] if definition is None else self._nodes_of(definition, node)
         graph.index_values()
         in_floats = [node for node in graph.nodes if self._halves.computes_floats(node.source)]
         results = [name for node in in_floats for name in node.output if self._is_half(name)]
@@ -53,7 +53,9 @@ class _Rewrite:
             node.input = tuple(self._float_names.get(name, name) for name in node.input)
             node.output = tuple(self._float_names.get(name, name) for name in node.output)
         graph.index_values()
-        graph.nodes = [node for node in graph.nodes if node.op_type != "Cast" or self._is_read(node)]
+        graph.nodes = [
+            node for node in graph.nodes if node.op_type != "Cast" or self._is_read(node)
+        ]
         graph.index_values()
         for name in cast.values():
             reader = graph.readers_of(self._float_names[name])[0]
@@ -73,7 +75,7 @@ class _Rewrite:
             if number == len(definition) - 1:
                 new = result
             else:
-                new = operands[str(number)] = f"{result}{NEW}{number}"
+                new = operands[str(number)] = f"{result}{STEP}{number}"
                 self._add_result(new, operator, inputs[0], node)
             yield ExecutedNode(operator, inputs, (new,), node.source, graph.take_index())
 
@@ -89,9 +91,7 @@ class _Rewrite:
             graph.types[new] = kind._replace(dtype="bool")
         elif is_reduced and not node.op_type.startswith("Reduce") and kind.shape:
             axis = integer(node.source, "axis", -1) % len(kind.shape)
-            graph.types[new] = kind._replace(
-                shape=(*kind.shape[:axis], 1, *kind.shape[axis + 1 :])
-            )
+            graph.types[new] = kind._replace(shape=(*kind.shape[:axis], 1, *kind.shape[axis + 1 :]))
             if axes is not None:
                 graph.axes[new] = (*axes[:axis], 1, *axes[axis + 1 :])
 
@@ -105,15 +105,13 @@ class _Rewrite:
         renamed: dict[str, str] = {}
         for node in [node for node in graph.nodes if node.op_type == "Cast" and node.input]:
             given, result = node.input[0], node.output[0]
-            kind, result_kind = graph.type_of(given), graph.type_of(result)
             if given in self._float_names:
                 node.input = (self._float_names[given],)
-                is_float = result_kind is not None and result_kind.dtype == "float"
-                if is_float and not graph.is_output(result):
+                if self._is_float(result) and not graph.is_output(result):
                     renamed[result] = self._float_names[given]
-                    graph.nodes.remove(node)
-            elif self._is_half(result) and kind is not None and kind.dtype == "float":
-                if not any(each.op_type == "Cast" for each in graph.readers_of(result)):
+            elif self._is_float(given) and self._is_half(result):
+                following = {reader.op_type for reader in graph.readers_of(result)}
+                if "Cast" not in following:
                     self._float_names[result] = given
         for node in graph.nodes:
             node.input = tuple(dict.fromkeys(renamed.get(name, name) for name in node.input))
@@ -130,6 +128,10 @@ class _Rewrite:
         is_half = kind is not None and kind.dtype == HALF
         is_constant = self._graph.is_constant(name) and not self._halves.is_cast_in_runs(name)
         return is_half and not is_constant
+
+    def _is_float(self, name: str) -> bool:
+        kind = self._graph.type_of(name)
+        return kind is not None and kind.dtype == "float"
 
     def _add_float(self, name: str) -> str:
         """Add a value in fp32 that is otherwise like `name`, and return its name."""

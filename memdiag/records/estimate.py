@@ -109,7 +109,9 @@ class LiveTensor(Record, frozen=True, kw_only=True):
 
     Attributes:
         name: the value.
-        dtype, shape: its type.
+        form: what distinguishes it from the value itself, such as ``in blocks`` of channels; empty
+            without it.
+        dtype, shape: its type in memory, which is not that of the model if the runtime casts it.
         bytes: its size.
         producer, last_use: the nodes that compute it and read it last.
         growth: by how much its size is multiplied when a free dimension is doubled, by name of the
@@ -117,6 +119,7 @@ class LiveTensor(Record, frozen=True, kw_only=True):
     """
 
     name: str
+    form: str = ""
     dtype: str
     shape: tuple[int, ...]
     bytes: int

@@ -109,6 +109,7 @@ NAMES: Mapping[type[Record], Mapping[str, Kind]] = {
     estimate.EstimatedPhase: {"cause": "tensor"},
     estimate.LiveTensor: {
         "name": "tensor",
+        "form": "public",
         "dtype": "public",
         "producer": "node",
         "last_use": "node",

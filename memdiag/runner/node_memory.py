@@ -42,6 +42,7 @@ class ArenaPeak:
         scratch_bytes: what was in use only while the node ran; None if more had been in use before
             the run, so that the runtime's maximum says nothing about it.
         grown_bytes: the regions that the arena took from the system in the whole run.
+        executed: name and operator of all nodes in the order in which they ran, each once.
     """
 
     node: str
@@ -51,6 +52,7 @@ class ArenaPeak:
     rounding_bytes: int
     scratch_bytes: int | None
     grown_bytes: int
+    executed: tuple[tuple[str, str], ...] = ()
 
 
 class NoNodeMemory(Exception):
@@ -120,6 +122,7 @@ def peak_of_run(events: Sequence[Mapping[str, Any]]) -> ArenaPeak:
         rounding_bytes=in_use - values,
         scratch_bytes=peak - in_use if is_of_run else None,
         grown_bytes=nodes[-1][2]["mem_arena_held"] - held,
+        executed=tuple(dict.fromkeys(node[:2] for node in nodes)),
     )
 
 

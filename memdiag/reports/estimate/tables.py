@@ -111,7 +111,11 @@ def live_table(point: EstimatedPoint, *, max_tensors: int | None = None) -> Tabl
     grows = any(tensor.growth for tensor in point.live)
     rows = [
         Row(
-            Cell(shortened(plain(tensor.name), MAX_NAME), is_code=True, title=plain(tensor.name)),
+            Cell(
+                shortened(plain(tensor.name), MAX_NAME) + (tensor.form and f", {tensor.form}"),
+                is_code=True,
+                title=plain(tensor.name),
+            ),
             f"{plain(tensor.dtype)} {'×'.join(map(str, tensor.shape)) or 'scalar'}",
             _size(tensor.bytes),
             *((growth_text(tensor),) if grows else ()),
