@@ -189,6 +189,7 @@ def simulate_run(
     runtime: Runtime = NEWEST_MEASURED,
     block: int = NCHWC,
     optimizes: bool = True,
+    in_fp32: bool = False,
 ) -> SimulatedRun:
     """Return the simulation of one run of a model.
 
@@ -200,9 +201,10 @@ def simulate_run(
         runtime: the release.
         block: the channels of a block of convolutions.
         optimizes: whether the runtime optimizes the graph: not that of a file in ORT format.
+        in_fp32: whether the values of float16 between inputs and outputs are fp32 instead.
     """
     declared = declared or shapes.as_declared
-    simulation = _Simulation(graphs, shapes, declared, folds, runtime, block, optimizes)
+    simulation = _Simulation(graphs, shapes, declared, folds, runtime, block, optimizes, in_fp32)
     peak = simulation.peak_of(graphs.main, 0)
     requests = tuple(simulation.requests_of(graphs.main, 0))
     return SimulatedRun(peak, requests, tuple(simulation.steps))
@@ -235,7 +237,9 @@ class _Simulation:
         runtime: Runtime,
         block: int,
         optimizes: bool = True,
+        in_fp32: bool = False,
     ) -> None:
+        self._in_fp32 = in_fp32
         self._graphs, self._runtime, self._block = graphs, runtime, block
         self._optimizes = optimizes
         self._shapes, self._declared = shapes, declared
@@ -362,7 +366,12 @@ class _Simulation:
         is_computed = self._is_computed(scope)
         is_packed = partial(self._packed.includes, scope)
         halves = HalfPrecision(
-            scope, is_computed, partial(self._type, scope), self._shapes.opset, is_packed
+            scope,
+            is_computed,
+            partial(self._type, scope),
+            self._shapes.opset,
+            is_packed,
+            in_fp32=self._in_fp32,
         )
         fusions = ActivationFusions(
             scope,

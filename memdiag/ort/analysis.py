@@ -181,7 +181,14 @@ class AnalysisContext:
         """Return what a run takes if no node is folded, as without the optimizer."""
         return self._simulate_run(sizes, Folds(()))
 
-    def _simulate_run(self, sizes: Mapping[str, int], folds: Folds) -> SimulatedRun:
+    def fp32_run(self, sizes: Mapping[str, int]) -> SimulatedRun:
+        """Return what a run takes if the model computes in fp32, with its inputs and outputs in
+        float16."""
+        return self._simulate_run(sizes, self.folds, in_fp32=True)
+
+    def _simulate_run(
+        self, sizes: Mapping[str, int], folds: Folds, *, in_fp32: bool = False
+    ) -> SimulatedRun:
         return simulate_run(
             self.graphs,
             self.shapes_at(sizes),
@@ -190,6 +197,7 @@ class AnalysisContext:
             runtime=self.runtime,
             block=self.block,
             optimizes=not self.model.is_ort_format,
+            in_fp32=in_fp32,
         )
 
     def activations(self, sizes: Mapping[str, int]) -> ActivationPeak:

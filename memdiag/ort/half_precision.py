@@ -15,7 +15,12 @@ from collections.abc import Callable, Mapping
 from memdiag.model.graph_index import Node, Scope, Use
 from memdiag.model.index_ranges import small_constant
 from memdiag.model.tensor_types import TensorType
-from memdiag.ort.operators import CONTRIB_FLOAT16_KERNELS, FLOAT16_KERNELS, WITHOUT_EFFECT
+from memdiag.ort.operators import (
+    CONTRIB_FLOAT16_KERNELS,
+    FLOAT16_KERNELS,
+    GATHERING,
+    WITHOUT_EFFECT,
+)
 
 HALF = "float16"
 _MICROSOFT = "com.microsoft"
@@ -57,6 +62,12 @@ def reads_half(node: Node) -> bool:
     return node.domain != _MICROSOFT or node.op_type in CONTRIB_FLOAT16_KERNELS
 
 
+def replacement(op_type: str) -> tuple[str, ...]:
+    """Return the operators by which `op_type` may be replaced, each once; none if it never is."""
+    _, definition = _DEFINITIONS.get(op_type, (0, ()))
+    return tuple(dict.fromkeys(str(operator) for operator, *_ in definition))
+
+
 def is_cast_once(use: Use) -> bool:
     """Return whether a float16 constant is cast to fp32 for `use` when the session is created.
 
@@ -76,6 +87,8 @@ class HalfPrecision:
         type_of: the type of a value.
         opset: the version of ONNX's operators.
         is_packed: returns whether a DequantizeLinear becomes a part of the products behind it.
+        in_fp32: whether the model computes in fp32 instead, with inputs and outputs in float16, and
+            only rows of weights are read in float16.
     """
 
     def __init__(
@@ -85,7 +98,10 @@ class HalfPrecision:
         type_of: Callable[[str], TensorType | None],
         opset: int,
         is_packed: Callable[[Node], bool],
+        *,
+        in_fp32: bool = False,
     ) -> None:
+        self._in_fp32 = in_fp32
         self._scope, self._is_computed, self._type_of = scope, is_computed, type_of
         self._opset, self._is_packed = opset, is_packed
         self._reading = {
@@ -101,7 +117,9 @@ class HalfPrecision:
         for index in sorted(self._reading - self._in_floats):
             if self._is_between_floats(scope.nodes[index]):
                 self._in_floats.add(index)
-        self._cast_constants = self._find_cast_constants()
+        self._cast_constants: frozenset[str] = (
+            frozenset() if in_fp32 else self._find_cast_constants()
+        )
 
     @property
     def casts(self) -> bool:
@@ -124,7 +142,7 @@ class HalfPrecision:
 
     def definition(self, node: Node) -> Definition | None:
         """Return the nodes by which the runtime replaces `node`; None if it keeps it."""
-        if not node.is_onnx or not self.computes_floats(node):
+        if self._in_fp32 or not node.is_onnx or not self.computes_floats(node):
             return None
         since, definition = _DEFINITIONS.get(node.op_type, (0, None))
         return definition if self._opset >= since else None
@@ -139,6 +157,9 @@ class HalfPrecision:
         return kind is not None and kind.dtype == HALF
 
     def _has_kernel(self, node: Node) -> bool:
+        if self._in_fp32:
+            reads_rows = node.op_type in GATHERING and self._is_constant(node.input[0])
+            return reads_rows or node.op_type == "Cast" or bool(node.subgraphs)
         if node.op_type in ("Gemm", "MatMul") and node.is_onnx:
             producers = map(self._producer, node.input)
             return any(

@@ -46,14 +46,6 @@ CONTRIB_FLOAT16_KERNELS = frozenset(
 """The operators of the domain com.microsoft with a CPU kernel for float16, of those that models
 have."""
 
-CAST_FROM_FLOAT16 = frozenset(
-    {
-        *("Add", "Conv", "ConvTranspose", "Div", "GRU", "Gemm", "LSTM", "MatMul", "Mul", "RNN"),
-        "Sub",
-    }
-)
-"""Measured: float16 weights are cast to float for these. Others may have a float16 kernel."""
-
 GATHERING = frozenset({"Gather", "GatherElements", "GatherND"})
 """Read a float16 weight as it is."""
 

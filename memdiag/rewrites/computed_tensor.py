@@ -108,6 +108,16 @@ def iter_chunks(tensor: Tensor, size: int = TENSOR_CHUNK_BYTES) -> Iterator[Byte
             yield np.frombuffer(chunk, np.uint8)
 
 
+def widened(tensor: Tensor) -> Iterator[NDArray[np.float32]]:
+    """Yield the values of a tensor of half precision as fp32, in chunks."""
+    for chunk in iter_chunks(tensor):
+        if tensor.dtype == ir.DataType.FLOAT16:
+            yield chunk.view("<f2").astype("<f4")
+        else:
+            # bfloat16 is the upper half of a float.
+            yield (chunk.view("<u2").astype("<u4") << np.uint32(16)).view("<f4")
+
+
 def _element_count(shape: ir.ShapeProtocol) -> int:
     return int(np.prod(shape.numpy(), dtype=np.int64))
 

@@ -1,6 +1,6 @@
 """Names, lists of names and counts in the sentences of findings."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from memdiag.model.graph_index import Node, Scope
@@ -49,3 +49,8 @@ def counted_weights(names: Sequence[str], nbytes: int, noun: str = "weight") -> 
 def is_or_are(count: int) -> str:
     """Return the verb for a subject of `count` things."""
     return "is" if count == 1 else "are"
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Return sizes of free dimensions: ``batch=4, seq=128``."""
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())

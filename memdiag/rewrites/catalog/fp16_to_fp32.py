@@ -10,20 +10,18 @@ The drawback is that kernels which could compute in half precision do not, as on
 on some arm64 processors; the weights in the file take twice the space.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
 import onnx
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.records.finding import Finding
-from memdiag.rewrites.computed_tensor import computed_tensor, iter_chunks
+from memdiag.rewrites.computed_tensor import computed_tensor, widened
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import Rewrite, first_problem
-from memdiag.rewrites.weights import Tensor, constant_tensor, set_tensor, tensor_problem
+from memdiag.rewrites.weights import constant_tensor, set_tensor, tensor_problem
 
 REWRITE = Rewrite(
     name="fp16-to-fp32",
@@ -82,16 +80,6 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
         set_tensor(value, wide)
         changed = True
     return changed
-
-
-def widened(tensor: Tensor) -> Iterator[NDArray[np.float32]]:
-    """Yield the values of `tensor` as fp32, in chunks."""
-    for chunk in iter_chunks(tensor):
-        if tensor.dtype == ir.DataType.FLOAT16:
-            yield chunk.view("<f2").astype("<f4")
-        else:
-            # bfloat16 is the upper half of a float.
-            yield (chunk.view("<u2").astype("<u4") << np.uint32(16)).view("<f4")
 
 
 def _problem(editor: ModelEditor, value: ir.Value | None) -> str:

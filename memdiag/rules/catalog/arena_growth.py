@@ -37,12 +37,13 @@ Activations of less than 64 MiB; at assumed sizes also activations of less than 
 weights. Values whose shape depends on the data count as nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from memdiag.ort.activations import ActivationPeak, Sizes, choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.records.finding import Finding
 from memdiag.rules.rule import Rule
+from memdiag.rules.wording import sizes_text
 from memdiag.units import MIB, format_size
 
 RULE = Rule(
@@ -74,7 +75,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     yield RULE.finding(
         ctx,
         f"Activations take about {format_size(activations.peak_bytes)} at "
-        f"{_sizes_text(sizes.of)}{assumed}{_growth(ctx, sizes, activations)}",
+        f"{sizes_text(sizes.of)}{assumed}{_growth(ctx, sizes, activations)}",
         detail="The arena keeps at least as much from one run to the next; memory patterns can "
         "take as much again from the second run on, and for each new combination of input shapes.",
         nodes=[ctx.graphs.qualified(activations.scope, activations.node)],
@@ -101,7 +102,3 @@ def _growth(ctx: AnalysisContext, sizes: Sizes, activations: ActivationPeak) -> 
         return f"; {grown[0][0]} if one of {', '.join(name for _, name in grown)} is doubled"
     listed = ", ".join(f"{size} if {name} is doubled" for size, name in grown)
     return f"; {listed}" if grown else ""
-
-
-def _sizes_text(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in sizes.items())

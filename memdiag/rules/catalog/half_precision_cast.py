@@ -1,23 +1,34 @@
-"""Weights in fp16 are kept in fp32, or cast in each run: the CPU kernels do not support fp16.
+"""fp16 weights and values are in memory in fp32: the CPU has few kernels for fp16.
 
 ## Why it costs
 
-On x86 the CPU provider computes products, convolutions, recurrences and sums in fp32. For
-a node whose inputs are fp16 it inserts casts, also before its weights:
+On x86 the CPU provider computes products, convolutions, recurrences, sums and most other operators
+in fp32. For a node whose inputs are fp16 it inserts casts, also before its weights:
 
-- up to 1.22 these casts run with the model, every time, and all before the first product: all
-  weights together are in the arena in fp32, once after the first run and up to twice as soon as
-  the memory pattern of the second run has its own block, beside the fp16 originals;
-- since 1.23 (at the optimization level ALL) the weights are cast once, when the session is
-  created, and the originals are freed. The resident memory is twice the size of the file's
-  weights, and private also where the file was mapped;
+- since 1.23 (at the optimization level ALL) a weight is cast once, when the session is created, and
+  the original is freed. The resident memory is twice the size of the file's weights, and private
+  also where the file was mapped. For a while all weights are there in both types;
+- a weight that two nodes or more read is cast in each run;
+- up to 1.22 all weights are cast in each run, before the first product: they are in the arena in
+  fp32, once after the first run and up to twice as soon as the memory pattern of the second run has
+  its own block, beside the fp16 originals;
 - 1.23 itself keeps the block of the fp32 copy in its arena, beside the packed copy of MatMul,
   Gemm and similar operators: four times the size.
+
+Values between two such nodes are fp32, as large as those of an fp32 model. A run takes more than
+that of an fp32 model where
+
+- a few operators with a kernel for fp16, such as Reshape and Transpose, follow each other: their
+  values are in memory in both types;
+- the runtime replaces an operator without such a kernel by the nodes of its definition before it
+  casts: PRelu and LeakyRelu become Less, Mul and Where, with more working memory; Softmax,
+  LogSoftmax, Gelu and Mish become several nodes.
 
 Half precision makes the file smaller here, and the memory larger.
 
 ## What to do
 
+- `model-to-fp32`: compute the whole model in fp32, with casts at its inputs and outputs.
 - `fp16-to-fp32`: store these weights in fp32, as external data: weights that are not packed stay
   mapped, and no cast is left.
 - `save-prepacked` (since 1.21) on that model: the packed copies are mapped as well.
@@ -26,19 +37,24 @@ Half precision makes the file smaller here, and the memory larger.
 ## Not reported
 
 - Weights that are read only by operators that move values in any type (Gather of an embedding).
-- Less than 1 MiB in all.
-- bfloat16 weights: the provider has no kernel for their products, and inserts no cast.
+- Less than 1 MiB of weights in all; values of which fp32 would save less than 8 MiB, or a tenth of
+  what a run takes. At assumed sizes the finding about values claims no bytes.
+- bfloat16: the provider has no kernel for its products, and inserts no cast.
 - Models in ORT format, in which the casts are nodes already.
 - Casts in the model itself: `folding-grows` reports the results of folding them.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from math import prod
+from operator import attrgetter
 from typing import NamedTuple
 
 from memdiag.model.readers import Reader
+from memdiag.ort.activations import SimulatedRun, choose_dimensions, executed_nodes
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.operators import CAST_FROM_FLOAT16
+from memdiag.ort.arena import Arena
+from memdiag.ort.half_precision import HALF, is_cast_once, reads_half, replacement
 from memdiag.ort.prepacking import PackedBuffer, packed_buffer
 from memdiag.ort.releases import (
     FLOAT16_CAST_FREED_SINCE,
@@ -50,18 +66,21 @@ from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.expected_copies import expected_copies
 from memdiag.rules.rule import Rule
-from memdiag.rules.wording import counted_weights, is_or_are, node_names
-from memdiag.units import KIB, MIB, format_size, some_of
+from memdiag.rules.wording import counted_weights, is_or_are, node_names, sizes_text
+from memdiag.units import KIB, MIB, counted, format_size, some_of
 
 RULE = Rule(
     code="MD204",
     name="half-precision-cast",
-    summary="fp16 weights are kept in fp32, as the CPU kernels do not support fp16",
-    remedies=("fp16-to-fp32",),
+    summary="fp16 weights and values are in memory in fp32, as the CPU has few kernels for fp16",
+    remedies=("model-to-fp32", "fp16-to-fp32"),
 )
 
 _MIN_BYTES = MIB
 _MIN_WEIGHT_BYTES = 4 * KIB
+_MIN_RUN_BYTES = 8 * MIB
+_MIN_RUN_SHARE = 0.1
+"""Of what a run takes from the arena."""
 
 
 class _CastWeight(NamedTuple):
@@ -71,13 +90,15 @@ class _CastWeight(NamedTuple):
         weight: the weight.
         nodes: the nodes that compute in fp32.
         copies: the fp32 copies that stay.
-        is_kept: whether something reads the weight in fp16 as well.
+        is_kept: whether the weight stays in fp16 as well.
+        is_once: whether it is cast when the session is created; otherwise in each run.
     """
 
     weight: Weight
     nodes: list[str]
     copies: list[PackedBuffer]
     is_kept: bool
+    is_once: bool
 
     @property
     def copies_bytes(self) -> int:
@@ -91,9 +112,77 @@ class _CastWeight(NamedTuple):
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
-    """Yield at most one finding, for all fp16 weights that a kernel reads in fp32."""
+    """Yield at most two findings: for values, and for all fp16 weights that are read in fp32."""
     if ctx.model.is_ort_format:
         return
+    yield from _values(ctx)
+    yield from _weights(ctx)
+
+
+def _values(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield a finding if a run takes less memory with fp32 in place of fp16."""
+    sizes = choose_dimensions(ctx.model, ctx.sizes)
+    if not _has_half_values(ctx) or not ctx.activations_may_exceed(_MIN_RUN_BYTES / 4, sizes.of):
+        return
+    run, in_fp32 = ctx.run(sizes.of), ctx.fp32_run(sizes.of)
+    taken, least = _arena_bytes(run), _arena_bytes(in_fp32)
+    saved = taken - least
+    if saved < max(_MIN_RUN_BYTES, _MIN_RUN_SHARE * taken):
+        return
+    assumed = ", assumed sizes" if sizes.assumed else ""
+    at = f", at {sizes_text(sizes.of)}{assumed}" if sizes.of else ""
+    yield RULE.finding(
+        ctx,
+        f"A run takes {format_size(taken)} of the arena, and would take {format_size(least)} with "
+        f"fp32 in place of fp16{at}: {_causes(ctx, sizes.of)}",
+        detail="The CPU has few kernels for fp16. The arena keeps what a run takes.",
+        nodes=[] if run.peak.node is None else [_peak_node(ctx, run)],
+        nbytes=0 if sizes.assumed else saved,
+        phase="first_run",
+        run_bytes=run.peak.peak_bytes,
+        remedies=("model-to-fp32",),
+    )
+
+
+def _has_half_values(ctx: AnalysisContext) -> bool:
+    return any(
+        kind.dtype == HALF
+        for _, scope in ctx.graphs
+        for kind in ctx.shapes.of_scope(scope).values()
+    )
+
+
+def _arena_bytes(run: SimulatedRun) -> int:
+    """Return what the arena has after a run and later ones."""
+    arena = Arena()
+    arena.serve(run.requests)
+    arena.serve_again(run.requests)
+    return arena.resident_bytes
+
+
+def _peak_node(ctx: AnalysisContext, run: SimulatedRun) -> str:
+    assert run.peak.scope is not None
+    assert run.peak.node is not None
+    return ctx.graphs.qualified(run.peak.scope, run.peak.node)
+
+
+def _causes(ctx: AnalysisContext, sizes: Mapping[str, int]) -> str:
+    """Return what the runtime does with values of fp16, in words."""
+    nodes = executed_nodes(ctx.graphs, ctx.shapes_at(sizes), ctx.folds, ctx.runtime, ctx.block)
+    replaced = {node.source for node in nodes if node.op_type in replacement(node.source.op_type)}
+    counts = Counter(node.op_type for node in replaced)
+    parts = [
+        f"{operator} ({counted(count, 'node')}) becomes {', '.join(replacement(operator))}"
+        for operator, count in counts.most_common()
+    ]
+    casts = sum(node.op_type == "Cast" != node.source.op_type for node in nodes)
+    if casts:
+        parts.append(f"{counted(casts, 'value')} {is_or_are(casts)} cast")
+    return ", and ".join(parts)
+
+
+def _weights(ctx: AnalysisContext) -> Iterator[Finding]:
+    """Yield a finding for all fp16 weights that a kernel reads in fp32."""
     halves = list(filter(_may_be_cast, ctx.model.weights))
     if sum(weight.nbytes for weight in halves) < _MIN_BYTES:
         return
@@ -125,8 +214,9 @@ def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
     wide = PackedBuffer("cast", prod(weight.shape) * 4)
     runtime = ctx.runtime
     nodes = node_names(ctx, casting)
-    if runtime < FLOAT16_CAST_ONCE_SINCE:
-        return _CastWeight(weight, nodes, [wide], is_kept=True)
+    is_once = all(is_cast_once(reader.use) for reader in casting)
+    if runtime < FLOAT16_CAST_ONCE_SINCE or not is_once:
+        return _CastWeight(weight, nodes, [wide], is_kept=True, is_once=False)
     buffers = [
         packed_buffer(ctx.graphs, runtime, reader.use, "float", weight.shape) for reader in casting
     ]
@@ -134,11 +224,12 @@ def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
     is_prepacked = any(copy.kind != "reordered" for copy in copies)
     if None in buffers or (is_prepacked and runtime < FLOAT16_CAST_FREED_SINCE):
         copies.append(wide)
-    return _CastWeight(weight, nodes, copies, is_kept=len(casting) < len(readers))
+    is_kept = len(casting) < len(readers)
+    return _CastWeight(weight, nodes, copies, is_kept=is_kept, is_once=True)
 
 
 def _is_cast_for(reader: Reader) -> bool:
-    return reader.node.op_type in CAST_FROM_FLOAT16 and reader.node.is_onnx
+    return not reads_half(reader.node) and reader.scope.call(reader.node) is None
 
 
 def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight], total: int) -> Finding:
@@ -146,7 +237,7 @@ def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight], total: int) 
     nodes = [node for cast in cast_weights for node in cast.nodes]
     stored = sum(cast.weight.nbytes for cast in cast_weights)
     copies = sum(cast.copies_bytes for cast in cast_weights)
-    is_once = ctx.runtime >= FLOAT16_CAST_ONCE_SINCE
+    is_once = any(cast.is_once for cast in cast_weights)
     subject = counted_weights(names, stored, "fp16 weight")
     are = is_or_are(len(cast_weights))
     how = f"{are} kept in fp32" if is_once else f"{are} cast to fp32 at each run"
@@ -168,6 +259,7 @@ def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight], total: int) 
         phase="optimize" if is_once else "first_run",
         # In older releases a part of them is in blocks that are free, or reused.
         expected=_expected(cast_weights) if ctx.runtime >= FLOAT16_CAST_FREED_SINCE else (),
+        remedies=("fp16-to-fp32",),
     )
 
 
@@ -192,7 +284,7 @@ def _peak_reduction(runtime: Runtime, cast_weights: list[_CastWeight]) -> int:
 
 
 def _expected(cast_weights: list[_CastWeight]) -> Iterator[ExpectedCopies]:
-    for cast in cast_weights:
+    for cast in filter(attrgetter("is_once"), cast_weights):
         yield from expected_copies(
             [cast.weight], ((copy.kind, copy.nbytes) for copy in cast.copies)
         )
