@@ -29,28 +29,53 @@ Definition = tuple[tuple[str | int, ...], ...]
 """Nodes, each an operator and what it reads: ``x`` or ``y``, which are inputs of the defined
 operator, or the number of an earlier node. Constants are left out."""
 
-_DEFINITIONS: Mapping[str, tuple[int, Definition]] = {
-    "LeakyRelu": (16, (("Less", "x"), ("Mul", "x"), ("Where", 0, 1, "x"))),
-    "PRelu": (16, (("Less", "x"), ("Mul", "x", "y"), ("Where", 0, 1, "x"))),
-    "Mish": (18, (("Softplus", "x"), ("Tanh", 0), ("Mul", "x", 1))),
-    "Gelu": (20, (("Div", "x"), ("Erf", 0), ("Sum", 1), ("Mul", "x"), ("Mul", 3, 2))),
-    "Softmax": (
-        13,
-        (("ReduceMax", "x"), ("Sub", "x", 0), ("Exp", 1), ("ReduceSum", 2), ("Div", 2, 3)),
+_ONLY_18 = range(18, 19)
+_SINCE_13, _SINCE_18, _SINCE_20 = (range(first, 1000) for first in (13, 18, 20))
+_RECTIFIED: Definition = (("Less", "x"), ("Mul", "x", "y"), ("Where", 0, 1, "x"))
+_SCALED: Definition = (("Less", "x"), ("Mul", "x"), ("Where", 0, 1, "x"))
+_EXPONENTIALS: Definition = (
+    ("ReduceMax", "x"),
+    ("Sub", "x", 0),
+    ("Exp", 1),
+    ("ReduceSum", 2),
+)
+
+_DEFINITIONS: Mapping[str, tuple[range, Definition]] = {
+    "Elu": (_ONLY_18, (("Exp", "x"), ("Sub", 0), ("Mul", 1), ("Less", "x"), ("Where", 3, 2, "x"))),
+    "Gelu": (_SINCE_20, (("Div", "x"), ("Erf", 0), ("Sum", 1), ("Mul", "x"), ("Mul", 3, 2))),
+    "GreaterOrEqual": (
+        range(16, 19),
+        (("Equal", "x", "y"), ("Greater", "x", "y"), ("Or", 0, 1)),
     ),
-    "LogSoftmax": (
-        13,
+    "HardSigmoid": (_ONLY_18, (("Mul", "x"), ("Add", 0), ("Min", 1), ("Max", 2))),
+    "HardSwish": (range(14, 1000), (("HardSigmoid", "x"), ("Mul", "x", 0))),
+    "LeakyRelu": (range(16, 19), _SCALED),
+    "LessOrEqual": (range(16, 19), (("Equal", "x", "y"), ("Less", "x", "y"), ("Or", 0, 1))),
+    "LogSoftmax": (_SINCE_13, (*_EXPONENTIALS, ("Log", 3), ("Sub", 1, 4))),
+    "Mish": (_SINCE_18, (("Softplus", "x"), ("Tanh", 0), ("Mul", "x", 1))),
+    "PRelu": (range(16, 19), _RECTIFIED),
+    "ReduceL1": (_SINCE_18, (("Abs", "x"), ("ReduceSum", 0))),
+    "ReduceL2": (_ONLY_18, (("Mul", "x"), ("ReduceSum", 0), ("Sqrt", 1))),
+    "ReduceLogSum": (_SINCE_18, (("ReduceSum", "x"), ("Log", 0))),
+    "ReduceSumSquare": (_SINCE_18, (("Mul", "x"), ("ReduceSum", 0))),
+    "Relu": (_ONLY_18, (("Max", "x"),)),
+    "Selu": (
+        _ONLY_18,
         (
-            *(("ReduceMax", "x"), ("Sub", "x", 0), ("Exp", 1), ("ReduceSum", 2), ("Log", 3)),
-            ("Sub", 1, 4),
+            *(("Less", "x"), ("Exp", "x"), ("Mul", 1), ("Sub", 2), ("Mul", 3), ("Mul", "x")),
+            ("Where", 0, 4, 5),
         ),
     ),
-    "ReduceL1": (18, (("Abs", "x"), ("ReduceSum", 0))),
-    "ReduceL2": (18, (("Mul", "x"), ("ReduceSum", 0), ("Sqrt", 1))),
-    "ReduceSumSquare": (18, (("Mul", "x"), ("ReduceSum", 0))),
-    "ReduceLogSum": (18, (("ReduceSum", "x"), ("Log", 0))),
+    "Softmax": (_SINCE_13, (*_EXPONENTIALS, ("Div", 2, 3))),
+    "Softplus": (_ONLY_18, (("Exp", "x"), ("Add", 0), ("Log", 1))),
+    "Softsign": (_ONLY_18, (("Abs", "x"), ("Add", 0), ("Div", "x", 1))),
+    "ThresholdedRelu": (_ONLY_18, (("Less", "x"), ("Where", 0, "x"))),
 }
-"""The operators that are replaced, from which operator set on, and by which nodes."""
+"""The operators that are replaced, in which operator sets, and by which nodes.
+
+That is so if all operators of the definition are the same in its set and in the model's, which is
+why many are replaced in set 18 alone.
+"""
 
 
 def reads_half(node: Node) -> bool:
@@ -64,7 +89,7 @@ def reads_half(node: Node) -> bool:
 
 def replacement(op_type: str) -> tuple[str, ...]:
     """Return the operators by which `op_type` may be replaced, each once; none if it never is."""
-    _, definition = _DEFINITIONS.get(op_type, (0, ()))
+    _, definition = _DEFINITIONS.get(op_type, (range(0), ()))
     return tuple(dict.fromkeys(str(operator) for operator, *_ in definition))
 
 
@@ -122,9 +147,9 @@ class HalfPrecision:
         )
 
     @property
-    def casts(self) -> bool:
-        """Whether there are nodes that compute in fp32 although they read float16."""
-        return bool(self._in_floats)
+    def has_halves(self) -> bool:
+        """Whether a node of the graph reads float16."""
+        return bool(self._reading)
 
     def computes_floats(self, node: Node) -> bool:
         """Return whether `node` computes in fp32 although it reads float16."""
@@ -142,10 +167,10 @@ class HalfPrecision:
 
     def definition(self, node: Node) -> Definition | None:
         """Return the nodes by which the runtime replaces `node`; None if it keeps it."""
-        if self._in_fp32 or not node.is_onnx or not self.computes_floats(node):
+        if self._in_fp32 or not node.is_onnx or node.index not in self._reading:
             return None
-        since, definition = _DEFINITIONS.get(node.op_type, (0, None))
-        return definition if self._opset >= since else None
+        opsets, definition = _DEFINITIONS.get(node.op_type, (range(0), None))
+        return definition if self._opset in opsets else None
 
     def is_cast_in_runs(self, name: str) -> bool:
         """Return whether a constant is cast to fp32 in each run."""
@@ -166,7 +191,11 @@ class HalfPrecision:
                 each is not None and each.op_type == "DequantizeLinear" and self._is_packed(each)
                 for each in producers
             )
-        return reads_half(node) or self._scope.call(node) is not None
+        return (
+            reads_half(node)
+            or self._scope.call(node) is not None
+            or (node.op_type == "Relu" and self._opset in _ONLY_18)  # it becomes a Max
+        )
 
     def _producer(self, name: str) -> Node | None:
         """Return the node of the graph that computes `name` in each run."""

@@ -9,13 +9,18 @@ from collections.abc import Hashable, Iterator
 
 from memdiag.model.graph_index import Node, integer
 from memdiag.ort.executed_graph import NEW, STEP, ExecutedGraph, ExecutedNode
-from memdiag.ort.half_precision import HALF, Definition, HalfPrecision
+from memdiag.ort.half_precision import HALF, Definition, HalfPrecision, replacement
+from memdiag.ort.operators import FLOAT16_KERNELS
+from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE
 
 
 def rewrite_halves(graph: ExecutedGraph, halves: HalfPrecision) -> None:
     """Rewrite the nodes of `graph` that compute in fp32 although they read float16."""
-    if halves.casts:
+    if halves.has_halves:
         _Rewrite(graph, halves).run()
+
+
+_COMPARISONS = ("Equal", "Greater", "Less")
 
 
 class _Rewrite:
@@ -34,10 +39,10 @@ class _Rewrite:
         nodes = graph.nodes
         graph.nodes = []
         for node in nodes:
-            definition = self._halves.definition(node.source)
+            definition = self._definition(node)
             graph.nodes += [node] if definition is None else self._nodes_of(definition, node)
         graph.index_values()
-        in_floats = [node for node in graph.nodes if self._halves.computes_floats(node.source)]
+        in_floats = [node for node in graph.nodes if self._computes_floats(node)]
         results = [name for node in in_floats for name in node.output if self._is_half(name)]
         self._float_names = {name: self._add_float(name) for name in results}
         self._pass_casts()
@@ -66,6 +71,21 @@ class _Rewrite:
                 self._add_cast(self._float_names[name], name, producer.source)
         graph.index_values()
 
+    def _definition(self, node: ExecutedNode) -> Definition | None:
+        """Return the nodes that replace `node`; a HardSwish is merged into a Conv before it."""
+        if node.op_type == "HardSwish" and self._graph.runtime >= HARD_SWISH_FUSED_SINCE:
+            before = self._graph.producer_of(node.input[0])
+            if before is not None and before.op_type in ("BatchNormalization", "Conv"):
+                return None
+        return self._halves.definition(node.source)
+
+    def _computes_floats(self, node: ExecutedNode) -> bool:
+        """Return whether a node, maybe one of a definition, computes in fp32."""
+        is_step = node.op_type != node.source.op_type and len(replacement(node.source.op_type)) > 1
+        if is_step and node.op_type in FLOAT16_KERNELS:
+            return False
+        return self._halves.computes_floats(node.source)
+
     def _nodes_of(self, definition: Definition, node: ExecutedNode) -> Iterator[ExecutedNode]:
         """Yield the nodes of `definition`, which replace `node`."""
         graph, result = self._graph, node.output[0]
@@ -87,7 +107,7 @@ class _Rewrite:
         kind, axes = graph.type_of(new), graph.axes.get(new)
         if kind is None:
             return
-        if operator == "Less":
+        if operator in _COMPARISONS:
             graph.types[new] = kind._replace(dtype="bool")
         elif is_reduced and not node.op_type.startswith("Reduce") and kind.shape:
             axis = integer(node.source, "axis", -1) % len(kind.shape)
