@@ -1,6 +1,7 @@
 """The peak of a run in a profile: what the runtime measured beside what is estimated."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -69,6 +70,28 @@ def test_measured_and_estimated_are_beside_each_other(ctx: AnalysisContext) -> N
     assert {tensor.name: tensor.growth for tensor in found.estimate.live} == {
         name: {"n": 2.0} for name in ("a", "b", "y")
     }
+
+
+@pytest.mark.parametrize(
+    ("executed", "node"),
+    [
+        ((("made", "Exp"), ("n", "Sin"), ("z", "Add")), "Sin_1"),
+        ((("a", "Exp"), ("Sin_1", "Sin"), ("n", "Add")), "Add_2"),
+        # The runtime has other nodes of the operator than predicted: the name stays.
+        ((("a", "Exp"), ("n", "Sin"), ("b", "Sin")), "n"),
+        ((("n", "Where"),), "n"),
+    ],
+)
+def test_a_node_that_the_runtime_made_has_the_name_of_the_models(
+    ctx: AnalysisContext,
+    monkeypatch: pytest.MonkeyPatch,
+    executed: tuple[tuple[str, str], ...],
+    node: str,
+) -> None:
+    monkeypatch.setattr(module, "arena_peak", lambda *_: replace(ARENA, executed=executed))
+    peak = examined(ctx).run_peak
+    assert peak is not None
+    assert peak.node == node
 
 
 def test_an_older_release_has_the_estimate_only(

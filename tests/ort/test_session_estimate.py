@@ -25,6 +25,7 @@ HEADER = '<ir_version: 9, opset_import: ["" : 17]>'
 # The body of a model from x [n, 256, 8, 8], or [n, 2048]; the shapes of its weights; and options.
 IMAGE = "g (float[n, 256, 8, 8] x) => (float[n, 256, 8, 8] y)"
 ROWS = "g (float[n, 2048] x) => (float[n, 2048] y)"
+HALF_IMAGE, HALF_ROWS = (text.replace("float", "float16") for text in (IMAGE, ROWS))
 Shapes = dict[str, tuple[int, ...]]
 CASES: dict[str, tuple[str, Shapes, dict[str, str]]] = {
     "convolutions": (
@@ -54,6 +55,23 @@ CASES: dict[str, tuple[str, Shapes, dict[str, str]]] = {
         {"w": (2048, 2048)},
         {},
     ),
+    "convolutions of float16": (
+        f"{HALF_IMAGE} {{ a = Conv <pads=[1,1,1,1]> (x, w) b = PRelu (a, s) "
+        "c = Conv <pads=[1,1,1,1]> (b, v) y = Add (c, a) }",
+        {"w": (1024, 256, 3, 3), "v": (256, 1024, 3, 3), "s": (1024, 1, 1)},
+        {},
+    ),
+    "products of float16": (
+        f"{HALF_ROWS} {{ a = MatMul (x, w) b = LeakyRelu (a) y = MatMul (b, v) }}",
+        {"w": (2048, 4096), "v": (4096, 2048)},
+        {},
+    ),
+    "products of float16 that share weights": (
+        f"{HALF_ROWS} {{ a = MatMul (x, w) b = MatMul (a, v) "
+        "c = MatMul (b, w) y = MatMul (c, v) }",
+        {"w": (2048, 4096), "v": (4096, 2048)},
+        {},
+    ),
 }
 BATCH = 64
 
@@ -65,6 +83,8 @@ def model(body: str, shapes: Shapes) -> ModelProto:
     generator = np.random.default_rng(0)
     for name, shape in shapes.items():
         values = generator.standard_normal(shape, np.float32)
+        if "float16" in body:
+            values = (values * 0.02).astype(np.float16)
         proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
     return proto
 

@@ -20,7 +20,13 @@ from memdiag.reports.estimate.sentences import (
     interval_text,
     reduction_lines,
 )
-from memdiag.reports.estimate.tables import TERM_COLORS, growth_text, point_grid, point_table
+from memdiag.reports.estimate.tables import (
+    TERM_COLORS,
+    growth_text,
+    live_table,
+    point_grid,
+    point_table,
+)
 from memdiag.reports.palette import kinds
 from memdiag.units import GIB, MIB
 from tests.reports import estimates
@@ -91,6 +97,14 @@ def test_phases_parts_and_tensors_are_listed() -> None:
     assert "weights 100 MiB 100 MiB embed.weight" in text
     assert "weight being converted 100 MiB " in text
     assert "scores float 1×8×128×128 512 KiB batch·tokens² layer/MatMul layer/Softmax" in text
+
+
+def test_forms_of_one_value_are_told_apart() -> None:
+    point = estimates.point()
+    (scores,) = point.live
+    blocks = msgspec.structs.replace(scores, form="in blocks")
+    table = live_table(msgspec.structs.replace(point, live=(scores, blocks)))
+    assert [row.cells[0].text for row in table.rows] == ["scores", "scores, in blocks"]
 
 
 def test_sizes_are_a_grid_with_a_mark_where_they_do_not_fit() -> None:

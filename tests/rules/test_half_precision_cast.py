@@ -107,6 +107,89 @@ def test_little_is_left_alone(tmp_path: Path) -> None:
     assert not findings(RULE, halves(shape=(512, 512), x=("n", 512)), tmp_path)
 
 
+def test_a_weight_with_two_readers_is_cast_in_each_run(tmp_path: Path) -> None:
+    model = halves(layers=2)
+    model.graph.node[2].input[1] = "w0"
+    del model.graph.initializer[1]
+    (one,) = findings(RULE, model, tmp_path)
+    assert "is cast to fp32 at each run" in one.message
+    assert one.bytes == 2 * STORED
+    assert not one.expected
+
+
+RUN = {"n": 1, "height": 256, "width": 512}
+
+
+def network(body: str, opset: int = 17, dtype: str = "float16") -> onnx.ModelProto:
+    """A network of images, with two filters and a slope for each of 16 channels."""
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["" : {opset}]> '
+        f"g ({dtype}[n, 16, height, width] x) => ({dtype}[n, 16, height, width] y) {{ {body} }}"
+    )
+    kind = np.float16 if dtype == "float16" else np.float32
+    weights = dict.fromkeys(("f", "e"), np.full((16, 16, 3, 3), 0.01))
+    weights["s"] = np.full((16, 1, 1), 0.25)
+    for name, values in weights.items():
+        proto.graph.initializer.append(numpy_helper.from_array(values.astype(kind), name))
+    return proto
+
+
+CONV = "Conv <pads=[1, 1, 1, 1]>"
+RECTIFIED = f"a = {CONV} (x, f) b = PRelu (a, s) y = {CONV} (b, e)"
+MOVED = (
+    f"a = {CONV} (x, f) k = Constant <value_ints=[0, 16, -1]> () b = Reshape (a, k) "
+    "c = Transpose <perm=[0, 2, 1]> (b) q = Softmax <axis=-1> (c) "
+    "t = Transpose <perm=[0, 2, 1]> (q) h = Shape (a) g = Reshape (t, h) y = Sigmoid (g)"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        (RECTIFIED, "PRelu (1 node) becomes Less, Mul, Where"),
+        (MOVED, "Softmax (1 node) becomes ReduceMax, Sub, Exp, ReduceSum, Div, and"),
+    ],
+)
+def test_a_run_with_more_than_in_fp32_is_found(tmp_path: Path, body: str, cause: str) -> None:
+    (one,) = findings(RULE, network(body), tmp_path, sizes=RUN)
+    assert cause in one.message
+    assert "at n=1, height=256, width=512: " in one.message
+    assert one.remedies == ("model-to-fp32",)
+    assert one.bytes >= 8 << 20
+    assert one.run_bytes > one.bytes / 2
+    assert one.phase == "first_run"
+
+
+def test_assumed_sizes_claim_no_bytes(tmp_path: Path) -> None:
+    (one,) = findings(RULE, network(RECTIFIED), tmp_path)
+    assert "assumed sizes" in one.message
+    assert (one.bytes, one.peak_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        network(RECTIFIED, dtype="float"),
+        network(RECTIFIED, opset=20),  # PRelu is not replaced
+        network(f"a = {CONV} (x, f) b = Relu (a) y = {CONV} (b, e)"),
+        network("a = Cast <to=1> (x) b = Sigmoid (a) y = Cast <to=10> (b)"),
+        network(  # each node has casts around it in the model
+            "a = Cast <to=1> (x) b = Sigmoid (a) c = Cast <to=10> (b) d = Cast <to=1> (c) "
+            "e = Erf (d) y = Cast <to=10> (e)"
+        ),
+    ],
+    ids=["fp32", "a later operator set", "Relu", "interface only", "explicit casts"],
+)
+def test_a_run_that_fp32_would_not_lower_is_clean(tmp_path: Path, model: onnx.ModelProto) -> None:
+    assert not findings(RULE, model, tmp_path, sizes=RUN)
+
+
+def test_a_small_run_is_left_alone(tmp_path: Path) -> None:
+    assert not findings(
+        RULE, network(RECTIFIED), tmp_path, sizes={"n": 1, "height": 16, "width": 16}
+    )
+
+
 def test_operators_of_other_domains_are_not_known(tmp_path: Path) -> None:
     model = halves(domain="custom")
     model.opset_import.append(helper.make_opsetid("custom", 1))

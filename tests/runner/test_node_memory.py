@@ -49,6 +49,7 @@ def test_working_memory_is_what_was_in_use_only_while_the_node_ran() -> None:
     assert (found.peak_bytes, found.scratch_bytes) == (1000, 700)
     assert (found.values_bytes, found.rounding_bytes) == (250, 50)
     assert found.grown_bytes == 200
+    assert found.executed == (("a", "Op"), ("b", "Op"), ("c", "Op"))
 
 
 def test_a_first_node_may_have_the_peak() -> None:
