@@ -28,6 +28,7 @@ from memdiag.api.inputs import (
     find_inputs,
     save_inputs,
 )
+from memdiag.api.malloc_threshold import measure_malloc_threshold
 from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import assemble_profile
 from memdiag.api.run_peak import with_run_peak
@@ -251,6 +252,7 @@ def profile_model(
             raise Interrupted(result)
         try:
             result = measure_release_remedies(result, job, on_progress)
+            result = measure_malloc_threshold(result, job, on_progress)
             analyzed = _with_analysis(
                 result,
                 file,

@@ -352,7 +352,10 @@ class Loading:
         now["stale weights"] = sum(each.depth * each.private_bytes for each in loaded)
         if not self._is_part:
             self._note_attributes()
-        timeline.note("parse", {"stale weights": now["stale weights"]})
+        # Python's bindings have a copy of their own as long as the bytes are read.
+        more: dict[TermName, int] = {"stale weights": now["stale weights"]}
+        more["model file"] = 0 if self._is_part else self._kept_file_bytes
+        timeline.note("parse", more)
         timeline.note("parse")
 
     def _read_ort_file(self, loaded: Sequence[LoadedWeight], file: OrtFile) -> None:

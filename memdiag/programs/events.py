@@ -190,11 +190,13 @@ class Runs(SessionEvent, frozen=True, kw_only=True, tag="runs"):
         runs: the counts, which replace earlier ones of the same shapes.
         threads: the number of threads that have run the session.
         last_run_age_s: seconds since the end of the last run.
+        keeps_bytes: whether the session has the bytes from which it was created.
     """
 
     runs: tuple[ShapeRuns, ...]
     threads: int
     last_run_age_s: float
+    keeps_bytes: bool
 
 
 class Peak(SessionEvent, frozen=True, kw_only=True, tag="peak"):

@@ -31,6 +31,7 @@ class RecordedSession:
 
     Attributes:
         rss_before_bytes: the resident set of the process then.
+        keeps_bytes: whether it has the bytes from which it was created.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class RecordedSession:
         self.shared_with: set[int] = set()
         self.memory: SessionMemory | None = None
         self.started_threads: int | None = None
+        self.keeps_bytes = description.model.path is None
         self.rss_before_bytes = before.boundary.memory.rss_bytes
         self._threads_before = before.threads
         self._log = LogParser(os.urandom(16).hex())
@@ -108,6 +110,7 @@ class RecordedSession:
         """Store the counts of runs that have changed."""
         self.last_run_s = now_s - event.last_run_age_s
         self.run_threads = max(self.run_threads, event.threads)
+        self.keeps_bytes = event.keeps_bytes
         for each in event.runs:
             self.shapes[repr(each.shapes)] = InputShapes(
                 shapes=each.shapes,

@@ -352,6 +352,9 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         allocator_retained_bytes: the bytes that malloc returned on request after that
             (``malloc_trim`` of glibc, or the function of another allocator); None with a `release`,
             which comes before it.
+        threshold_saved_bytes: by how much less the process above its baseline had after the last
+            run of another child with ``MALLOC_MMAP_THRESHOLD_=131072``; None if it was not measured
+            because malloc retained little.
         attribution: the owners of memory after the last run; None without an X-ray.
         phase_attributions: the owners at the ends of earlier phases, if that was requested.
         findings: the findings of the rules for this release, matched with `attribution`.
@@ -388,6 +391,7 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     steady_rss_bytes: int | None
     steady: Memory | None
     allocator_retained_bytes: int | None
+    threshold_saved_bytes: int | None = None
     first_run_s: float | None
     runs: tuple[Run, ...]
     notes: tuple[str, ...]

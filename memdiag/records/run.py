@@ -38,6 +38,7 @@ class SessionModel(Record, frozen=True, kw_only=True):
         weight_bytes: the bytes of all constant tensors; None if the model could not be read.
         same_file: for a session from bytes, the file of another session with the same content;
             None if there is none.
+        is_kept: whether the session still had the bytes when it ran last.
     """
 
     path: str | None
@@ -45,6 +46,7 @@ class SessionModel(Record, frozen=True, kw_only=True):
     digest: str | None
     weight_bytes: int | None
     same_file: str | None = None
+    is_kept: bool = False
 
 
 class InputShapes(Record, frozen=True, kw_only=True):

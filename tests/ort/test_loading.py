@@ -221,6 +221,22 @@ def test_weights_of_branches_phase_by_phase(
             assert left == pytest.approx(ends, abs=more)
 
 
+def test_bytes_are_there_three_times_while_they_are_parsed(tmp_path: Path) -> None:
+    """As measured with 1.20.1, 1.24.4 and 1.32.0: the program's, the bindings' and the parsed."""
+    path = tmp_path / "model.onnx"
+    onnx.save(KEPT, path)
+    with open_model(path) as opened:
+        ctx = AnalysisContext(opened, Runtime(1, 32))
+        by_path, by_bytes = (
+            Loading(opened, ctx.graphs, ctx.session, from_bytes=given).run()
+            for given in (False, True)
+        )
+    size = path.stat().st_size
+    assert by_bytes.peak("parse").terms["model file"] == 3 * size
+    assert by_path.peak("parse").terms["model file"] == size
+    assert by_bytes.end("prepack")["model file"] == size
+
+
 def test_mapped_weights_that_were_packed_stay_while_something_reads_them(tmp_path: Path) -> None:
     proto = model("y = Gather(W, ids) z = MatMul(v, V)", "W", V=VALUES + 1)
     kept = model("y = Gather(W, ids) z = MatMul(v, W)", "W")

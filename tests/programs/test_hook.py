@@ -68,7 +68,7 @@ def channel() -> FakeChannel:
 def session(channel: FakeChannel) -> FakeSession:
     package: Any = SimpleNamespace(RunOptions=RunOptions, __file__="/x/__init__.py")
     process = Sessions(package, channel)  # type: ignore[arg-type]
-    recorded = SessionRuns(process, 1, severity=3)
+    recorded = SessionRuns(process, 1, 3, lambda: None)
     recorded.started = True
     return FakeSession(recorded)
 
@@ -165,7 +165,7 @@ def test_counts_of_all_sessions_are_sent_together(
     monkeypatch.setattr(runs, "FIRST_RUNS", 0)
     recorded = session._memdiag_recorded
     sessions = recorded.sessions
-    other = SessionRuns(sessions, 2, severity=3)
+    other = SessionRuns(sessions, 2, 3, lambda: None)
     sessions.recorded.update({recorded, other})
     monkeypatch.setattr(recorded, "_send_s", np.inf)
     session.run(None, {"x": np.ones(1)})

@@ -1,3 +1,5 @@
+from typing import Literal
+
 import msgspec
 import pytest
 
@@ -60,7 +62,7 @@ def test_nothing_for_the_cpu_provider_is_advised_for_another() -> None:
 
     retained = profile_advice(on_openvino(peaking(150, 0, 100)))
     (step,) = retained.steps
-    assert step.text.startswith("Start the process with MALLOC_MMAP_THRESHOLD_=131072")
+    assert step.text.startswith("Call malloc_trim(0) after the first runs")
     assert not step.command
     plain = profile_advice(on_openvino(peaking(60, 0)))
     assert "The rules for waste are for the CPU provider only." in plain.result
@@ -186,6 +188,63 @@ def test_the_setting_that_ends_retained_memory_is_the_allocators(
     slack = profile_advice(peaking(50, 20))
     assert "Also avoidable" not in slack.result
     assert "memory.enable_memory_arena_shrinkage=cpu:0" in slack.steps[0].text
+
+
+TRIM, THRESHOLD = "malloc_trim(0): it returned 60 MiB", "another process had {} MiB less"
+
+
+@pytest.mark.parametrize(
+    ("saved", "environment", "named"),
+    [
+        (55, {}, (TRIM, THRESHOLD.format(55))),
+        (62, {}, (THRESHOLD.format(62), TRIM)),
+        (5, {}, (TRIM,)),
+        (None, {"MALLOC_MMAP_THRESHOLD_": "131072"}, (TRIM,)),
+    ],
+    ids=["both help", "the threshold helps more", "only trimming helps", "it is set already"],
+)
+def test_what_was_measured_to_return_retained_memory_is_advised(
+    saved: int | None, environment: dict[str, str], named: tuple[str, ...]
+) -> None:
+    profile = peaking(100, 0, 60)
+    profile = msgspec.structs.replace(
+        profile,
+        threshold_saved_bytes=None if saved is None else saved * MIB,
+        session=msgspec.structs.replace(profile.session, environment=environment),
+    )
+    text = profile_advice(profile).steps[0].text
+    positions = [text.index(words) for words in named]
+    assert positions == sorted(positions)
+    assert ("MALLOC_MMAP_THRESHOLD_" in text) == any("another process" in words for words in named)
+    assert "measure what other settings save" in text
+
+
+def test_a_setting_is_named_beside_what_only_a_phase_needs() -> None:
+    shown = profile_advice(peaking(150, 0, 30))
+    assert shown.result.startswith("100 MiB of the 150 MiB at the peak is needed only in")
+    assert "malloc_trim(0): it returned 30 MiB" in shown.steps[0].text
+
+
+@pytest.mark.parametrize(
+    ("load_from", "options", "is_named"),
+    [
+        ("bytes", {}, True),
+        ("path", {}, False),
+        ("bytes", {"session.use_ort_model_bytes_directly": "1"}, False),
+    ],
+)
+def test_bytes_that_a_session_keeps_are_named(
+    load_from: Literal["path", "bytes"], options: dict[str, str], is_named: bool
+) -> None:
+    profile = peaking(50, 0)
+    profile = msgspec.structs.replace(
+        profile,
+        model=msgspec.structs.replace(profile.model, file_bytes=20 * MIB),
+        session=msgspec.structs.replace(profile.session, load_from=load_from, options=options),
+    )
+    shown = profile_advice(profile)
+    assert ("20 MiB of the 50 MiB at steady state is the bytes of" in shown.result) == is_named
+    assert ("session._model_bytes = None" in shown.steps[0].text) == is_named
 
 
 def test_each_reason_ends_with_a_full_stop() -> None:

@@ -155,7 +155,7 @@ class _Creation:
             for other in sessions.recorded
             if other.runs != self._runs.get(other.number, 0)
         ]
-        recorded = SessionRuns(sessions, self._number, self._severity)
+        recorded = SessionRuns(sessions, self._number, self._severity, weakref.ref(session))
         session._memdiag_recorded = recorded
         sessions.recorded.add(recorded)
         with contextlib.suppress(Exception):

@@ -37,6 +37,7 @@ class SessionRuns:
         sessions: the sessions of this process.
         number: the number of the session.
         severity: the severity from which on it logs without memdiag.
+        session: a weak reference to it.
 
     Attributes:
         run_options: the options of runs for which the program gives none.
@@ -45,7 +46,10 @@ class SessionRuns:
         counts: see `_new_count`, by `run_key`.
     """
 
-    def __init__(self, sessions: Sessions, number: int, severity: int) -> None:
+    def __init__(
+        self, sessions: Sessions, number: int, severity: int, session: Callable[[], Any]
+    ) -> None:
+        self._session = session
         self.number = number
         self.sessions = sessions
         self._severity = severity
@@ -175,6 +179,7 @@ class SessionRuns:
                 session=self.number,
                 runs=runs,
                 threads=len({key[0] for key, _ in counts}),
+                keeps_bytes=getattr(self._session(), "_model_bytes", None) is not None,
                 last_run_age_s=now_s - max(counted[4] for _, counted in counts),
             )
 

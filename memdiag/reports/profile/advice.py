@@ -19,6 +19,7 @@ from memdiag.reports.xray.weights import weight_rows
 from memdiag.units import MIB, format_size
 
 ARENA_SLACK, RETAINED = "arena slack", "retained by malloc"
+MODEL_BYTES = "the bytes of the model's file"
 
 MIN_UNUSED_BYTES = 8 * MIB
 MIN_UNUSED_SHARE = 0.25
@@ -35,6 +36,7 @@ _MAX_WEIGHT_NAME = 60
 _MAX_REFUSAL = 120
 _MAX_NAMES = 4
 _ARENA_REMEDY = "arena-shrinkage"  # a remedy of each finding that explains slack of the arena
+_THRESHOLD = "MALLOC_MMAP_THRESHOLD_=131072"
 _NO_XRAY = "No X-ray was taken: copies are unknown."
 _TIMES = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}
 
@@ -158,6 +160,15 @@ def unused_parts(profile: Profile) -> tuple[MemoryPart, ...]:
     cause, remedy = _retained_advice(profile)
     return _largest_first(
         MemoryPart(
+            MODEL_BYTES,
+            _model_bytes(profile),
+            "the session keeps them, but does not read them again",
+            "InferenceSession keeps the bytes that it is created from in _model_bytes.",
+            "Create the session from the path. Without a file, drop the bytes after the creation:"
+            " session._model_bytes = None, and your own reference (session.set_providers does not"
+            " work any more then).",
+        ),
+        MemoryPart(
             ARENA_SLACK,
             _slack_bytes(profile),
             "free memory that onnxruntime keeps for later runs",
@@ -229,6 +240,14 @@ def _slack_advice(profile: Profile) -> tuple[str, str]:
     return cause, f"{remedy} enable_mem_pattern=False avoids the second run's block."
 
 
+def _model_bytes(profile: Profile) -> int:
+    """Return the bytes from which the session was created, and which it keeps without need."""
+    session = profile.session
+    is_used = session.options.get("session.use_ort_model_bytes_directly") == "1"
+    is_kept = session.load_from == "bytes" and not is_used
+    return profile.model.file_bytes if is_kept and profile.steady_rss_bytes is not None else 0
+
+
 def _retained_advice(profile: Profile) -> tuple[str, str]:
     """Return why malloc retains memory, and the setting that ends it."""
     allocator = profile.attribution.allocator if profile.attribution else None
@@ -238,11 +257,33 @@ def _retained_advice(profile: Profile) -> tuple[str, str]:
             f"Start the process with {_RETURNING_AT_ONCE[allocator]}, so that {allocator} returns"
             " freed pages at once.",
         )
-    return (
-        "malloc keeps freed blocks of less than 32 MiB in its heap.",
-        "Start the process with MALLOC_MMAP_THRESHOLD_=131072, so that malloc returns freed"
-        " blocks from 128 KiB on at once.",
-    )
+    return "malloc keeps freed blocks of less than 32 MiB in its heap.", _malloc_remedy(profile)
+
+
+def _malloc_remedy(profile: Profile) -> str:
+    """Return what lets glibc's malloc return freed memory, with what was measured; best first."""
+    trimmed, saved = profile.allocator_retained_bytes or 0, profile.threshold_saved_bytes
+    steps: list[tuple[int, str]] = []
+    if trimmed >= _NOTABLE_SHARE * _retained_bytes(profile):
+        steps.append(
+            (
+                trimmed,
+                "Call malloc_trim(0) after the first runs, in Python ctypes.CDLL(None)."
+                f"malloc_trim(0): it returned {format_size(trimmed)} here, of which later runs may"
+                " take some again.",
+            )
+        )
+    setting = f"Start the process with {_THRESHOLD}, so that malloc returns freed blocks from"
+    if _THRESHOLD.partition("=")[0] in profile.session.environment:
+        pass  # it is set already
+    elif saved is None:
+        steps.append((0, f"{setting} 128 KiB on at once."))
+    elif saved >= _NOTABLE_SHARE * _retained_bytes(profile):
+        text = f"{setting} 128 KiB on at once: another process had {format_size(saved)} less."
+        steps.append((saved, text))
+    steps.sort(key=lambda step: -step[0])
+    first, *others = [text for _, text in steps] or [""]
+    return " ".join([first, *(f"Or {text[:1].lower()}{text[1:]}" for text in others)])
 
 
 def _largest_unused(profile: Profile) -> MemoryPart | None:
@@ -503,9 +544,13 @@ def _tune_steps(
     not_rewritable = [finding for finding in costly if finding.rewrites == ()]
     options = [name for finding in not_rewritable for name in finding.remedies]
     names = listed(options, limit=_MAX_NAMES)
-    if largest is not None and largest.remedy:
+    if largest is not None and largest.label == MODEL_BYTES:
+        return [AdviceStep(largest.remedy)]
+    part = largest if largest is None or largest.remedy else _largest_with_remedy(profile)
+    if part is not None:
         others = f" ({names})" if options else ""
-        text = f"{largest.remedy} Let memdiag measure what this and other settings{others} save:"
+        what = "other settings" if part.label == RETAINED else "this and other settings"
+        text = f"{part.remedy} Let memdiag measure what {what}{others} save:"
     elif options:
         text = f"Let memdiag measure session options, such as {names}:"
         if not any(finding.rewrites for finding in costly):
@@ -520,6 +565,12 @@ def _tune_steps(
     else:
         return []
     return [AdviceStep(text, f"memdiag tune {model}")]
+
+
+def _largest_with_remedy(profile: Profile) -> MemoryPart | None:
+    """Return the largest named part that a setting ends; None if it is small or there is none."""
+    part = next((each for each in named_parts(profile) if each.remedy), None)
+    return part if part is not None and part.size_bytes >= 2 * MIN_UNUSED_BYTES else None
 
 
 def _refusal(findings: Sequence[Finding]) -> str:

@@ -120,6 +120,20 @@ def test_a_session_for_each_call(kept: bool, record: Record, small_model: Path) 
     assert 5 * MIB <= found.bytes <= 5 * MAX_KEPT * MIB
 
 
+@pytest.mark.parametrize("dropped", [False, True])
+def test_the_bytes_of_a_model(dropped: bool, record: Record, tmp_path: Path) -> None:
+    body = f"""
+    with open(sys.argv[1], "rb") as file:
+        session = create(file.read())
+    if {dropped}:
+        session._model_bytes = None
+    use(session)
+    """
+    path = save_model(tmp_path / "large.onnx", 2100)
+    kept = of_rule("model-bytes-kept", record(body, path))
+    assert [finding.bytes for finding in kept] == [] if dropped else [path.stat().st_size]
+
+
 def test_a_pool_of_sessions_is_no_session_for_each_call(record: Record, small_model: Path) -> None:
     body = """
     pool = [create() for _ in range(6)]

@@ -1,0 +1,55 @@
+"""What a threshold of malloc saves of the memory that it retains in a profile's child."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from memdiag.ort.runtime import Runtime
+from memdiag.records.profile import Profile
+from memdiag.runner.job import Job
+from memdiag.runner.run import MeasuredRun, Progress
+from memdiag.tuning.options import tuning_options
+from memdiag.units import MIB
+
+OPTION = "mmap-threshold"
+
+MIN_RETAINED_BYTES = 16 * MIB
+MIN_RETAINED_SHARE = 0.25
+"""The threshold is measured if malloc returned this much on request, and this share of the steady
+memory above the baseline."""
+
+
+def measure_malloc_threshold(
+    profile: Profile, job: Job, on_progress: Callable[[Progress], None] | None = None
+) -> Profile:
+    """Return `profile` with the steady memory under the threshold, if malloc retains much.
+
+    Args:
+        profile: the profile of `job`.
+        job: the job.
+        on_progress: called with the progress of the child.
+
+    Raises:
+        MeasurementError: the interpreter cannot be started.
+        KeyboardInterrupt: the user interrupted the child.
+    """
+    version, steady = profile.environment.onnxruntime, profile.steady_rss_bytes
+    retained = profile.allocator_retained_bytes or 0
+    if version is None or steady is None or profile.attribution is None:
+        return profile
+    above = steady - profile.baseline_rss_bytes
+    if profile.attribution.allocator not in (None, "glibc"):
+        return profile
+    if retained < max(MIN_RETAINED_BYTES, MIN_RETAINED_SHARE * above):
+        return profile
+    (option,) = (each for each in tuning_options() if each.name == OPTION)
+    changed = option.added_to(job)
+    if changed == job or not option.is_available(Runtime.parse(version)):
+        return profile
+    measured = MeasuredRun(changed, on_progress=on_progress).run()
+    if measured.interrupted:
+        raise KeyboardInterrupt
+    if measured.steady is None or measured.baseline is None:
+        return profile
+    kept_bytes = measured.steady.rss_bytes - measured.baseline.rss_bytes
+    return msgspec.structs.replace(profile, threshold_saved_bytes=max(0, above - kept_bytes))
