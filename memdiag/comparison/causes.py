@@ -76,6 +76,7 @@ _TERMS: dict[TermName, str] = {
     "freed heap": "small freed blocks",
 }
 
+
 class _Cause(NamedTuple):
     """One cause of a difference.
 
