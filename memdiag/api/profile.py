@@ -33,7 +33,6 @@ from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import assemble_profile
 from memdiag.api.run_peak import with_run_peak
 from memdiag.api.session_release import ChildRelease, measure_release_remedies
-from memdiag.api.workers import with_workers
 from memdiag.api.xray import ChildXray
 from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError
@@ -50,7 +49,6 @@ from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.generation import Generation
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Input, Profile
-from memdiag.records.workers import ForkAfter
 from memdiag.rules.match_measurement import match_profile
 from memdiag.runner.job import Job, XrayConfig
 from memdiag.runner.run import MeasuredRun, Measurement, Progress, ReadMoment
@@ -108,10 +106,6 @@ def profile(
     verify: Literal["full", "sampled"] = "full",
     release: bool = False,
     run_peak: bool = False,
-    processes: int = 1,
-    sessions: int = 1,
-    concurrency: int = 1,
-    fork_after: ForkAfter | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     min_bytes: int = DEFAULT_MIN_BYTES,
@@ -160,12 +154,6 @@ def profile(
         release: delete the session at the end, and measure what stays (the phase ``release``).
         run_peak: find the node at which a run takes most, with the values in memory then, in
             another child with onnxruntime's profiler (1.28 and newer).
-        processes: processes with the model whose memory is measured together, after the profile of
-            one (Linux).
-        sessions: sessions of the model in each of these processes.
-        concurrency: threads that run a session at once.
-        fork_after: fork the processes from one after the ``import`` of onnxruntime, or after the
-            session was created (``load``); None starts them one by one.
         select: rules to run on the model, as in `memdiag.check`; all if empty.
         ignore: rules to skip.
         min_bytes: skip findings that cost fewer bytes.
@@ -206,10 +194,6 @@ def profile(
         verify=verify,
         release=release,
         run_peak=run_peak,
-        processes=processes,
-        sessions=sessions,
-        concurrency=concurrency,
-        fork_after=fork_after,
         rules=Selection(select=select, ignore=ignore, min_bytes=min_bytes),
     )
     return profile_model(path if genai is None else genai.path, config, on_progress=on_progress)
@@ -262,8 +246,6 @@ def profile_model(
                 if config.run_peak
                 else None,
             )
-            if config.workers is not None:
-                analyzed = with_workers(analyzed, file, job, config.workers, scratch)
         except KeyboardInterrupt as interrupt:
             raise Interrupted(result) from interrupt
         except ModelError:

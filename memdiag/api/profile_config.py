@@ -17,13 +17,10 @@ from memdiag.api.arguments import (
 )
 from memdiag.api.check import Selection
 from memdiag.api.inputs import ArrayOrFile
-from memdiag.api.workers import wanted_workers
 from memdiag.defaults import CPU_PROVIDER, DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
-from memdiag.deploy.workers import Wanted
 from memdiag.errors import UsageError
 from memdiag.ort.runtime import require_runtime
 from memdiag.records.generation import GenaiConfig
-from memdiag.records.workers import ForkAfter
 from memdiag.runner.job import InputConfig, Limits, SessionConfig, XrayConfig
 
 _LEVELS = ("disable_all", "basic", "extended", "layout", "all")
@@ -43,7 +40,6 @@ class ProfileConfig:
         release: delete the session at the end, and measure what stays.
         run_peak: measure the peak of a run by node, in a child of its own.
         rules: the rules to run on the model.
-        workers: the processes, sessions and callers to measure as well; None for one of each.
         command: the command line that asked for the profile, for the record.
     """
 
@@ -54,14 +50,11 @@ class ProfileConfig:
     release: bool = False
     run_peak: bool = False
     rules: Selection = field(default_factory=Selection)
-    workers: Wanted | None = None
     command: tuple[str, ...] = ()
 
     def figures_only(self) -> "ProfileConfig":
-        """Return this configuration without X-rays, release, peak of a run and workers."""
-        return replace(
-            self, xray=XrayConfig(when="none"), release=False, run_peak=False, workers=None
-        )
+        """Return this configuration without X-rays, release and peak of a run."""
+        return replace(self, xray=XrayConfig(when="none"), release=False, run_peak=False)
 
 
 def profile_config(
@@ -92,10 +85,6 @@ def profile_config(
     verify: Literal["full", "sampled"],
     release: bool = False,
     run_peak: bool = False,
-    processes: int = 1,
-    sessions: int = 1,
-    concurrency: int = 1,
-    fork_after: ForkAfter | None = None,
     rules: Selection,
     command: tuple[str, ...] = (),
 ) -> ProfileConfig:
@@ -147,13 +136,6 @@ def profile_config(
         xray=XrayConfig(when=xray, verify=verify),
         release=release,
         run_peak=run_peak,
-        workers=wanted_workers(
-            processes=processes,
-            sessions=sessions,
-            concurrency=concurrency,
-            fork_after=fork_after,
-            execution_mode=options.get("execution_mode"),
-        ),
         rules=rules,
         command=command,
     )
@@ -162,11 +144,7 @@ def profile_config(
 PROFILE_OPTIONS = tuple(
     name
     for name in inspect.signature(profile_config).parameters
-    if name
-    not in (
-        *("genai", "xray", "verify", "release", "run_peak", "rules", "command"),
-        *("processes", "sessions", "concurrency", "fork_after"),
-    )
+    if name not in ("genai", "xray", "verify", "release", "run_peak", "rules", "command")
 )
 """The names of the arguments of `memdiag.profile` that configure the run."""
 

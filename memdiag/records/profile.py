@@ -16,7 +16,6 @@ from memdiag.records.group_memory import GroupMemory
 from memdiag.records.phases import PHASES as PHASES
 from memdiag.records.phases import PhaseName as PhaseName
 from memdiag.records.tuning import Tuning
-from memdiag.records.workers import Workers
 from memdiag.units import MIB
 
 PROFILE_SCHEMA: Final = "memdiag.profile/1"
@@ -370,7 +369,6 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         group: what the control group counted, memdiag and all other processes in it included; None
             if no group counts memory.
         device: the memory on devices; None without a device, or without its figures.
-        workers: several processes, sessions or callers of the model, if they were requested.
         generation: how a decoder was run, if it was run as a program generates a text: the first
             run is the prompt (the phase `prefill`), and `runs` are calls of one token (`decode`).
     """
@@ -409,7 +407,6 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     run_peak: PeakNode | None = None
     group: GroupMemory | None = None
     device: DeviceMemory | None = None
-    workers: Workers | None = None
     generation: Generation | None = None
 
     @property

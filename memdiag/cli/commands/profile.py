@@ -86,20 +86,6 @@ def configure(parser: ArgumentParser) -> None:
     )
     add_verify(group)
 
-    group = parser.add_argument_group("Workers")
-    for name, text in (
-        ("--processes", "Number of processes with the model to measure together as well."),
-        ("--sessions", "Number of sessions of the model in one process."),
-        ("--concurrency", "Number of threads that run a session at once."),
-    ):
-        group.add_argument(name, metavar="N", type=whole_number(1), default=1, help=text)
-    group.add_argument(
-        "--fork-after",
-        choices=("import", "load"),
-        help="Fork the processes from one, after the import of onnxruntime or after the session was"
-        " created, instead of starting them one by one.",
-    )
-
     group = parser.add_argument_group("Budget")
     group.add_argument(
         "--budget", metavar="FIGURE=SIZE,…", help="Limits of figures, e.g. peak=1.2GB,copies=1."
@@ -145,7 +131,7 @@ def run(options: Namespace) -> int:
 
     Writes profile.json, report.html, report.md and timeline.png. Exit codes: 0; 1 if a budget or
     a baseline is exceeded; 2 if the model could not be loaded or run to the end (the profile up to
-    that point is saved), or the requested workers could not be measured.
+    that point is saved).
 
     The rules of memdiag check are compared with the measurement; select, ignore and min-bytes in
     [tool.memdiag] of pyproject.toml choose among them.
@@ -296,10 +282,6 @@ def _config(options: Namespace, genai: GenaiModel | None = None, *, pinned: bool
         verify=options.verify,
         release=options.release,
         run_peak=options.run_peak,
-        processes=options.processes,
-        sessions=options.sessions,
-        concurrency=options.concurrency,
-        fork_after=options.fork_after,
         rules=read_project_settings().selection(),
         command=command_line(),
     )
@@ -315,15 +297,13 @@ def _print_result(
 ) -> int:
     """Print a profile in `format`, and return the exit code.
 
-    How a run ended that did not complete, and why no workers were measured, is printed on standard
-    error as well, in one sentence.
+    How a run ended that did not complete is printed on standard error as well, in one sentence.
 
     Raises:
         ReportError: the job summary cannot be written.
     """
     from memdiag.cli.output import show
     from memdiag.records.codec import encode
-    from memdiag.records.workers import NO_WORKERS
     from memdiag.reports.text import plain
 
     profile, judgement = result.profile, result.profile.judgement
@@ -338,19 +318,14 @@ def _print_result(
     if not completed:
         _print_outcome(profile, written)
         return ERROR
-    no_workers = next((note for note in profile.notes if note.startswith(NO_WORKERS)), None)
-    if no_workers is not None:
-        print(plain(f"memdiag: {profile.model.path}: {no_workers}"), file=sys.stderr)
     if judgement is None:
-        return ERROR if no_workers else CLEAN
+        return CLEAN
     if format in ("console", "json"):
         _print_judgement(profile, baseline_status, to_stderr=format == "json", quiet=quiet)
     if result.incomparable and not judgement.budget.limits:
         # There was no other limit to compare with: that is not a pass.
         message = f"memdiag: {profile.model.path}: {result.incomparable}."
         print(plain(message), file=sys.stderr)
-        return ERROR
-    if no_workers is not None:
         return ERROR
     return CLEAN if judgement.is_met else FINDINGS
 

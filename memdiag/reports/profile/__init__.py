@@ -48,13 +48,6 @@ from memdiag.reports.profile.session_release import (
     remedy_table,
 )
 from memdiag.reports.profile.trace import profile_trace
-from memdiag.reports.profile.workers import (
-    arrangement_table,
-    process_table,
-    shared_weight_table,
-    worker_answer,
-    worker_sentences,
-)
 from memdiag.reports.report import Report
 from memdiag.reports.table import markdown_table, print_table
 from memdiag.reports.text import capitalized, lowered, plain
@@ -75,8 +68,6 @@ def show(
     """Print `profile`; `written` are the files to name; `quiet` prints only the answer."""
     answer = profile_headline(profile)
     style = "bold" if answer.completed else "bold red"
-    if workers := worker_answer(profile):
-        line(console, f"{answer.model}: {lowered(workers)}", style)
     line(console, f"{answer.model}: {lowered(answer.first)}", style)
     line(console, answer.second)
     if quiet:
@@ -113,11 +104,6 @@ def show_details(profile: Profile, console: Console) -> None:
         print_table(console, remedies)
     if command := reload_command(profile):
         line(console, f"{RELOAD_HINT} {command}")
-    arrangements = arrangement_table(profile)
-    if arrangements.rows:
-        console.print()
-        print_table(console, arrangements)
-        block(console, worker_sentences(profile))
     block(console, run_peak_sentences(profile))
     live = run_peak_table(profile, max_tensors=MAX_LIVE)
     if live.rows:
@@ -165,7 +151,6 @@ def markdown(profile: Profile) -> str:
     return md.document(
         (
             f"## Memory profile of {md.code(answer.model)}",
-            f"**{md.escape(workers)}**" if (workers := worker_answer(profile)) else "",
             f"**{md.escape(answer.first)}** {md.escape(answer.second)}",
             md.escape(answer.facts),
             _advice_markdown(profile),
@@ -173,7 +158,6 @@ def markdown(profile: Profile) -> str:
             md.escape(phases.caption) if phases.rows else "",
             *_generation_markdown(profile),
             *_release_markdown(profile),
-            *_workers_markdown(profile),
             *_run_peak_markdown(profile),
             *_owners_markdown(profile),
             *_findings_markdown(profile),
@@ -224,20 +208,6 @@ def _release_markdown(profile: Profile) -> tuple[str, ...]:
         markdown_table(kept_table(profile)),
         markdown_table(remedy_table(profile)),
         f"{RELOAD_HINT} {md.code(reload_command(profile))}",
-    )
-
-
-def _workers_markdown(profile: Profile) -> tuple[str, ...]:
-    arrangements = arrangement_table(profile)
-    if not arrangements.rows:
-        return ()
-    return (
-        "### Workers",
-        md.bullets(worker_sentences(profile)),
-        markdown_table(arrangements),
-        md.escape(arrangements.caption),
-        markdown_table(process_table(profile)),
-        markdown_table(shared_weight_table(profile)),
     )
 
 

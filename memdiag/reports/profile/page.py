@@ -48,13 +48,6 @@ from memdiag.reports.profile.session_release import (
     remedy_table,
 )
 from memdiag.reports.profile.timeline import limits, timeline
-from memdiag.reports.profile.workers import (
-    arrangement_table,
-    process_table,
-    shared_weight_table,
-    worker_answer,
-    worker_sentences,
-)
 from memdiag.reports.text import plain
 from memdiag.reports.xray import PageXray, page_xray
 from memdiag.units import format_duration
@@ -91,11 +84,6 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         "remedies": remedy_table(profile),
         "reload_hint": RELOAD_HINT,
         "reload_command": reload_command(profile),
-        "worker_answer": worker_answer(profile),
-        "workers": worker_sentences(profile),
-        "arrangements": arrangement_table(profile),
-        "worker_processes": process_table(profile),
-        "worker_weights": shared_weight_table(profile),
         "run_peak": run_peak_sentences(profile),
         "live": run_peak_table(profile),
         "layout": run_layout_caption(profile),
