@@ -1,19 +1,15 @@
 """Read saved records, and join a fix to the profile of the same model."""
 
 from contextlib import suppress
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import cast, get_args
 
-import msgspec
-
-from memdiag.errors import RecordError, UsageError
+from memdiag.errors import RecordError
 from memdiag.records import codec
 from memdiag.records.base import Record
-from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.records.profile import Profile
 from memdiag.records.schemas import RECORDS, Reported
 from memdiag.records.sweep_job import JobResult
-from memdiag.records.tuning import TUNING_SCHEMA, Tuning
 
 
 def load(path: str | Path) -> Record:
@@ -60,42 +56,6 @@ def load_reported(path: str | Path) -> Reported:
             raise RecordError(f"{path}: this job has no record with reports ({reason}).")
         return record
     return cast("Reported", found)
-
-
-def load_fix_or_tuning(path: Path) -> Fix | Tuning:
-    """Return the fix or tuning saved at `path`.
-
-    Raises:
-        RecordError: the file cannot be read, or is not such a record.
-    """
-    kinds: dict[str, type[Fix | Tuning]] = {FIX_SCHEMA: Fix, TUNING_SCHEMA: Tuning}
-    return codec.load_any(path, kinds)
-
-
-def join_fix(profile: Profile, change: Fix | Tuning) -> Profile:
-    """Return `profile` with the fix or tuning `change` in it.
-
-    The models are the same if their files have the same name and, if it was measured, size.
-
-    Raises:
-        UsageError: the records are of different models.
-    """
-    kind = "fix" if isinstance(change, Fix) else "tuning"
-    names = [PurePath(path).name for path in (profile.model.path, change.model)]
-    if names[0] != names[1]:
-        raise UsageError(
-            f"the {kind} is of {names[1]}, but the profile is of {names[0]}. Join records of one"
-            " model."
-        )
-    size = profile.model.file_bytes + profile.model.external_bytes
-    if change.before is not None and change.before.disk_bytes != size:
-        raise UsageError(
-            f"{names[0]}: its files had {change.before.disk_bytes:,} bytes at the time of the"
-            f" {kind}, and {size:,} at the profile's path. Use the same files for both."
-        )
-    if isinstance(change, Fix):
-        return msgspec.structs.replace(profile, fix=change)
-    return msgspec.structs.replace(profile, tuning=change)
 
 
 def _kinds_by_schema() -> dict[str, type[Record]]:

@@ -1,6 +1,5 @@
 """Sweep: many models × releases × sizes × options, in a store that says what is done."""
 
-import hashlib
 import math
 import os
 import sys
@@ -8,26 +7,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from difflib import get_close_matches
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from memdiag.api.arguments import check_choice, check_dims, limits
-from memdiag.api.budget import PINNED
 from memdiag.api.estimating.sizes import DimSizes, size_steps
-from memdiag.api.load import load_profile
 from memdiag.api.profile_config import check_session_options
 from memdiag.comparison import runtimes
 from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ProvisionError, UsageError
 from memdiag.ort.runtime import Runtime, require_runtime
-from memdiag.paths import path_text
 from memdiag.programs.system.cpu_limit import cpus_allowed
 from memdiag.programs.system.memory_limit import available_bytes
-from memdiag.records.codec import encode
 from memdiag.records.sweep import ExceededBudget, Placement, Sweep
 from memdiag.records.sweep_job import ACTIONS, Action, JobResult, SweepJob
 from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, SCHEME, DaskExecution
@@ -132,7 +126,6 @@ def sweep(
     action: Action = "profile",
     runs: int = DEFAULT_RUNS,
     pin: bool = True,
-    label: str = "",
     retry_failed: bool = False,
     on: str = LOCAL,
     processes: int | None = None,
@@ -160,7 +153,6 @@ def sweep(
         action: ``profile``, ``check``, ``estimate`` or ``leak``.
         runs: number of runs after the first one.
         pin: make malloc release freed memory, so that figures are reproducible.
-        label: a label such as a commit; jobs with another label are measured again.
         retry_failed: do jobs again that failed before.
         on: ``local`` for this machine, or a Dask cluster: ``local-cluster``, or
             ``dask://host:port`` of a scheduler. Its workers need memdiag.
@@ -193,7 +185,6 @@ def sweep(
         action=action,
         runs=runs,
         pin=pin,
-        label=label,
         retry_failed=retry_failed,
         on=on,
         processes=processes,
@@ -242,72 +233,6 @@ def sweep_answers(
     return msgspec.structs.replace(found, notes=notes, exceeded=tuple(outcome.exceeded))
 
 
-def add_profiles(
-    paths: Sequence[str | Path], *, store: str | Path, label: str = ""
-) -> SweepOutcome:
-    """Add saved profiles to a store, each once, and return what was added.
-
-    Args:
-        paths: the files of the profiles, or the folders of their reports.
-        store: the folder of the store; created if missing.
-        label: a label such as a commit.
-
-    Raises:
-        UsageError: a profile is of a run that did not complete; nothing is added.
-        RecordError: a profile cannot be read, or the store is of a newer memdiag.
-        ReportError: the store cannot be written.
-    """
-    results = [_added(Path(path), label) for path in paths]
-    opened = Store(Path(store))
-    opened.repair()
-    outcome = SweepOutcome(store=Path(store), completed=len(results))
-    for result in results:
-        outcome.keys.append(result.key)
-        if opened.add(result):
-            outcome.new_keys.add(result.key)
-    opened.flush()
-    return outcome
-
-
-def _added(path: Path, label: str) -> JobResult:
-    """Return the profile saved at `path` as the result of a job.
-
-    Raises:
-        UsageError: it is of a run that did not complete.
-        RecordError: it cannot be read.
-    """
-    file = path / "profile.json" if path.is_dir() else path
-    found = load_profile(file)
-    if found.outcome.status != "completed":
-        raise UsageError(
-            f"{file}: the run {found.outcome.status} in {found.outcome.phase}. Add profiles of runs"
-            " that completed."
-        )
-    job = SweepJob(
-        model=PurePath(found.model.path).name,
-        address=found.model.path,
-        digest="",
-        onnxruntime=found.environment.onnxruntime or "",
-        dims={each.name: each.size for each in found.dimensions if each.source == "given"},
-        options=found.session.options,
-        runs=found.session.runs or 0,
-        pinned=PINNED.items() <= found.session.environment.items(),
-        label=label,
-        timeout_s=DEFAULT_TIMEOUT_S,
-    )
-    saved_at = datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
-    return JobResult(
-        key=hashlib.sha256(encode(found)).hexdigest()[:32],
-        job=job,
-        machine=found.environment.machine,
-        memdiag=found.environment.memdiag,
-        started_at=saved_at.replace("+00:00", "Z"),
-        duration_s=round(sum(phase.duration_s for phase in found.phases), 6),
-        status="completed",
-        profile=found,
-    )
-
-
 def run_sweep(
     paths: Sequence[str | Path],
     *,
@@ -319,7 +244,6 @@ def run_sweep(
     action: Action = "profile",
     runs: int = DEFAULT_RUNS,
     pin: bool = True,
-    label: str = "",
     budget: Mapping[str, str] | None = None,
     retry_failed: bool = False,
     on: str = LOCAL,
@@ -343,7 +267,6 @@ def run_sweep(
         raise UsageError("--memory must be greater than 0.")
     if not all(map(str, paths)):
         raise UsageError("a path is empty. Check the variables of the command.")
-    label = path_text(label)
     if runs < 1:
         raise UsageError("--runs must be at least 1.")
     if processes is not None and processes < 1:
@@ -364,7 +287,7 @@ def run_sweep(
     )
     _check_dim_names(models, sizes)
     outcome.notes += _model_notes(models, sizes)
-    settings = JobSettings(action=action, runs=runs, pinned=pin, label=label, timeout_s=timeout_s)
+    settings = JobSettings(action=action, runs=runs, pinned=pin, timeout_s=timeout_s)
     jobs = plan_jobs(models, releases, dims=sizes, options=options, settings=settings)
     file_bytes = {model.digest: model.file_bytes for model in models}
     with _execution(on, processes, memory_bytes) as execution:
@@ -491,7 +414,6 @@ def _unreadable_jobs(
             action=settings.action,
             runs=settings.runs,
             pinned=settings.pinned,
-            label=settings.label,
             timeout_s=settings.timeout_s,
         )
         for model in models

@@ -354,19 +354,13 @@ def add_picture(group: Group) -> None:
 
 
 def add_reports_folder(group: Group, *, default: str = "") -> None:
-    """Add ``--out`` and ``--plotly``."""
+    """Add ``--out``."""
     end = f" (default: {default})" if default else ""
     group.add_argument(
         "--out",
         metavar="DIR",
         type=folder,
         help=f"Write the record and its reports to this folder{end}.",
-    )
-    group.add_argument(
-        "--plotly",
-        choices=("inline", "directory", "cdn"),
-        default="inline",
-        help="Source of plotly.js in the HTML page: embedded, a file beside it, or the network.",
     )
 
 

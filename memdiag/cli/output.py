@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import memdiag
-from memdiag.errors import ReportError, UsageError
+from memdiag.errors import ReportError
 from memdiag.paths import MODEL_SUFFIXES
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
@@ -21,7 +21,6 @@ from memdiag.records.schemas import Reported
 from memdiag.records.sweep import Sweep
 from memdiag.regular_files import open_without_waiting
 from memdiag.reports import report_of
-from memdiag.reports.page import Plotly
 from memdiag.reports.picture import PictureFormat
 from memdiag.reports.text import plain
 
@@ -34,20 +33,15 @@ class Destination:
 
     Args:
         folder: the folder; None to write no reports.
-        plotly: source of plotly.js in pages.
 
     Raises:
-        UsageError: `plotly` was given without a folder.
         ReportError: the folder cannot be created or written to.
     """
 
-    def __init__(self, folder: Path | None, *, plotly: Plotly = "inline") -> None:
+    def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._plotly = plotly
         self._early: tuple[Path, ...] = ()
         if folder is None:
-            if plotly != "inline":
-                raise UsageError("--plotly has no effect without --out. Add --out DIR.")
             return
         existing = folder.absolute()
         while not existing.exists():
@@ -63,14 +57,13 @@ class Destination:
         formats: Sequence[str] | None = None,
         *,
         when_saved: Callable[[], None] = lambda: None,
-        keep_names: bool = False,
     ) -> tuple[Path, ...]:
         """Write `record` in `formats` and return the files' paths; none without a folder.
 
         Without `formats`, those are written that records of this kind have by default. The record
         itself is written first, and then `when_saved` is called: rendering takes seconds, and may
         be interrupted. It is written again with the reports, so that all files are of one record,
-        whatever other process writes there. For `keep_names` see `Report.render`.
+        whatever other process writes there.
 
         Raises:
             UsageError: records of this kind have no such format.
@@ -86,9 +79,7 @@ class Destination:
         try:
             when_saved()
             ordered = sorted(formats, key=lambda format: format == "json")
-            return report.write(
-                record, self._folder, ordered, plotly=self._plotly, keep_names=keep_names
-            )
+            return report.write(record, self._folder, ordered)
         except ReportError as error:
             raise ReportError(f"{error}{where}") from error
         except KeyboardInterrupt:

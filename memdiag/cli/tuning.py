@@ -99,7 +99,7 @@ def run_tuning(
     from memdiag.tuning.points import BUDGETS
 
     budget = sizes_by_name("--budget", options.budget, BUDGETS)
-    destination = Destination(options.out, plotly=options.plotly)
+    destination = Destination(options.out)
     if options.picture is not None:
         require_writable(options.picture)
         if options.picture.suffix.lower() in MODEL_SUFFIXES:

@@ -10,12 +10,10 @@ from memdiag.records.budget import Judgement
 from memdiag.records.dimension import Dimension
 from memdiag.records.estimate import EstimatedPoint
 from memdiag.records.finding import Finding
-from memdiag.records.fix import Fix
 from memdiag.records.generation import Generation
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.phases import PHASES as PHASES
 from memdiag.records.phases import PhaseName as PhaseName
-from memdiag.records.tuning import Tuning
 from memdiag.units import MIB
 
 PROFILE_SCHEMA: Final = "memdiag.profile/1"
@@ -359,7 +357,6 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         findings: the findings of the rules for this release, matched with `attribution`.
         judgement: the comparison with a budget or baseline, if there was one.
         command: the words of the command; empty for the Python API.
-        fix, tuning: a fix and a tuning of the model that were joined to the profile.
         dimensions: the free dimensions of the inputs, with the sizes of this run.
         release: the memory that stays after the session was deleted, if that was requested.
         estimate: the memory that was predicted from the file for this session, above the process
@@ -399,8 +396,6 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     judgement: Judgement | None = None
     command: tuple[str, ...] = ()
-    fix: Fix | None = None
-    tuning: Tuning | None = None
     dimensions: tuple[Dimension, ...] = ()
     release: SessionRelease | None = None
     estimate: EstimatedPoint | None = None

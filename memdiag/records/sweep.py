@@ -18,7 +18,6 @@ class SweepPoint(Record, frozen=True, kw_only=True):
         key: the content-addressed key of the job, by which its full record is stored.
         digest: the digest of the model's content.
         onnxruntime: the release.
-        label: the label of the job, such as a commit; may be empty.
         started_s: when it was started, in seconds since 1970, UTC.
         status: ``completed``, or how it ended before.
         sentence: why it did not complete; empty if it did.
@@ -35,7 +34,6 @@ class SweepPoint(Record, frozen=True, kw_only=True):
     key: str
     digest: str
     onnxruntime: str
-    label: str = ""
     started_s: float
     status: str
     sentence: str = ""

@@ -41,7 +41,6 @@ class SweepJob(Record, frozen=True, kw_only=True):
         action: what is done with the model.
         runs: number of runs after the first one.
         pinned: whether malloc releases freed blocks, so that figures are reproducible.
-        label: the label of the sweep, such as a commit; jobs of another label are other jobs.
         timeout_s: seconds after which a measured process is ended.
         python: an interpreter that has the release; empty for the release's own environment.
     """
@@ -55,7 +54,6 @@ class SweepJob(Record, frozen=True, kw_only=True):
     action: Action = "profile"
     runs: int
     pinned: bool = True
-    label: str = ""
     timeout_s: float
     python: str = ""
 
@@ -75,7 +73,6 @@ class SweepJob(Record, frozen=True, kw_only=True):
             self.action,
             self.runs,
             self.pinned,
-            self.label,
         )
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:32]
 

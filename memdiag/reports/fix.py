@@ -25,7 +25,6 @@ from memdiag.reports.measured_change import (
     markdown_document,
     measured_sizes,
     memory_changes,
-    outcome_figures,
     outputs_text,
     page_charts,
     page_values,
@@ -202,19 +201,6 @@ def needed_files(fix: Fix) -> str:
     kept = ", ".join(map(plain, fix.kept_files))
     reason = f", because {format_size(fix.kept_bytes)} of the weights are in {kept}" if kept else ""
     return f"{names}: keep them together{reason}."
-
-
-def fix_outcome(fix: Fix) -> str:
-    """Return the saving of `fix` and the next step, for the report of the model's profile.
-
-    Empty if nothing was tried.
-    """
-    if fix.output is None:
-        return f"A fix was tried. {_changed(fix)}" if fix.before else ""
-    names = joined_names(_applied(fix))
-    if not memory_changes(fix):
-        return f"Fixed by {names}, unverified: the model could not be run. {_next_step(fix)}"
-    return f"Fixed by {names}: {outcome_figures(fix)}. {_next_step(fix)}"
 
 
 def fix_summary(fix: Fix) -> ChangeSummary:

@@ -17,9 +17,9 @@ from memdiag.reports.palette import DARK, LIGHT, kinds
 from memdiag.reports.table import Bar, Cell, Column, Row, Table
 from memdiag.units import format_size
 
-Plotly = Literal["inline", "directory", "parent", "cdn"]
-"""Where a page loads Plotly from: the page itself, its folder (one file for all pages), the folder
-above that, or the address of Plotly's makers."""
+Plotly = Literal["inline", "directory", "parent"]
+"""Where a page loads Plotly from: the page itself; or for the many pages of a sweep, which share
+one file, its folder or the folder above that."""
 
 PLOTLY_FILE = "plotly.min.js"
 
@@ -155,25 +155,13 @@ def _library(plotly: Plotly, nonce: str) -> dict[str, str]:
     """Return the attributes of the script element that loads Plotly; none if it is inline."""
     if plotly == "inline":
         return {}
-    if plotly in ("directory", "parent"):
-        folder = "../" if plotly == "parent" else ""
-        return {"src": f"{folder}{PLOTLY_FILE}", "nonce": nonce}
-    integrity = f"sha256-{_sha256(plotly_source())}"
-    return {"src": _address(), "integrity": integrity, "crossorigin": "anonymous"}
+    folder = "../" if plotly == "parent" else ""
+    return {"src": f"{folder}{PLOTLY_FILE}", "nonce": nonce}
 
 
 def _allowed(plotly: Plotly, nonce: str) -> tuple[str, ...]:
     """Return the script sources that the page's Content-Security-Policy must allow for Plotly."""
-    if plotly == "inline":
-        return ()
-    return (_address(),) if plotly == "cdn" else (f"'nonce-{nonce}'",)
-
-
-def _address() -> str:
-    """Return the address of the Plotly release that comes with memdiag."""
-    # The file starts with its licence: "plotly.js v4.1.1 …".
-    release = plotly_source().partition("plotly.js v")[2].split()[0]
-    return f"https://cdn.plot.ly/plotly-{release}.min.js"
+    return () if plotly == "inline" else (f"'nonce-{nonce}'",)
 
 
 @functools.cache

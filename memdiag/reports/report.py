@@ -62,13 +62,8 @@ class Report(Generic[R]):
         """Return the formats that a record is written in unless others are asked for."""
         return tuple(format for format in _DEFAULT_FORMATS if format in self.files)
 
-    def render(
-        self, record: R, format: str, *, plotly: Plotly = "inline", keep_names: bool = False
-    ) -> bytes:
+    def render(self, record: R, format: str, *, plotly: Plotly = "inline") -> bytes:
         """Return `record` in `format`; `plotly` says where the page finds its drawing library.
-
-        The report for an issue has replacements for names of models, files, tensors and programs,
-        unless `keep_names`: it is meant to be published.
 
         Raises:
             UsageError: there is no such format.
@@ -78,9 +73,8 @@ class Report(Generic[R]):
         record = codec.escaped(record)
         if format == "issue":
             from memdiag.reports.issue import issue
-            from memdiag.reports.redaction import redact
 
-            return issue(cast("Reported", record if keep_names else redact(record))).encode()
+            return issue(cast("Reported", record), self.markdown(record)).encode()
         if format == "html":
             return self.page(record, plotly=plotly)
         if format == "json":
@@ -119,11 +113,10 @@ class Report(Generic[R]):
         formats: Sequence[str],
         *,
         plotly: Plotly = "inline",
-        keep_names: bool = False,
     ) -> tuple[Path, ...]:
         """Write `record` into `directory`, which is created if missing, and return the paths.
 
-        All formats are rendered before the first file is written. For `keep_names` see `render`.
+        All formats are rendered before the first file is written.
 
         Raises:
             UsageError: there is no such format.
@@ -131,7 +124,7 @@ class Report(Generic[R]):
         """
         contents = []
         for format in dict.fromkeys(formats):
-            rendered = self.render(record, format, plotly=plotly, keep_names=keep_names)
+            rendered = self.render(record, format, plotly=plotly)
             contents.append((directory / self.file_name(format), rendered))
             if format == "html":
                 from memdiag.reports.page import companion_files

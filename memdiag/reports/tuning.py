@@ -27,7 +27,6 @@ from memdiag.reports.measured_change import (
     markdown_document,
     measured_sizes,
     memory_changes,
-    outcome_figures,
     outputs_text,
     page_charts,
     page_values,
@@ -342,19 +341,6 @@ def search_cost(tuning: Tuning) -> str:
     duration = format_duration(tuning.duration_s)
     processes = f"{tuning.processes} processes together, " if tuning.processes > 1 else ""
     return f"{processes}{sessions}{tuning.session_count} sessions were started in {duration}"
-
-
-def tuning_outcome(tuning: Tuning) -> str:
-    """Return the saving of `tuning` and its options, for the report of the model's profile."""
-    if not tuning.chosen:
-        return f"Options of the session were tried. {_changed(tuning)}"
-    nearest = "" if _fits(tuning) else f", the nearest to a budget that {_nothing(tuning)} fits"
-    if tuning.write_problem:
-        return _needed_files(tuning)
-    return (
-        f"Fixed by {joined_names(tuning.chosen)}{nearest}: {outcome_figures(tuning)}."
-        f" Settings: {_dependencies(tuning)}"
-    )
 
 
 def tuning_summary(tuning: Tuning) -> ChangeSummary:

@@ -28,14 +28,12 @@ class JobSettings:
         action: what is done with each model.
         runs: number of runs after the first one.
         pinned: whether malloc releases freed blocks.
-        label: the label of the sweep.
         timeout_s: seconds after which a measured process is ended.
     """
 
     action: Action
     runs: int
     pinned: bool
-    label: str
     timeout_s: float
 
 
@@ -100,7 +98,6 @@ def plan_jobs(
                     action=settings.action,
                     runs=settings.runs,
                     pinned=settings.pinned,
-                    label=settings.label,
                     timeout_s=settings.timeout_s,
                 )
             )

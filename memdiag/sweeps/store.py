@@ -51,7 +51,7 @@ MAX_PENDING = 200
 """Results that wait for their rows. They are written sooner where the caller asks for it."""
 
 PARTITIONS = ("onnxruntime", "machine")
-_TEXTS = ("model", "digest", "address", "memdiag", "dims", "options", "label", "status", "sentence")
+_TEXTS = ("model", "digest", "address", "memdiag", "dims", "options", "status", "sentence")
 _SIZES = (
     "peak_bytes",
     "kept_bytes",
@@ -314,7 +314,6 @@ def profile_rows(result: JobResult) -> Iterator[Row]:
         "memdiag": result.memdiag,
         "dims": job.dims_text,
         "options": job.options_text,
-        "label": job.label,
         "started_at": datetime.fromisoformat(result.started_at),
         "status": result.status,
         "sentence": result.sentence,

@@ -44,7 +44,7 @@ _STAGES = ("dev", "a", "b", "rc")
 _FIGURES: tuple[SteppedFigure, ...] = ("peak", "steady")
 _OUTSIDE_SESSION = ("start", "release")
 _POINT_COLUMNS = (
-    *("key", "model", "digest", "address", "onnxruntime", "machine", "dims", "options", "label"),
+    *("key", "model", "digest", "address", "onnxruntime", "machine", "dims", "options"),
     *("started_at", "status", "sentence", "peak_bytes", "steady_bytes", "baseline_bytes"),
     *("estimated_peak_bytes", "estimated_steady_bytes", "weight_bytes"),
     *("duration_s", "latency_s"),
@@ -293,7 +293,6 @@ def _point(
         key=row["key"],
         digest=row["digest"] or "",
         onnxruntime=row["onnxruntime"] or "",
-        label=row["label"] or "",
         started_s=_started_s(row),
         status=row["status"],
         sentence=row["sentence"] or "",

@@ -13,9 +13,7 @@ from memdiag.api.load import load_reported
 from memdiag.api.sweep import (
     SweepOutcome,
     SweepProgress,
-    add_profiles,
     run_sweep,
-    sweep_answers,
 )
 from memdiag.errors import RecordError, UsageError
 from memdiag.records.codec import encode
@@ -34,24 +32,6 @@ def saved(folder: Path, peak: int = 0, *, at: float = 1e9) -> Path:
     return path
 
 
-def test_saved_profiles_are_added_once_each_in_the_order_of_their_dates(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    newer, older = saved(tmp_path, 5, at=2e9), saved(tmp_path, 7, at=1e9)
-    assert len(add_profiles([newer, older.parent], store=store, label="commit").new_keys) == 2
-    again = add_profiles([newer], store=store)
-    assert (len(again.keys), again.new_keys) == (1, set())
-    (series,) = sweep_answers(again).series
-    assert [point.started_s for point in series.points] == [1e9, 2e9]
-    assert {point.label for point in series.points} == {"commit"}
-    peak = profiles.tied_if().peak_rss_bytes - profiles.tied_if().baseline_rss_bytes
-    assert [point.peak_bytes for point in series.points] == [peak + 7, peak + 5]
-    # Loaded again, they are the same profiles.
-    (record,) = store.rglob(f"{series.points[0].key}.json")
-    profile = memdiag.load_profile(record)
-    assert profile.peak_rss_bytes == profiles.tied_if().peak_rss_bytes + 7
-    assert load_reported(record) == profile
-
-
 def test_a_job_without_a_record_says_why(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_bytes(encode(results.failed()))
@@ -59,17 +39,6 @@ def test_a_job_without_a_record_says_why(tmp_path: Path) -> None:
         load_reported(path)
     with pytest.raises(RecordError, match=r"its schema is 'memdiag\.job/1'"):
         memdiag.load_profile(path)
-
-
-def test_of_profiles_that_cannot_be_added_none_is(tmp_path: Path) -> None:
-    failed = tmp_path / "failed.json"
-    profiles.failed().save(failed)
-    with pytest.raises(UsageError, match="Add profiles of runs that completed"):
-        add_profiles([saved(tmp_path), failed], store=tmp_path / "store")
-    failed.write_text("{}")
-    with pytest.raises(RecordError, match="not a valid profile"):
-        add_profiles([failed], store=tmp_path / "store")
-    assert not (tmp_path / "store").exists()
 
 
 def test_a_sweep_returns_the_answers_of_its_store(tmp_path: Path) -> None:
@@ -162,11 +131,3 @@ def test_a_path_that_was_wrong_is_no_answer_of_a_later_sweep(tmp_path: Path) -> 
     assert [series.model for series in wrong.series] == ["a.onnx", "b.onnx"]
     right = memdiag.sweep(path, store=tmp_path / "store", action="check")
     assert [series.model for series in right.series] == ["a.onnx"]
-
-
-def test_a_label_of_any_bytes_is_stored_as_text(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "a.onnx")
-    for label in ("\udcff", "\udcfe"):
-        found = memdiag.sweep(path, store=tmp_path / "store", action="check", label=label)
-    labels = {point.label for series in found.series for point in series.points}
-    assert labels == {"\\udcff", "\\udcfe"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memdiag.cli.output import Destination, picture_kind
-from memdiag.errors import ReportError, UsageError
+from memdiag.errors import ReportError
 from memdiag.records.codec import load
 from memdiag.records.fix import Fix
 from memdiag.records.profile import Profile
@@ -16,8 +16,6 @@ from tests.reports import comparisons, fix_records, profiles, tuning_records
 
 def test_without_a_folder_nothing_is_written() -> None:
     assert Destination(None).write(fix_records.verified()) == ()
-    with pytest.raises(UsageError, match="--plotly has no effect without --out"):
-        Destination(None, plotly="cdn")
 
 
 @pytest.mark.parametrize(
@@ -122,13 +120,6 @@ def test_another_error_while_reports_are_rendered_has_the_place_of_the_record(
     with pytest.raises(MemoryError) as raised:
         Destination(tmp_path).write(fix_records.verified())
     assert raised.value.__notes__ == [f"The fix itself is at {tmp_path / 'fix.json'}."]
-
-
-def test_the_library_may_lie_beside_every_page(tmp_path: Path) -> None:
-    written = Destination(tmp_path, plotly="directory").write(profiles.tied_if(), ("html",))
-    assert [path.name for path in written] == ["report.html", "plotly.min.js"]
-    again = Destination(tmp_path, plotly="directory").write(fix_records.verified(), ("html",))
-    assert [path.name for path in again] == ["fix.html", "plotly.min.js"]
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,6 @@ def test_reports_are_written_and_rendered_again(
         (("--fit", "much"), "is not a size"),
         (("--session-option", "enable_mem_pattern=2"), "must be true or false"),
         (("--for-onnxruntime", "new"), "is not a version of onnxruntime"),
-        (("--plotly", "cdn"), "--plotly has no effect without --out"),
     ],
 )
 def test_what_cannot_be_estimated_is_one_sentence(

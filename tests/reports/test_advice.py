@@ -10,7 +10,7 @@ from memdiag.records.profile import Outcome, Profile
 from memdiag.reports.findings import profile_summary
 from memdiag.reports.profile.advice import Advice, profile_advice
 from memdiag.units import MIB
-from tests.reports import attributions, fix_records, profiles, tied_xray
+from tests.reports import attributions, profiles, tied_xray
 from tests.reports.findings import TIED
 
 
@@ -322,17 +322,6 @@ def test_every_profile_has_an_answer() -> None:
         assert shown.result
         assert shown.steps
         assert all(step.text for step in shown.steps)
-
-
-def test_a_fix_that_was_joined_is_what_to_do_and_what_is_wrong_stays() -> None:
-    profile = found(tied_xray.with_attribution())
-    fixed = profile_advice(msgspec.structs.replace(profile, fix=fix_records.verified()))
-    assert fixed.result == profile_advice(profile).result
-    (step,) = fixed.steps
-    assert step.text.startswith("Fixed by good-one: peak 1.55 GiB → 559 MiB, ")
-    assert step.command == ""
-    dry = profile_advice(msgspec.structs.replace(profile, fix=fix_records.dry_run()))
-    assert dry == profile_advice(profile)
 
 
 def test_commands_repeat_the_sizes_that_were_given() -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from memdiag.records.fix import FIX_SCHEMA, Fix, Remedy, RemedyStatus
 from memdiag.reports.fix import (
-    fix_outcome,
     fix_summary,
     releases_text,
     remedy_table,
@@ -170,14 +169,6 @@ def test_the_time_limit_is_read_from_the_command(words: tuple[str, ...], limit: 
     assert time_limit(("memdiag", "fix", "m.onnx", *words)) == limit
 
 
-def test_a_profile_tells_by_what_the_model_was_fixed_and_how_well() -> None:
-    assert fix_outcome(fix_records.verified()) == (
-        "Fixed by good-one: peak 1.55 GiB → 559 MiB, steady 1.46 GiB → 540 MiB,"
-        " latency 1.02 × (0.98–1.05), outputs within 6.1e-05 of the largest value"
-        " (onnxruntime 1.31.1). Load dir/m.fixed.onnx instead of dir/m.onnx."
-    )
-
-
 def test_remedies_that_cannot_be_applied_are_not_told_as_tried() -> None:
     refused = fix_records.remedy("good-one", status="refused")
     rejected = fix_records.remedy("other", status="rejected")
@@ -210,17 +201,3 @@ def test_whose_latency_is_in_the_first_line_and_how_few_pairs_it_has() -> None:
     quick = msgspec.structs.replace(several.latencies[0], pairs=4, ratio=1.2, low=0.9, high=1.6)
     one = fix_records.verified(latencies=(quick,))
     assert "latency 1.20 × (0.90–1.60, 4 pairs of runs), by" in summary_line(one)
-
-
-def test_what_changed_nothing_is_told_as_that() -> None:
-    assert fix_outcome(fix_records.all_rejected()) == (
-        "A fix was tried. Nothing: no remedy that was tried is worth it."
-    )
-    assert fix_outcome(fix_records.dry_run()) == ""
-    assert fix_outcome(fix_records.unverified()).startswith("Fixed by good-one, unverified: ")
-
-
-def test_outputs_beyond_the_bound_are_not_within_it() -> None:
-    far = fix_records.verified(largest_difference=1e-3)
-    assert "outputs largest difference 1.0e-03 of the largest value" in fix_outcome(far)
-    assert "outputs equal, bit by bit" in fix_outcome(fix_records.verified(largest_difference=0.0))

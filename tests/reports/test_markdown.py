@@ -1,11 +1,10 @@
 import re
 
-import msgspec
 import pytest
 
 from memdiag.reports import markdown as md
 from memdiag.reports.profile import markdown
-from tests.reports import fix_records, profiles, tied_xray
+from tests.reports import profiles, tied_xray
 
 
 def text(report: str) -> list[str]:
@@ -80,13 +79,6 @@ def test_the_copies_and_the_owners_are_tables_where_an_xray_was_taken() -> None:
     ]
     assert not any("layer.0" in line for line in lines)
     assert "### Owners of the memory" not in text(markdown(profiles.tied_if()))
-
-
-def test_what_a_fix_is_worth_is_told_with_the_answer() -> None:
-    profile = msgspec.structs.replace(profiles.tied_if(), fix=fix_records.verified())
-    lines = text(markdown(profile))
-    (step,) = [line for line in lines if line.startswith("- **What to do:** ")]
-    assert step.startswith("- **What to do:** Fixed by good-one: peak 1.55 GiB → 559 MiB, steady")
 
 
 def test_the_order_is_that_of_the_console() -> None:

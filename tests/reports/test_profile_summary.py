@@ -9,7 +9,7 @@ from rich.console import Console
 from memdiag.records.profile import Input, PeakNode, Profile
 from memdiag.reports.profile import REPORT
 from memdiag.reports.profile.run_peak import run_peak_sentences
-from tests.reports import estimates, fix_records, profiles, tied_xray
+from tests.reports import estimates, profiles, tied_xray
 from tests.reports.findings import TIED
 
 
@@ -190,10 +190,3 @@ def test_the_answer_the_reason_and_what_to_do_come_before_the_tables() -> None:
     assert places == sorted(places)
     assert max(map(len, lines)) <= 80
     assert lines.index("") == places[1] - 1  # nothing else stands before the result
-
-
-def test_what_a_fix_is_worth_is_what_to_do() -> None:
-    profile = msgspec.structs.replace(profiles.tied_if(), fix=fix_records.verified())
-    text = " ".join(" ".join(printed(profile)).partition("What to do")[2].split())
-    assert text.startswith("Fixed by good-one: peak 1.55 GiB → 559 MiB, steady 1.46 GiB → 540 MiB")
-    assert printed(profile, quiet=True) == printed(profiles.tied_if(), quiet=True)

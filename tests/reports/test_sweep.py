@@ -95,7 +95,7 @@ def test_without_a_regression_the_models_that_were_compared_are_counted() -> Non
     )
     assert compared(False, is_new=False) == (
         "Nothing new was measured: each job is in nightly already, with the same model, release,"
-        " sizes and options. With another --label the jobs are measured again."
+        " sizes and options. Measure them again into another folder (--out)."
     )
     only_new = sweeps.series("a.onnx", 9)
     points = (msgspec.structs.replace(only_new.points[0], is_new=True),)
@@ -213,15 +213,15 @@ def test_changes_of_the_same_model_have_their_sizes() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_rows_that_differ_look_different_on_a_narrow_terminal(width: int) -> None:
-    """The rows differ in the middle of the model's name, or at the end of the labels."""
+    """The rows differ in the middle of the model's name, or at the end of the releases."""
     names = [f"organization/resnet50-batch-{n}/model.onnx" for n in (1, 2)]
-    labels = ("nightly-2026-01-30", "nightly-2026-01-31", "nightly-2026-02-01")
+    releases = ("1.33.0.dev20260130", "1.33.0.dev20260131", "1.33.0.dev20260201")
     series = []
     for at, name in enumerate(names, start=1):
         each = sweeps.with_step(name, 500, 500 + 200 * (at == 1), 700, at=at)
         points = tuple(
-            msgspec.structs.replace(point, label=label, onnxruntime="1.32.0")
-            for point, label in zip(each.points, labels, strict=True)
+            msgspec.structs.replace(point, onnxruntime=release)
+            for point, release in zip(each.points, releases, strict=True)
         )
         series.append(msgspec.structs.replace(each, points=points))
     text = printed(sweeps.sweep(series=tuple(series)), width=width)
@@ -235,8 +235,8 @@ def test_rows_that_differ_look_different_on_a_narrow_terminal(width: int) -> Non
         "".join(row[start:end].replace(" ", "") for row in rows) for start, end in pairwise(starts)
     )
     assert all(name in models for name in names)
-    assert f"{labels[0]}→{labels[1]}" in places
-    assert f"{labels[1]}→{labels[2]}" in places
+    assert f"{releases[0]}→{releases[1]}" in places
+    assert f"{releases[1]}→{releases[2]}" in places
 
 
 def test_an_empty_sweep_prints_one_line() -> None:

@@ -6,8 +6,6 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
-from prometheus_client import Metric
-from prometheus_client.openmetrics import parser
 
 from memdiag.errors import RecordError
 from memdiag.records import codec
@@ -20,11 +18,6 @@ from tests.reports.profiles import tiny
 from tests.reports.sweeps import MIB
 
 HOSTILE = 'a"b\\c\n\x1b\uffff<b>&]]>\udcff.onnx'
-
-
-def families_in(text: str) -> list[Metric]:
-    """Return the metric families of OpenMetrics text."""
-    return [*parser.text_string_to_metric_families(text)]  # type: ignore[no-untyped-call] # it has none
 
 
 def hostile() -> Sweep:
@@ -78,23 +71,9 @@ def test_the_formats_have_the_requested_jobs_and_no_others_of_the_store() -> Non
         ("albert.onnx · peak", 500 * MIB, "onnxruntime 1.24.4"),
         ("albert.onnx · steady", 450 * MIB, "onnxruntime 1.24.4"),
     ]
-    metrics = json.loads(machine_format(record, "bmf"))
-    assert {name: each["peak-bytes"]["value"] for name, each in metrics.items()} == {
-        "albert.onnx": 500 * MIB
-    }
-    (peak,) = [
-        family
-        for family in families_in(machine_format(record, "openmetrics"))
-        if family.name == "memdiag_peak_bytes"
-    ]
-    assert [(s.labels["model"], s.labels["onnxruntime"]) for s in peak.samples] == [
-        ("albert.onnx", "1.22.1"),
-        ("albert.onnx", "1.24.4"),
-    ]
     assert "::warning" not in machine_format(record, "github")  # of a job of an earlier sweep
     failed = requesting(sweeps.sweep(), ("broken.onnx", "1.24.4"))
     assert "::warning title=not completed" in machine_format(failed, "github")
-    assert json.loads(machine_format(failed, "bmf")) == {}
 
 
 def test_a_regression_is_a_failure_of_the_first_requested_job_after_it() -> None:
@@ -114,23 +93,6 @@ def test_a_regression_is_a_failure_of_the_first_requested_job_after_it() -> None
     assert failures(later) == [("onnxruntime 1.32.0", message)]
 
 
-def test_openmetrics_is_read_by_prometheus() -> None:
-    families = {
-        family.name: family for family in families_in(machine_format(sweeps.sweep(), "openmetrics"))
-    }
-    assert set(families) == {
-        "memdiag_peak_bytes",
-        "memdiag_steady_bytes",
-        "memdiag_estimated_peak_bytes",
-    }
-    peak = {
-        (s.labels["model"], s.labels.get("dims", ""), s.labels["onnxruntime"]): s.value
-        for s in families["memdiag_peak_bytes"].samples
-    }
-    assert peak["albert.onnx", "", "1.32.0"] == 712 * MIB
-    assert len(peak) == 12  # the jobs that failed have none
-
-
 def test_benchmark_trackers_get_the_newest_figures() -> None:
     entries = json.loads(machine_format(sweeps.sweep(), "smaller-is-better"))
     assert len({entry["name"] for entry in entries}) == len(entries) == 8
@@ -140,17 +102,6 @@ def test_benchmark_trackers_get_the_newest_figures() -> None:
         "value": 712 * MIB,
         "extra": "onnxruntime 1.32.0",
     }
-    metrics = json.loads(machine_format(sweeps.sweep(), "bmf"))
-    assert metrics["albert.onnx"]["peak-bytes"] == {"value": 712 * MIB}
-    assert "broken.onnx" not in metrics
-    assert "latency" not in metrics["albert.onnx"]
-
-
-def test_a_latency_is_exported_in_the_unit_of_bencher() -> None:
-    series = sweeps.series("a.onnx", 5)
-    alone = msgspec.structs.replace(series.points[0], latency_s=0.002)
-    record = sweeps.sweep(series=(msgspec.structs.replace(series, points=(alone,)),))
-    assert json.loads(machine_format(record, "bmf"))["a.onnx"]["latency"] == {"value": 2e6}
 
 
 def test_github_gets_an_error_for_a_regression_and_a_warning_for_failures() -> None:
@@ -190,8 +141,6 @@ def test_hostile_names_break_no_format(name: str) -> None:
     text.encode()
     if name == "junit":
         ET.fromstring(text)
-    elif name == "openmetrics":
-        assert len(families_in(text)) == 3
     elif name == "github":
         assert all(line.startswith("::") for line in text.splitlines())
     else:

@@ -1,16 +1,12 @@
 """Traces keep to the rules of the Trace Event Format, and merge onnxruntime's own profiles."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from memdiag.errors import RecordError, UsageError
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
 from memdiag.reports.profile.trace import profile_trace
@@ -32,8 +28,8 @@ RECORDS: dict[str, Callable[[], Any]] = {
 }
 
 
-def events_of(record: Profile | ProgramRun, *merged: Path) -> list[TraceEvent]:
-    data = profile_trace(record) if isinstance(record, Profile) else run_trace(record, merged)
+def events_of(record: Profile | ProgramRun) -> list[TraceEvent]:
+    data = profile_trace(record) if isinstance(record, Profile) else run_trace(record)
     content = json.loads(data)
     assert set(content) == {"displayTimeUnit", "traceEvents"}
     assert content["displayTimeUnit"] in ("ms", "ns")
@@ -169,102 +165,6 @@ def test_a_profile_has_phases_with_steps_and_runs() -> None:
     folded = next(event for event in slices if event["name"] == "ConstantFolding")
     assert folded["args"]["peak_rss_bytes"] == 1563 * MIB
     assert any(event["name"].startswith("peak of constant_fold") for event in events)
-
-
-def written(path: Path, pid: int, creation_us: int, first_run_us: int, tid: int = 3) -> Path:
-    """Write a profile as onnxruntime does; `first_run_us` is the end of the first run."""
-    names = (
-        ("model_loading_uri", 5, creation_us // 2),
-        ("session_initialization", creation_us // 2 + 10, creation_us // 2 - 10),
-        ("model_run", first_run_us - 1000, 1000),
-    )
-    events = [
-        {"cat": "Session", "pid": pid, "tid": tid, "dur": dur, "ts": ts, "ph": "X", "name": name}
-        | {"args": {}}
-        for name, ts, dur in names
-    ]
-    path.write_text(json.dumps(events))
-    return path
-
-
-def test_profiles_of_onnxruntime_are_moved_to_the_time_of_their_session(tmp_path: Path) -> None:
-    run = runs.run(
-        runs.session(1, created_s=1.0, options={"enable_profiling": "True"}),
-        runs.session(2, created_s=4.0, creation_s=0.5, options={"enable_profiling": "True"}),
-        runs.session(3, created_s=5.0, creation_s=0.5),
-    )
-    second = written(tmp_path / "b.json", 100, 490_000, 1_200_000)
-    first = written(tmp_path / "a.json", 100, 990_000, 1_190_000, tid=77)
-    events = events_of(run, second, first)
-    check_format(events)
-    threads = names(events, "thread_name")
-    moved = {
-        (event["name"], threads[event["pid"], event["tid"]]): event["ts"]
-        for event in events
-        if event["ph"] == "X" and event.get("cat") == "Session"
-    }
-    # Aligned at the end of the creation: 1 s + 1 s - 0.99 s, and 4 s + 0.5 s - 0.49 s.
-    of = "onnxruntime's profile of session"
-    assert moved["model_loading_uri", f"{of} 1, thread 77"] == 1_010_005
-    assert moved["model_loading_uri", f"{of} 2, thread 3"] == 4_010_005
-
-
-def test_profiles_of_sessions_that_one_thread_runs_have_tracks_of_their_own(
-    tmp_path: Path,
-) -> None:
-    run = runs.run(
-        runs.session(1, created_s=1.0, options={"enable_profiling": "True"}),
-        runs.session(2, created_s=1.0, creation_s=0.5, options={"enable_profiling": "True"}),
-    )
-    first = written(tmp_path / "a.json", 100, 990_000, 1_190_000)
-    second = written(tmp_path / "b.json", 100, 490_000, 1_200_000)
-    check_format(events_of(run, first, second))
-
-
-def test_a_profile_of_another_program_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.json", 999, 1000, 2000)
-    with pytest.raises(UsageError, match=r"a\.json: its process 999 is not a process"):
-        run_trace(runs.server(), [path])
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "", "[", "{}", "[]", "[1]", '[{"pid": 1}]', "null", "[" * 100_000,
-        '[{"pid": "1", "ts": 1, "name": "a", "ph": "X"}]',
-        '[{"pid": 1, "ts": 1, "name": "a", "ph": "X", "dur": "long"}]',
-    ],
-)  # fmt: skip
-def test_what_is_no_profile_is_refused_in_a_sentence(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "other.json"
-    path.write_text(content)
-    with pytest.raises(RecordError, match=r"other\.json: not a profile of onnxruntime"):
-        run_trace(runs.server(), [path])
-    with pytest.raises(RecordError, match=r"none\.json: cannot be read"):
-        run_trace(runs.server(), [tmp_path / "none.json"])
-
-
-def test_what_onnxruntime_writes_can_be_merged(tmp_path: Path) -> None:
-    script = (
-        "import sys, numpy, onnx, onnxruntime as ort\n"
-        'model = onnx.parser.parse_model(\'<ir_version: 8, opset_import: ["" : 17]>'
-        " g (float[N] x) => (float[N] y) { y = Relu(x) }')\n"
-        "options = ort.SessionOptions()\n"
-        "options.enable_profiling = True\n"
-        f"options.profile_file_prefix = {str(tmp_path / 'own')!r}\n"
-        "session = ort.InferenceSession(model.SerializeToString(), options)\n"
-        "session.run(None, {'x': numpy.ones(3, numpy.float32)})\n"
-        "print(session.end_profiling())\n"
-    )
-    command = [sys.executable, "-c", script]
-    path = Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
-    pid = json.loads(path.read_text())[0]["pid"]
-    run = runs.run(runs.session(1, pid=pid), processes=(runs.process(pid, 20, 60),))
-    events = events_of(run, path)
-    check_format(events)
-    own = {event["name"] for event in events if event.get("cat") in ("Session", "Node")}
-    assert {"model_loading_array", "session_initialization", "model_run"} <= own
-    assert all(event["ts"] >= 1_000_000 for event in events if event.get("cat") == "Session")
 
 
 def test_times_before_the_recording_are_its_start() -> None:

@@ -2,21 +2,8 @@
 
 import msgspec
 
-from memdiag.reports.tuning import tuning_outcome, tuning_summary
+from memdiag.reports.tuning import tuning_summary
 from tests.reports import tuning_records
-
-
-def test_a_profile_tells_what_a_tuning_depends_on() -> None:
-    message = tuning_outcome(tuning_records.tuning())
-    assert message.startswith(
-        "Fixed by disable-prepacking + mmap-threshold: peak 200 MiB → 150 MiB"
-    )
-    assert message.endswith("Settings: session.disable_prepacking=1.")
-    near = tuning_records.point("arena-off", at=(150, 75), ratio=1.0, fits=False)
-    nearest = tuning_records.tuning(near, (tuning_records.DEFAULTS, near))
-    assert "by arena-off, the nearest to a budget that nothing fits: peak" in tuning_outcome(
-        nearest
-    )
 
 
 def test_all_that_a_point_sets_is_named() -> None:
@@ -58,8 +45,3 @@ def test_a_tuning_without_comparisons_does_not_judge_the_options() -> None:
     assert tuning_summary(cut).answer == "Nothing was verified within the time limit."
     assert dict(tuning_summary(cut).sentences)["What to do"].startswith("Run it again with")
     assert dict(tuning_summary(kept).sentences)["What to do"] == "Keep the defaults."
-
-
-def test_a_profile_tells_that_options_were_tried_in_vain() -> None:
-    kept = tuning_records.tuning(tuning_records.DEFAULTS)
-    assert tuning_outcome(kept).startswith("Options of the session were tried. No option is")

@@ -16,7 +16,7 @@ BASELINE = 45 * MIB
 _SIZES = ("peak_bytes", "kept_bytes", "steady_bytes", "baseline_bytes", "estimated_peak_bytes")
 _MORE_SIZES = ("estimated_steady_bytes", "weight_bytes")
 _NAMES = ("key", "model", "digest", "address", "onnxruntime", "machine", "memdiag", "dims")
-_MORE_NAMES = ("options", "label", "status", "sentence", "phase")
+_MORE_NAMES = ("options", "status", "sentence", "phase")
 PROFILES = pa.schema(
     [
         *((name, pa.string()) for name in (*_NAMES, *_MORE_NAMES)),
@@ -57,7 +57,6 @@ def job(
         "memdiag": "0.1.0",
         "dims": "",
         "options": "",
-        "label": "",
         "status": "completed" if peak is not None else "failed",
         "sentence": "",
         "phase": "all",

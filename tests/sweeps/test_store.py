@@ -110,7 +110,6 @@ def test_jobs_differ_by_all_that_figures_depend_on() -> None:
         {"action": "check"},
         {"runs": 3},
         {"pinned": False},
-        {"label": "commit"},
     ]
     keys = {job(**change).key(MACHINE) for change in changes}
     assert len({*keys, job().key(MACHINE), job().key("other")}) == len(changes) + 2

@@ -174,7 +174,7 @@ def test_a_store_is_compared_with_its_own_earlier_jobs_by_the_new_keys(tmp_path:
 
 def test_only_requested_jobs_are_judged(tmp_path: Path) -> None:
     reference = write(tmp_path / "reference", [job("a.onnx", OLD, 50), *quiet_models()])
-    grown = [job("a.onnx", NEW, 90), job("a.onnx", NEW, 90, day=1, label="again")]
+    grown = [job("a.onnx", NEW, 90), job("a.onnx", NEW, 90, day=1)]
     earlier, again = (rows[0]["key"] for rows in grown)
     store = write(tmp_path / "store", [*grown, job("other.onnx", NEW, 90)])
 
@@ -194,7 +194,7 @@ def test_only_requested_jobs_are_judged(tmp_path: Path) -> None:
 
 def test_the_noise_comes_from_repeated_jobs_and_not_from_releases(tmp_path: Path) -> None:
     repeated = [
-        job(f"{number}.onnx", OLD, 100 + 2 * day, label=str(day), day=day)
+        job(f"{number}.onnx", OLD, 100 + 2 * day, day=day)
         for number in range(12)
         for day in range(2)
     ]
@@ -211,12 +211,12 @@ def test_the_noise_comes_from_repeated_jobs_and_not_from_releases(tmp_path: Path
 def test_a_step_at_which_the_model_changed_is_marked(tmp_path: Path) -> None:
     jobs = [
         job("a.onnx", OLD, 50, day=1),
-        job("a.onnx", OLD, 50, day=2, label="abc"),
-        job("a.onnx", OLD, 90, day=3, label="def", digest="other"),
+        job("a.onnx", OLD, 50, day=2),
+        job("a.onnx", OLD, 90, day=3, digest="other"),
     ]
     (series,) = summarize(write(tmp_path, [*jobs, *quiet_models()])).series[:1]
     assert {step.is_model_changed for step in series.steps} == {True}
-    assert {series.point(step.key).label for step in series.steps} == {"def"}
+    assert {step.key for step in series.steps} == {"a.onnx-1.24.4--3"}
 
 
 def test_several_batches_are_one_store_and_an_empty_one_has_no_answers(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def run(options: Namespace) -> int:
 
     name = options.paths[0].stem
     folder = options.out or Path("reports") / f"{name}.compare"
-    destination = Destination(folder, plotly=options.plotly)
+    destination = Destination(folder)
     session_options = pairs("--session-option", options.session_option)
     if options.threads is not None:
         session_options["intra_op_num_threads"] = str(options.threads)

@@ -108,7 +108,7 @@ def run(options: Namespace) -> int:
     from memdiag.cli.progress import StatusLine
     from memdiag.units import parse_size
 
-    destination = Destination(options.out, plotly=options.plotly)
+    destination = Destination(options.out)
     with StatusLine(options.model.name) as line:
         result = estimate(
             options.model,

@@ -78,7 +78,7 @@ def run(options: Namespace) -> int:
     from memdiag.cli.output import Destination, print_record
     from memdiag.cli.progress import StatusLine
 
-    destination = Destination(options.out, plotly=options.plotly)
+    destination = Destination(options.out)
     with StatusLine(options.model.name) as line:
         result = fix(
             options.model,

@@ -168,7 +168,7 @@ def run(options: Namespace) -> int:
         if is_process
         else Path("reports") / Path(options.target).stem
     )
-    destination = Destination(options.out or folder, plotly=options.plotly)
+    destination = Destination(options.out or folder)
     observe = _observe_process if is_process else _observe_model
     with StatusLine(name) as line:
         growth = observe(options, line)
@@ -246,7 +246,7 @@ def _observe_program(options: Namespace) -> int:
             " growth.json in the folder of the reports (--out)."
         )
     folder = options.out or Path(f"memdiag-leak-{os.getpid()}")
-    destination = Destination(folder, plotly=options.plotly)
+    destination = Destination(folder)
     growth, exit_code = leak_program(
         options.program,
         duration_s=options.duration_s,

@@ -122,7 +122,7 @@ def run(options: Namespace) -> int:
     else:
         folder = Path("reports") / options.model.stem
         name = options.model.name
-    destination = Destination(options.out or folder, plotly=options.plotly)
+    destination = Destination(options.out or folder)
     with StatusLine(name) as line:
         find = _of_program if options.program else _of_model
         result = find(options, line)

@@ -146,7 +146,7 @@ def run(options: Namespace) -> int:
     folder = options.out or Path("reports") / _report_name(model, genai)
     if genai is not None:
         model = options.model = genai.path
-    destination = Destination(folder, plotly=options.plotly)
+    destination = Destination(folder)
     budget = read_budget(options.budget)
     if baseline is None and options.update_baseline:
         raise UsageError("--update-baseline needs a file. Add --baseline FILE.")
@@ -166,9 +166,7 @@ def run(options: Namespace) -> int:
         early.remove_early()
     if not completed and has_earlier_profile:
         # The reports of the earlier run are worth more than those of a run that ended early.
-        destination = Destination(
-            folder.with_name(f"{folder.name}.{profile.outcome.status}"), plotly=options.plotly
-        )
+        destination = Destination(folder.with_name(f"{folder.name}.{profile.outcome.status}"))
     if interrupted and completed:
         # Measured, but not yet examined: a user who interrupts does not wait for reports.
         (record_path,) = destination.write(profile, ("json",))

@@ -67,7 +67,7 @@ def run(options: Namespace) -> int:
 
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
     folder = options.out or Path(f"memdiag-run-{os.getpid()}")
-    destination = Destination(folder, plotly=options.plotly)
+    destination = Destination(folder)
     until_saved = ExitStack()
     with until_saved, ExitStack() as stack:
         settings: dict[str, Any] = {}

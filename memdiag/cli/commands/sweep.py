@@ -29,7 +29,7 @@ from memdiag.errors import UsageError
 if TYPE_CHECKING:
     from memdiag.api.sweep import SweepOutcome
 
-MACHINE_FORMATS = ("github", "junit", "smaller-is-better", "bmf", "openmetrics")
+MACHINE_FORMATS = ("github", "junit", "smaller-is-better")
 """The formats of `memdiag.reports.sweep.machine_formats`, which is costly to import."""
 
 ARGUMENTS = "PATH..."
@@ -42,11 +42,6 @@ def configure(parser: ArgumentParser) -> None:
         metavar="PATH",
         nargs="+",
         help="Models, folders, patterns such as 'zoo/**/*.onnx', lists (.toml), or URLs.",
-    )
-    parser.add_argument(
-        "--add",
-        action="store_true",
-        help="Measure nothing: each PATH is a saved profile.json, which is added to the store.",
     )
     group = parser.add_argument_group("Jobs: every combination")
     group.add_argument(
@@ -80,12 +75,6 @@ def configure(parser: ArgumentParser) -> None:
         help="Make malloc release freed memory, so that figures are reproducible.",
     )
     group.add_argument(
-        "--label",
-        default="",
-        help="A label for the jobs, such as a commit or a date. Jobs with another label are"
-        " measured again.",
-    )
-    group.add_argument(
         "--retry-failed", action="store_true", help="Do jobs again that failed before."
     )
     group = parser.add_argument_group("Machines")
@@ -100,12 +89,8 @@ def configure(parser: ArgumentParser) -> None:
         "--jobs",
         metavar="N",
         type=whole_number(1),
-        help="Number of jobs at once, as far as they fit into the memory (default: the CPUs).",
-    )
-    group.add_argument(
-        "--alone",
-        action="store_true",
-        help="Run one job at a time, so that latencies are comparable.",
+        help="Number of jobs at once, as far as they fit into the memory (default: the CPUs)."
+        " With 1, latencies are recorded too.",
     )
     group.add_argument(
         "--memory",
@@ -150,7 +135,7 @@ def configure(parser: ArgumentParser) -> None:
         group,
         ("console", "json", "markdown", *MACHINE_FORMATS),
         "What to print: a summary, the JSON record, a Markdown report, GitHub annotations, JUnit"
-        " XML, figures for benchmark trackers, or for monitoring.",
+        " XML, or figures for github-action-benchmark.",
     )
     add_quiet(group)
 
@@ -168,22 +153,17 @@ def run(options: Namespace) -> int:
     budget is exceeded, or a model needs lastingly more than --against shows; 2 if nothing could be
     measured, or nothing is compared with --against.
     """
-    from memdiag.api.sweep import add_profiles, sweep_answers
+    from memdiag.api.sweep import sweep_answers
     from memdiag.cli.output import Destination, print_sweep, write_sweep
     from memdiag.sweeps.placement import parse_machines
     from memdiag.sweeps.store import check_version
     from memdiag.units import counted
 
-    if options.alone and options.jobs not in (None, 1):
-        raise UsageError(f"--alone runs one job at a time. Leave out --jobs {options.jobs}.")
     if options.against is not None:
         check_version(options.against)
     machines = parse_machines(options.place) if options.place else ()
     Destination(options.out)  # checks the folder before anything is measured
-    if options.add:
-        outcome = add_profiles(options.paths, store=options.out, label=options.label)
-    else:
-        outcome = _measure(options)
+    outcome = _measure(options)
     if outcome.interrupted:
         raise KeyboardInterrupt(
             f"{options.out}: {counted(len(outcome.new_keys), 'new result')}. The same command"
@@ -224,11 +204,10 @@ def _measure(options: Namespace) -> SweepOutcome:
             action=options.do,
             runs=options.runs,
             pin=options.pin,
-            label=options.label,
             budget=comma_pairs("--budget", options.budget) if options.budget else None,
             retry_failed=options.retry_failed,
             on=options.on,
-            processes=1 if options.alone else options.jobs,
+            processes=options.jobs,
             memory_bytes=parse_size(options.memory) if options.memory else None,
             timeout_s=options.timeout,
             on_progress=line.show,

@@ -73,7 +73,7 @@ def run(options: Namespace) -> int:
     from memdiag.cli.output import Destination, print_wait, show
 
     folder = options.out or Path(f"memdiag-watch-{options.pid}")
-    destination = Destination(folder, plotly=options.plotly)
+    destination = Destination(folder)
     with ExitStack() as stack:
         settings: dict[str, Any] = {}
         if options.live:

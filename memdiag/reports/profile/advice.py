@@ -9,12 +9,10 @@ from memdiag.defaults import DEFAULT_PROVIDERS
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
-from memdiag.reports.fix import fix_outcome
 from memdiag.reports.profile.headline import profile_headline, runtime_bytes, weight_factor
 from memdiag.reports.profile.peak import is_above_steady, peak_sentence
 from memdiag.reports.profile.phases import responsible_span
 from memdiag.reports.text import dim_option, listed, plain, shortened
-from memdiag.reports.tuning import tuning_outcome
 from memdiag.reports.xray.weights import weight_rows
 from memdiag.units import MIB, format_size
 
@@ -456,12 +454,6 @@ def _peak_sentence(profile: Profile) -> str:
 
 
 def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ...]:
-    outcomes = [
-        fix_outcome(profile.fix) if profile.fix else "",
-        tuning_outcome(profile.tuning) if profile.tuning else "",
-    ]
-    if any(outcomes):
-        return tuple(AdviceStep(outcome) for outcome in outcomes if outcome)
     if profile.outcome.status == "failed":
         return (AdviceStep("Solve the error above first."),)
     costly = _costly(profile.findings)

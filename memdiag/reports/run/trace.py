@@ -1,12 +1,7 @@
-"""The trace of a recorded program for ui.perfetto.dev, with onnxruntime's own profiles."""
+"""The trace of a recorded program for ui.perfetto.dev."""
 
-import itertools
-import json
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
-from memdiag.errors import RecordError, UsageError
 from memdiag.records.run import ProgramProcess, ProgramRun, ProgramSession
 from memdiag.reports.run.names import model_names, process_name, session_name, shapes_text
 from memdiag.reports.text import plain
@@ -26,28 +21,12 @@ from memdiag.reports.trace import (
 from memdiag.thinning import thin
 from memdiag.units import format_size
 
-MAX_PROFILE_BYTES = 1 << 30
-"""Size of a profile of onnxruntime that is merged."""
-
-_MERGED_TID = 1 << 30
-"""The first track of onnxruntime's own profiles: larger than the numbers of sessions, which are the
-ids of their tracks."""
-
-_XRAY_TID = _MERGED_TID - 1
+_XRAY_TID = 1 << 30
+"""A track number larger than those of sessions, which are their tracks."""
 
 
-def run_trace(run: ProgramRun, onnxruntime_profiles: Sequence[Path] = ()) -> bytes:
-    """Return `run` as a trace: a track for each process and session, and memory.
-
-    Args:
-        run: the recording.
-        onnxruntime_profiles: files that the program's sessions wrote themselves
-            (``SessionOptions.enable_profiling``), to be merged.
-
-    Raises:
-        RecordError: a file cannot be read, or is no profile of onnxruntime.
-        UsageError: a profile is not of a session of the recording.
-    """
+def run_trace(run: ProgramRun) -> bytes:
+    """Return `run` as a trace: a track for each process and session, and memory."""
     events: list[TraceEvent] = []
     for process in run.processes:
         events.append(track_name("process_name", process.pid, 0, process_name(process, run)))
@@ -71,9 +50,6 @@ def run_trace(run: ProgramRun, onnxruntime_profiles: Sequence[Path] = ()) -> byt
                 "input_shapes": shapes_text(peak.shapes),
             }
             events.append(instant(f"peak raised to {size}", track, peak.t_s, arguments))
-    track_ids = itertools.count(_MERGED_TID)
-    for path in onnxruntime_profiles:
-        events += _merged(path, run, track_ids)
     return encoded(events)
 
 
@@ -142,83 +118,3 @@ def _tree_counters(run: ProgramRun, pid: int) -> Iterator[TraceEvent]:
     ):
         for i in thin(sizes, MAX_COUNTER_SAMPLES):
             yield counter_value(name, pid, times[i], {"MiB": mebibytes(sizes[i])})
-
-
-def _merged(path: Path, run: ProgramRun, track_ids: Iterator[int]) -> Iterator[TraceEvent]:
-    """Yield the events of one of onnxruntime's own profiles, in the time of the recording.
-
-    Its times are relative to the start of the profiling, which is part of the creation of the
-    session. It belongs to the session of the same process whose creation lasted as long, and whose
-    first run ended as long after it.
-
-    Raises:
-        RecordError: the file cannot be read, or is no profile of onnxruntime.
-        UsageError: it is not of a session of the recording.
-    """
-    events = _read_profile(path)
-    pids = {event["pid"] for event in events}
-    sessions = [s for s in run.sessions if s.pid in pids and s.creation_s is not None]
-    profiled = [session for session in sessions if "enable_profiling" in session.options]
-    if not sessions:
-        raise UsageError(
-            f"{path}: its process {min(pids)} is not a process with sessions of this recording."
-            " Give the profiles that the recorded program wrote."
-        )
-    ready = _first_end(events, lambda event: event["name"] == "session_initialization")
-    first_run = _first_end(events, lambda event: event["name"] == "model_run")
-
-    def difference(session: ProgramSession) -> float:
-        found = abs((session.creation_s or 0.0) - (ready or 0.0))
-        if first_run is not None and session.first_run_s is not None:
-            found += abs(session.first_run_s - session.created_s - first_run)
-        return found + (first_run is None) * (session.first_run_s is not None)
-
-    session = min(profiled or sessions, key=difference)
-    start_s = session.created_s
-    if ready is not None:
-        start_s += max(0.0, (session.creation_s or 0.0) - ready)
-    # Two profiles have a thread in common if it runs both sessions. Their times differ from the
-    # recording's by unknown amounts, so that in one track their slices would overlap.
-    tracks: dict[str, int] = {}
-    for event in events:
-        thread = str(event.get("tid", 0))
-        if thread not in tracks:
-            tracks[thread] = next(track_ids)
-            name = f"onnxruntime's profile of session {session.number}, thread {plain(thread)}"
-            yield track_name("thread_name", session.pid, tracks[thread], name)
-        shifted = {**event, "ts": microseconds(start_s) + event["ts"], "pid": session.pid}
-        yield {**shifted, "tid": tracks[thread]}
-
-
-def _first_end(
-    events: Sequence[TraceEvent], is_wanted: Callable[[TraceEvent], bool]
-) -> float | None:
-    """Return the end of the first event that is wanted, in seconds; None without one."""
-    return next((1e-6 * (e["ts"] + e.get("dur", 0)) for e in events if is_wanted(e)), None)
-
-
-def _read_profile(path: Path) -> list[TraceEvent]:
-    try:
-        if path.stat().st_size > MAX_PROFILE_BYTES:
-            raise RecordError(f"{path}: larger than {format_size(MAX_PROFILE_BYTES)}.")
-        events = json.loads(path.read_bytes())
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path}: not a profile of onnxruntime: {error}.") from error
-    if not isinstance(events, list) or not events or not all(map(_is_event, events)):
-        raise RecordError(
-            f"{path}: not a profile of onnxruntime. Give a file that a session with"
-            " SessionOptions.enable_profiling wrote."
-        )
-    return events
-
-
-def _is_event(event: Any) -> bool:
-    return (
-        isinstance(event, dict)
-        and all(isinstance(event.get(field), int) for field in ("pid", "ts"))
-        and isinstance(event.get("name"), str)
-        and isinstance(event.get("dur", 0), int)
-        and isinstance(event.get("ph"), str)
-    )

@@ -19,7 +19,6 @@ from memdiag.units import KIB
 MAX_PLAIN_CHARACTERS = 300_000
 """Longer data is compressed."""
 
-MAX_LABEL = 24
 MAX_NAME = 120
 
 
@@ -69,7 +68,6 @@ def page_data(sweep: Sweep, pages: Collection[str]) -> dict[str, Any]:
         "points": _columns(
             [
                 releases.number(plain(point.onnxruntime)),
-                texts.number(shortened(plain(point.label), MAX_LABEL)),
                 round((point.started_s - start) / 60),
                 _kib(point.peak_bytes),
                 _kib(point.steady_bytes),

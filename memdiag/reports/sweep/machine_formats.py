@@ -1,12 +1,10 @@
-"""A sweep for other programs: JUnit XML, benchmark trackers, and monitoring.
+"""A sweep for other programs: JUnit XML and a benchmark tracker.
 
 - JUnit XML: CI servers show a test for each job; `<failure>` is an exceeded budget or a
   regression, `<error>` a job that did not complete.
 - ``customSmallerIsBetter``: the JSON of github-action-benchmark.
-- Bencher Metric Format (BMF): the JSON of Bencher.
-- OpenMetrics text: of the OpenMetrics specification 1.0, for Prometheus' textfile collector.
 
-All of them contain the jobs that the sweep names, done now or found in the store, and no others of
+Both contain the jobs that the sweep names, done now or found in the store, and no others of
 the store.
 """
 
@@ -14,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from xml.etree import ElementTree as ET
 
 from memdiag.records import codec
@@ -27,12 +25,6 @@ from memdiag.units import format_size
 
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 excludes."""
-
-_METRICS = (
-    ("memdiag_peak_bytes", "Peak memory above the process before the session.", "peak_bytes"),
-    ("memdiag_steady_bytes", "Memory after the runs, above the same.", "steady_bytes"),
-    ("memdiag_estimated_peak_bytes", "The peak as estimated.", "estimated_peak_bytes"),
-)
 
 
 def junit(sweep: Sweep) -> str:
@@ -117,22 +109,6 @@ def smaller_is_better(sweep: Sweep) -> str:
     return json.dumps(entries, indent=2) + "\n"
 
 
-def bmf(sweep: Sweep) -> str:
-    """Return the newest figures of each series in the Bencher Metric Format."""
-    benchmarks: dict[str, dict[str, dict[str, float]]] = {}
-    for series in sweep.series:
-        newest, found = series.newest_requested, dict[str, dict[str, float]]()
-        if newest is None:
-            continue
-        for figure, size in _figures(newest):
-            found[f"{figure}-bytes"] = {"value": size}
-        if newest.latency_s is not None:
-            found["latency"] = {"value": newest.latency_s * 1e9}  # Bencher's unit
-        if found:
-            benchmarks[_name(series)] = found
-    return json.dumps(benchmarks, indent=2) + "\n"
-
-
 def _figures(point: SweepPoint) -> Iterator[tuple[str, int]]:
     """Yield the figures that were measured by name."""
     for figure, size in (("peak", point.peak_bytes), ("steady", point.steady_bytes)):
@@ -145,42 +121,10 @@ def _name(series: SweepSeries) -> str:
     return " · ".join(filter(None, (plain(series.model), variant(series))))
 
 
-def openmetrics(sweep: Sweep) -> str:
-    """Return gauges of the newest job of each series on each release."""
-    lines = []
-    for metric, text, field in _METRICS:
-        lines += [f"# TYPE {metric} gauge", f"# UNIT {metric} bytes", f"# HELP {metric} {text}"]
-        for series in sweep.series:
-            newest = {p.onnxruntime: p for p in series.points if p.is_requested}
-            for release, point in newest.items():
-                size = getattr(point, field)
-                if size is not None:
-                    lines.append(f"{metric}{{{_labels(series, release)}}} {size}")
-    return "\n".join((*lines, "# EOF")) + "\n"
-
-
-def _labels(series: SweepSeries, release: str) -> str:
-    labels: Mapping[str, str] = {
-        "model": series.model,
-        "address": series.address,
-        "dims": series.dims,
-        "options": series.options,
-        "machine": series.machine,
-        "onnxruntime": release,
-    }
-    return ",".join(f'{name}="{_label_value(text)}"' for name, text in labels.items() if text)
-
-
-def _label_value(text: str) -> str:
-    return plain(text).replace("\\", "\\\\").replace('"', '\\"')
-
-
 _FORMATS: dict[str, Callable[[Sweep], str]] = {
     "github": github.sweep_annotations,
     "junit": junit,
     "smaller-is-better": smaller_is_better,
-    "bmf": bmf,
-    "openmetrics": openmetrics,
 }
 
 MACHINE_FORMATS = tuple(_FORMATS)

@@ -219,13 +219,12 @@ def step_words(series: SweepSeries, step: SweepStep) -> str:
 
 
 def step_place(series: SweepSeries, step: SweepStep) -> str:
-    """Return where a step is: ``1.24.4 → 1.32.0``, or the labels within a release."""
+    """Return where a step is: ``1.24.4 → 1.32.0``, or that both have one release."""
     before, after = series.point(step.before_key), series.point(step.key)
     if before.onnxruntime != after.onnxruntime:
         text = f"{before.onnxruntime} → {after.onnxruntime}"
     else:
-        names = [point.label or "an earlier job" for point in (before, after)]
-        text = f"{names[0]} → {names[1] if after.label else 'a later job'}"
+        text = "an earlier job → a later job"
     return plain(f"{text} (other content of the model)" if step.is_model_changed else text)
 
 
@@ -247,13 +246,12 @@ def _regressions(sweep: Sweep) -> str:
         text = (
             f"Nothing is compared with {store}: no model was measured both there and now. Models"
             " are the same by name, relative to the folder that is given, with the same sizes,"
-            " options and class of machine. Jobs that were done before are measured again with"
-            " another --label."
+            " options and class of machine."
         )
     else:
         text = (
             f"Nothing new was measured: each job is in {store} already, with the same model,"
-            " release, sizes and options. With another --label the jobs are measured again."
+            " release, sizes and options. Measure them again into another folder (--out)."
         )
     broken = [each for each in sweep.series if each.fails_now]
     if broken:
@@ -269,8 +267,7 @@ def noise_line(sweep: Sweep) -> str:
     if sweep.noise_share is None:
         return (
             "The store has too few repeated jobs to show its noise:"
-            f" {100 * DEFAULT_NOISE_SHARE:.1f} % of a figure is assumed. A sweep with another"
-            " --label repeats jobs."
+            f" {100 * DEFAULT_NOISE_SHARE:.1f} % of a figure is assumed."
         )
     share = f"{100 * sweep.noise_share:.2f} %"
     return f"The noise, from the repeated jobs of the store, is {share} of a figure."

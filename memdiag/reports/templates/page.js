@@ -29,11 +29,10 @@ const whenIdle = (draw) => (window.requestIdleCallback ? requestIdleCallback(() 
   if (window.Plotly) return;
   const source = document.querySelector("script[src]").getAttribute("src");
   const where = source.startsWith("../") ? "into the folder above this page's" : "beside this page";
-  const remedy = source.includes("://") ? "connect to the network and load the page again" : `put that file ${where}`;
   for (const chart of document.querySelectorAll(".chart")) {
     const message = document.createElement("p");
     message.className = "second undrawn";
-    message.textContent = `This chart is drawn by ${source}, which could not be loaded: ${remedy}. The tables contain every figure.`;
+    message.textContent = `This chart is drawn by ${source}, which could not be loaded: put that file ${where}. The tables contain every figure.`;
     chart.replaceWith(message);
   }
   for (const each of document.querySelectorAll(".drawn")) each.remove();

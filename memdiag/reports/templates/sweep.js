@@ -9,7 +9,7 @@
   const sweep = data.sweep.packed ? await unpacked(data.sweep.packed) : data.sweep;
   const { releases, texts, start_s: startS } = sweep;
   const [names, variants, machines, weights, avoidable, counts, pages] = sweep.series;
-  const [release, label, minute, peak, steady, estimated, status] = sweep.points;
+  const [release, minute, peak, steady, estimated, status] = sweep.points;
   const [stepSeries, stepFigure, stepPoint, stepBefore, stepAfter] = sweep.steps.length ? sweep.steps : [[], [], [], [], []];
   const firsts = [], steps = new Map();
   counts.reduce((first, count, i) => { firsts[i] = first; return first + count; }, 0);
@@ -167,7 +167,7 @@
     const largest = Math.max(1, ...points.map((point) => Math.max(peak[point] || 0, estimated[point] || 0)));
     const unit = largest * KIB >= 2 * GIB ? { by: GIB / KIB, name: "GiB" } : { by: MIB / KIB, name: "MiB" };
     const dated = state.byDate ? [...points].sort((a, b) => minute[a] - minute[b]) : points;
-    const described = (point) => escaped([releases[release[point]], texts[label[point]], new Date((startS + minute[point] * 60) * 1000).toISOString().slice(0, 10)].filter(Boolean).join(" · "));
+    const described = (point) => escaped([releases[release[point]], new Date((startS + minute[point] * 60) * 1000).toISOString().slice(0, 10)].filter(Boolean).join(" · "));
     const trace = (name, values, color, symbol, mode) => {
       const used = dated.filter((point) => values[point] !== null);
       return {
