@@ -14,7 +14,6 @@ from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, ModelProto, SparseTensorProto, TensorProto
 
 from memdiag.errors import ModelError
-from memdiag.model.bus_errors import missing_page_count, zero_missing_pages
 from memdiag.model.external_data import ExternalFiles, read_reference
 from memdiag.model.graph_index import Graph
 from memdiag.model.native_memory import trim_heap
@@ -86,8 +85,6 @@ class ModelFile:
         self.file_bytes: int
         self.file_bytes, mapping = _map_file(path)
         self._real_path = path.resolve()
-        zero_missing_pages(self._real_path)
-        self._losses = {self._real_path: missing_page_count(self._real_path)}
         self._is_short = False
         self._external_files = ExternalFiles(path)
         self._maps: dict[Path, mmap.mmap] = {self._real_path: mapping}
@@ -107,9 +104,6 @@ class ModelFile:
             self.weights.append(weight)
             self._sources[weight] = source
         self.external_bytes: int = self._external_files.total_bytes
-        for external in self._external_files.paths:
-            zero_missing_pages(external)
-            self._losses[external] = missing_page_count(external)
         self.release()
 
     def __enter__(self) -> Self:
@@ -197,10 +191,8 @@ class ModelFile:
     @property
     def has_shrunk(self) -> bool:
         """Whether a file of the model was found to be shorter than when the model was opened."""
-        return (
-            self._is_short
-            or any(missing_page_count(path) > before for path, before in self._losses.items())
-            or any(mapping.size() < len(mapping) for mapping in tuple(self._maps.values()))
+        return self._is_short or any(
+            mapping.size() < len(mapping) for mapping in tuple(self._maps.values())
         )
 
     def data(self, weight: Weight) -> Array:
