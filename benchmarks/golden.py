@@ -9,7 +9,7 @@ change as a whole:
     once).
 ``record FILE.json FOLDER…``
     For every model below the folders: the findings of ``check`` for five releases of onnxruntime,
-    the inventory of ``inspect`` and the remedies that ``fix --dry-run`` names. With ``--profile``
+    the remedies that ``fix --dry-run`` names. With ``--profile``
     also the copies of weights that ``profile`` finds, for the models whose path contains the word
     given.
 ``compare BEFORE.json AFTER.json``
@@ -142,8 +142,6 @@ def _of_model(path: Path, profile: str | None) -> Iterator[tuple[str, Any]]:
         options = ("--min-bytes", "0", "--for-onnxruntime", release)
         code, found = _memdiag("check", *options, str(path))
         yield f"check {release}", {"exit": code, **_check(found)}
-    code, found = _memdiag("inspect", str(path))
-    yield "inspect", {"exit": code, **_inventory(found)}
     code, found = _memdiag("fix", "--dry-run", str(path))
     yield "fix --dry-run", {"exit": code, "remedies": _remedies(found)}
     if profile is not None and profile in str(path):
@@ -209,13 +207,8 @@ def _check(found: dict[str, Any] | None) -> dict[str, Any]:
         "findings": sorted(findings, key=lambda finding: json.dumps(finding, sort_keys=True)),
         "notes": [len(model["notes"]) for model in found["models"]],
         "error": [bool(model["error"]) for model in found["models"]],
+        "inputs": [[model["inputs"], model["dimensions"]] for model in found["models"]],
     }
-
-
-def _inventory(found: dict[str, Any] | None) -> dict[str, Any]:
-    if found is None:
-        return {}
-    return {name: value for name, value in found.items() if name not in ("schema", "path")}
 
 
 def _remedies(found: dict[str, Any] | None) -> list[Any]:

@@ -248,7 +248,6 @@ def lower_bounds(release: Release) -> str:
     sentence = profile(release, command)
     folder = release.folder
     run(command, "check", release.model, code=1)
-    run(command, "inspect", release.model)
     run(command, "estimate", release.model, "--out", folder / "estimate")
     for name in ("one", "two"):
         run(command, "profile", release.model, "--out", folder / name)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from memdiag.api.compare import compare
     from memdiag.api.estimate import estimate
     from memdiag.api.fix import fix
-    from memdiag.api.inspect import inspect
     from memdiag.api.leak import leak
     from memdiag.api.limit import limit
     from memdiag.api.load import load, load_profile
@@ -56,7 +55,6 @@ __all__ = [
     "compare",
     "estimate",
     "fix",
-    "inspect",
     "leak",
     "limit",
     "load",
@@ -87,7 +85,6 @@ _MODULES = {
     "compare": "memdiag.api.compare",
     "estimate": "memdiag.api.estimate",
     "fix": "memdiag.api.fix",
-    "inspect": "memdiag.api.inspect",
     "leak": "memdiag.api.leak",
     "limit": "memdiag.api.limit",
     "load": "memdiag.api.load",

@@ -193,7 +193,7 @@ def test_help_loads_the_parsers_of_the_command_line_only(words: list[str]) -> No
         assert commands == {"memdiag.cli.commands.profile"}
 
 
-@pytest.mark.parametrize("name", ["check", "profile", "inspect", "compare"])
+@pytest.mark.parametrize("name", ["check", "profile", "compare"])
 def test_what_rewrites_nothing_loads_nothing_that_rewrites(name: str) -> None:
     assert loaded(f"import memdiag.api.{name}") & {"onnx_ir", "sympy", "matplotlib"} == set()
 

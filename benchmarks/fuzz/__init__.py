@@ -1,1 +1,1 @@
-"""Fuzzing of ``check``, ``inspect`` and ``report`` with damaged models and records."""
+"""Fuzzing of ``check``, ``estimate`` and ``report`` with damaged models and records."""

@@ -36,11 +36,10 @@ from benchmarks.fuzz.small_files import (
 from memdiag.api.check import Selection, check_models
 from memdiag.api.compare import compare
 from memdiag.api.estimate import estimate
-from memdiag.api.inspect import inspect
 from memdiag.api.load import load, load_profile, load_reported
 from memdiag.api.project_settings import read_project_settings
 from memdiag.budgets.evaluation import judge
-from memdiag.cli.output import print_check, show, show_inventory
+from memdiag.cli.output import print_check, show
 from memdiag.errors import MemdiagError, UsageError
 from memdiag.model.model_file import open_model
 from memdiag.ort.analysis import AnalysisContext
@@ -50,7 +49,6 @@ from memdiag.records.budget import Budget
 from memdiag.records.codec import decode, encode
 from memdiag.records.estimate import Estimate
 from memdiag.records.finding import Check
-from memdiag.records.inventory import Inventory
 from memdiag.records.profile import Profile
 from memdiag.reports import budget, report_of
 from memdiag.reports.text import plain
@@ -65,7 +63,7 @@ SECONDS = 20
 ADDRESS_SPACE = 1024 * MIB
 """What a process may add to its address space, most of which is never used."""
 
-CHECK, INSPECT, ESTIMATE = "check", "inspect", "estimate"
+CHECK, ESTIMATE = "check", "estimate"
 RECORD, ARRAYS, SETTINGS, LIST = "report", "--input", "pyproject.toml", "sweep LIST"
 BUILD = "build"
 _ESTIMATED = 0.3  # the share of models that are estimated
@@ -160,7 +158,6 @@ def prepare(bases: Bases) -> None:
     for model in bases.models:
         path.write_bytes(model.SerializeToString())
         _check(path, random)
-        _inspect(path, random)
     _estimate(path, random)
     for record in bases.records:
         path.write_text(json.dumps(record))
@@ -236,14 +233,6 @@ def _estimate(path: Path, random: Random) -> dict[str, Any]:
     return {"outcome": "clean", **_unsafe(output.getvalue().decode())}
 
 
-def _inspect(path: Path, random: Random) -> dict[str, Any]:
-    inventory = inspect(path)
-    with _captured() as output:
-        show_inventory(inventory)
-    decode(encode(inventory), Inventory)
-    return {"outcome": "clean", **_unsafe(output.getvalue().decode())}
-
-
 def _show(path: Path, random: Random, drawn: str = "") -> dict[str, Any]:
     """Show a record as ``report`` does, and compare a profile or baseline with a profile."""
     loaded = load(path)
@@ -307,7 +296,7 @@ KINDS = (
         0.84,
         "model.onnx",
         lambda bases, rnd: mutate(bases.models, rnd),
-        {CHECK: _check, INSPECT: _inspect, ESTIMATE: _estimate},
+        {CHECK: _check, ESTIMATE: _estimate},
     ),
 )
 

@@ -6,13 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from onnx import ValueInfoProto
 
 from memdiag.api.arguments import check_dims, model_path
+from memdiag.api.inputs import chosen_dimensions
 from memdiag.errors import ModelError, UsageError
 from memdiag.garbage import collection_disabled
 from memdiag.model.axis_roles import check_dim_names, dims_by_name
+from memdiag.model.dimensions import axes_of, tensor_type
+from memdiag.model.inputs import plan_inputs
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.native_memory import trim_heap
+from memdiag.model.tensor_types import ELEMENT_TYPES
 from memdiag.ort.activations import choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import NCHWC
@@ -20,6 +25,7 @@ from memdiag.ort.releases import newer_release_note
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.paths import path_text
+from memdiag.records.dimension import Dimension, ModelInput
 from memdiag.records.finding import CHECK_SCHEMA, Check, CheckedModel, Finding, Findings
 from memdiag.rules import detectors, find_detector
 from memdiag.rules.rule import ModelDetector
@@ -144,7 +150,7 @@ def check_models(
                 found, _ = find_waste(ctx, selection)
                 found = with_peak_shares(found, _estimated_peak(ctx, found))
                 opened.release()  # an error where the file became shorter
-                checked.append(_checked_model(opened, tuple(dict.fromkeys(ctx.notes))))
+                checked.append(_checked_model(opened, ctx.sizes, tuple(dict.fromkeys(ctx.notes))))
         except ModelError as error:
             checked.append(CheckedModel(path=path_text(path), error=str(error)))
         else:
@@ -293,15 +299,43 @@ def _rule_codes(names: Iterable[str]) -> set[str]:
     return codes
 
 
-def _checked_model(model: ModelFile, notes: tuple[str, ...]) -> CheckedModel:
+def _checked_model(
+    model: ModelFile, dims: Mapping[str, int], notes: tuple[str, ...]
+) -> CheckedModel:
     return CheckedModel(
         path=path_text(model.path),
         file_bytes=model.file_bytes,
         external_bytes=model.external_bytes,
         weight_bytes=sum(weight.nbytes for weight in model.weights),
         node_count=model.node_count,
+        inputs=tuple(map(_input, model.graph.required_inputs)),
+        dimensions=_dimensions(model, dims),
         notes=notes,
     )
+
+
+def _input(value: ValueInfoProto) -> ModelInput:
+    axes, tensor = axes_of(value), tensor_type(value.type)
+    element = ELEMENT_TYPES.get(tensor.elem_type) if tensor is not None else None
+    return ModelInput(
+        name=value.name,
+        dtype=element.name if element is not None else "unknown",
+        shape=None
+        if axes is None
+        else tuple(axis.symbol or "?" if axis.size is None else axis.size for axis in axes),
+    )
+
+
+def _dimensions(model: ModelFile, dims: Mapping[str, int]) -> tuple[Dimension, ...]:
+    axes = [axis for value in model.graph.required_inputs for axis in axes_of(value) or ()]
+    own = {
+        axis.key: dims[axis.key] for axis in axes if axis.key in dims
+    }  # the others are of other models
+    try:
+        plans = plan_inputs(model, dims=own, given={})
+    except UsageError:
+        return ()  # an input that cannot be made, such as a map
+    return chosen_dimensions(model, plans, own, {})
 
 
 def _runtime(version: str | None) -> Runtime:

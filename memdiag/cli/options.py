@@ -50,7 +50,7 @@ def add_dims(group: Group, *, ranges: bool = False, lists: bool = False) -> None
         "--dim",
         metavar="NAME=N,…",
         help="Size of a free dimension, by its name, INPUT:AXIS, or its role (such as batch) if"
-        f" no other dimension has the same role (see memdiag inspect){end}.",
+        f" no other dimension has the same role (see memdiag check){end}.",
     )
 
 

@@ -15,7 +15,6 @@ from memdiag.records.codec import encode
 from memdiag.records.estimate import Estimate
 from memdiag.records.files import save_bytes as save_bytes
 from memdiag.records.finding import Check
-from memdiag.records.inventory import Inventory
 from memdiag.records.limit import MemoryLimit
 from memdiag.records.schemas import Reported
 from memdiag.records.sweep import Sweep
@@ -186,15 +185,6 @@ def append_job_summary(text: str) -> None:
         raise ReportError(
             f"{name}: cannot be appended to ({error.strerror}). Check {_JOB_SUMMARY}."
         ) from error
-
-
-def show_inventory(inventory: Inventory, *, quiet: bool = False) -> None:
-    """Print the summary of `inventory` on standard output."""
-    from rich.console import Console
-
-    from memdiag.reports import inventory as inventory_report
-
-    inventory_report.show(inventory, Console(highlight=False), quiet=quiet)
 
 
 def picture_kind(path: Path) -> PictureFormat:

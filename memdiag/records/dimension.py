@@ -29,6 +29,19 @@ class Dimension(Record, frozen=True, kw_only=True):
     reason: str
 
 
+class ModelInput(Record, frozen=True, kw_only=True):
+    """An input of a model.
+
+    Attributes:
+        shape: the sizes; free dimensions by their names, ``?`` without a name. None if the rank is
+            unknown.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...] | None
+
+
 def in_words(dimensions: Sequence[Dimension]) -> str:
     """Return the sizes of `dimensions` as text: ``batch 1 × sequence 128``.
 

@@ -6,6 +6,7 @@ import msgspec
 
 from memdiag.records.attribution import CopyKind
 from memdiag.records.base import NotebookRecord, Record, SavableRecord
+from memdiag.records.dimension import Dimension, ModelInput
 from memdiag.records.phases import PhaseName
 
 CHECK_SCHEMA: Final = "memdiag.check/1"
@@ -114,6 +115,7 @@ class CheckedModel(Record, frozen=True, kw_only=True):
 
     Attributes:
         weight_bytes: the bytes of all weights, in the file and outside.
+        dimensions: the free dimensions of the inputs, with the given or usual sizes.
         notes: sentences on parts that could not be examined.
         error: the reason why the model could not be examined; the figures are 0 then.
     """
@@ -123,6 +125,8 @@ class CheckedModel(Record, frozen=True, kw_only=True):
     external_bytes: int = 0
     weight_bytes: int = 0
     node_count: int = 0
+    inputs: tuple[ModelInput, ...] = ()
+    dimensions: tuple[Dimension, ...] = ()
     notes: tuple[str, ...] = ()
     error: str | None = None
 

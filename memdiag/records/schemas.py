@@ -14,7 +14,6 @@ from memdiag.records.estimate import Estimate
 from memdiag.records.finding import Check
 from memdiag.records.fix import Fix
 from memdiag.records.growth import Growth
-from memdiag.records.inventory import Inventory
 from memdiag.records.limit import MemoryLimit
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
@@ -30,7 +29,6 @@ RECORDS: dict[str, type[Record]] = {
     "memdiag.estimate-1": Estimate,
     "memdiag.fix-1": Fix,
     "memdiag.growth-1": Growth,
-    "memdiag.inventory-1": Inventory,
     "memdiag.job-1": JobResult,
     "memdiag.limit-1": MemoryLimit,
     "memdiag.profile-1": Profile,

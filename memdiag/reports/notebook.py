@@ -24,7 +24,6 @@ from memdiag.records.estimate import Estimate, EstimatedPoint
 from memdiag.records.finding import Check, Finding
 from memdiag.records.fix import Fix
 from memdiag.records.growth import Growth, Moment
-from memdiag.records.inventory import Inventory
 from memdiag.records.limit import MemoryLimit
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun, ProgramSession
@@ -274,10 +273,6 @@ def _console_of(record: Any) -> Callable[[Console, bool], None]:
         from memdiag.reports import check
 
         return lambda console, quiet: check.show(record, console, quiet=quiet)
-    if isinstance(record, Inventory):
-        from memdiag.reports import inventory
-
-        return lambda console, quiet: inventory.show(record, console, quiet=quiet)
     from memdiag.reports import report_of
 
     return lambda console, quiet: report_of(record).print_summary(record, console, quiet=quiet)

@@ -38,11 +38,11 @@ def rows(output: str) -> dict[str, list[int]]:
 
 
 def test_some_files_go_through_all_commands(tmp_path: Path) -> None:
-    done = fuzz("--files", "60", "--seed", "9", "--kept", str(tmp_path))
+    done = fuzz("--files", "60", "--seed", "16", "--kept", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     table = rows(done.stdout)
-    check, inspect, estimate, *others = table["files"]
-    assert check == inspect == estimate
+    check, estimate, *others = table["files"]
+    assert check == estimate
     assert check + sum(others) == 60
     assert min(others) > 0
     assert table["findings"][0] > 2

@@ -57,6 +57,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--memory-limit": ("SIZE", "Stop a child process"),
     "--min-bytes": ("SIZE", "Skip findings"),
     "--model": ("FILE", "The ONNX model"),
+    "--no-run": ("flag", "Do not run the model"),
     "--on": ("PLACE", "this machine"),
     "--only": ("NAME or RULE", " only "),
     "--onnxruntime": ("VERSION,…", "Versions"),

@@ -1,4 +1,4 @@
-"""memdiag check, explain, rules and inspect as a user starts them."""
+"""memdiag check, and explain as a user starts them."""
 
 import json
 from collections.abc import Callable
@@ -115,7 +115,7 @@ def test_bad_options_are_one_sentence(
 
 
 def test_rules_are_listed_and_explained(memdiag: RunMemdiag) -> None:
-    listed = memdiag("rules").stdout
+    listed = memdiag("explain").stdout
     for each in all_detectors():
         assert f"{each.rule.code}  {each.rule.name} " in listed
     explained = memdiag("explain", "MD103")
@@ -132,15 +132,3 @@ def test_rules_are_listed_and_explained(memdiag: RunMemdiag) -> None:
     assert "shared-weight-transposed" in unknown.stderr
     saved = memdiag("explain", "save-prepacked").stdout
     assert "save_external_prepacked_constant_initializers" in saved
-
-
-def test_inspect_prints_the_inventory(memdiag: RunMemdiag, sample_model: SampleModel) -> None:
-    path = sample_model("tied_if")
-    finished = memdiag("inspect", path)
-    assert finished.returncode == 0
-    assert "1 weight of" in finished.stdout.splitlines()[0].replace("\n", "")
-    assert "model.shared.weight" in finished.stdout
-    record = json.loads(memdiag("inspect", path, "--format", "json").stdout)
-    assert record["schema"] == "memdiag.inventory/1"
-    assert record["largest"][0]["name"] == "model.shared.weight"
-    assert memdiag("inspect", "missing.onnx").returncode == 2

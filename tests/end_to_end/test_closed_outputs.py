@@ -85,7 +85,6 @@ def test_a_terminal_of_unknown_width_gets_the_answer(memdiag: RunMemdiag) -> Non
     "line",
     [
         "check model.onnx | true",
-        pytest.param("inspect model.onnx | true", marks=pytest.mark.slow),
         "--help | true",
         "--version | true",
         "check missing.onnx 2>/dev/full",

@@ -25,10 +25,9 @@ SHOWN = r"mod\udcff"
         (("compare", f"{BAD}.json", "b.json"), 0, "comparison.json"),
         (("check", f"{BAD}.onnx"), 1, None),
         (("check", f"{BAD}.onnx", "--format=sarif"), 1, None),
-        (("inspect", f"{BAD}.onnx"), 0, None),
         (("fix", f"{BAD}.onnx"), 2, None),
     ],
-    ids=["profile", "compare", "check", "sarif", "inspect", "fix"],
+    ids=["profile", "compare", "check", "sarif", "fix"],
 )
 def test_a_name_that_is_no_text_is_spelt_out(
     memdiag: Callable[..., "subprocess.CompletedProcess[str]"],

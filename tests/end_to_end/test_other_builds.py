@@ -111,7 +111,7 @@ def test_without_onnxruntime_a_sentence_says_what_to_install(
 ) -> None:
     without = make("none")
     model = sample_model("plain_mlp", 32.0)
-    for words in (("--version",), ("--help",), ("inspect", model), ("rules",)):
+    for words in (("--version",), ("--help",), ("explain",)):
         assert without("-m", "memdiag", *words).returncode == 0
     for command in ("profile", "check", "estimate", "fix", "tune", "leak"):
         done = without("-m", "memdiag", command, model)

@@ -33,7 +33,6 @@ RUNS: dict[str, list[list[str]]] = {
     "estimate": [["estimate", MODEL, "--out", "out"]],
     "explain": [["explain", "MD101"]],
     "fix": [["fix", MODEL, "-o", "models/fixed.onnx", *SEARCH]],
-    "inspect": [["inspect", MODEL]],
     "leak": [
         ["leak", MODEL, "--runs", "40", "--out", "out"],
         ["leak", "--out", "out", "--", sys.executable, "program.py"],
@@ -45,7 +44,6 @@ RUNS: dict[str, list[list[str]]] = {
         ["profile", MODEL, "--baseline", "baselines/m.json", "--update-baseline", "--out", "out"],
     ],
     "report": [["report", "out/profile.json"]],
-    "rules": [["rules"]],
     "run": [["run", "--out", "out", "--", sys.executable, "program.py"]],
     "sweep": [["sweep", MODEL, "--runs", "1", "--out", "out"]],
     "tune": [["tune", MODEL, *SEARCH]],

@@ -70,7 +70,6 @@ def test_a_command_that_does_not_need_it_works(folder: Path) -> None:
     commands = [
         ["check", "model.onnx", "--for-onnxruntime", "1.24.4"],
         ["estimate", "model.onnx", "--for-onnxruntime", "1.24.4", "--fit", "1GB"],
-        ["inspect", "model.onnx"],
         ["report", "profile.json", "--out", "again"],
         ["profile", "model.onnx", "--python", sys.executable, *ONCE],
         ["compare", "model.onnx", "--environment", sys.executable, "--repeats", "1", *ONCE],

@@ -115,13 +115,6 @@ def test_long_lists_are_listed_with_their_sizes(tmp_path: Path) -> None:
         assert list_values(model, values).tolist() == list(expected.floats)
 
 
-def test_inspect_names_them(tmp_path: Path) -> None:
-    inventory = memdiag.inspect(saved(regressor(1000, 3), tmp_path / "m.onnx"))
-    largest = {each.name: each for each in inventory.largest}
-    assert largest["trees.nodes_truenodeids"].bytes == 15_000 * 8
-    assert largest["trees.nodes_truenodeids"].readers == ("TreeEnsembleRegressor",)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the X-ray reads Linux's /proc")
 @pytest.mark.parametrize(
     ("make", "names"),

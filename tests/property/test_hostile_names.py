@@ -7,22 +7,18 @@ import typing
 import unicodedata
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import pytest
 from rich.console import Console
 
-import memdiag
 from memdiag.records.finding import CheckedModel
 from memdiag.reports import check as check_report
 from memdiag.reports import github, report_of, sarif
-from memdiag.reports import inventory as inventory_report
 from memdiag.reports import xray as xray_report
 from tests.reports import comparisons, fix_records, profiles, runs, tied_xray, tuning_records
 from tests.reports.checks import check, finding
@@ -228,10 +224,3 @@ def test_checks_stay_well_formed(name: str) -> None:
 def test_other_summaries_stay_text(name: str) -> None:
     attribution = renamed(tied_xray.attribution(), name)
     check_text(console_text(lambda console: xray_report.REPORT.print_summary(attribution, console)))
-
-
-@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_an_inventory_stays_text(sample_model: Callable[..., Path], name: str) -> None:
-    inventory = renamed(memdiag.inspect(sample_model("subgraph_weights")), name)
-    shown = console_text(lambda console: inventory_report.show(inventory, console))
-    check_text(shown)

@@ -2,9 +2,11 @@
 
 import io
 
+import msgspec
 import pytest
 from rich.console import Console
 
+from memdiag.records.dimension import Dimension, ModelInput
 from memdiag.records.finding import Check, CheckedModel
 from memdiag.reports.check import markdown, show
 from tests.reports.checks import MIB, check, finding
@@ -26,6 +28,28 @@ def test_a_finding_says_what_where_how_much_and_what_to_do() -> None:
     assert "costs 64 MiB steady and 128 MiB at the peak, in constant_fold · predicted" in text
     assert "remedy: gemm-transposed, overridable-weight" in text
     assert "memdiag explain shared-weight-transposed" in text
+
+
+def test_inputs_are_named_with_the_sizes_that_are_assumed() -> None:
+    model = CheckedModel(
+        path="m.onnx",
+        inputs=(
+            ModelInput(name="ids", dtype="int64", shape=("batch", "?")),
+            ModelInput(name="image", dtype="float", shape=None),
+        ),
+        dimensions=(
+            Dimension(name="batch", size=4, role="batch", source="given", reason="given"),
+            Dimension(name="ids:1", size=128, role="sequence", source="chosen", reason=""),
+        ),
+    )
+    lines = shown(msgspec.structs.replace(check(), models=(model,)), width=200)
+    assert lines[:-1] == [
+        "m.onnx: inputs ids: int64[batch, ?], image: float of unknown rank",
+        "m.onnx: free dimensions batch=4 (given)",
+        "m.onnx: free dimensions ids:1=128 (assumed; --dim NAME=N sets others)",
+    ]
+    without = msgspec.structs.replace(model, inputs=(), dimensions=())
+    assert len(shown(msgspec.structs.replace(check(), models=(without,)))) < len(lines)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 from memdiag.cli import CLEAN
 
-ARGUMENTS = "NAME"
+ARGUMENTS = "[NAME]"
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -12,7 +12,9 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "name",
         metavar="NAME",
-        help="The name or code of a rule, or the name of a rewrite or of an option of a session.",
+        nargs="?",
+        help="The name or code of a rule, or the name of a rewrite or of an option of a session;"
+        " without it, all rules are listed.",
     )
 
 
@@ -21,7 +23,8 @@ def run(options: Namespace) -> int:
 
     A rule: its waste, the reason why this costs memory, and the remedies. A rewrite or an option:
     what it does, what it costs, and how it is set. Several names as in a table of options, such as
-    "rewrite + arena-off", are explained one after the other.
+    "rewrite + arena-off", are explained one after the other. Without a name, the rules of memdiag
+    check and memdiag profile are listed, and those of memdiag run (MD7).
     """
     from difflib import get_close_matches
 
@@ -31,6 +34,9 @@ def run(options: Namespace) -> int:
     from memdiag.reports.rule_pages import all_detectors, page
     from memdiag.rules.rule import find_by_name
 
+    if options.name is None:
+        _list_rules()
+        return CLEAN
     texts = []
     for name in options.name.split(" + "):
         try:
@@ -51,3 +57,12 @@ def run(options: Namespace) -> int:
         texts.append(text)
     print_markdown("\n".join(texts))
     return CLEAN
+
+
+def _list_rules() -> None:
+    from memdiag.reports.rule_pages import all_detectors
+
+    rules = [detector.rule for detector in all_detectors()]
+    width = max(len(rule.name) for rule in rules)
+    for rule in rules:
+        print(f"{rule.code}  {rule.name:<{width}}  {rule.summary}")

@@ -21,7 +21,7 @@ to 3.3 times the figure stayed resident after a few runs, and almost nothing wit
 ## What to do
 
 - Give the sizes that you really use: `--dim batch=16,sequence=512`. Where one is not
-  given, a realistic size is assumed (`memdiag inspect` lists them), and the finding
+  given, a realistic size is assumed (`memdiag check` lists them), and the finding
   claims no bytes.
 - `arena-shrinkage` sets the run option `memory.enable_memory_arena_shrinkage` to
   `cpu:0`: unused memory is released to the system after each run, and allocated again in
