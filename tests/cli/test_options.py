@@ -40,7 +40,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--environment": ("PATH", "interpreter or environment"),
     "--every": ("TIME", "Time between samples"),
     "--feed": ("OUTPUT=INPUT", "a program generates a text"),
-    "--fit": ("SIZE", "largest size of each free dimension"),
+    "--fit": ("SIZE", "largest size with which"),
     "--for": ("TIME", "Length of the recording"),
     "--for-onnxruntime": ("VERSION", "Release"),
     "--format": ("choice", "What to print"),
