@@ -9,6 +9,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +27,7 @@ _ARCHIVE_STARTS = (b"PK\x03\x04", b"PK\x05\x06")  # the second of an archive wit
 _HEADER_VERSIONS = ((1, 0), (2, 0), (3, 0))
 
 
+@dataclass(frozen=True)
 class StoredArray:
     """An array in a file, whose data `numpy.asarray` reads.
 
@@ -35,13 +37,10 @@ class StoredArray:
         shape, dtype: as in the header of the array.
     """
 
-    def __init__(
-        self, path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> None:
-        self.path = path
-        self.member = member
-        self.shape = shape
-        self.dtype = dtype
+    path: Path
+    member: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
     def __array__(
         self, dtype: np.dtype[Any] | None = None, copy: bool | None = None

@@ -221,7 +221,7 @@ def test_what_was_measured_to_return_retained_memory_is_advised(
 
 def test_a_setting_is_named_beside_what_only_a_phase_needs() -> None:
     shown = profile_advice(peaking(150, 0, 30))
-    assert shown.result.startswith("100 MiB of the 150 MiB at the peak is needed only in")
+    assert shown.result.startswith("The peak is 100 MiB above the steady state, in steady")
     assert "malloc_trim(0): it returned 30 MiB" in shown.steps[0].text
 
 
