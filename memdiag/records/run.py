@@ -161,7 +161,8 @@ class ProgramSession(Record, frozen=True, kw_only=True):
             so that the peaks of the phases are not this session's alone.
         run_count: the number of runs.
         forked_run_count: the number of runs of its copies in forks of the process.
-        run_threads: the number of threads that ran it.
+        run_threads: the most threads that were in runs at once, of this session or another one of
+            its process, when it was looked at after some of its runs.
         shapes: the runs by the shapes of their inputs, the most frequent first.
         last_run_s: the end of the last run in its process, in seconds since the start of the
             recording.

@@ -1,6 +1,9 @@
 """The hook's own functions, without a program."""
 
+import gc
 import threading
+import weakref
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +40,11 @@ class FakeChannel:
                 found |= {repr(shapes): runs for shapes, runs, *_ in event["runs"]}
         return found
 
+    @property
+    def threads(self) -> int:
+        """The most threads that were in runs at once."""
+        return max(int(event["threads"]) for event in self.sent if event["event"] == "runs")
+
 
 class FakeSession:
     """Runs nothing."""
@@ -44,9 +52,11 @@ class FakeSession:
     def __init__(self, recorded: Any) -> None:
         self._memdiag_recorded = recorded
         self.severities: list[int] = []
+        self.during_run: Callable[[], object] = lambda: None
 
     def plain_run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> str:
         self.severities.append(run_options.log_severity_level)
+        self.during_run()
         return "outputs"
 
     run = wrap_plain_run(plain_run)
@@ -92,6 +102,40 @@ def test_runs_of_several_threads_are_added_up(session: FakeSession, channel: Fak
     assert counts(session, channel) == {"{'x': [1, 4]}": 8, "{'x': [2, 4]}": 4}
 
 
+@pytest.mark.parametrize(("at_once", "threads"), [(True, 4), (False, 1)])
+def test_threads_count_that_are_in_runs_at_once(
+    session: FakeSession, channel: FakeChannel, at_once: bool, threads: int
+) -> None:
+    barrier = threading.Barrier(4)
+    session.during_run = lambda: barrier.wait(10) if at_once else None
+    workers = [
+        threading.Thread(target=session.run, args=(None, {"x": np.ones((1, 4))})) for _ in range(4)
+    ]
+    for worker in workers:
+        worker.start()
+        if not at_once:
+            worker.join()
+    for worker in workers:
+        worker.join()
+    counts(session, channel)
+    assert channel.threads == threads
+
+
+def test_a_session_is_released_with_its_last_reference(channel: FakeChannel) -> None:
+    package: Any = SimpleNamespace(RunOptions=RunOptions, __file__="/x/__init__.py")
+    recorded = SessionRuns(Sessions(package, channel), 1, severity=3)  # type: ignore[arg-type]
+    recorded.started = True
+    session = FakeSession(recorded)
+    session.run(None, {"x": np.ones((1, 4))})
+    released = weakref.ref(session)
+    gc.disable()
+    try:
+        del session
+        assert released() is None
+    finally:
+        gc.enable()
+
+
 def test_only_what_has_changed_is_sent(session: FakeSession, channel: FakeChannel) -> None:
     for rows in (1, 2):
         session.run(None, {"x": np.ones((rows, 4))})
@@ -102,9 +146,9 @@ def test_only_what_has_changed_is_sent(session: FakeSession, channel: FakeChanne
 
 
 def test_shapes_beyond_the_limit_are_counted_together(
-    session: FakeSession, channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
+    session: FakeSession, channel: FakeChannel
 ) -> None:
-    monkeypatch.setattr(runs, "MAX_SHAPES", 2)
+    session._memdiag_recorded.sessions.max_shapes = 2
     for rows in (1, 2, 3, 4, 3, 1):
         session.run(None, {"x": np.ones((rows, 4))})
     assert counts(session, channel) == {"{'x': [1, 4]}": 2, "{'x': [2, 4]}": 1, "None": 3}

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import operator
 import resource
+import sys
 import threading
 import time
 
@@ -15,6 +16,7 @@ from .tracebacks import hide_frames
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType, FrameType
     from typing import Any
 
     from .sessions import Sessions
@@ -23,10 +25,11 @@ SEND_PERIOD_S = 0.5
 CHECK_PERIOD_S = 0.02  # between two readings of the high-water mark, unless shapes are new
 MAX_CHECK_SHARE = 0.001  # of the time of a thread, for these readings
 FIRST_RUNS = 20  # of a session, which are sent at once
-MAX_SHAPES = 1000  # different shapes of one session that are counted apart
 MIN_GROWTH_BYTES = 1 << 20  # of the high-water mark, for a run to be recorded as its cause
 MAX_RANK = 8  # of lists in lists; a list may contain itself
 OTHER_SHAPES = (None,)
+RUN_CODES: set[CodeType] = set()  # of the methods that count runs
+MAX_FRAMES = 8  # from a thread's current frame to the method that counts its run
 shape_of = operator.attrgetter("shape")
 
 
@@ -66,6 +69,7 @@ class SessionRuns:
         self._by_shapes: dict[Any, list[list[float]]] = {}
         self._check_s = self._send_s = 0.0
         self._first_runs = 0
+        self._run_threads = 1
 
     def quiet(self, options: Any) -> Any:
         """Return RunOptions for a run as loud as it would be without memdiag.
@@ -112,7 +116,7 @@ class SessionRuns:
         """
         # OrtValue.shape is a method, which would keep the value as long as the key.
         shapes = tuple([tuple(part()) if callable(part) else part for part in key[1:]])
-        if len(self._by_shapes) >= MAX_SHAPES and shapes not in self._by_shapes:
+        if len(self._by_shapes) >= self.sessions.max_shapes and shapes not in self._by_shapes:
             shapes = OTHER_SHAPES
         key = (key[0], *shapes)
         counted = self.counts.get(key)
@@ -132,6 +136,7 @@ class SessionRuns:
         if rss >= enough:
             rss = high_water_mark()
         # A program may make a few runs, wait, and be killed.
+        self._run_threads = max(self._run_threads, threads_in_runs())
         is_first = self._first_runs < FIRST_RUNS
         if is_first:
             self._first_runs += 1
@@ -178,10 +183,31 @@ class SessionRuns:
                 "runs",
                 session=self.number,
                 runs=runs,
-                threads=len({key[0] for key, _ in counts}),
+                threads=self._run_threads,
                 keeps_bytes=getattr(self._session(), "_model_bytes", None) is not None,
                 last_run_age_s=now_s - max(counted[4] for _, counted in counts),
             )
+
+
+def threads_in_runs() -> int:
+    """Return the number of threads that are in a run of any session now, this one among them.
+
+    Threads that follow each other would look like many if all that ever called were counted.
+    """
+    tops = sys._current_frames()
+    # A variable with a frame of this thread would be a cycle, which keeps the session alive.
+    del tops[threading.get_ident()]
+    count = 1
+    for top in tops.values():
+        frame: FrameType | None = top
+        for _ in range(MAX_FRAMES):
+            if frame is None:
+                break
+            if frame.f_code in RUN_CODES:
+                count += 1
+                break
+            frame = frame.f_back
+    return count
 
 
 def run_key(feeds: Any) -> Any:
@@ -269,6 +295,7 @@ def wrap_run(
             recorded.sessions.channel.report(error)
         return result
 
+    RUN_CODES.add(run.__code__)  # type: ignore[attr-defined] # of functools.wraps
     return run
 
 
@@ -301,6 +328,7 @@ def wrap_plain_run(original: Callable[..., Any]) -> Callable[..., Any]:
             recorded.sessions.channel.report(error)
         return result
 
+    RUN_CODES.add(run.__code__)  # type: ignore[attr-defined] # of functools.wraps
     return run
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .runs import SessionRuns
 
 SEVERITY_WARNING = 2
+MAX_SHAPES = 1000
 TELEMETRY_OFF_IF_SET = (
     "CI",
     "TF_BUILD",
@@ -50,6 +51,7 @@ class Sessions:
         recorded: the sessions that are alive.
         default_severity: the severity of sessions that have none of their own.
         config_names: the config entries that the program may have set.
+        max_shapes: the different shapes of one session that are counted apart.
         before_exit: is called at the end of the process, after the last counts of runs; None for
             nothing.
     """
@@ -63,6 +65,7 @@ class Sessions:
         self.recorded: weakref.WeakSet[SessionRuns] = weakref.WeakSet()
         self.default_severity = SEVERITY_WARNING
         self.config_names: set[str] = set()
+        self.max_shapes = MAX_SHAPES
         self._pid = os.getpid()
         self._expects_exit = False
         self._has_exited = False

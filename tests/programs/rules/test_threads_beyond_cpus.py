@@ -68,6 +68,31 @@ def test_many_small_pools() -> None:
     assert "create fewer sessions" in found.remedy
 
 
+@pytest.mark.parametrize(
+    ("session_changes", "callers", "advised"),
+    [
+        # A session with one thread has no pool to share.
+        ({"intra_op_threads": 1, "started_threads": 0}, 16, ["from a pool of 2 threads"]),
+        ({"intra_op_threads": 2}, 16, ["from a pool of 2 threads"]),
+        ({"intra_op_threads": 2}, 1, ["set_global_thread_pool_sizes(2, 1)"]),
+        (
+            {"intra_op_threads": 2},
+            8,
+            ["from a pool of 2 threads", "set_global_thread_pool_sizes(2, 1)"],
+        ),
+    ],
+)
+def test_advice_lowers_what_is_many(
+    session_changes: dict[str, Any], callers: int, advised: list[str]
+) -> None:
+    count = 1 if callers == 16 else 8
+    (found,) = on_cpus(2.0, *models(count, run_threads=callers, **session_changes))
+    every = {"from a pool of 2 threads", "set_global_thread_pool_sizes(2, 1)"}
+    assert [text in found.remedy for text in sorted(every)] == [
+        text in advised for text in sorted(every)
+    ]
+
+
 def test_workers_have_one_finding() -> None:
     (found,) = on_cpus(1.0, *[session(i, pid=i) for i in (1, 2, 3, 4)])
     assert found.message.startswith("processes 1, 2, 3 and 1 more may use 1 CPU,")
