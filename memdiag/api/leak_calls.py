@@ -18,7 +18,7 @@ from memdiag.growth.parent_reader import ReadingRequest
 from memdiag.growth.steady_growth import MIN_MOMENTS
 from memdiag.programs.hook.between_runs import FOLLOWED_RUNS, EarlierValues, following
 from memdiag.records.codec import decode
-from memdiag.records.growth import Growth
+from memdiag.records.growth import Growth, LargestInput
 
 _READER = "from memdiag.growth.parent_reader import main; main()"
 
@@ -90,7 +90,7 @@ class _ReaderProcess:
         request = ReadingRequest(
             run=run,
             sessions=count_sessions(),
-            largest_input_bytes=values.largest_input_bytes,
+            largest_input=msgspec.convert(values.largest_input, LargestInput | None),
             starts=values.starts,
         )
         self._send(request)

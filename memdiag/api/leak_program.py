@@ -13,7 +13,7 @@ from memdiag.api.leak import check_runs
 from memdiag.api.run import run_program
 from memdiag.api.watch import watch
 from memdiag.errors import UsageError, XrayError
-from memdiag.growth.growing_blocks import grown_blocks
+from memdiag.growth.growing_blocks import grown_blocks, repeated_contents
 from memdiag.growth.growing_sizes import growing_heap, min_growth_of_program
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.model_observation import GrowthProgress, OnGrowth
@@ -262,7 +262,7 @@ class _Histories:
             now_s,
             runs=runs,
             sessions=sessions,
-            largest_input_bytes=process.largest_input_bytes,
+            largest_input=process.largest_input,
             value_starts=process.value_starts,
             waits=event is not None,
             runs_in_flight=event.runs_in_flight if event is not None else 0,
@@ -417,7 +417,8 @@ def process_growth(
         before, after = read[0], read[-1]
         min_growth = min_growth_of_program(PROGRAM_THREADS, after.moment.run - before.moment.run)
         growing, heap_bytes = growing_heap(memory, warm_up, unit, min_growth)
-        blocks = grown_blocks(before, after, sizes=growing, contents=history.contents)
+        contents = repeated_contents(history.contents, growing)
+        blocks = grown_blocks(before, after, sizes=growing, contents=contents)
     sizes = {name: nbytes for name, (_, nbytes) in process.value_starts.items()}
     observation = Observation(
         moments=moments,

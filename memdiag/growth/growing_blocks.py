@@ -1,6 +1,7 @@
 """Blocks of malloc that came into use and stayed: their sizes, numbers and contents."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ MAX_SIZES = 12
 
 MIN_BLOCKS_SHARE = 0.01
 """Share of all growth below which a size of blocks is left out."""
+
+MIN_CONTENT_SHARE = 0.5
+"""Share of the readings at which a content must be recognised to be kept by the program."""
 
 _MAX_COMPARED = 4096  # blocks of a size whose content is compared
 _MAX_OFFSET = 160  # from the start of a block to its content: headers and alignment
@@ -111,6 +115,26 @@ def recognised_contents(
     ]
     grown = growing_blocks(pid, before, after, values)
     return {each.block_bytes: each.content for each in grown if each.content}
+
+
+def repeated_contents(readings: Sequence[Mapping[int, str]], sizes: Set[int]) -> dict[int, str]:
+    """Return the contents of blocks of `sizes` that were recognised again and again.
+
+    Whoever keeps copies has one of each run. numpy also caches a few freed blocks of each size,
+    which still have the content of some run.
+
+    Args:
+        readings: at each reading the contents that `recognised_contents` returned.
+        sizes: the sizes in bytes of the blocks whose number grows steadily.
+    """
+    grown = [{size: each[size] for size in each.keys() & sizes} for each in readings]
+    counts = Counter(content for each in grown for content in set(each.values()))
+    return {
+        size: content
+        for each in grown
+        for size, content in each.items()
+        if counts[content] >= MIN_CONTENT_SHARE * len(readings)
+    }
 
 
 def grown_blocks(

@@ -5,8 +5,8 @@ from typing import Literal
 
 from memdiag.growth.observation import Observation
 from memdiag.growth.verdict import grown_bytes, judge
-from memdiag.growth.wording import advice, sentence
-from memdiag.records.growth import Growth, Moment, RunSample, Varied
+from memdiag.growth.wording import advice, pattern_note, sentence
+from memdiag.records.growth import Growth, Moment, RunSample, Varied, Verdict
 from memdiag.thinning import thin
 
 MAX_RUN_SAMPLES = 5000
@@ -53,7 +53,7 @@ def growth_record(
         blocks=observation.blocks,
         moments=moments,
         samples=_thinned(observation.samples),
-        notes=(*notes, *_notes(moments)),
+        notes=(*notes, *_notes(moments, judgement.verdict)),
         onnxruntime=onnxruntime,
         message=message,
     )
@@ -65,13 +65,13 @@ def _thinned(samples: Sequence[RunSample]) -> tuple[RunSample, ...]:
     return tuple(samples[index] for index in thin(sizes, MAX_RUN_SAMPLES))
 
 
-def _notes(moments: Sequence[Moment]) -> tuple[str, ...]:
+def _notes(moments: Sequence[Moment], verdict: Verdict) -> tuple[str, ...]:
+    notes = []
+    if verdict != "patterns" and (patterns := pattern_note(moments)):
+        notes.append(patterns)
     unread = sum(moment.heap_bytes is None for moment in moments)
-    if not unread:
-        return ()
     torn = sum(moment.heap_bytes is None and not moment.owners for moment in moments)
     unread -= torn
-    notes = []
     if unread:
         notes.append(
             f"blocks in use could not be counted at {unread} of {len(moments)} moments: the process"

@@ -20,6 +20,7 @@ from memdiag.attribution.intervals import Ranges
 from memdiag.attribution.owners import assign_owners
 from memdiag.attribution.process_layout import read_process_layout
 from memdiag.attribution.process_memory import ProcessMemory
+from memdiag.growth.memory_patterns import pattern_blocks
 from memdiag.records.growth import Moment, OwnerBytes
 
 _MAX_BLOCK_BYTES = 1 << 62
@@ -31,7 +32,8 @@ class MemoryMoment:
 
     Attributes:
         moment: the figures for the record.
-        blocks: the chunks of malloc in use outside of arenas, ``[n, 2]``, by address.
+        blocks: the chunks of malloc in use outside of arenas and memory patterns, ``[n, 2]``, by
+            address.
         block_counts: the number of these chunks by their size in bytes.
         has_inconsistent_arena: whether the chunks of an arena contradicted each other: a run may
             have changed them meanwhile.
@@ -52,7 +54,7 @@ class MemoryMoment:
                 resident_bytes=whole.resident_bytes,
                 mapped_bytes=whole.mapped_bytes,
                 sessions=whole.sessions,
-                largest_input_bytes=whole.largest_input_bytes,
+                largest_input=whole.largest_input,
             )
         )
 
@@ -74,6 +76,10 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
     with ProcessMemory(pid) as memory:
         space = read_address_space(pid)
         layout = read_process_layout(space, memory)
+        arenas = layout.arenas
+        blocks = layout.heap.blocks_in_use(0, _MAX_BLOCK_BYTES)
+        blocks = _outside(blocks, arenas.chunks, arenas.inconsistent)
+        is_pattern, patterns = pattern_blocks(blocks, memory)
     owned: Counter[str] = Counter()
     ownership = assign_owners(space, (), layout)
     for owner in ownership.owners:
@@ -90,15 +96,16 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
     )
     if layout.heap.allocator != "glibc" or layout.heap.unknown:
         return MemoryMoment(moment=moment)
-    arenas = layout.arenas
-    blocks = layout.heap.blocks_in_use(0, _MAX_BLOCK_BYTES)
-    blocks = _outside(blocks, arenas.chunks, arenas.inconsistent)
+    pattern_bytes = intervals.total(blocks[is_pattern])
+    blocks = blocks[~is_pattern]
     sizes, counts = np.unique(blocks[:, 1] - blocks[:, 0], return_counts=True)
     return MemoryMoment(
         moment=msgspec.structs.replace(
             moment,
             heap_bytes=intervals.total(blocks),
             heap_blocks=len(blocks),
+            patterns=patterns,
+            pattern_bytes=pattern_bytes,
             arena_used_bytes=intervals.total(arenas.in_use),
             arena_slack_bytes=intervals.total(arenas.slack),
             arenas=len(arenas.objects),

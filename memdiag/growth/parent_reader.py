@@ -6,14 +6,18 @@ this one.
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from memdiag.attribution import intervals
 from memdiag.errors import MemdiagError
-from memdiag.growth.growing_blocks import grown_blocks, recognised_contents
+from memdiag.growth.growing_blocks import (
+    grown_blocks,
+    recognised_contents,
+    repeated_contents,
+)
 from memdiag.growth.growing_sizes import growing_heap, min_growth_of_program
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.moment import MemoryMoment, read_moment
@@ -21,7 +25,7 @@ from memdiag.growth.observation import Observation
 from memdiag.growth.verdict import kept_values
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
-from memdiag.records.growth import Growth
+from memdiag.records.growth import Growth, LargestInput
 
 FUNCTION_THREADS = 2
 """Threads that may have a cache of freed blocks: the one that calls, and one more."""
@@ -33,7 +37,7 @@ class ReadingRequest(Record, frozen=True, kw_only=True):
     Attributes:
         run: the number of calls until now.
         sessions: the number of sessions that are alive.
-        largest_input_bytes: the most bytes that all inputs of a run had together.
+        largest_input: of the run whose inputs had the most bytes; None if it is not known.
         starts: the first bytes of values of an earlier run in hexadecimal, and their sizes in
             bytes, by description.
         alive: at the end, how many values of earlier runs are alive, and how many there were, by
@@ -42,7 +46,7 @@ class ReadingRequest(Record, frozen=True, kw_only=True):
 
     run: int
     sessions: int = 0
-    largest_input_bytes: int = 0
+    largest_input: LargestInput | None = None
     starts: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
     alive: dict[str, tuple[int, int]] | None = None
 
@@ -55,7 +59,7 @@ def main() -> None:
     """
     pid, subject = int(sys.argv[1]), sys.argv[2]
     memory: list[MemoryMoment] = []
-    contents: dict[int, str] = {}
+    contents: list[dict[int, str]] = []
     sizes: dict[str, int] = {}
     started_s = time.perf_counter()
     for line in sys.stdin:
@@ -70,10 +74,10 @@ def main() -> None:
             moment = msgspec.structs.replace(
                 read.moment,
                 sessions=request.sessions,
-                largest_input_bytes=request.largest_input_bytes,
+                largest_input=request.largest_input,
             )
-            if memory:
-                contents |= recognised_contents(pid, memory[0], read, request.starts)
+            if memory and request.starts:
+                contents.append(recognised_contents(pid, memory[0], read, request.starts))
             # The first moment alone keeps the addresses of its blocks.
             blocks = intervals.empty() if memory else read.blocks
             memory.append(replace(read, moment=moment, blocks=blocks))
@@ -85,7 +89,7 @@ def main() -> None:
 
 def _growth(
     memory: list[MemoryMoment],
-    contents: Mapping[int, str],
+    contents: Sequence[Mapping[int, str]],
     sizes: Mapping[str, int],
     request: ReadingRequest,
     subject: str,
@@ -94,7 +98,8 @@ def _growth(
     before, after = memory[1], memory[-1]
     min_growth = min_growth_of_program(FUNCTION_THREADS, after.moment.run - before.moment.run)
     heap = growing_heap(memory, 1, "run", min_growth)
-    blocks = grown_blocks(before, after, sizes=heap.sizes, contents=contents)
+    repeated = repeated_contents(contents, heap.sizes)
+    blocks = grown_blocks(before, after, sizes=heap.sizes, contents=repeated)
     observation = Observation(
         moments=tuple(each.moment for each in memory),
         unit="run",

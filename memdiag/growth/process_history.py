@@ -13,7 +13,7 @@ from memdiag.attribution.stopped_process import stopped
 from memdiag.errors import XrayError
 from memdiag.growth.growing_blocks import recognised_contents
 from memdiag.growth.moment import MemoryMoment, read_moment
-from memdiag.records.growth import Moment
+from memdiag.records.growth import LargestInput, Moment
 
 MAX_MOMENTS = 64
 """From here on every second moment is dropped and the period doubled."""
@@ -56,8 +56,8 @@ class ProcessHistory:
             of a second.
         stopped_s: the seconds for which it was stopped.
         failure: why the last reading failed; empty if it did not.
-        contents: the contents that were recognised in blocks which came into use since the first
-            moment, by the size of the blocks.
+        contents: at each reading the contents that were recognised in blocks which came into use
+            since the first moment, by the size of the blocks.
     """
 
     pid: int
@@ -66,7 +66,7 @@ class ProcessHistory:
     stops_process: bool = False
     stopped_s: float = 0.0
     failure: str = ""
-    contents: dict[int, str] = field(default_factory=dict)
+    contents: list[dict[int, str]] = field(default_factory=list)
     _due_s: float = 0.0
 
     def update(
@@ -75,7 +75,7 @@ class ProcessHistory:
         *,
         runs: int = 0,
         sessions: int | None = None,
-        largest_input_bytes: int = 0,
+        largest_input: LargestInput | None = None,
         value_starts: Mapping[str, tuple[str, int]] = MappingProxyType({}),
         waits: bool = False,
         runs_in_flight: int = 0,
@@ -90,8 +90,7 @@ class ProcessHistory:
             now_s: seconds since the start of the recording.
             runs: the runs of the sessions of the process until now; 0 if they are not known.
             sessions: the sessions that are alive; None if they are not known.
-            largest_input_bytes: the most bytes that all inputs of a run had together; 0 if it is
-                not known.
+            largest_input: of the run whose inputs had the most bytes; None if it is not known.
             value_starts: the first bytes of values of an earlier run in hexadecimal, and their
                 sizes in bytes, by description: to recognise copies. The process waits.
             waits: whether the process starts no run meanwhile.
@@ -113,16 +112,15 @@ class ProcessHistory:
                 is_at_rest = self.stops_process or (waits and not runs_in_flight)
                 if (is_torn and not is_at_rest) or runs_in_flight:
                     read = read.without_owners()
-                elif self.moments and not at_exit:
-                    self.contents |= recognised_contents(
-                        self.pid, self.moments[0], read, value_starts
-                    )
+                elif self.moments and value_starts and not at_exit:
+                    found = recognised_contents(self.pid, self.moments[0], read, value_starts)
+                    self.contents.append(found)
         except XrayError as error:
             self.failure = str(error)
             return self.period_s
         self.failure = ""
         moment = msgspec.structs.replace(
-            read.moment, sessions=sessions, largest_input_bytes=largest_input_bytes
+            read.moment, sessions=sessions, largest_input=largest_input
         )
         read = replace(read, moment=moment)
         if at_exit and self._has_released(moment):

@@ -15,7 +15,8 @@ the program keeps; free chunks and freed blocks are not. `judge` applies these r
  5 most of the growth is freed blocks that malloc retains                   ``retained``
  6 most is arena slack, and rises with new largest inputs                   ``high_water``
  7 the growth has ended (`MAX_LATE_GROWTH_SHARE`)                           ``plateau``
- 8 none of these                                                            ``undecided``
+ 8 most is memory patterns                                                  ``patterns``
+ 9 none of these                                                            ``undecided``
 == ======================================================================== ======================
 
 Moments are counted after the warm-up. Rule 1 sees single bytes, the others the resident set.
@@ -99,7 +100,7 @@ def judge(observation: Observation) -> GrowthJudgement:
     few = _of_few_moments(observation)
     if few.verdict == "kept" or len(observation.moments_after_warm_up) < MIN_MOMENTS:
         return few  # 2, 3
-    return _of_resident_set(observation)  # 4 to 8
+    return _of_resident_set(observation)  # 4 to 9
 
 
 def _of_memory_in_use(
@@ -139,7 +140,7 @@ def _of_resident_set(observation: Observation) -> GrowthJudgement:
     moments = observation.moments
     if grown_bytes(moments) < max(MIN_GROWTH_BYTES, MIN_GROWTH_SHARE * moments[0].resident_bytes):
         return GrowthJudgement("flat")
-    largest = _largest_growth(moments[0], moments[-1])
+    largest, _ = largest_growth(moments[0], moments[-1])
     slope = robust_slope(
         observation.positions(moments), [moment.resident_bytes for moment in moments]
     )
@@ -147,8 +148,9 @@ def _of_resident_set(observation: Observation) -> GrowthJudgement:
         return GrowthJudgement("retained", largest, slope)
     if largest == "arena_slack" and _grows_at_new_largest(observation):
         return GrowthJudgement("high_water", largest, slope)
-    has_ended = _has_ended(moments) or (largest == "arena_slack" and _arenas_have_ended(moments))
-    return GrowthJudgement("plateau" if has_ended else "undecided", largest, slope)
+    if _has_ended(moments) or (largest == "arena_slack" and _arenas_have_ended(moments)):
+        return GrowthJudgement("plateau", largest, slope)
+    return GrowthJudgement("patterns" if largest == "patterns" else "undecided", largest, slope)
 
 
 _SESSION_COUNTS: tuple[Callable[[Moment], int | None], ...] = (
@@ -291,8 +293,8 @@ def _slope_of_values(
 def _grows_only_with_inputs(observation: Observation, values: Sequence[int]) -> bool:
     """Return whether `values` grow at new largest inputs, and hardly between them.
 
-    onnxruntime stores a memory pattern for each combination of input sizes (`MemoryPatternGroup` in
-    ``onnxruntime/core/framework``). Larger inputs again and again look like steady growth.
+    Kernels keep buffers of the size of the largest input, and a program the output of its last
+    run. Larger inputs again and again look like steady growth.
 
     Args:
         observation: the moments.
@@ -311,10 +313,10 @@ def _grows_only_with_inputs(observation: Observation, values: Sequence[int]) -> 
     return grown / passed < MIN_RATE_BETWEEN_INPUTS * usual
 
 
-def _largest_growth(first: Moment, last: Moment) -> GrowingOwner | None:
-    """Return the owner of most of the growth between two moments; None if it is not known."""
+def largest_growth(first: Moment, last: Moment) -> tuple[GrowingOwner | None, int]:
+    """Return the owner that grew most between two moments, and by how much; None if not known."""
     if not first.owners or first.heap_bytes is None:
-        return None
+        return None, 0
 
     def growth(figure: Callable[[Moment], int | None]) -> int:
         return (figure(last) or 0) - (figure(first) or 0)
@@ -328,8 +330,9 @@ def _largest_growth(first: Moment, last: Moment) -> GrowingOwner | None:
         **{each.owner: growth(each.bytes_of) for each in IN_USE},
         # Here with the libraries that were loaded meanwhile.
         "files": growth(resident_bytes_of("files")),
+        "patterns": growth(lambda moment: moment.pattern_bytes),
     }
-    return max(grown, key=lambda owner: grown[owner])
+    return max(grown.items(), key=lambda each: each[1])
 
 
 def unseen_growth(observation: Observation) -> Mapping[GrowingOwner, float]:

@@ -1,6 +1,7 @@
 """The verdict in one sentence, and advice."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 from memdiag.growth.observation import Observation
@@ -9,14 +10,23 @@ from memdiag.growth.verdict import (
     compared_moments,
     grown_bytes,
     grows_after_warm_up,
+    largest_growth,
     total_slope,
     unseen_growth,
 )
-from memdiag.records.growth import GrowingBlocks, GrowingOwner, Moment, Slope, Unit
-from memdiag.units import GIB, counted, format_duration, format_rate, format_size
+from memdiag.records.growth import (
+    GrowingBlocks,
+    GrowingOwner,
+    LargestInput,
+    Moment,
+    Slope,
+    Unit,
+)
+from memdiag.units import GIB, KIB, MIB, counted, format_duration, format_rate, format_size, some_of
 
 OWNER_LABELS: Final[Mapping[GrowingOwner, str]] = {
     "heap": "malloc blocks in use",
+    "patterns": "memory patterns",
     "arena": "arena values in use",
     "arena_slack": "arena slack",
     "allocator_retained": "retained by malloc",
@@ -26,6 +36,16 @@ OWNER_LABELS: Final[Mapping[GrowingOwner, str]] = {
     "other": "stacks and private mappings",
 }
 """Names of owners, in the sentence of the verdict and in tables."""
+
+PATTERN_ADVICE: Final = (
+    "create the session with enable_mem_pattern = False, or pad inputs to a few sizes"
+)
+
+MIN_PATTERN_BYTES = 16 * KIB
+"""Growth of memory patterns from which on they are noted."""
+
+MIN_STEP_SHARE = 0.5
+"""Share of the growth at the largest input from which on that run is named as its cause."""
 
 
 def rate(slope: Slope, unit: Unit) -> str:
@@ -84,9 +104,9 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
                 f" {format_size(reached.resident_bytes)} after {_part(reached, unit)} of {runs}"
             )
         case "high_water":
-            return (
-                f"high-water mark, not a leak: {grown} ({owner}) in {runs}, at new largest inputs"
-            )
+            return f"no leak: {_rise(observation)}"
+        case "patterns":
+            return f"no leak: {grown} in {runs}, mostly {_pattern_growth(moments)[0]}"
         case "retained":
             stopped = "" if grows_after_warm_up(observation) else ", and does not grow any more"
             return f"not a leak: malloc keeps freed memory; {grown} in {runs}{stopped}"
@@ -104,6 +124,7 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
     until = GIB / total_slope(slopes).bytes_per_unit
     when = format_duration(until) if unit == "second" else counted(round(until), unit)
     growth = f"grow by {', '.join([rate(judgement.slope, unit), *others])}; 1 GiB after {when}"
+    growth += _other_growth(judgement, observation)
     if judgement.verdict == "leak":
         return f"a leak: {owner}{_content(judgement, observation.blocks)} {growth}"
     if judgement.owner == "sessions":
@@ -156,6 +177,8 @@ def advice(
                 "limit the size of inputs, or let runs shrink the arena: run config entry"
                 " memory.enable_memory_arena_shrinkage = cpu:0"
             )
+        case "patterns", _:
+            return PATTERN_ADVICE
         case "retained", _:
             returned = (
                 f" (here it returned {format_size(trim_returned_bytes)})"
@@ -179,6 +202,82 @@ def _grown_bytes(moments: tuple[Moment, ...]) -> int:
     compared = compared_moments(moments)
     grown = compared[-1].resident_bytes - compared[0].resident_bytes
     return grown if grown > 0 else grown_bytes(compared)
+
+
+def _rise(observation: Observation) -> str:
+    """Return from where to where the process grew with the largest inputs, and what it keeps."""
+    moments = compared_moments(observation.moments)
+    first, last = moments[0], moments[-1]
+    grown = _grown_bytes(observation.moments)
+    largest = observation.moments[-1].largest_input
+    when = "with new largest inputs"
+    if largest is not None:
+        at_largest = sum(
+            after.resident_bytes - before.resident_bytes
+            for before, after in pairwise(moments)
+            if before.run < largest.run <= after.run
+        )
+        run = f"{observation.unit} {largest.run:,}: {_shapes(largest)}"
+        if at_largest >= MIN_STEP_SHARE * grown:
+            when = f"when the largest input came ({run})"
+        else:
+            when = f"with new largest inputs (the last one in {run})"
+    slack = last.bytes_of("arena") - (last.arena_used_bytes or 0)
+    return (
+        f"the process grew from {format_size(first.resident_bytes)} to"
+        f" {format_size(first.resident_bytes + grown)} {when}, and stays there:"
+        f" {format_size(slack)} is free arena memory"
+    )
+
+
+def _shapes(largest: LargestInput) -> str:
+    """Return the shapes of inputs: ``text 1×1500, mask 1×1500``."""
+    return some_of(
+        [
+            f"{name} {'×'.join(map(str, shape)) or 'scalar'}"
+            for name, shape in largest.shapes.items()
+        ]
+    )
+
+
+def pattern_note(moments: Sequence[Moment]) -> str:
+    """Return a sentence on memory patterns, which are no leak; empty if they hardly grew."""
+    text, nbytes = _pattern_growth(moments)
+    if nbytes < MIN_PATTERN_BYTES:
+        return ""
+    return f"{text}. This is no leak, but grows with each new one: {PATTERN_ADVICE}"
+
+
+def _pattern_growth(moments: Sequence[Moment]) -> tuple[str, int]:
+    """Return the growth of memory patterns in words and in bytes; none if it is not known."""
+    known = [moment for moment in moments if moment.patterns is not None]
+    if not known:
+        return "", 0
+    count = (known[-1].patterns or 0) - (known[0].patterns or 0)
+    nbytes = (known[-1].pattern_bytes or 0) - (known[0].pattern_bytes or 0)
+    if count <= 0:
+        return "", 0
+    return (
+        f"{format_size(nbytes)} of memory patterns: onnxruntime keeps one of"
+        f" {format_rate(nbytes / count)} for each combination of input sizes ({count:,} more)"
+    ), nbytes
+
+
+def _other_growth(judgement: GrowthJudgement, observation: Observation) -> str:
+    """Return a sentence on other memory that grew by more than what is judged; empty for none."""
+    moments = compared_moments(observation.moments)
+    owner, nbytes = largest_growth(moments[0], moments[-1])
+    named = {judgement.owner, *(each for each, _ in judgement.others)}
+    if judgement.slope is None or owner is None or owner in named or judgement.owner == "sessions":
+        return ""
+    first, last = (moment.position(observation.unit) for moment in (moments[0], moments[-1]))
+    judged_bytes = judgement.slope.bytes_per_unit * (last - first)
+    if nbytes < max(MIB, judged_bytes):
+        return ""
+    return (
+        f". Most of the growth is other memory: {OWNER_LABELS[owner]} grew by"
+        f" {format_size(nbytes)} since the start"
+    )
 
 
 def _unseen(observation: Observation) -> str:

@@ -42,6 +42,8 @@ from typing import Any
 
 from msgspec import Struct, convert
 
+from memdiag.records.growth import LargestInput
+
 Shapes = dict[str, tuple[int, ...]] | None
 """The shapes of inputs by name; None for runs that are not counted by their shapes."""
 
@@ -188,7 +190,7 @@ class Runs(SessionEvent, frozen=True, kw_only=True, tag="runs"):
 
     Attributes:
         runs: the counts, which replace earlier ones of the same shapes.
-        threads: the number of threads that have run the session.
+        threads: the most threads that were seen in runs at once.
         last_run_age_s: seconds since the end of the last run.
         keeps_bytes: whether the session has the bytes from which it was created.
     """
@@ -220,7 +222,7 @@ class BetweenRuns(Event, frozen=True, kw_only=True, tag="between_runs"):
 
     Attributes:
         runs: the number of runs of all sessions until now.
-        largest_input_bytes: the most bytes that all inputs of a run had together.
+        largest_input: of the first run whose inputs had the most bytes; None if it is not known.
         alive: how many inputs and outputs of earlier runs are alive, and how many there were, by
             description, such as "output 'y'".
         starts: the first bytes of values of an earlier run in hexadecimal, and the sizes of the
@@ -230,7 +232,7 @@ class BetweenRuns(Event, frozen=True, kw_only=True, tag="between_runs"):
     """
 
     runs: int
-    largest_input_bytes: int
+    largest_input: LargestInput | None
     alive: dict[str, tuple[int, int]]
     starts: dict[str, tuple[str, int]]
     runs_in_flight: int = 0

@@ -11,6 +11,7 @@ from memdiag.programs.log_filter import SessionLog
 from memdiag.programs.system.cpu_limit import cpus_allowed, thread_count
 from memdiag.programs.system.loaded_runtime import LoadedRuntime
 from memdiag.programs.system.process_tree import ProcessInfo, catches_signal, process_info
+from memdiag.records.growth import LargestInput
 from memdiag.runner.observer import Boundary, Observer, observe
 from memdiag.runner.timeline import SampleTimeline
 
@@ -50,8 +51,8 @@ class RecordedProcess:
         exit_rss_bytes: the resident set at that moment; None if it is not known.
         alive_values: how many inputs and outputs of earlier runs are alive, and how many there
             were, by description; empty if they are not tracked.
-        largest_input_bytes: the most bytes that all inputs of a run had together; 0 if they are not
-            known or not tracked.
+        largest_input: of the run whose inputs had the most bytes; None if it is not known or not
+            tracked.
         value_starts: the first bytes of values of an earlier run in hexadecimal, and their sizes in
             bytes, by description.
         reading_wait_s: the seconds until its next reading between runs; None if there is none.
@@ -91,7 +92,7 @@ class RecordedProcess:
         self.has_said_exit = False
         self.exit_rss_bytes: int | None = None
         self.alive_values: dict[str, tuple[int, int]] = {}
-        self.largest_input_bytes = 0
+        self.largest_input: LargestInput | None = None
         self.value_starts: dict[str, tuple[str, int]] = {}
         self.reading_wait_s: float | None = None
         self.handles_sigterm = False
@@ -188,7 +189,7 @@ class RecordedProcess:
 
     def add_values(self, event: events.BetweenRuns) -> None:
         """Store which inputs and outputs of earlier runs are alive."""
-        self.largest_input_bytes = event.largest_input_bytes
+        self.largest_input = event.largest_input
         if event.at_exit:
             return  # the values that local variables of the program had are gone
         self.alive_values = event.alive

@@ -8,18 +8,29 @@ from memdiag.records.base import PlottableRecord, Record
 
 GROWTH_SCHEMA: Final = "memdiag.growth/1"
 
-Verdict = Literal["flat", "plateau", "high_water", "retained", "kept", "leak", "undecided"]
+Verdict = Literal[
+    "flat", "plateau", "high_water", "patterns", "retained", "kept", "leak", "undecided"
+]
 """``flat``: no growth after the first run; ``plateau``: memory grew and stopped; ``high_water``:
-memory grows with each new largest input, otherwise not; ``retained``: malloc keeps freed memory;
+memory grows with each new largest input, otherwise not; ``patterns``: onnxruntime stores a memory
+pattern for each new combination of input sizes; ``retained``: malloc keeps freed memory;
 ``kept``: the caller keeps values of the runtime; ``leak``: memory in use grows with each run;
 ``undecided``: memory still grew at the end, but not steadily."""
 
 GrowingOwner = Literal[
-    "heap", "arena", "arena_slack", "allocator_retained", "python", "sessions", "files", "other"
+    "heap",
+    "patterns",
+    "arena",
+    "arena_slack",
+    "allocator_retained",
+    "python",
+    "sessions",
+    "files",
+    "other",
 ]
-"""``heap``: blocks of malloc in use, outside of arenas; ``arena``: chunks in use of onnxruntime's
-arenas; ``arena_slack``: free chunks of arenas; ``allocator_retained``: freed blocks that malloc
-keeps;
+"""``heap``: blocks of malloc in use, outside of arenas and memory patterns; ``patterns``: blocks of
+malloc that hold memory patterns; ``arena``: chunks in use of onnxruntime's arenas;
+``arena_slack``: free chunks of arenas; ``allocator_retained``: freed blocks that malloc keeps;
 ``python``: Python's heap; ``sessions``: sessions that are alive; ``files``: mapped files and
 libraries; ``other``: memory outside of malloc, such as stacks and private mappings."""
 
@@ -38,8 +49,8 @@ GROWING_OWNERS: Final[Mapping[OwnerKind, GrowingOwner]] = {
     "other_heap": "heap",
     "unnamed": "other",
 }
-"""The owner that a verdict names, by the kind of owner. Free chunks of arenas (``arena_slack``) and
-``sessions`` are parts of others."""
+"""The owner that a verdict names, by the kind of owner. Free chunks of arenas (``arena_slack``),
+``patterns`` and ``sessions`` are parts of others."""
 
 
 def kinds_of(owner: GrowingOwner) -> tuple[OwnerKind, ...]:
@@ -63,6 +74,20 @@ class OwnerBytes(Record, frozen=True, kw_only=True):
     bytes: int
 
 
+class LargestInput(Record, frozen=True, kw_only=True):
+    """The first run whose inputs had the most bytes together.
+
+    Attributes:
+        run: its number, counted from 1.
+        bytes: the bytes of its inputs, as far as they are arrays.
+        shapes: their shapes, by name.
+    """
+
+    run: int
+    bytes: int
+    shapes: dict[str, tuple[int, ...]]
+
+
 class Moment(Record, frozen=True, kw_only=True):
     """The memory of the process between two runs.
 
@@ -72,16 +97,19 @@ class Moment(Record, frozen=True, kw_only=True):
         resident_bytes: the resident set.
         owners: the resident bytes by owner, which sum up to `resident_bytes`; empty if only the
             counters of the process could be read.
-        heap_bytes, heap_blocks: the blocks of malloc in use outside of arenas, resident or not;
-            None if the heap could not be read.
+        heap_bytes, heap_blocks: the blocks of malloc in use outside of arenas and memory patterns,
+            resident or not; None if the heap could not be read.
+        patterns, pattern_bytes: the number of onnxruntime's memory patterns, one for each
+            combination of input sizes of a session, and the blocks of malloc that hold them; None
+            if the heap could not be read.
         arena_used_bytes, arena_slack_bytes: the chunks in use and the free chunks of all arenas of
             onnxruntime; None if the heap could not be read.
         arenas: the number of arenas with memory; None if the heap could not be read.
         sessions: the number of sessions that are alive; None if it is not known.
         mapped_bytes: the size of all mappings of files and shared memory, resident or not; None if
             only the counters of the process could be read.
-        largest_input_bytes: the most bytes that all inputs of a run had together until then; 0 if
-            it is not known.
+        largest_input: of the run until then whose inputs had the most bytes; None if it is not
+            known.
     """
 
     run: int
@@ -90,12 +118,19 @@ class Moment(Record, frozen=True, kw_only=True):
     owners: tuple[OwnerBytes, ...] = ()
     heap_bytes: int | None = None
     heap_blocks: int | None = None
+    patterns: int | None = None
+    pattern_bytes: int | None = None
     arena_used_bytes: int | None = None
     arena_slack_bytes: int | None = None
     arenas: int | None = None
     sessions: int | None = None
     mapped_bytes: int | None = None
-    largest_input_bytes: int = 0
+    largest_input: LargestInput | None = None
+
+    @property
+    def largest_input_bytes(self) -> int:
+        """The most bytes that all inputs of a run had together until then; 0 if not known."""
+        return self.largest_input.bytes if self.largest_input else 0
 
     def position(self, unit: Unit) -> float:
         """Return the runs or reloads, or the seconds, until this moment."""

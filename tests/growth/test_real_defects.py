@@ -76,9 +76,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_that_seems_to_leak(
     model: Path, arguments: dict[str, Any], verdicts: set[str]
 ) -> None:
-    # Without the pattern of each combination of sizes, which onnxruntime keeps.
-    options = {"enable_mem_pattern": "false", **arguments.get("session_options", {})}
-    growth = memdiag.leak(model, runs=300, **{**arguments, "session_options": options})
+    growth = memdiag.leak(model, runs=300, **arguments)
     assert growth.verdict in verdicts, growth.sentence
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from memdiag.growth.observation import Observation
 from memdiag.growth.verdict import judge
-from memdiag.records.growth import Moment, OwnerBytes, RunSample
+from memdiag.records.growth import LargestInput, Moment, OwnerBytes, RunSample
 from memdiag.units import MIB
 
+PATTERN_BYTES = 3360
 RUNS = [1, *range(100, 1001, 75)]  # 14 moments; the warm-up ends at 100
 
 
@@ -26,9 +27,10 @@ def moment(
     files: int = 0,
     mapped: int = 0,
     sessions: int | None = None,
+    patterns: int = 0,
 ) -> Moment:
     owners = {
-        "other_heap": heap,
+        "other_heap": heap + PATTERN_BYTES * patterns,
         "arena": arena + slack,
         "allocator_retained": retained,
         "python": python,
@@ -42,12 +44,18 @@ def moment(
         owners=tuple(OwnerBytes(kind=kind, bytes=size) for kind, size in owners.items()),  # type: ignore[arg-type]
         heap_bytes=heap,
         heap_blocks=heap // 100,
+        patterns=patterns,
+        pattern_bytes=PATTERN_BYTES * patterns,
         arena_used_bytes=arena,
         arena_slack_bytes=slack,
         arenas=1,
         mapped_bytes=mapped,
         sessions=sessions,
     )
+
+
+def largest_input(nbytes: int) -> LargestInput | None:
+    return LargestInput(run=1, bytes=nbytes, shapes={}) if nbytes else None
 
 
 def observe(figure: str, values: Callable[[int], int], **options: object) -> Observation:
@@ -93,6 +101,10 @@ def steps_to(limit: int, until: int) -> Callable[[int], int]:
         # Mappings that nobody removes; one mapping that is read on and on.
         ("mapped", lambda run: 8192 * run, "leak", "files"),
         ("files", lambda run: 8192 * run, "undecided", "files"),
+        # A memory pattern for each new combination of input sizes; all combinations were seen.
+        ("patterns", lambda run: run, "patterns", "patterns"),
+        ("patterns", lambda run: min(run, 600), "plateau", "patterns"),
+        ("patterns", lambda run: run // 4, "flat", None),
     ],
 )
 def test_the_owner_of_the_growth_decides(
@@ -106,7 +118,7 @@ def test_the_owner_of_the_growth_decides(
 def test_a_late_step_is_growth_if_two_moments_show_it(step: int, verdict: str) -> None:
     observation = observe("slack", lambda run: 48 * MIB * (run >= step))
     moments = tuple(
-        msgspec.structs.replace(each, largest_input_bytes=1000 + (each.run >= step))
+        msgspec.structs.replace(each, largest_input=largest_input(1000 + (each.run >= step)))
         for each in observation.moments
     )
     assert judge(replace(observation, moments=moments)).verdict == verdict
@@ -256,7 +268,7 @@ def test_new_largest_inputs_of_a_program_are_known_at_moments(
 ) -> None:
     moments = tuple(
         msgspec.structs.replace(
-            moment(run, slack=16 * MIB * (run // 300)), largest_input_bytes=largest(run)
+            moment(run, slack=16 * MIB * (run // 300)), largest_input=largest_input(largest(run))
         )
         for run in RUNS
     )
@@ -279,7 +291,7 @@ def test_a_heap_that_grows_only_where_inputs_become_larger_is_no_leak(
     moments = tuple(
         msgspec.structs.replace(
             moment(run, heap=20 * MIB + 9000 * (run // 150) + bytes_a_run * run),
-            largest_input_bytes=largest(run),
+            largest_input=largest_input(largest(run)),
         )
         for run in RUNS
     )

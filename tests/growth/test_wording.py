@@ -3,16 +3,18 @@
 from dataclasses import replace
 from typing import get_args
 
+import msgspec
 import pytest
 
 from memdiag.growth.observation import Observation
 from memdiag.growth.verdict import GrowthJudgement
-from memdiag.growth.wording import OWNER_LABELS, advice, sentence
+from memdiag.growth.wording import OWNER_LABELS, advice, pattern_note, sentence
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.growth import (
     GROWING_OWNERS,
     GrowingBlocks,
     GrowingOwner,
+    LargestInput,
     Moment,
     OwnerBytes,
     Slope,
@@ -150,7 +152,7 @@ def observed(*moments: Moment) -> Observation:
         ((213, 220, *(261,) * 6, 211), "48 MiB"),  # freed for a moment
     ],
 )
-@pytest.mark.parametrize("verdict", ["high_water", "plateau", "retained", "undecided"])
+@pytest.mark.parametrize("verdict", ["plateau", "retained", "undecided"])
 def test_the_growth_is_that_from_the_start_to_the_end_of_the_table(
     verdict: Verdict, late: tuple[int, ...], grown: str
 ) -> None:
@@ -186,4 +188,89 @@ def test_all_owners_that_grow_are_named_and_count_until_1_gib() -> None:
     both = sentence(GrowthJudgement("leak", "python", three, (("heap", SLOPE),)), observation)
     assert both.endswith(
         "grow by 3 KiB a run, malloc blocks in use by 1 KiB a run; 1 GiB after 262,144 runs"
+    )
+
+
+def at_inputs(run: int, resident: int, slack: int, largest: LargestInput | None) -> Moment:
+    return Moment(
+        run=run,
+        time_s=run / 100,
+        resident_bytes=resident * MIB,
+        owners=(
+            OwnerBytes(kind="arena", bytes=slack * MIB),
+            OwnerBytes(kind="other_heap", bytes=(resident - slack) * MIB),
+        ),
+        heap_bytes=0,
+        arena_used_bytes=0,
+        largest_input=largest,
+    )
+
+
+SHORT = LargestInput(run=1, bytes=800, shapes={"text": (1, 100)})
+LONG = LargestInput(run=21, bytes=12_000, shapes={"text": (1, 1500)})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "largest", "when"),
+    [
+        ((210, 230, 2040, 2040), LONG, "when the largest input came (run 21: text 1×1500)"),
+        # The rise was before the largest input.
+        ((210, 2000, 2040, 2040), LONG, "with new largest inputs (the last one in run 21: text"),
+        ((210, 230, 2040, 2040), None, "with new largest inputs"),
+    ],
+)
+def test_a_high_water_mark_names_the_run_that_caused_it(
+    sizes: tuple[int, ...], largest: LargestInput | None, when: str
+) -> None:
+    moments = [
+        at_inputs(10 * number, size, size - 190, largest if number > 1 else SHORT)
+        for number, size in enumerate(sizes, 1)
+    ]
+    text = sentence(GrowthJudgement("high_water", "arena_slack", SLOPE), observed(*moments))
+    assert text.startswith(f"no leak: the process grew from 210 MiB to 1.99 GiB {when}")
+    assert text.endswith(", and stays there: 1.81 GiB is free arena memory")
+
+
+def patterned(run: int, patterns: int | None, resident: int = 50) -> Moment:
+    return msgspec.structs.replace(
+        owned(run, resident * MIB),
+        patterns=patterns,
+        pattern_bytes=None if patterns is None else 1024 * patterns,
+    )
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        (
+            (1, 40, 81),
+            "80 KiB of memory patterns: onnxruntime keeps one of 1 KiB for each combination of"
+            " input sizes (80 more)",
+        ),
+        ((1, None, 81), "80 KiB of memory patterns"),
+        ((1, 5, 8), ""),
+        ((8, 8, 8), ""),
+        ((None, None, None), ""),
+    ],
+)
+def test_memory_patterns_are_noted_if_they_grow(counts: tuple[int | None, ...], text: str) -> None:
+    note = pattern_note([patterned(run, count) for run, count in enumerate(counts)])
+    assert note.startswith(text)
+    assert bool(note) == bool(text)
+    assert ("enable_mem_pattern = False" in note) == bool(text)
+
+
+@pytest.mark.parametrize(
+    ("end", "other"),
+    [
+        (60, ". Most of the growth is other memory: arena slack grew by 60 MiB since the start"),
+        (0, ""),
+    ],
+)
+def test_a_leak_that_is_not_most_of_the_growth_names_what_is(end: int, other: str) -> None:
+    moments = [at_inputs(run, 190 + slack, slack, None) for run, slack in ((1, 0), (90, end))]
+    text = sentence(GrowthJudgement("leak", "heap", SLOPE), observed(*moments))
+    assert (
+        text
+        == f"a leak: malloc blocks in use grow by 1 KiB a run; 1 GiB after 1,048,576 runs{other}"
     )

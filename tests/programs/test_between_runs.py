@@ -71,7 +71,7 @@ def test_memory_is_also_read_after_runs_whose_values_are_not_followed(
     assert asked == [
         {
             "runs": 1,
-            "largest_input_bytes": 0,
+            "largest_input": None,
             "alive": {},
             "starts": {},
             "runs_in_flight": 0,
@@ -98,7 +98,10 @@ def test_the_largest_inputs_of_a_run_are_added_up(
 ) -> None:
     for length in (10, 30, 20):
         session().run(None, {"x": np.ones(length), "text": ["no array"]})
-    assert [fields["largest_input_bytes"] for fields in asked] == [80, 240, 240]
+    largest = [fields["largest_input"] for fields in asked]
+    assert [each["bytes"] for each in largest] == [80, 240, 240]
+    assert largest[-1]["run"] == 2
+    assert largest[-1]["shapes"] == {"x": (30,)}
 
 
 class BusySession(Session):

@@ -44,6 +44,7 @@ def test_every_verdict_has_its_sentence_its_owners_and_its_advice(verdict: str) 
     expected = {
         "flat": set(),
         "high_water": {"arena slack"},
+        "patterns": {"memory patterns"},
         "retained": {"retained by malloc"},
     }
     assert strong == expected.get(verdict, {"malloc blocks in use"})

@@ -145,7 +145,7 @@ def run(options: Namespace) -> int:
 
     Runs a model many times in a child process, with other inputs in each run; or observes a running
     process; or starts a program with its own work, after --. The memory is read by owner at several
-    moments. The verdict is flat, plateau, high_water, retained, kept, leak or undecided.
+    moments. The verdict is flat, plateau, high_water, patterns, retained, kept, leak or undecided.
 
     Writes growth.json, growth.html, growth.md and growth.png. Ctrl-C ends the runs; the record up
     to then is written. --for and --runs end a program as Ctrl-C does. Exit codes: 0; 1 for a leak

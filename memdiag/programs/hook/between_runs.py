@@ -46,8 +46,9 @@ class EarlierValues:
 
     Attributes:
         runs: the number of runs.
-        largest_input_bytes: the most bytes that all inputs of a run had together, as far as they
-            are arrays.
+        largest_input: of the first run whose inputs had the most bytes together, as far as they are
+            arrays: its number, counted from 1, the bytes, and the shapes by name; None if no input
+            was an array.
         starts: the first bytes of the values of one earlier run in hexadecimal, and their sizes in
             bytes, by description: what copies of them start with.
     """
@@ -58,16 +59,23 @@ class EarlierValues:
         self._stride = 1
         self._last: dict[str, Any] = {}
         self.runs = 0
-        self.largest_input_bytes = 0
+        self.largest_input: dict[str, Any] | None = None
+        self._largest_bytes = 0
         self.starts: dict[str, tuple[str, int]] = {}
 
     def add(self, values: dict[str, Any]) -> None:
         """Add the inputs and outputs of one run, by description."""
         self.runs += 1
-        input_bytes = sum(
-            getattr(value, "nbytes", 0) for name, value in values.items() if name[:6] == "input "
-        )
-        self.largest_input_bytes = max(input_bytes, self.largest_input_bytes)
+        arrays = {
+            name: value
+            for name, value in values.items()
+            if name[:6] == "input " and hasattr(value, "nbytes") and hasattr(value, "shape")
+        }
+        input_bytes = sum(array.nbytes for array in arrays.values())
+        if input_bytes > self._largest_bytes:
+            self._largest_bytes = input_bytes
+            shapes = {name[7:-1]: tuple(array.shape) for name, array in arrays.items()}
+            self.largest_input = {"run": self.runs, "bytes": input_bytes, "shapes": shapes}
         self._last = {name: weakref.ref(value) for name, value in values.items() if _has_ref(value)}
         if self.runs % self._stride:
             return
@@ -300,11 +308,11 @@ class PauseBetweenRuns:
             with self._lock:
                 values = self._values
                 counts, self._asked_runs = values.counts(), values.runs
-                largest, starts = values.largest_input_bytes, values.starts
+                largest, starts = values.largest_input, values.starts
             answer = self._ask(
                 "between_runs",
                 runs=self._asked_runs,
-                largest_input_bytes=largest,
+                largest_input=largest,
                 alive=counts,
                 starts=starts,
                 runs_in_flight=in_flight,

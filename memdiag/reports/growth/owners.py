@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import sub
 
 from memdiag.growth.verdict import compared_moments
-from memdiag.growth.wording import OWNER_LABELS
+from memdiag.growth.wording import MIN_PATTERN_BYTES, OWNER_LABELS
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.growth import GROWING_OWNERS, GrowingOwner, Growth, Moment, kinds_of
 from memdiag.reports.table import Cell, Column, Row, Table
@@ -84,6 +85,20 @@ def owner_series(growth: Growth) -> tuple[OwnerSeries, ...]:
             found += _arena(moments, resident)
             continue
         sizes = _known([moment.heap_bytes for moment in moments]) if kind == "other_heap" else None
+        patterns = _known([moment.pattern_bytes for moment in moments])
+        if sizes and patterns and max(patterns) >= MIN_PATTERN_BYTES:
+            in_patterns = tuple(map(min, patterns, resident))
+            resident = tuple(map(sub, resident, in_patterns))
+            found.append(
+                OwnerSeries(
+                    kind=kind,
+                    label=OWNER_LABELS["patterns"],
+                    growing="patterns",
+                    is_idle=False,
+                    resident_bytes=in_patterns,
+                    bytes=patterns,
+                )
+            )
         found.append(
             OwnerSeries(
                 kind=kind,
