@@ -122,7 +122,7 @@ def leak_process(
         _period(period_s, duration_s, PROCESS_PERIOD_S), on_progress, stops_process=pause
     )
     worked_s = _cpu_time_s(pid)
-    run = watch(pid, duration_s=duration_s, on_progress=histories.update)
+    run = watch(pid, duration_s=duration_s, xray=False, on_progress=histories.update)
     worked_s = (_cpu_time_s(pid) or 0.0) - (worked_s or 0.0)
     growth = histories.growth(run, f"process {pid}", "process")
     if 0 <= worked_s < MIN_WORK_SHARE * run.duration_s:

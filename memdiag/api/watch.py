@@ -33,7 +33,7 @@ def watch(
     *,
     duration_s: float | None = None,
     period_s: float = PERIOD_S,
-    xray: bool = False,
+    xray: bool = True,
     models: Sequence[str | os.PathLike[str]] | None = None,
     request_folder: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Recorder], None] | None = None,

@@ -1,6 +1,6 @@
 """Models whose weights an X-ray found several times in a process, as several sessions have them.
 
-``memdiag watch --xray`` and ``memdiag xray`` come to the same finding by it.
+``memdiag watch`` and ``memdiag xray`` come to the same finding by it.
 """
 
 from collections.abc import Iterator, Sequence

@@ -74,7 +74,7 @@ def server(model: Path) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def recorded(server: int) -> ProgramRun:
-    return watch(server, duration_s=1.0, xray=True)
+    return watch(server, duration_s=1.0)
 
 
 def test_the_process_is_recorded(recorded: ProgramRun, server: int, model: Path) -> None:
@@ -122,8 +122,8 @@ def test_the_duration_excludes_the_xrays_at_the_end(recorded: ProgramRun) -> Non
     assert 1.0 <= recorded.duration_s - recorded.end_xrays_s < 1.5
 
 
-def test_no_xray_is_taken_unless_asked(server: int) -> None:
-    recording = watch(server, duration_s=0.2)
+def test_no_xray_is_taken_if_not_wanted(server: int) -> None:
+    recording = watch(server, duration_s=0.2, xray=False)
     assert recording.xrays == ()
     assert recording.end_xrays_s < 0.01
 
@@ -136,7 +136,7 @@ def test_models_that_are_given_are_searched_for(server: int, tmp_path: Path, mod
     )
     onnx.save(parsed, other)
     for path, found in ((model, True), (other, False)):
-        recording = watch(server, duration_s=0.2, xray=True, models=[path])
+        recording = watch(server, duration_s=0.2, models=[path])
         attribution = recording.xrays[-1].attribution
         assert [each.name for each in attribution.models] == [path.name]
         assert bool(attribution.copies) == found
@@ -162,7 +162,9 @@ def test_an_xray_is_taken_on_request(server: int, tmp_path: Path) -> None:
         if requester.poll() is not None:
             signal.raise_signal(signal.SIGINT)
 
-    recording = watch(server, request_folder=tmp_path / "new", on_progress=end_after_request)
+    recording = watch(
+        server, xray=False, request_folder=tmp_path / "new", on_progress=end_after_request
+    )
     assert requester.wait() == 1
     assert [xray.reason for xray in recording.xrays] == ["request"]
     with pytest.raises(UsageError, match="no recording is under way"):
@@ -178,7 +180,7 @@ def test_a_signal_ends_xrays_that_are_being_taken(
         if recorder.pending_xrays:
             signal.raise_signal(signal.SIGINT)
 
-    recording = watch(server, duration_s=0.3, xray=True, on_progress=interrupt)
+    recording = watch(server, duration_s=0.3, on_progress=interrupt)
     assert recording.xrays == ()
     assert "the recording was stopped before its X-rays were complete" in recording.notes
     assert recording.duration_s < 60

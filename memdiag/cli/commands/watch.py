@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from memdiag.cli import CLEAN
-from memdiag.cli.options import add_list, add_quiet, add_reports_folder, duration, whole_number
+from memdiag.cli.options import (
+    add_list,
+    add_quiet,
+    add_reports_folder,
+    add_switch,
+    duration,
+    whole_number,
+)
 
 ARGUMENTS = "PID"
 IN_WORKER = False
@@ -35,11 +42,13 @@ def configure(parser: ArgumentParser) -> None:
         type=duration,
         help="Time between samples, from 1ms (default: 100ms).",
     )
-    parser.add_argument(
+    add_switch(
+        parser,
+        parser,
         "--xray",
-        action="store_true",
+        default=True,
         help="Identify the owners of the memory of each process that uses onnxruntime, at the end"
-        " and at peaks that last.",
+        " and at peaks that last (the default). With --no-xray only its counters are read.",
     )
     add_list(
         parser,
@@ -63,11 +72,11 @@ def run(options: Namespace) -> int:
     """Record the memory of a running process and its descendants.
 
     Works for processes in any language that memdiag did not start. They are only read and keep
-    running: without --xray only their counters of memory. The recording ends with the process,
-    after --for, or at Ctrl-C.
+    running. The recording ends with the process, after --for, or at Ctrl-C; a second Ctrl-C skips
+    the X-rays at the end. A process that has ended cannot be X-rayed.
 
-    Sessions are not recorded: start the program with memdiag run for these. The owners of the
-    memory are identified with --xray, or with memdiag xray DIR while the recording is under way.
+    Sessions are not recorded: start the program with memdiag run for these. memdiag xray DIR takes
+    an X-ray while the recording is under way.
     """
     from memdiag.api.watch import PERIOD_S, watch
     from memdiag.cli.output import Destination, print_wait, show

@@ -25,8 +25,8 @@ def detectors() -> tuple[ProgramDetector, ...]:
 
 
 NO_SEARCH_NOTE = (
-    "No waste was searched for: that needs an X-ray (--xray) for weights and free memory, and"
-    " memdiag run for sessions."
+    "No waste was searched for: that needs an X-ray of a process that runs for weights and free"
+    " memory, and memdiag run for sessions."
 )
 """The note of a recording without an X-ray."""
 

@@ -32,7 +32,7 @@ each call (see `session-per-call`); the same model in several processes (see
 `weights-in-workers`). Models are the same if their path is, or the bytes they were created
 from; a model from bytes is also compared with files of the same length that were loaded by
 path (a digest of 64 blocks; without external data). Of processes without recorded sessions
-(`memdiag watch --xray`) a finding needs further copies of four fifths of the weights, in
+(`memdiag watch`) a finding needs further copies of four fifths of the weights, in
 the same layout, and also of the weights that no kernel packs, such as biases, or more arenas
 than models: kernels of several nodes may pack the same weight. A model that the program keeps
 beside its session can look the same. `memdiag xray PID` comes to the same finding.

@@ -38,7 +38,7 @@ file are saved.
 Less than 16 MiB in all, a fraction of what Python with onnxruntime takes in each process;
 weights that are mapped; processes that did not run at the same time; sessions that a forked
 process inherited, whose memory the system shares. Of processes without recorded sessions
-(`memdiag watch --xray`), models are the same if file name and size of the weights are, and
+(`memdiag watch`), models are the same if file name and size of the weights are, and
 only pages that no other process maps are counted: a fork shares the others with its parent.
 """
 

@@ -79,6 +79,8 @@ class ProcessXrays:
                 when_done(len(processes))
 
         for process in processes:
+            if reason == "end":  # both would take longer
+                self.interrupt_at_peak(process)
             if self.start(process, reason, when_one_done) is None:
                 when_one_done()
         if not processes:
