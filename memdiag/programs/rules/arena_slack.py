@@ -19,6 +19,12 @@ bound: the next run needs some of it for a moment. Pages that forks share are co
 - `enable_cpu_mem_arena = False` does without the arena. Set `MALLOC_MMAP_THRESHOLD_=131072`
   in the environment with it: the same detector then had 63 MiB that malloc retained, and 1.7
   MiB with the variable.
+- Several sessions in a process can share one arena, if their runs take turns. Call
+  `onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu",
+  onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT), None)`
+  before the sessions are created, and set the config entry `session.use_env_allocators` to `1`
+  in the options of each. Six models that ran one after another took 435 MiB instead of 1,079,
+  and four of a text recognition program 185 instead of 240, in the same CPU time (1.32.0).
 - `memdiag tune MODEL --only arena-shrinkage,arena-off` measures both, with the latency.
 
 ## Not reported
@@ -27,10 +33,11 @@ Less than 16 MiB, or less than a tenth of the process's memory; slack of a rare 
 (see `rare-large-input`); processes without an X-ray.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from memdiag.programs.session_facts import (
     SHRINKAGE_CODE,
+    grouped,
     model_name,
     numbers,
     process_ids,
@@ -55,6 +62,13 @@ RULE = Rule(
     needs_sessions=False,
 )
 
+SHARED_ENTRY = "session.use_env_allocators"
+SHARED_ARENA_CODE = (
+    'onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu",'
+    " onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT), None)"
+)
+"""An arena with the usual settings for all sessions of the process that ask for it."""
+
 
 def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for all processes whose arenas have much slack."""
@@ -77,12 +91,28 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
             f" {process_ids(xrays)} are free space in onnxruntime's arenas, kept for later"
             f" runs{_largest(sessions)}."
         ),
-        remedy=(
-            f"Let runs return free memory at their end: {SHRINKAGE_CODE}. Or set"
-            " enable_cpu_mem_arena=False with MALLOC_MMAP_THRESHOLD_=131072 in the environment:"
-            " otherwise malloc retains what the arena frees. memdiag tune MODEL --only"
-            " arena-shrinkage,arena-off measures both."
-        ),
+        remedy=" ".join(_remedies(sessions)),
+    )
+
+
+def _remedies(sessions: Sequence[ProgramSession]) -> Iterator[str]:
+    """Yield what leaves less slack: one arena for all sessions, shrinkage, or no arena."""
+    own = [each for each in sessions if each.options.get(SHARED_ENTRY) != "1"]
+    can_share = any(len(group) > 1 for group in grouped(own, lambda each: each.pid))
+    if can_share:
+        yield (
+            "Let the sessions of a process share one arena, if their runs take turns: call"
+            f" {SHARED_ARENA_CODE} before they are created, and set {SHARED_ENTRY} to 1 in the"
+            " options of each."
+        )
+    yield (
+        f"{'Or let' if can_share else 'Let'} runs return free memory at their end:"
+        f" {SHRINKAGE_CODE}."
+    )
+    yield (
+        "Or set enable_cpu_mem_arena=False with MALLOC_MMAP_THRESHOLD_=131072 in the environment:"
+        " otherwise malloc retains what the arena frees. memdiag tune MODEL --only"
+        " arena-shrinkage,arena-off measures both."
     )
 
 

@@ -1,3 +1,5 @@
+import pytest
+
 from memdiag.records.run import HighWaterRun, ProgramFinding, ProgramRun
 from tests.programs.rules import records
 from tests.programs.rules.records import MIB, PID, memory, process, program, runs, session, xray
@@ -19,6 +21,29 @@ def test_the_slack_of_all_arenas() -> None:
     assert "80 MiB (of 100 MiB reserved addresses) in process 10 are free space in" in found.message
     assert "session 2 (m.onnx) 50 MiB, session 1 (m.onnx) 30 MiB" in found.message
     assert 'add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")' in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("pids", "options", "is_advised"),
+    [
+        ((PID, PID), {}, True),
+        ((PID, PID + 1), {}, False),  # in two processes
+        ((PID,), {}, False),
+        ((PID, PID), {"session.use_env_allocators": "1"}, False),
+    ],
+)
+def test_sessions_of_a_process_can_share_one_arena(
+    pids: tuple[int, ...], options: dict[str, str], is_advised: bool
+) -> None:
+    sessions = [
+        session(number, pid=pid, memory=memory(slack=40 * MIB), options=options)
+        for number, pid in enumerate(pids, 1)
+    ]
+    xrays = tuple(xray(pid, slack=40 * MIB * pids.count(pid)) for pid in dict.fromkeys(pids))
+    processes = tuple(process(pid) for pid in dict.fromkeys(pids))
+    (found,) = findings(program(*sessions, processes=processes, xrays=xrays))
+    assert ("onnxruntime.create_and_register_allocator(" in found.remedy) == is_advised
+    assert "enable_cpu_mem_arena=False" in found.remedy
 
 
 def test_a_process_without_recorded_sessions_has_arenas_too() -> None:
