@@ -95,7 +95,7 @@ def require_completed(point: LimitPoint, subject: str, parent: ParentGroup | Non
     if point.is_completed:
         return
     where = f" in {point.phase}" if point.phase else ""
-    text = f"{subject}: it does not work without a limit either: {point.message}{where}."
+    text = f"{subject}: it does not work without a limit either{where}: {point.message}."
     above = parent.limit_bytes if parent is not None else None
     if point.outcome == "killed" and above is not None:
         text += (

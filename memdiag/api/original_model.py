@@ -8,6 +8,7 @@ from pathlib import Path
 from memdiag.api.comparison_inputs import ComparisonInputs, find_comparison_inputs
 from memdiag.errors import MeasurementError
 from memdiag.model.model_file import ModelFile
+from memdiag.runner.failure_text import CUSTOM_OPS_OPTION
 from memdiag.runner.job import Job
 from memdiag.runner.temporary import temporary_folder
 from memdiag.stored_arrays import GivenArray
@@ -39,6 +40,8 @@ class OriginalModel:
         if not trial.has_answer:
             problem = "the model does not run here"
             action = "Free memory, or use smaller inputs with --dim"
+        elif CUSTOM_OPS_OPTION in (trial.problem or ""):
+            return MeasurementError(f"{self.file.path}: {trial.problem}.")
         elif not trial.has_session:
             problem = "the session cannot be created"
             action = "Try another release of onnxruntime"

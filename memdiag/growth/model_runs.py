@@ -14,6 +14,7 @@ from memdiag.growth.growing_blocks import KnownContent
 from memdiag.growth.moment import MemoryMoment, read_moment
 from memdiag.records.growth import RunSample
 from memdiag.runner.child import Child
+from memdiag.runner.failure_text import failure_text
 from memdiag.runner.job import Feed, Job, as_json
 
 _POLL_S = 0.05
@@ -167,7 +168,7 @@ class ModelRuns:
 
 
 def _reason(error: dict[str, Any]) -> str:
-    message = " ".join(str(error["message"]).split()) or str(error["kind"])
+    message = failure_text(error["message"]) or str(error["kind"])
     step = {"import": "onnxruntime cannot be imported", "run": "a run failed"}.get(
         error["stage"], "the session cannot be created"
     )

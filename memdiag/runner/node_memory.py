@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from memdiag.runner.child import Child
+from memdiag.runner.failure_text import failure_text
 from memdiag.runner.job import Job
 
 MAX_FILE_BYTES = 128 << 20
@@ -142,7 +143,7 @@ def _profiled(job: Job) -> list[dict[str, Any]]:
             if event is None:
                 continue
             if event.name == "error":
-                raise NoNodeMemory(" ".join(str(event.fields["message"]).split()))
+                raise NoNodeMemory(failure_text(event.fields["message"]))
             if event.name == "profiled":
                 return _read(Path(str(event.fields["file"])))
     raise NoNodeMemory("the profiler run ended without a result")

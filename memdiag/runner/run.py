@@ -2,7 +2,6 @@
 
 import array
 import copy
-import re
 import signal
 import statistics
 import time
@@ -28,6 +27,7 @@ from memdiag.records.profile import (
 )
 from memdiag.runner.child import Child
 from memdiag.runner.device_memory import DeviceReaderFactory, DeviceSamples, observe_device
+from memdiag.runner.failure_text import failure_text
 from memdiag.runner.job import Job
 from memdiag.runner.log import AddressRanges, LogEvidence, LogMarker, ScriptEvent
 from memdiag.runner.observer import (
@@ -47,8 +47,6 @@ KILLED_BY_SYSTEM = "killed by the system (SIGKILL; memory may be short)"
 
 _PROGRESS_S = 0.2
 _LAST_OUTPUT_S = 1.0
-# The start of messages of onnxruntime's Python binding: "[ONNXRuntimeError] : 1 : FAIL : ".
-_STATUS_CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _MAX_GAPS = 1_000_000
 _UNKNOWN = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
 
@@ -654,7 +652,7 @@ class MeasuredRun:
 
 def explain(error: dict[str, Any], job: Job) -> str:
     """Return one sentence for the fields of an ``error`` event."""
-    message = _STATUS_CODE.sub("", " ".join(str(error["message"]).split()))
+    message = failure_text(error["message"])
     if error["stage"] == "import":
         return f"{job.session.python} cannot import onnxruntime ({message})"
     return message or str(error["kind"])

@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from memdiag.runner.child import Child
+from memdiag.runner.failure_text import failure_text
 from memdiag.runner.job import Feed, Job, as_json
 
 _POLL_S = 0.1
@@ -110,13 +111,9 @@ def _try_each(job: Job, candidates: Sequence[Sequence[Feed]]) -> Generator[Trial
             if event is None:
                 continue
             if event.name == "error":
-                yield Trial(_one_line(event.fields["message"]), has_session=False)
+                yield Trial(failure_text(event.fields["message"]), has_session=False)
                 break
             if event.name == "tried":
                 message = event.fields["message"]
-                yield Trial(None if message is None else _one_line(message))
+                yield Trial(None if message is None else failure_text(message))
                 child.proceed()
-
-
-def _one_line(message: object) -> str:
-    return " ".join(str(message).split())

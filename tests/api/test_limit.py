@@ -174,7 +174,7 @@ def test_what_does_not_work_without_a_limit_is_an_error() -> None:
         limit_bytes=None, outcome="failed", phase="parse", peak_bytes=None, message="bad"
     )
     with pytest.raises(
-        MeasurementError, match=r"m: it does not work without a limit.*bad in parse"
+        MeasurementError, match=r"m: it does not work without a limit either in parse: bad"
     ):
         require_completed(failed, "m", PARENT)
 

@@ -9,6 +9,7 @@ from memdiag.records.finding import Finding
 from memdiag.records.profile import Outcome, Profile
 from memdiag.reports.findings import profile_summary
 from memdiag.reports.profile.advice import Advice, profile_advice
+from memdiag.runner.failure_text import failure_text
 from memdiag.units import MIB
 from tests.reports import attributions, profiles, tied_xray
 from tests.reports.findings import TIED
@@ -314,6 +315,16 @@ def test_a_run_that_ended_early_says_so_first() -> None:
     assert shown.result.startswith("The run did not complete. Killed in constant_fold at ")
     assert commands(shown) == ["memdiag tune models/tied_if.onnx"]
     assert not commands(profile_advice(profiles.failed()))
+
+
+def test_a_model_with_custom_operators_needs_their_library() -> None:
+    message = failure_text("Fatal error: my.ops:Foo(-1) is not a registered function/op")
+    outcome = Outcome(status="failed", phase="parse", message=message)
+    shown = profile_advice(msgspec.structs.replace(profiles.failed(), outcome=outcome))
+    assert [command.partition(" models/")[0] for command in commands(shown)] == [
+        "memdiag profile",
+        "memdiag run -- python app.py",
+    ]
 
 
 def test_every_profile_has_an_answer() -> None:

@@ -14,6 +14,7 @@ from memdiag.reports.profile.peak import is_above_steady, peak_sentence
 from memdiag.reports.profile.phases import responsible_span
 from memdiag.reports.text import dim_option, listed, plain, shortened
 from memdiag.reports.xray.weights import weight_rows
+from memdiag.runner.failure_text import CUSTOM_OPS_OPTION, IN_ITS_PROGRAM
 from memdiag.units import MIB, format_size
 
 ARENA_SLACK, RETAINED = "arena slack", "retained by malloc"
@@ -454,10 +455,17 @@ def _peak_sentence(profile: Profile) -> str:
 
 
 def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ...]:
-    if profile.outcome.status == "failed":
-        return (AdviceStep("Solve the error above first."),)
-    costly = _costly(profile.findings)
     model = shlex.quote(plain(profile.model.path)) + dim_option(profile.dimensions)
+    if profile.outcome.status == "failed":
+        if CUSTOM_OPS_OPTION not in profile.outcome.message:
+            return (AdviceStep("Solve the error above first."),)
+        return (
+            AdviceStep(
+                "Load the library of its operators:", f"memdiag profile {model} {CUSTOM_OPS_OPTION}"
+            ),
+            AdviceStep("Or measure it in the program that loads it:", IN_ITS_PROGRAM),
+        )
+    costly = _costly(profile.findings)
     tuning = _tune_steps(profile, costly, model, largest)
     if profile.outcome.status != "completed":
         if profile.outcome.message == "interrupted":
