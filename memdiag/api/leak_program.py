@@ -23,17 +23,19 @@ from memdiag.growth.slope import MIN_POINTS
 from memdiag.growth.steady_growth import MIN_MOMENTS
 from memdiag.growth.verdict import compared_moments, kept_values
 from memdiag.growth.wording import OWNER_LABELS
+from memdiag.programs.assemble import call_site
 from memdiag.programs.events import BetweenRuns
 from memdiag.programs.recorded import RecordedProcess
 from memdiag.programs.recorder import Recorder
 from memdiag.programs.rules import NO_SEARCH_NOTE
+from memdiag.programs.rules.session_per_call import RULE as SESSION_PER_CALL
 from memdiag.programs.run_pause import RunPause
 from memdiag.programs.system.process_tree import descendants
 from memdiag.programs.unhooked_process import ONLY_NAMED
 from memdiag.programs.wait_notice import OnWait
 from memdiag.records.growth import GrowingBlocks, GrowingOwner, Growth, Unit
 from memdiag.records.run import ProgramRun
-from memdiag.units import KIB, counted, format_duration, format_size
+from memdiag.units import KIB, counted, format_duration, format_size, some_of
 
 PROCESS_PERIOD_S = 0.25
 PROGRAM_PERIOD_S = 0.05
@@ -293,7 +295,7 @@ class _Histories:
             XrayError: no process with onnxruntime could be read.
         """
         growths = [
-            process_growth(history, self._processes[pid], kind)
+            with_session_cause(process_growth(history, self._processes[pid], kind), run, pid)
             for pid, history in self._histories.items()
             if history.moments
         ]
@@ -390,6 +392,24 @@ def with_pause_advice(growth: Growth) -> Growth:
     return msgspec.structs.replace(growth, advice=advice)
 
 
+def with_session_cause(growth: Growth, run: ProgramRun, pid: int) -> Growth:
+    """Return `growth` with its cause, if process `pid` creates a session for each call."""
+    own = {session.number for session in run.sessions if session.pid == pid}
+    cause = next(
+        (
+            finding
+            for finding in run.findings
+            if finding.rule == SESSION_PER_CALL.name and not own.isdisjoint(finding.sessions)
+        ),
+        None,
+    )
+    if cause is None or growth.verdict == "flat":
+        return growth
+    advice = f"{cause.remedy} {growth.advice[:1].upper()}{growth.advice[1:]}".strip()
+    sentence = f"{growth.sentence}. {cause.message}"
+    return msgspec.structs.replace(growth, sentence=sentence, advice=advice)
+
+
 def has_failed(exit_code: int | None) -> bool:
     """Return whether a program ended with an error: nobody has interrupted or stopped it."""
     return exit_code is not None and exit_code not in ENDED_BY_USER
@@ -420,6 +440,9 @@ def process_growth(
         contents = repeated_contents(history.contents, growing)
         blocks = grown_blocks(before, after, sizes=growing, contents=contents)
     sizes = {name: nbytes for name, (_, nbytes) in process.value_starts.items()}
+    kept = kept_values(process.alive_values, blocks, sizes)
+    sites = [call_site(each) for name, each in process.kept_from.items() if name in kept]
+    sites = [each for each in dict.fromkeys(sites) if each]
     observation = Observation(
         moments=moments,
         unit=unit,
@@ -428,7 +451,8 @@ def process_growth(
         growing_heap_bytes=heap_bytes,
         min_heap_bytes=MIN_HEAP_BYTES,
         caller_keeps_nothing=False,
-        kept_values=kept_values(process.alive_values, blocks, sizes),
+        kept_values=kept,
+        kept_from=some_of(sites),
     )
     record = growth_record(
         observation,

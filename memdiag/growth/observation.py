@@ -68,6 +68,7 @@ class Observation:
         caller_keeps_nothing: whether the caller is memdiag, which keeps no outputs.
         kept_values: the values of most earlier runs that are alive in the program, or copies of
             them; empty for none.
+        kept_from: where the runs with these values were called; empty if it is not known.
     """
 
     moments: tuple[Moment, ...]
@@ -80,6 +81,7 @@ class Observation:
     min_heap_bytes: int = KIB
     caller_keeps_nothing: bool
     kept_values: str = ""
+    kept_from: str = ""
 
     def with_heap(self) -> "Observation":
         """Return the observation without moments whose heap was not read, if enough remain."""

@@ -133,7 +133,8 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: Observation) -> s
         return f"the program keeps its sessions{alive}{_of_a_session(observation)}: they {growth}"
     if observation.kept_values:
         size = format_rate(judgement.slope.bytes_per_unit)
-        kept = f"the program keeps {observation.kept_values}: {size} more after each {unit}"
+        called = f" of the run at {observation.kept_from}" if observation.kept_from else ""
+        kept = f"the program keeps {observation.kept_values}{called}: {size} more after each {unit}"
         return f"{kept}. {owner[0].upper()}{owner[1:]} {growth}"
     return f"kept values: {owner} {growth}"
 
@@ -243,7 +244,9 @@ def _shapes(largest: LargestInput) -> str:
 def pattern_note(moments: Sequence[Moment]) -> str:
     """Return a sentence on memory patterns, which are no leak; empty if they hardly grew."""
     text, nbytes = _pattern_growth(moments)
-    if nbytes < MIN_PATTERN_BYTES:
+    arenas = [moment.arenas or 0 for moment in moments]
+    # More sessions have more patterns, without new sizes.
+    if nbytes < MIN_PATTERN_BYTES or arenas[-1] > arenas[0]:
         return ""
     return f"{text}. This is no leak, but grows with each new one: {PATTERN_ADVICE}"
 

@@ -295,6 +295,23 @@ def created_at(session: RecordedSession) -> str:
     return _source_location(file, line)
 
 
+def call_site(callers: Sequence[tuple[str, int, str]]) -> str:
+    """Return where a call was made: ``ocr/main.py:70 (called from app.py:5)``; empty if unknown.
+
+    The caller is the nearest one in the program's own code: programs often run a session in one
+    function, for many callers.
+
+    Args:
+        callers: file, line and function of the callers, the nearest first.
+    """
+    if not callers:
+        return ""
+    (file, line, _), *others = callers
+    own = next((_source_location(*each[:2]) for each in others if _is_own(each[0])), "")
+    called = f" (called from {own})" if own else ""
+    return f"{_source_location(file, line)}{called}"
+
+
 def _called_from(callers: Sequence[Caller]) -> str | None:
     """Return file and line of the nearest caller in the program's own code.
 

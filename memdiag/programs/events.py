@@ -40,7 +40,7 @@ closed.
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct, convert
+from msgspec import Struct, convert, field
 
 from memdiag.records.growth import LargestInput
 
@@ -225,6 +225,8 @@ class BetweenRuns(Event, frozen=True, kw_only=True, tag="between_runs"):
         largest_input: of the first run whose inputs had the most bytes; None if it is not known.
         alive: how many inputs and outputs of earlier runs are alive, and how many there were, by
             description, such as "output 'y'".
+        kept_from: file, line and function of the callers of an earlier run whose value is still
+            alive, the nearest first, by description of the value.
         starts: the first bytes of values of an earlier run in hexadecimal, and the sizes of the
             values in bytes, by description.
         runs_in_flight: the number of runs of other threads that go on meanwhile.
@@ -235,6 +237,7 @@ class BetweenRuns(Event, frozen=True, kw_only=True, tag="between_runs"):
     largest_input: LargestInput | None
     alive: dict[str, tuple[int, int]]
     starts: dict[str, tuple[str, int]]
+    kept_from: dict[str, tuple[tuple[str, int, str], ...]] = field(default_factory=dict)
     runs_in_flight: int = 0
     at_exit: bool = False
 

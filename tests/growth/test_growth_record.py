@@ -3,12 +3,19 @@
 import msgspec
 import pytest
 
-from memdiag.api.leak_program import SHORT, has_failed, visible_growth, with_pause_advice
+from memdiag.api.leak_program import (
+    SHORT,
+    has_failed,
+    visible_growth,
+    with_pause_advice,
+    with_session_cause,
+)
 from memdiag.growth.growth_record import MAX_RUN_SAMPLES, growth_record
 from memdiag.growth.observation import Observation
 from memdiag.growth.verdict import kept_values
 from memdiag.records.growth import GrowingBlocks, Growth, Moment, OwnerBytes, RunSample, Verdict
 from memdiag.units import MIB
+from tests.programs.rules.records import PID, findings, program, runs, session
 from tests.reports import growths
 
 
@@ -180,3 +187,35 @@ def test_nothing_is_called_flat_whose_blocks_could_not_be_counted(
     found = with_pause_advice(growth)
     assert found.verdict == verdict
     assert ("Observe it with --pause" in found.message) == (verdict == "undecided")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "pid", "runs_each", "is_named"),
+    [
+        ("retained", PID, 1, True),
+        ("kept", PID, 1, True),
+        ("flat", PID, 1, False),
+        ("retained", PID + 1, 1, False),
+        ("retained", PID, 100, False),
+    ],
+)
+def test_a_session_for_each_call_is_named(
+    verdict: str, pid: int, runs_each: int, is_named: bool
+) -> None:
+    calls = [
+        session(
+            number,
+            created_at="app.py:7",
+            created_s=10.0 * number,
+            shapes=[runs(runs_each)],
+            last_run_s=10.0 * number + 1,
+        )
+        for number in range(1, 7)
+    ]
+    run = program(*calls)
+    run = msgspec.structs.replace(run, findings=tuple(findings("session-per-call", run)))
+    growth = growths.VERDICTS[verdict]()
+    named = with_session_cause(growth, run, pid)
+    assert ("6 sessions of m.onnx were created at app.py:7" in named.sentence) == is_named
+    assert named.sentence.startswith(growth.sentence)
+    assert ("Create the session once" in named.advice) == is_named

@@ -106,10 +106,14 @@ def test_memory_after_a_release_is_mallocs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "verdicts", "owner"),
+    ("work", "verdicts", "owner", "site"),
     [
         pytest.param(
-            "kept.append(sessions[0].run(None, feeds))", {"kept"}, "arena", id="kept outputs"
+            "kept.append(sessions[0].run(None, feeds))",
+            {"kept"},
+            "arena",
+            "output 'y' of the run at <string>:13",
+            id="kept outputs",
         ),
         pytest.param(
             """binding = sessions[0].io_binding()
@@ -119,14 +123,18 @@ def test_memory_after_a_release_is_mallocs(tmp_path: Path) -> None:
     kept.append(binding)""",
             {"kept"},
             None,  # the bindings, their inputs and their outputs
+            "",
             id="kept bindings",
         ),
-        pytest.param("create().run(None, feeds)", NEVER_LEAKS, None, id="a session for each call"),
+        pytest.param(
+            "create().run(None, feeds)", NEVER_LEAKS, None, "", id="a session for each call"
+        ),
         pytest.param(
             """sessions.append(create())
     sessions[-1].run(None, feeds)""",
             {"kept"},
             "sessions",
+            "sessions of m.onnx were created at <string>:7",
             id="a session for each call, kept",
         ),
         pytest.param(
@@ -135,15 +143,17 @@ def test_memory_after_a_release_is_mallocs(tmp_path: Path) -> None:
     sessions[int(random.integers(200))].run(None, feeds)""",
             NEVER_LEAKS,
             None,
+            "",
             id="200 sessions",
         ),
     ],
 )
 def test_a_program_that_grows(
-    model: Path, work: str, verdicts: set[str], owner: str | None
+    model: Path, work: str, verdicts: set[str], owner: str | None, site: str
 ) -> None:
     program = PROGRAM.replace("WORK", f"    {work}")
     growth, _ = leak_program([sys.executable, "-c", program, str(model)], duration_s=12.0)
     assert growth.verdict in verdicts, growth.sentence
+    assert site in growth.sentence
     if owner is not None:
         assert growth.owner == owner, growth.sentence

@@ -162,6 +162,14 @@ def test_the_growth_is_that_from_the_start_to_the_end_of_the_table(
     assert f"the resident set grew by {grown} since the start" in text
 
 
+def test_kept_values_name_the_line_of_their_run() -> None:
+    observation = replace(
+        observed(owned(90, 50 * MIB)), kept_values="output 'y'", kept_from="app.py:7"
+    )
+    text = sentence(GrowthJudgement("kept", "heap", SLOPE), observation)
+    assert text.startswith("the program keeps output 'y' of the run at app.py:7: 1 KiB more after")
+
+
 def test_kept_sessions_have_a_size() -> None:
     moments = [owned(run, (50 + run * 49 // 5) * MIB, sessions=run) for run in (1, 10, 20, 30)]
     text = sentence(GrowthJudgement("kept", "sessions", SLOPE), observed(*moments))
@@ -258,6 +266,14 @@ def test_memory_patterns_are_noted_if_they_grow(counts: tuple[int | None, ...], 
     assert note.startswith(text)
     assert bool(note) == bool(text)
     assert ("enable_mem_pattern = False" in note) == bool(text)
+
+
+def test_memory_patterns_of_more_sessions_are_not_noted() -> None:
+    moments = [
+        msgspec.structs.replace(patterned(run, 40 * arenas), arenas=arenas)
+        for run, arenas in ((1, 1), (2, 2))
+    ]
+    assert pattern_note(moments) == ""
 
 
 @pytest.mark.parametrize(

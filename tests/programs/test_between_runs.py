@@ -26,6 +26,10 @@ class Session:
         """Return nothing."""
 
 
+def callers_here() -> list[list[Any]]:
+    return [["app.py", 7, "serve"]]
+
+
 @pytest.fixture
 def asked() -> list[dict[str, Any]]:
     return []
@@ -33,7 +37,7 @@ def asked() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def session(asked: list[dict[str, Any]]) -> type[Session]:
-    pause = PauseBetweenRuns(lambda event, **fields: asked.append(fields), 0.0)
+    pause = PauseBetweenRuns(lambda event, **fields: asked.append(fields), 0.0, callers_here)
     body = {name: pause.watched(vars(Session)[name]) for name in ("run", "run_with_iobinding")}
     return type("Watched", (Session,), body)
 
@@ -62,6 +66,16 @@ def test_dropped_values_are_not_alive(session: type[Session], asked: list[dict[s
     for _ in range(30):
         session().run(None, {"x": np.ones(100)})
     assert asked[-1]["alive"]["output 'y'"] == [0, 10]
+    assert asked[-1]["kept_from"] == {}
+
+
+def test_a_kept_value_has_the_callers_of_its_run(
+    session: type[Session], asked: list[dict[str, Any]]
+) -> None:
+    kept = [session().run(None, {"x": np.ones(100)}) for _ in range(30)]
+    assert asked[19]["kept_from"] == {}  # the newest values may be alive in any program
+    assert asked[-1]["kept_from"] == {"output 'y'": [["app.py", 7, "serve"]]}
+    assert kept
 
 
 def test_memory_is_also_read_after_runs_whose_values_are_not_followed(
@@ -73,6 +87,7 @@ def test_memory_is_also_read_after_runs_whose_values_are_not_followed(
             "runs": 1,
             "largest_input": None,
             "alive": {},
+            "kept_from": {},
             "starts": {},
             "runs_in_flight": 0,
             "at_exit": False,
@@ -137,7 +152,7 @@ def test_no_thread_is_in_a_run_while_the_memory_is_read() -> None:
             time.sleep(0.002)
         return {"wait_s": 0.004}
 
-    run = PauseBetweenRuns(ask, 0.0).watched(BusySession.run)
+    run = PauseBetweenRuns(ask, 0.0, list).watched(BusySession.run)
     in_threads(lambda: [run(session, None, {}) for _ in range(50)])
     assert len(seen) >= 50
     assert set(seen) == {(0, 0)}
@@ -150,7 +165,7 @@ def test_the_answer_has_the_time_until_the_next_reading() -> None:
         asked.append(fields["runs"])
         return {"wait_s": 60.0}
 
-    run = PauseBetweenRuns(ask, 0.0).watched(BusySession.run)
+    run = PauseBetweenRuns(ask, 0.0, list).watched(BusySession.run)
     for _ in range(20):
         run(BusySession(0.0), None, {})
     assert asked == [1]
@@ -174,7 +189,7 @@ def test_a_run_that_does_not_end_is_not_waited_for_without_end(
         in_flight.append(fields["runs_in_flight"])
         asked.set()
 
-    run = PauseBetweenRuns(ask, 60.0).watched(Waiting.run)
+    run = PauseBetweenRuns(ask, 60.0, list).watched(Waiting.run)
     other = threading.Thread(target=run, args=(Waiting(), ["y"], {}))
     other.start()
     assert begun.wait(30)
@@ -225,7 +240,7 @@ def test_an_asynchronous_run_is_under_way_until_its_callback(fails: bool) -> Non
 
 
 def test_at_the_exit_new_runs_are_read_once(asked: list[dict[str, Any]]) -> None:
-    pause = PauseBetweenRuns(lambda event, **fields: asked.append(fields), 60.0)
+    pause = PauseBetweenRuns(lambda event, **fields: asked.append(fields), 60.0, callers_here)
     run = pause.watched(BusySession.run)
     pause.at_exit()  # no run
     for _ in range(5):
@@ -236,7 +251,7 @@ def test_at_the_exit_new_runs_are_read_once(asked: list[dict[str, Any]]) -> None
 
 
 def test_a_forked_child_has_no_runs_of_its_parents_threads(asked: list[dict[str, Any]]) -> None:
-    pause = PauseBetweenRuns(lambda event, **fields: asked.append(fields), 0.0)
+    pause = PauseBetweenRuns(lambda event, **fields: asked.append(fields), 0.0, callers_here)
     begun, go_on = threading.Event(), threading.Event()
 
     class Waiting(Session):

@@ -29,6 +29,7 @@ and the inputs."""
 
 MAX_NAMES = 32  # inputs and outputs that are followed
 MAX_REFERENCES = 200  # to values of one name; from here on every second one is dropped
+MAX_CALLS = 60  # whose callers are remembered
 RECENT = 20  # runs whose values may be alive in any program
 START_BYTES = 64
 MIN_WAIT_S = 0.5
@@ -58,6 +59,7 @@ class EarlierValues:
         self._references: dict[str, dict[int, weakref.ref[Any]]] = {}
         self._stride = 1
         self._last: dict[str, Any] = {}
+        self._calls: list[tuple[int, list[list[Any]], dict[str, Any]]] = []
         self.runs = 0
         self.largest_input: dict[str, Any] | None = None
         self._largest_bytes = 0
@@ -91,6 +93,21 @@ class EarlierValues:
     def counts(self) -> dict[str, list[int]]:
         """Return how many values of earlier runs are alive, and how many there are."""
         return {name: self._count(found) for name, found in self._references.items()}
+
+    def remember_call(self, callers: list[list[Any]]) -> None:
+        """Remember the callers of the last run, to tell whose values are kept."""
+        self._calls.append((self.runs, callers, self._last))
+        del self._calls[:-MAX_CALLS]
+
+    def kept_from(self) -> dict[str, list[list[Any]]]:
+        """Return the callers of the latest remembered run whose value is still alive, by name."""
+        return {
+            name: callers
+            for run, callers, values in self._calls
+            if run <= self.runs - RECENT
+            for name, reference in values.items()
+            if reference() is not None
+        }
 
     def remember_starts(self) -> None:
         """Take the first bytes of the values of the last run, as far as they are alive."""
@@ -261,10 +278,14 @@ class PauseBetweenRuns:
     Args:
         ask: sends an event with its fields and waits for the answer.
         period_s: the seconds between two events, unless the answer has another number.
+        callers: returns file, line and function of the callers of a run, the nearest first.
     """
 
-    def __init__(self, ask: Callable[..., Any], period_s: float) -> None:
+    def __init__(
+        self, ask: Callable[..., Any], period_s: float, callers: Callable[[], list[list[Any]]]
+    ) -> None:
         self._ask = ask
+        self._callers = callers
         self._period_s = period_s
         self._lock = threading.Lock()
         self._values = EarlierValues()
@@ -296,6 +317,7 @@ class PauseBetweenRuns:
             if time.perf_counter() < self._due_s:
                 return
             self._due_s = math.inf
+            self._values.remember_call(self._callers())
         self._stop_and_ask()
 
     def _stop_and_ask(self, *, at_exit: bool = False) -> None:
@@ -309,11 +331,13 @@ class PauseBetweenRuns:
                 values = self._values
                 counts, self._asked_runs = values.counts(), values.runs
                 largest, starts = values.largest_input, values.starts
+                kept_from = values.kept_from()
             answer = self._ask(
                 "between_runs",
                 runs=self._asked_runs,
                 largest_input=largest,
                 alive=counts,
+                kept_from=kept_from,
                 starts=starts,
                 runs_in_flight=in_flight,
                 at_exit=at_exit,

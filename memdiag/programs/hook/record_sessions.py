@@ -16,7 +16,7 @@ import functools
 import os
 
 from .channel import Channel
-from .creation import CONFIG_NAMES, recorded_init
+from .creation import CONFIG_NAMES, callers, recorded_init
 from .runs import WRAPPED_RUNS
 from .sessions import Sessions
 from .tracebacks import hide_frames
@@ -87,7 +87,11 @@ def _stopping_between_runs(
     """Return `wrapped` with methods that also stop between runs, so that the memory is read."""
     from .between_runs import PauseBetweenRuns
 
-    stops = PauseBetweenRuns(sessions.channel.ask, float(os.environ[PAUSE_PERIOD]))
+    stops = PauseBetweenRuns(
+        sessions.channel.ask,
+        float(os.environ[PAUSE_PERIOD]),
+        functools.partial(callers, sessions.package),
+    )
     sessions.before_exit = stops.at_exit
     sessions.max_shapes = 0  # counts of other shapes in each run would grow as a leak does
     os.register_at_fork(after_in_child=stops.after_fork)
