@@ -123,7 +123,7 @@ def test_threads_count_that_are_in_runs_at_once(
 
 def test_a_session_is_released_with_its_last_reference(channel: FakeChannel) -> None:
     package: Any = SimpleNamespace(RunOptions=RunOptions, __file__="/x/__init__.py")
-    recorded = SessionRuns(Sessions(package, channel), 1, severity=3)  # type: ignore[arg-type]
+    recorded = SessionRuns(Sessions(package, channel), 1, 3, lambda: None)  # type: ignore[arg-type]
     recorded.started = True
     session = FakeSession(recorded)
     session.run(None, {"x": np.ones((1, 4))})
