@@ -42,7 +42,11 @@ class Kernel(NamedTuple):
 def kernel_of(
     graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node, *, fuses: bool = True
 ) -> Kernel:
-    """Return the kernel of `node`, a node of `scope`; `fuses` is whether nodes are merged."""
+    """Return the kernel of `node`, a node of `scope`.
+
+    `shapes` are those that the runtime knows when it loads the model, and `fuses` is whether nodes
+    are merged.
+    """
     transposed = bool(integer(node, "transB", 0))
     if fuses and becomes_gemm(graphs, shapes, scope, node):
         return Kernel("", "Gemm", transposed)
@@ -53,6 +57,7 @@ def becomes_gemm(graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node) -
     """Return whether a MatMul and the Add behind it certainly become one Gemm.
 
     Products of matrices do, and products with more axes by a weight if all sizes are known.
+    `shapes` are those that the runtime knows when it loads the model (`Shapes.as_declared`).
     """
     if node.op_type != "MatMul" or len(node.input) != 2 or len(node.output) != 1:
         return False
@@ -73,7 +78,7 @@ def becomes_gemm(graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node) -
     *rows, _ = left or (None,)
     columns = right[1]
     if len(left) > 2:
-        is_weight = graphs.weight(scope, node.input[1]) is not None
+        is_weight = graphs.constant_weight(scope, node, 1) is not None
         return is_weight and None not in rows and added == (columns,)
     fitting: list[tuple[int | None, ...]] = [(columns,), (1, columns)]
     if None not in rows:

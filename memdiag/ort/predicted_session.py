@@ -304,7 +304,8 @@ class PredictedSession:
         fuses = not self._model.is_ort_format
         kernel = None
         if is_packed:
-            kernel = kernel_of(graphs, self._shapes, use.scope, use.node, fuses=fuses)
+            declared = self._shapes.as_declared
+            kernel = kernel_of(graphs, declared, use.scope, use.node, fuses=fuses)
         return PackedUse(use, buffer, kernel)
 
     @cached_property

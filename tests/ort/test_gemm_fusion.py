@@ -40,6 +40,10 @@ CASES = {
         model(PLAIN + "k = MatMul(x, w) z = Add(k, b)", x="2,3,128", rank=3),
         True,
     ),
+    "three axes of known size, behind Identity": (
+        model(PLAIN + "i = Identity(w) k = MatMul(x, i) z = Add(k, b)", x="2,3,128", rank=3),
+        True,
+    ),
     "three axes": (model(PLAIN + "k = MatMul(x, w) z = Add(k, b)", x="n,m,128", rank=3), False),
     "no sum": (model(PLAIN + "k = MatMul(x, w) z = Sub(k, b)"), False),
     "two readers": (
@@ -93,6 +97,38 @@ def test_a_product_with_other_inputs_or_outputs_becomes_no_gemm(
         scope = next(scope for _, scope in ctx.graphs)
         found = becomes_gemm(ctx.graphs, ctx.shapes, scope, scope.nodes[2])
     assert found == (change == "a like product without an output")
+
+
+READ_DIRECTLY_AND_BEHIND_IDENTITY = (
+    "i = Identity(w) l = MatMul(x, w) y = Add(l, b) u = Neg(x) "
+    "j = Identity(i) k = MatMul(u, j) z = Add(k, b)"
+)
+
+
+@pytest.mark.parametrize("x", ["n,m,128", "2,3,128"])
+def test_sizes_that_only_the_user_knows_change_no_kernel(tmp_path: Path, x: str) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model(READ_DIRECTLY_AND_BEHIND_IDENTITY, x=x, rank=3), path)
+    with open_model(path) as opened:
+        for sizes in ({}, {"n": 2, "m": 3}):
+            ctx = AnalysisContext(opened, Runtime(1, 32), sizes=sizes)
+            (weight,) = (each for each in opened.weights if each.name == "w")
+            loaded = ctx.session.weight(weight)
+            assert [use.kernel.op_type for use in loaded.uses if use.kernel] == [
+                "MatMul" if "n" in x else "Gemm"
+            ] * 2
+            assert len(ctx.session.packed_buffers([loaded])) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("x", ["n,m,128", "2,3,128"])
+def test_one_packed_copy_serves_reads_behind_identity(tmp_path: Path, x: str) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model(READ_DIRECTLY_AND_BEHIND_IDENTITY, x=x, rank=3), path)
+    copies = xray(path, NEWEST).copies
+    packed = [one for one in copies if one.kind == "packed" and one.in_use and "w" in one.weights]
+    assert len(packed) == 1
 
 
 @pytest.mark.slow
