@@ -23,12 +23,11 @@ from memdiag.api.estimating.generation import generation_sizes
 from memdiag.api.estimating.options import FOLDING, estimate_options, not_considered
 from memdiag.api.estimating.reductions import reductions
 from memdiag.api.estimating.sizes import DimSizes, size_grid
-from memdiag.api.estimating.unknown_sizes import unknown_sizes, up_to_all_elements
+from memdiag.api.estimating.unknown_sizes import unknown_sizes_note
 from memdiag.api.generation_calls import choose_calls
 from memdiag.api.profile_config import check_session_options
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.errors import MeasurementError, UsageError
-from memdiag.model.assumed_shapes import read_assumptions
 from memdiag.model.genai_config import find_genai_config
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
@@ -68,7 +67,6 @@ def estimate(
     disabled_optimizers: Sequence[str] = (),
     load_from: Literal["path", "bytes"] = "path",
     cpu: Cpu | None = None,
-    assume: Mapping[str, float] | None = None,
     runs: int = DEFAULT_RUNS,
     feed: Sequence[str] = (),
     steps: int | None = None,
@@ -98,8 +96,6 @@ def estimate(
         load_from: create the session from the path, or from the bytes of the file.
         cpu: the processor's instruction set: ``avx512`` (the default) or ``avx2``, with which
             filters of convolutions are padded less.
-        assume: sizes that depend on the data: ``nonzero``, the share of elements that are not 0 at
-            each NonZero; ``loop``, the iterations of each Loop; ``topk``, the K of each TopK.
         runs: number of runs after the first one; each may read other rows of mapped embeddings.
         feed: estimate the calls of a generation, as `memdiag.profile` runs them: pairs of patterns
             ``OUTPUT=INPUT``. `dims` are single sizes of dimensions that do not count tokens then.
@@ -131,10 +127,6 @@ def estimate(
         )
     check_names("disabled_optimizers", disabled_optimizers, FOLDING)
     check_choice("load_from", load_from, ("path", "bytes"))
-    try:
-        assumptions = read_assumptions(assume or {})
-    except ValueError as error:
-        raise UsageError(f"--assume: {error}") from error
     if cpu is not None:
         check_choice("cpu", cpu, tuple(CHANNEL_BLOCKS))
     if runs < 0:
@@ -181,7 +173,6 @@ def estimate(
             sizes=grid.at({}) if called is None else called.prompt,
             reads_weights=False,
             block=block,
-            assumptions=assumptions,
         )
         session = SessionEstimate(ctx, options)
         on_progress("memory")
@@ -189,9 +180,6 @@ def estimate(
             points = tuple(session.at(sizes) for sizes in grid.points())
         else:
             points = (session.generate(called),)
-        unknown = unknown_sizes(ctx, points[0].dims)
-        if unknown.is_bounded and called is None:
-            points = tuple(up_to_all_elements(ctx, options, points))
         first = points[0]
         lower: tuple[Reduction, ...] = ()
         if details and called is None:
@@ -200,8 +188,11 @@ def estimate(
         notes = [
             *size_notes,
             *_notes(ctx, given, disabled_optimizers),
-            *unknown.notes(),
         ]
+        if first.unknown_values:
+            notes.append(unknown_sizes_note(ctx, first))
+            if first.is_floor and not measure:
+                notes.append("--measure runs the model, and completes the peak")
         line = UNCHANGED
         calibration: tuple[Calibration, ...] = ()
         if measure:
@@ -225,16 +216,19 @@ def estimate(
             return corrected(point, line) if known is None else as_measured(point, known)
 
         fit: Fit | None = None
-        if fit_bytes is not None and unknown.count and not measure:
-            fit = Fit(limit_bytes=fit_bytes, problem=_unknown_problem(unknown.count))
+        if fit_bytes is not None and first.is_floor and not measure:
+            fit = Fit(limit_bytes=fit_bytes, problem=_unknown_problem(first.unknown_values))
         elif fit_bytes is not None:
             on_progress("sizes that fit")
             baseline = _baseline(runtime) or 0
 
             def peaks_at(sizes: Mapping[str, int]) -> Peaks | None:
-                if ctx.activations(sizes).unknown > unknown.count:
+                point = session.at(sizes)
+                # Measurements correct for the values that are unknown at the first point.
+                missing = first.unknown_values if measure else 0
+                if point.is_floor and point.unknown_values > missing:
                     return None
-                return peaks_of(final(session.at(sizes)), baseline)
+                return peaks_of(final(point), baseline)
 
             fit = find_fit(grid, fit_bytes, peaks_at)
             if run:
@@ -254,7 +248,8 @@ def estimate(
             for each in lower
         )
         several = [] if called else [n for n, sizes in grid.steps.items() if len(sizes) > 1]
-        formula = fit_formula(points, several)
+        is_whole = measure or not first.unknown_values
+        formula = fit_formula(points, several) if is_whole else None
         if formula and formula.largest_error_bytes > MAX_ERROR * max(p.peak_bytes for p in points):
             notes.append(
                 "the peak jumps where the arena takes a larger region; the formula misses these"
@@ -267,12 +262,10 @@ def estimate(
             options=given,
             disabled_optimizers=tuple(disabled_optimizers),
             cpu=cpu or "avx512",
-            assumptions=dict(assume or {}),
             load_from=load_from,
             runs=runs,
             baseline_bytes=_baseline(runtime),
             is_upper=upper,
-            is_lower_bound=unknown.are_left_out and not measure,
             dimensions=dimensions,
             points=points,
             formula=formula,

@@ -220,7 +220,7 @@ def _estimated_bytes(model: Path, config: ProfileConfig, inputs: ChosenInputs) -
         )
     except MemdiagError:  # a release or an operator that is not known
         return None
-    if predicted.baseline_bytes is None:
+    if predicted.baseline_bytes is None or predicted.is_floor:
         return None
     point = predicted.point
     return predicted.beside_bytes(point) + max(point.high_bytes, point.peak_bytes)

@@ -14,7 +14,7 @@ from memdiag.ort.activations import executed_nodes
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.releases import NODE_MEMORY_SINCE
 from memdiag.records.codec import escaped
-from memdiag.records.profile import PeakNode, Profile
+from memdiag.records.profile import NodeOutputs, PeakNode, Profile
 from memdiag.runner.job import Job
 from memdiag.runner.node_memory import NoNodeMemory, arena_peak
 
@@ -60,6 +60,10 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
         grown_bytes=measured.grown_bytes,
         estimated_bytes=None if estimated is None else estimated.peak_bytes,
         estimated_node=node,
+        largest=tuple(
+            NodeOutputs(node=each.node, op_type=each.op_type, inside=each.inside, bytes=each.nbytes)
+            for each in measured.largest
+        ),
     )
     return escaped(msgspec.structs.replace(profile, run_peak=peak))
 

@@ -68,6 +68,8 @@ def needed_bytes(request: JobRequest) -> int | None:
         )
     except Exception:  # the job itself will report what is wrong with the model
         return None
+    if found.is_floor:
+        return None
     # The bound for a malloc that keeps freed blocks; kernels of other providers are not considered.
     return found.beside_bytes(found.point) + found.point.high_bytes
 

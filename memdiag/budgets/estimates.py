@@ -9,10 +9,11 @@ from memdiag.budgets.evaluation import (
     main_breach,
 )
 from memdiag.budgets.figures import BUDGET_PHASES
+from memdiag.errors import UsageError
 from memdiag.records.budget import Budget, Judgement
 from memdiag.records.estimate import Estimate
 from memdiag.records.phases import PhaseName
-from memdiag.units import format_size
+from memdiag.units import counted, format_size, plural
 
 ESTIMATED_FIGURES = ("peak", "steady", *BUDGET_PHASES, "process_peak")
 """Names of the figures that an estimate can have."""
@@ -38,7 +39,8 @@ def judge_estimate(estimate: Estimate, budget: Budget) -> Judgement:
     """Return how `estimate` compares with `budget`.
 
     Raises:
-        UsageError: a limit is of a figure that the estimate does not have.
+        UsageError: a limit is of a figure that the estimate does not have, or it depends on values
+            whose sizes only a run shows whether a limit is kept.
     """
     point = estimate.point
     figures = estimated_figures(estimate)
@@ -60,6 +62,16 @@ def judge_estimate(estimate: Estimate, budget: Budget) -> Judgement:
         low, high = format_size(point.low_bytes), format_size(point.high_bytes)
         note += f"; the peak is expected between {low} and {high}"
     breaches = tuple(find_breaches(figures, budget, {}, phase_of))
+    if point.unknown_values and not estimate.calibration and not breaches:
+        more = point.high_bytes - point.peak_bytes
+        largest = {name: size + more for name, size in figures.items()}
+        if not point.is_bounded or any(find_breaches(largest, budget, {}, phase_of)):
+            count = point.unknown_values
+            raise UsageError(
+                f"{estimate.model}: an estimate cannot say whether it keeps the budget, which"
+                f" depends on {counted(count, 'value')} whose {plural(count, 'size', 'sizes')} only"
+                " a run shows. Measure it instead."
+            )
     main = main_breach(breaches) if breaches else None
     explained = point.phase(main.phase) if main and main.phase and main.figure in PEAKS else None
     arguments = command_arguments(

@@ -24,7 +24,6 @@ from memdiag.model.contrib_shapes import DOMAINS, equivalent_op
 from memdiag.model.dimensions import fill_in_sizes
 from memdiag.model.function_calls import called
 from memdiag.model.graph_index import ONNX_DOMAINS, FunctionKey, Graph, Node, integer, subgraphs
-from memdiag.model.tensor_types import TensorType
 
 _OTHER_DOMAIN: Final = "memdiag.unknown"
 _KNOWN_DOMAINS = ONNX_DOMAINS | {"ai.onnx.ml", "ai.onnx.preview"}
@@ -47,18 +46,8 @@ class InferenceInput:
         unknown_in_functions: the unknown operators of each function.
     """
 
-    def __init__(
-        self,
-        proto: ModelProto,
-        sizes: Mapping[str, int],
-        assumed: Mapping[str, TensorType] | None = None,
-    ) -> None:
-        """Prepare `proto`, which is modified.
-
-        `sizes` are sizes of free dimensions by name, and `assumed` types of values whose sizes
-        depend on the data.
-        """
-        self._assumed = assumed or {}
+    def __init__(self, proto: ModelProto, sizes: Mapping[str, int]) -> None:
+        """Prepare `proto`, which is modified. `sizes` are sizes of free dimensions by name."""
         self._dims = {tensor.name: tuple(tensor.dims) for tensor in proto.graph.initializer}
         self._functions = {
             (function.domain, function.name, function.overload) for function in proto.functions
@@ -94,8 +83,6 @@ class InferenceInput:
             for tensor in graph.initializer:
                 tensor.ClearField("external_data")
         made_up: dict[str, tuple[int, ...]] = {}
-        if self._assumed and isinstance(graph, GraphProto):
-            self._declare_assumed(graph)
         for node in graph.node:
             node.ClearField("doc_string")
             node.ClearField("metadata_props")
@@ -119,17 +106,6 @@ class InferenceInput:
             graph.value_info.extend(
                 helper.make_tensor_value_info(name, 1, shape) for name, shape in made_up.items()
             )
-
-    def _declare_assumed(self, graph: GraphProto) -> None:
-        """Declare the assumed types of values of `graph`, from which the inference goes on."""
-        outputs = {name for node in graph.node for name in node.output}
-        declared = {value.name: value for value in (*graph.value_info, *graph.output)}
-        for name, kind in self._assumed.items():
-            if name in outputs:
-                value = declared.get(name)
-                if value is None:
-                    value = graph.value_info.add(name=name)
-                value.type.CopyFrom(kind.proto())
 
     def _make_safe(self, node: NodeProto) -> bool:
         """Make the inference of `node` safe if possible; return whether it is safe."""

@@ -5,30 +5,28 @@ gets), and once over the body of each function that is called.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
-from google.protobuf.message import DecodeError, EncodeError
-from onnx import GraphProto, ModelProto, ValueInfoProto, defs, helper, numpy_helper
-from onnx.checker import ValidationError
-from onnx.shape_inference import InferenceError, infer_node_outputs
+from onnx import GraphProto, ModelProto, ValueInfoProto
 from onnx.shape_inference import infer_shapes as infer_model
 
+from memdiag.model.computed_shapes import ComputedShapes
 from memdiag.model.function_calls import inlined_calls, inlined_node_count
 from memdiag.model.graph_index import (
     ONNX_DOMAINS,
     FunctionKey,
     Graph,
     GraphIndex,
-    Node,
     Scope,
     function_path,
     subgraphs,
 )
-from memdiag.model.inference_input import InferenceInput, function_body, is_safe, unknown_note
+from memdiag.model.inference_input import InferenceInput, function_body, unknown_note
 from memdiag.model.model_file import ModelFile
 from memdiag.model.native_memory import limit_address_space, trim_heap
-from memdiag.model.tensor_types import Array, TensorType
+from memdiag.model.node_outputs import INFERENCE_FAILURES
+from memdiag.model.tensor_types import TensorType
 
 MAX_INLINED_NODES = 300_000
 """Nodes that functions may add to a model when they are inlined, as the inference does."""
@@ -43,10 +41,6 @@ MAX_INFERENCE_BYTES = 1 << 28
 """Memory that an inference may take, beside 64 times the size of the model without its weights."""
 
 _MAX_REASON = 150
-_FAILURES = (
-    *(InferenceError, ValidationError, defs.SchemaError, DecodeError, EncodeError),
-    *(RuntimeError, ValueError, TypeError, LookupError, MemoryError),
-)
 
 Types = dict[Scope, dict[str, TensorType]]
 
@@ -60,6 +54,9 @@ class Shapes:
     Attributes:
         opset: the version of ONNX's own operators that the model imports.
         has_calls: whether there are calls of functions, and they end.
+        runs: how often subgraphs of an If or a Loop run, where the sizes decide that.
+        first_iterations: the types in the first iteration of loops whose last one takes more, by
+            the body and the graphs inside it.
     """
 
     def __init__(
@@ -68,6 +65,7 @@ class Shapes:
         *,
         opset: int = 1,
         has_calls: bool = False,
+        computed: ComputedShapes | None = None,
         symbols: Symbols | None = None,
         declared: "Callable[[], Shapes] | None" = None,
     ) -> None:
@@ -76,6 +74,11 @@ class Shapes:
         self._declared = declared
         self.opset = opset
         self.has_calls = has_calls
+        self._refined: Mapping[Scope, Collection[str]] = computed.refined if computed else {}
+        self.runs: Mapping[Scope, int] = computed.runs if computed else {}
+        self.first_iterations: Mapping[Scope, Mapping[str, TensorType]] = (
+            computed.first_iterations if computed else {}
+        )
 
     def of(self, scope: Scope, name: str) -> TensorType | None:
         """Return the type of the value that `name` refers to in `scope`; None if it is unknown."""
@@ -105,7 +108,11 @@ class Shapes:
         """
         known: dict[int, tuple[int | str | None, ...] | None] = {}  # most have one of a few types
         found: dict[str, tuple[int | str | None, ...]] = {}
+        # In a loop these are the sizes of one iteration, and the runtime does not know them.
+        refined = self._refined.get(scope, ()) if scope.parent is not None else ()
         for name, kind in self.of_scope(scope).items():
+            if name in refined:
+                continue
             if id(kind) not in known:
                 _, symbols = self._symbols.get(id(kind), (kind, ()))
                 if kind.shape is not None and symbols:
@@ -128,32 +135,6 @@ class Shapes:
         """
         return self._declared() if self._declared is not None else self
 
-    def of_outputs(
-        self, node: Node, types: Mapping[str, TensorType], values: Mapping[str, Array]
-    ) -> dict[str, TensorType]:
-        """Return the known types of the outputs of `node`, an operator of ONNX, by name.
-
-        Args:
-            node: the node.
-            types: the types of its inputs by name. If one is missing, no output is known.
-            values: the values of inputs that are small constants.
-        """
-        all_known = all(name in types for name in node.input if name)
-        if not node.is_onnx or not all_known or not is_safe(node):
-            return {}
-        try:
-            inferred = infer_node_outputs(
-                defs.get_schema(node.op_type, self.opset, ""),
-                node.proto,
-                {name: kind.proto() for name, kind in types.items()},
-                {name: numpy_helper.from_array(value) for name, value in values.items()},
-                opset_imports=[helper.make_opsetid("", self.opset)],
-            )
-        except _FAILURES:
-            return {}
-        known = ((name, TensorType.read(kind)) for name, kind in inferred.items())
-        return {name: kind for name, kind in known if kind is not None}
-
 
 def infer_shapes(
     model: ModelFile,
@@ -162,26 +143,25 @@ def infer_shapes(
     notes: list[str],
     *,
     carry_values: bool = True,
-    assumed: Mapping[str, TensorType] | None = None,
+    counts_largest: bool = False,
 ) -> Shapes:
     """Return the types of the values of `model` at `sizes` of free dimensions, by name.
 
     Values whose type could not be inferred are missing. Sentences on the reasons are appended to
     `notes`, except where the only reason is a free dimension. Without `carry_values` a shape that
-    nodes compute is unknown, as it is for onnxruntime when it plans. `assumed` are types of values
-    whose sizes depend on the data.
+    nodes compute is unknown, as it is for onnxruntime when it plans. With `counts_largest` sizes
+    that depend on the data are as large as they can be, where that is known.
     """
-    inference = _ShapeInference(model, graphs, sizes, carry_values, assumed)
+    inference = _ShapeInference(model, graphs, sizes, carry_values, counts_largest)
     notes.extend(inference.notes)
     return Shapes(
         inference.types,
-        opset=next(
-            (opset.version for opset in model.proto.opset_import if opset.domain in ONNX_DOMAINS), 1
-        ),
+        opset=inference.opset,
         has_calls=bool(inference.functions),
+        computed=inference.computed,
         symbols=inference.symbols,
         declared=(lambda: infer_shapes(model, graphs, {}, [], carry_values=False))
-        if sizes or assumed
+        if sizes
         else None,
     )
 
@@ -194,6 +174,8 @@ class _ShapeInference:
         symbols: the symbols of types with free dimensions.
         notes: sentences on types that could not be inferred.
         functions: the functions whose calls are followed: all, or none if calls do not end.
+        opset: the version of ONNX's own operators.
+        computed: what follows from the sizes where the inference stops; None without sizes.
     """
 
     def __init__(
@@ -202,15 +184,18 @@ class _ShapeInference:
         graphs: GraphIndex,
         sizes: Mapping[str, int],
         carry_values: bool,
-        assumed: Mapping[str, TensorType] | None = None,
+        counts_largest: bool,
     ) -> None:
         self._carry_values = carry_values
-        self._assumed = assumed
         self.types: Types = defaultdict(dict)
         self.symbols: Symbols = {}
         self.notes: list[str] = []
         self._model = model
         self._graphs = graphs
+        self.opset = next(
+            (opset.version for opset in model.proto.opset_import if opset.domain in ONNX_DOMAINS), 1
+        )
+        self.computed: ComputedShapes | None = None
         self._known_types: dict[bytes, TensorType | None] = {}
         self._own_symbols = frozenset(_symbols(model.proto.graph))
         self._function_nodes = 0
@@ -222,6 +207,10 @@ class _ShapeInference:
             self._infer_function(scope)
         if functions:
             self._add_weights()
+        if carry_values and self._knows_inputs():
+            self.computed = ComputedShapes(
+                graphs, self.types, self.opset, counts_largest=counts_largest
+            )
         if (unknown or problem) and not self._knows_all_outputs():
             if unknown:
                 self.notes.append(unknown_note(unknown))
@@ -252,7 +241,7 @@ class _ShapeInference:
         copy.CopyFrom(self._model.proto)
         if not self.functions:
             del copy.functions[:]
-        prepared = InferenceInput(copy, sizes, self._assumed)
+        prepared = InferenceInput(copy, sizes)
         del copy
         if copied_name_count(self._model.graph, tuple(self.functions.values())) > MAX_COPIED_NAMES:
             inferred = ModelProto.FromString(prepared.serialized)
@@ -261,6 +250,12 @@ class _ShapeInference:
             inferred, problem = _infer(prepared, carry_values=self._carry_values)
         self._add_graph(self._graphs.main, inferred.graph)
         return sum(prepared.unknown_in_functions.values(), prepared.unknown), problem
+
+    def _knows_inputs(self) -> bool:
+        """Return whether the sizes of all inputs of the model are known."""
+        types = self.types[self._graphs.main]
+        kinds = (types.get(value.name) for value in self._model.graph.required_inputs)
+        return all(kind is not None and kind.nbytes is not None for kind in kinds)
 
     def _knows_all_outputs(self) -> bool:
         """Return whether the rank of every output of a node is known, inferred or declared."""
@@ -365,7 +360,7 @@ def _infer(prepared: InferenceInput, *, carry_values: bool = True) -> tuple[Mode
     try:
         with limit_address_space(MAX_INFERENCE_BYTES + 64 * len(prepared.serialized)):
             return infer_model(prepared.serialized, data_prop=carry_values), ""
-    except _FAILURES as error:
+    except INFERENCE_FAILURES as error:
         if carry_values and isinstance(error, MemoryError):
             return _infer(prepared, carry_values=False)
         reason = " ".join(str(error).split())[:_MAX_REASON].rstrip(" .") or type(error).__name__

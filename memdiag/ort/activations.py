@@ -3,8 +3,9 @@
 Nodes are put in the order in which onnxruntime executes them: its GraphViewer's depth-first walk up
 from the nodes whose outputs nothing reads. Their values are in buffers that its allocation planner
 shares (see `buffer_plan`); an output of a graph is allocated to the end. Subgraphs count at their
-node, once whatever the number of iterations; of branches the larger one counts, and the body of a
-function like a subgraph.
+node, and the body of a function like a subgraph. Of branches the one that runs counts, or the
+larger one if the sizes do not decide that. A Loop counts as its largest iteration, with what it
+keeps besides (`LoopValues`).
 
 `ActivationPeak` counts values only. The requests of a `SimulatedRun` to the arena also have the
 working memory of kernels (`scratch`). Inputs are not counted: the caller allocates them.
@@ -36,7 +37,7 @@ from memdiag.ort.prepacking import NCHWC
 from memdiag.ort.quantized_graph import rewrite_quantized
 from memdiag.ort.releases import NEWEST_MEASURED
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.scratch import BEFORE_OUTPUT, scratch_bytes
+from memdiag.ort.scratch import BEFORE_OUTPUT, heap_bytes, scratch_bytes
 from memdiag.ort.widened_graph import rewrite_halves
 
 MAX_LISTED = 20
@@ -44,6 +45,9 @@ MAX_LISTED = 20
 
 MAX_CALLS = 10_000
 """Subgraphs and calls of functions that are executed in a simulated run; more take nothing."""
+
+MAX_EARLIER_ITERATIONS = 64
+"""Iterations of a loop that grows which are simulated before the last one, evenly spread."""
 
 MAX_DEPTH = 50
 """Subgraphs and functions inside each other; only functions that call each other get there."""
@@ -96,6 +100,21 @@ class ActivationPeak(NamedTuple):
     live: tuple[LiveValue, ...]
     largest: LiveValue | None
     unknown: int
+
+
+class LoopValues(NamedTuple):
+    """What a Loop keeps besides the values of the iteration that runs.
+
+    Its kernel copies the state after the last iteration, and what all iterations have put out, into
+    its outputs.
+
+    Attributes:
+        kept: the state before the last iteration, and what the iterations before it have put out.
+        results: what the last iteration puts out.
+    """
+
+    kept: tuple[LiveValue, ...]
+    results: tuple[LiveValue, ...]
 
 
 _nbytes = attrgetter("nbytes")
@@ -173,11 +192,14 @@ class SimulatedRun(NamedTuple):
             runs take.
         steps: the executed nodes with their graphs, in order: those of a subgraph after the node
             that contains it.
+        heap: what kernels take from malloc while they run: the number of requests before, and the
+            bytes.
     """
 
     peak: ActivationPeak
     requests: tuple[Request, ...]
     steps: tuple[tuple[Scope, Node], ...] = ()
+    heap: tuple[tuple[int, int], ...] = ()
 
 
 def simulate_run(
@@ -206,8 +228,14 @@ def simulate_run(
     declared = declared or shapes.as_declared
     simulation = _Simulation(graphs, shapes, declared, folds, runtime, block, optimizes, in_fp32)
     peak = simulation.peak_of(graphs.main, 0)
-    requests = tuple(simulation.requests_of(graphs.main, 0))
-    return SimulatedRun(peak, requests, tuple(simulation.steps))
+    requests: list[Request] = []
+    heap: list[tuple[int, int]] = []
+    for request in simulation.requests_of(graphs.main, 0):
+        if request.is_heap:
+            heap.append((len(requests), request.nbytes))
+        else:
+            requests.append(request)
+    return SimulatedRun(peak, tuple(requests), tuple(simulation.steps), tuple(heap))
 
 
 def executed_nodes(
@@ -281,9 +309,31 @@ class _Simulation:
             return ()
         if not node.subgraphs and not self._functions:
             return ()
-        inner = scope.subgraphs.get(node, ())
+        runs = self._shapes.runs
+        inner = [each for each in scope.subgraphs.get(node, ()) if runs.get(each, 1)]
         function = self._functions.get(node.key)
         return (*inner, function) if function is not None else inner
+
+    def _loop_values(self, node: Node | None, inner: Sequence[Scope]) -> LoopValues | None:
+        """Return what `node` keeps if it is a Loop that runs its body `inner`."""
+        if node is None or not node.is_onnx or node.op_type != "Loop" or len(inner) != 1:
+            return None
+        body, types = inner[0], self._shapes.of_scope(inner[0])
+
+        def values(names: Sequence[str], times: int = 1) -> tuple[LiveValue, ...]:
+            sized = ((name, types.get(name)) for name in names if times)
+            return tuple(
+                LiveValue(body, name, times * nbytes)
+                for name, kind in sized
+                if kind is not None and (nbytes := kind.nbytes)
+            )
+
+        count = self._shapes.runs.get(body)
+        # The first iteration reads the values that the Loop is given.
+        state = values(body.inputs[2:]) if count != 1 else ()
+        stacked = body.outputs[1 + len(node.input[2:]) :]
+        earlier = 0 if count is None else count - 1
+        return LoopValues((*state, *values(stacked, earlier)), values(body.outputs[1:]))
 
     def _names_read(self, scope: Scope, node: Node) -> tuple[str, ...]:
         """Return the names that `node` reads, also in its subgraphs, each once."""
@@ -308,8 +358,13 @@ class _Simulation:
     def _type(self, scope: Scope, name: str) -> TensorType | None:
         return self._shapes.of(scope, name)
 
-    def requests_of(self, scope: Scope, depth: int) -> Iterator[Request]:
-        """Yield the requests of one run of `scope`, with those of all that is inside its nodes."""
+    def requests_of(self, scope: Scope, depth: int, share: float = 1.0) -> Iterator[Request]:
+        """Yield the requests of one run of `scope`, with those of all that is inside its nodes.
+
+        With a `share` below 1 it is an earlier iteration of a loop that grows: the sizes are
+        between those of the first iteration and those of the last. Its nodes are no steps of their
+        own.
+        """
         nodes, plan, types = self._plan(scope)
         taken: dict[int, list[Buffer]] = defaultdict(list)
         freed: dict[int, list[Buffer]] = defaultdict(list)
@@ -319,12 +374,13 @@ class _Simulation:
         keys = {id(buffer): next(self._keys) for buffer in plan.buffers}
         is_planned = {id(each): not depth and each.last < len(nodes) for each in plan.buffers}
         for step, node in enumerate(nodes):
-            at = len(self.steps)
-            self.steps.append((scope, node.source))
+            if share == 1:
+                self.steps.append((scope, node.source))
+            at = len(self.steps) - 1
             values = [
                 Request(
                     keys[id(buffer)],
-                    buffer.nbytes,
+                    self._nbytes_at(scope, buffer, share),
                     is_planned[id(buffer)],
                     name=buffer.name,
                     step=at,
@@ -332,24 +388,91 @@ class _Simulation:
                 for buffer in taken[step]
             ]
             scratch = [
-                Request(next(self._keys), size, is_planned=False, is_scratch=True, step=at)
+                Request(
+                    next(self._keys),
+                    max(1, round(share * size)),
+                    is_planned=False,
+                    is_scratch=True,
+                    step=at,
+                )
                 for size in scratch_bytes(node, types)
             ]
             is_first = node.op_type in BEFORE_OUTPUT
             yield from scratch if is_first else ()
-            yield from values
-            for inner in self._inner_scopes(scope, node.source if node.is_of_model else None):
-                if depth < MAX_DEPTH and self._calls_left > 0:
-                    self._calls_left -= 1
-                    yield from self.requests_of(inner, depth + 1)
+            source = node.source if node.is_of_model else None
+            inner_scopes = self._inner_scopes(scope, source)
+            loop = self._loop_values(source, inner_scopes)
+            if loop is not None:
+                yield from self._loop_requests(loop, inner_scopes[0], values, depth, share)
+            else:
+                yield from values
+                for inner in inner_scopes:
+                    yield from self._requests_inside(inner, depth, share)
             until = len(self.steps) - 1
             yield from () if is_first else (each._replace(step=until) for each in scratch)
+            from_malloc = round(share * heap_bytes(node, types))
+            if from_malloc:
+                yield Request(-1, from_malloc, is_planned=False, is_heap=True)
             for each in scratch:
                 yield each._replace(nbytes=0, step=until)
             for buffer in freed[step]:
                 yield Request(keys[id(buffer)], 0, is_planned[id(buffer)], step=until)
         for buffer in freed[len(nodes)]:
             yield Request(keys[id(buffer)], 0, is_planned[id(buffer)], step=len(self.steps) - 1)
+
+    def _requests_inside(self, inner: Scope, depth: int, share: float) -> Iterator[Request]:
+        if depth < MAX_DEPTH and self._calls_left > 0:
+            self._calls_left -= 1
+            yield from self.requests_of(inner, depth + 1, share)
+
+    def _loop_requests(
+        self, loop: LoopValues, body: Scope, outputs: list[Request], depth: int, share: float
+    ) -> Iterator[Request]:
+        """Yield the requests of a Loop, whose outputs are filled after its iterations.
+
+        Where its values grow, chunks of earlier iterations are too small for those of later ones.
+        """
+        kept: list[Request] = []
+        count = self._shapes.runs.get(body, 1) if body in self._shapes.first_iterations else 1
+        earlier = min(count - 1, MAX_EARLIER_ITERATIONS)
+        for index in range(earlier):
+            at = share * index / earlier
+            yield from self._requests_inside(body, depth, at)
+            following = self._requests_for(loop.kept, body, share * (index + 1) / earlier)
+            yield from following
+            yield from (each._replace(nbytes=0) for each in kept)
+            kept = following
+        if not earlier:
+            kept = self._requests_for(loop.kept, body, share)
+            yield from kept
+        yield from self._requests_inside(body, depth, share)
+        results = self._requests_for(loop.results, body, share)
+        yield from (*results, *outputs)
+        until = len(self.steps) - 1
+        yield from (each._replace(nbytes=0, step=until) for each in (*kept, *results))
+
+    def _requests_for(
+        self, values: Iterable[LiveValue], body: Scope, share: float
+    ) -> list[Request]:
+        """Return requests for values of a loop, for which no later run has a planned place."""
+        at = len(self.steps) - 1
+        return [
+            Request(
+                next(self._keys),
+                self._nbytes_at(body, each, share),
+                is_planned=False,
+                name=each.name,
+                step=at,
+            )
+            for each in values
+        ]
+
+    def _nbytes_at(self, scope: Scope, value: Buffer | LiveValue, share: float) -> int:
+        """Return the size of a value in an earlier iteration of a loop: 1 or more."""
+        first = self._shapes.first_iterations.get(scope, {}).get(name_in_model(value.name))
+        if share == 1 or first is None or first.nbytes is None:
+            return value.nbytes
+        return max(1, round(first.nbytes + share * (value.nbytes - first.nbytes)))
 
     def nodes_of(self, scope: Scope) -> list[ExecutedNode]:
         """Return the executed nodes of `scope` in order."""
@@ -421,13 +544,23 @@ class _Simulation:
         at_peak: tuple[int, ActivationPeak] | None = None
         for step, node in enumerate(nodes):
             inner = _NOTHING
-            for inner_scope in self._inner_scopes(scope, node.source if node.is_of_model else None):
+            source = node.source if node.is_of_model else None
+            inner_scopes = self._inner_scopes(scope, source)
+            for inner_scope in inner_scopes:
                 found = self.peak_of(inner_scope, depth + 1)
                 unknown += found.unknown
                 largest = max(filter(None, (largest, found.largest)), key=_nbytes, default=None)
                 inner = max(inner, found, key=lambda peak: peak.peak_bytes)
             in_use -= freed.until(step - 1)
             new_bytes = allocated.until(step)
+            loop = self._loop_values(source, inner_scopes)
+            if loop is not None:
+                outputs = tuple(
+                    LiveValue(scope, name_in_model(buffer.name), buffer.nbytes)
+                    for buffer in plan.buffers
+                    if buffer.first == step
+                )
+                inner = _at_end(loop, inner, outputs)
             here = in_use + max(new_bytes, inner.peak_bytes)
             in_use += new_bytes
             if here > peak_bytes:
@@ -447,6 +580,18 @@ class _Simulation:
 def _live_value(scope: Scope, buffer: Buffer, types: Mapping[str, TensorType]) -> LiveValue:
     name = buffer.name
     return LiveValue(scope, name_in_model(name), buffer.nbytes, types.get(name), form_of(name))
+
+
+def _at_end(
+    loop: LoopValues, iteration: ActivationPeak, outputs: tuple[LiveValue, ...]
+) -> ActivationPeak:
+    """Return the peak of a Loop, in an iteration or when its outputs are filled."""
+    while_running = sum(map(_nbytes, loop.kept)) + iteration.peak_bytes
+    copied = (*loop.kept, *loop.results, *outputs)
+    if while_running >= sum(map(_nbytes, copied)):
+        live = (*loop.kept, *iteration.live)
+        return iteration._replace(peak_bytes=while_running, live=live)
+    return iteration._replace(peak_bytes=sum(map(_nbytes, copied)), live=copied)
 
 
 class _Plan(NamedTuple):

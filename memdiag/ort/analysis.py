@@ -4,13 +4,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from memdiag.model.assumed_shapes import Assumptions, assumed_types
 from memdiag.model.equal_weights import MAX_DECODED_BYTES, can_be_compared, identical_weights
 from memdiag.model.graph_index import GraphIndex
 from memdiag.model.model_file import ModelFile
 from memdiag.model.readers import Reader, readers
 from memdiag.model.shapes import Shapes, infer_shapes
-from memdiag.model.tensor_types import TensorType
 from memdiag.ort.activations import ActivationPeak, SimulatedRun, simulate_run, total_bytes
 from memdiag.ort.constant_folding import Folds, fold_constants
 from memdiag.ort.loading import peak_reduction
@@ -21,11 +19,6 @@ from memdiag.ort.session_constants import LoadedWeight
 from memdiag.ort.used_values import UsedValues
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.units import counted, format_size, some_of
-
-NO_ASSUMPTIONS = Assumptions()
-
-MAX_ASSUMING_PASSES = 8
-"""Inferences of shapes for values of assumed sizes that depend on each other."""
 
 MIN_COMPARED_BYTES = 64
 """Smaller weights are not compared: the runtime itself merges most of them."""
@@ -41,7 +34,8 @@ class AnalysisContext:
         reads_weights: whether rules may read the values of weights. If not, rules that need values
             find nothing.
         block: the channels of a block of convolutions (`prepacking.CHANNEL_BLOCKS`).
-        assumptions: what is assumed of sizes that depend on the data.
+        counts_largest: whether sizes that depend on the data are as large as they can be, where
+            that is known. Otherwise they are unknown.
 
     Attributes:
         notes: sentences on what could not be examined; rules append to it.
@@ -55,13 +49,13 @@ class AnalysisContext:
         sizes: Mapping[str, int] | None = None,
         reads_weights: bool = True,
         block: int = NCHWC,
-        assumptions: Assumptions = NO_ASSUMPTIONS,
+        counts_largest: bool = False,
     ) -> None:
         self.model = model
         self.runtime = runtime
         self.reads_weights = reads_weights
         self.block = block
-        self.assumptions = assumptions
+        self._counts_largest = counts_largest
         self.sizes: dict[str, int] = dict(sizes or {})
         self.notes: list[str] = []
         self._readers: dict[Weight, tuple[Reader, ...]] = {}
@@ -159,16 +153,23 @@ class AnalysisContext:
         return self._last_shapes[1]
 
     def _infer_shapes(self, sizes: Mapping[str, int], notes: list[str]) -> Shapes:
-        shapes = infer_shapes(self.model, self.graphs, sizes, notes)
-        assumed: dict[str, TensorType] = {}
-        # The size of a value may depend on that of another one that is assumed.
-        for _ in range(MAX_ASSUMING_PASSES if self.assumptions != NO_ASSUMPTIONS else 0):
-            found = assumed_types(self.graphs, shapes, self.assumptions)
-            if found.keys() <= assumed.keys():
-                break
-            assumed |= found
-            shapes = infer_shapes(self.model, self.graphs, sizes, [], assumed=assumed)
-        return shapes
+        return infer_shapes(
+            self.model, self.graphs, sizes, notes, counts_largest=self._counts_largest
+        )
+
+    @cached_property
+    def largest(self) -> "AnalysisContext | None":
+        """The model with sizes that depend on the data as large as they can be; None of itself."""
+        if self._counts_largest:
+            return None
+        return AnalysisContext(
+            self.model,
+            self.runtime,
+            sizes=self.sizes,
+            reads_weights=False,
+            block=self.block,
+            counts_largest=True,
+        )
 
     def run(self, sizes: Mapping[str, int]) -> SimulatedRun:
         """Return what a run takes at `sizes` of the free dimensions."""

@@ -47,6 +47,7 @@ class Request(NamedTuple):
         nbytes: the size; 0 frees the value.
         is_planned: whether later runs have a place for it in the planned block.
         is_scratch: whether it is working memory of a kernel.
+        is_heap: whether it is for malloc, which gets it back at once: the arena is not asked.
         name: the value; empty for working memory.
         step: the number of nodes that were executed before.
     """
@@ -57,6 +58,7 @@ class Request(NamedTuple):
     is_scratch: bool = False
     name: str = ""
     step: int = 0
+    is_heap: bool = False
 
 
 class Lifetime(NamedTuple):

@@ -14,11 +14,12 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
+from memdiag.model.constant_values import MAX_VALUES, RANDOM, evaluate
 from memdiag.model.graph_index import MAX_CALL_DEPTH, GraphIndex, Node, Scope, integer
+from memdiag.model.node_outputs import infer_outputs
 from memdiag.model.shapes import Shapes
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, Array, TensorType
-from memdiag.ort.constant_values import MAX_VALUES, evaluate
-from memdiag.ort.operators import BFLOAT16_KERNELS, FLOAT16_KERNELS, RANDOM, WITHOUT_TENSORS
+from memdiag.ort.operators import BFLOAT16_KERNELS, FLOAT16_KERNELS, WITHOUT_TENSORS
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE, TRANSPOSE_21_FUSED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.weights import Weight
@@ -445,8 +446,11 @@ class _ConstantFolding:
         types: Mapping[str, TensorType | None],
         values: Mapping[str, Array | None],
     ) -> dict[str, TensorType]:
-        return self.shapes.of_outputs(
+        if not node.is_onnx:
+            return {}
+        return infer_outputs(
             node,
+            self.shapes.opset,
             {name: kind for name, kind in types.items() if kind is not None},
             {name: value for name, value in values.items() if value is not None},
         )

@@ -20,11 +20,12 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from memdiag.model.constant_values import RANDOM
 from memdiag.model.graph_index import GraphIndex, Node, Scope, Use, integer, integers
 from memdiag.model.index_ranges import small_constant, small_integers
 from memdiag.model.tensor_types import TensorType
 from memdiag.ort.fusions import Axes
-from memdiag.ort.operators import RANDOM, WITHOUT_EFFECT
+from memdiag.ort.operators import WITHOUT_EFFECT
 from memdiag.ort.prepacking import NCHWC, packed_buffer
 from memdiag.ort.releases import HARD_SWISH_FUSED_SINCE, MAX_POOL_UNPADDED_SINCE, MORE_BLOCKS_SINCE
 from memdiag.ort.runtime import Runtime

@@ -4,14 +4,6 @@ One table for all that depends on the operator alone, read from onnxruntime 1.20
 on them. Operators of ONNX's own domain unless a comment says otherwise.
 """
 
-RANDOM = frozenset(
-    {
-        *("Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
-        "RandomUniformLike",
-    }
-)
-"""Never folded: the result differs from one evaluation to the next."""
-
 WITHOUT_TENSORS = frozenset(
     {
         *("ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement"),

@@ -1,11 +1,12 @@
-"""Working memory that kernels of the CPU provider take from the arena while they run.
+"""Working memory that kernels of the CPU provider take while they run, from the arena or malloc.
 
 Measured: for each operator here but three, the regions that the arena takes at ten sizes are those
 that these buffers need (tests/ort/test_scratch.py, on the installed release). Two of them are
 DynamicQuantizeMatMul and DynamicQuantizeLSTM, whose buffers agree with the growth of the first run
 of models with them (docs/estimates.md). The third is QLinearConv, whose buffer agrees with what the
 profiler of 1.32.0 states at three sizes, with one group and with one channel for each. Kernels that
-are not listed were not examined, and count as if they took none.
+are not listed were not examined, and count as if they took none. What kernels take from malloc is
+in `heap_bytes`: it is returned when they end.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,6 +32,19 @@ def scratch_bytes(node: ExecutedNode, types: Types) -> list[int]:
     """Return the sizes of the buffers that the kernel of `node` takes, in bytes."""
     found = _BUFFERS.get(node.op_type)
     return [] if found is None else [size for size in found(node, types) if size > 0]
+
+
+def heap_bytes(node: ExecutedNode, types: Types) -> int:
+    """Return the bytes that the kernel of `node` takes from malloc: the indices, once more.
+
+    Measured with 1.32.0 and 1.24.4 at 8 million elements. Of a GridSample 1.32.0 takes 56 bytes for
+    each place, and 1.24.4 nothing: it is not among them.
+    """
+    if node.op_type == "NonZero":
+        return _output_bytes(node, types)
+    if node.op_type == "ScatterElements" and len(node.input) > 1:
+        return prod(_shape(types, node.input[1]) or (0,)) * _ADDRESS
+    return 0
 
 
 def _shape(types: Types, name: str) -> tuple[int, ...]:

@@ -106,11 +106,11 @@ class SessionEstimate:
         if options.runs is None:
             return self._point(sizes, timeline)
         shapes = ctx.shapes_at(sizes)
-        activations, requests, _ = ctx.run(sizes)
+        activations, requests, _, heap = ctx.run(sizes)
         loading = self._loading
         arena = loading.arena if options.has_arena else Arena()
         before = arena.resident_bytes
-        arena.serve(requests)
+        scratch = _served(arena, requests, heap)
         reads = self._mapped_reads(shapes, runs=1)
         grown = arena.resident_bytes - before
         timeline.now["mapped weights"] += sum(reads.values())
@@ -118,21 +118,41 @@ class SessionEstimate:
         at_peak = self._cause(activations)
         if options.has_arena:
             timeline.now += run
-            timeline.note("first_run", cause=at_peak)
+            timeline.note("first_run", {"kernel scratch": scratch}, at_peak)
+            timeline.note("first_run")
             self._run_again(timeline, arena, requests)
         else:
             timeline.note("first_run", run, at_peak)
             timeline.note("first_run")
+        scratch = max((nbytes for _, nbytes in heap), default=0)
         more = self._mapped_reads(shapes, runs=1 + options.runs)
         most = self._mapped_reads(shapes, runs=1 + options.runs, fault_bytes=LARGE_FAULT_BYTES)
         timeline.now["mapped weights"] += sum(more.values()) - sum(reads.values())
-        timeline.note("steady", {} if options.has_arena else run, at_peak)
+        timeline.note("steady", {"kernel scratch": scratch} if options.has_arena else run, at_peak)
         timeline.note("steady")
         more_mapped = sum(most.values()) - sum(more.values())
         point = self._point(
             sizes, timeline, self._live_tensors(activations, shapes), more_mapped=more_mapped
         )
-        return msgspec.structs.replace(point, input_bytes=self._input_bytes(shapes))
+        point = msgspec.structs.replace(
+            point, input_bytes=self._input_bytes(shapes), unknown_values=activations.unknown
+        )
+        return self._up_to_largest(point) if activations.unknown else point
+
+    def _up_to_largest(self, point: EstimatedPoint) -> EstimatedPoint:
+        """Return `point` with upper ends at which its values of unknown size are at their largest,
+        if that is known."""
+        if self._ctx.largest is None:
+            return point
+        largest = SessionEstimate(self._ctx.largest, self._options).at(point.dims)
+        if largest.unknown_values:
+            return point
+        return msgspec.structs.replace(
+            point,
+            high_bytes=max(point.high_bytes, largest.high_bytes),
+            pinned_high_bytes=max(point.pinned_high_bytes, largest.pinned_high_bytes),
+            is_bounded=True,
+        )
 
     def generate(self, calls: GenerationSizes) -> EstimatedPoint:
         """Return the estimate of a generation: the phases ``prefill`` and ``decode``."""
@@ -140,7 +160,7 @@ class SessionEstimate:
         timeline = self._load()
         loading, cache = self._loading, calls.cache
         shapes = ctx.shapes_at(calls.prompt)
-        prompt, prompt_requests, _ = ctx.run(calls.prompt)
+        prompt, prompt_requests, *_ = ctx.run(calls.prompt)
         arena = loading.arena if options.has_arena else Arena()
         served = CallsInArena(arena, calls.outputs)
         before = arena.resident_bytes
@@ -181,7 +201,8 @@ class SessionEstimate:
         sizes = calls.prompt if peak is prompt else calls.last_step
         live = self._live_tensors(peak, ctx.shapes_at(sizes))
         more_mapped = sum(most.values()) - more
-        return self._point(calls.prompt, timeline, live, more_mapped=more_mapped)
+        point = self._point(calls.prompt, timeline, live, more_mapped=more_mapped)
+        return msgspec.structs.replace(point, unknown_values=peak.unknown)
 
     def with_run_details(
         self, point: EstimatedPoint, doubled: Mapping[str, Mapping[str, int]]
@@ -366,6 +387,17 @@ def _terms(
         for name, nbytes in listed.items()
         if nbytes
     )
+
+
+def _served(arena: Arena, requests: Sequence[Request], heap: Sequence[tuple[int, int]]) -> int:
+    """Serve a run, and return how much more than at its end is there while a kernel has memory of
+    malloc."""
+    start = peak = 0
+    for index, nbytes in heap:
+        arena.serve(requests[start:index])
+        start, peak = index, max(peak, arena.resident_bytes + nbytes)
+    arena.serve(requests[start:])
+    return max(0, peak - arena.resident_bytes)
 
 
 def _run_terms(activations: int, resident: int) -> Counter[TermName]:

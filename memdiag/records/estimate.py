@@ -190,6 +190,8 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
         live: the values in memory at the peak of a run, the largest first.
         layout: the arena in the first run; None if it was not computed, or there is no arena.
         input_bytes: the inputs of a run, which the program has beside the session.
+        unknown_values: the number of values whose sizes only a run shows. They count as nothing.
+        is_bounded: whether their largest sizes are known, and the upper ends include them.
     """
 
     dims: dict[str, int]
@@ -204,6 +206,13 @@ class EstimatedPoint(Record, frozen=True, kw_only=True):
     live: tuple[LiveTensor, ...] = ()
     layout: RunLayout | None = None
     input_bytes: int = 0
+    unknown_values: int = 0
+    is_bounded: bool = False
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether values are left out that nothing limits, so that it has no upper end."""
+        return bool(self.unknown_values) and not self.is_bounded
 
     @property
     def peak(self) -> EstimatedPhase:
@@ -319,15 +328,12 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         options: session options by name, as given.
         disabled_optimizers: graph transformers that are left out.
         cpu: the instruction set of the processor that it is for.
-        assumptions: what was assumed of sizes that depend on the data: by name (``nonzero``, a
-            share; ``loop``, iterations; ``topk``, a number of values) its value.
         load_from: ``path`` or ``bytes``.
         runs: the number of runs after the first one.
         baseline_bytes: the process before the session: interpreter, numpy and onnxruntime; None if
             it is not known for the release.
         is_upper: whether the points are the upper ends of the interval rather than the most
             probable values. Phases, terms and tensors are the most probable ones in any case.
-        is_lower_bound: whether values of unknown size are left out, so that more may be needed.
         dimensions: the free dimensions, with the sizes of the first point.
         points: the points, the first of them at the default or first given sizes.
         formula: the peak over the free dimensions; None with one point.
@@ -346,12 +352,10 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     options: dict[str, str]
     disabled_optimizers: tuple[str, ...] = ()
     cpu: Cpu = "avx512"
-    assumptions: dict[str, float] = field(default_factory=dict)
     load_from: Literal["path", "bytes"]
     runs: int
     baseline_bytes: int | None
     is_upper: bool = False
-    is_lower_bound: bool = False
     dimensions: tuple[Dimension, ...] = ()
     points: tuple[EstimatedPoint, ...]
     formula: Formula | None = None
@@ -373,11 +377,12 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     def fits(self, point: EstimatedPoint, limit_bytes: int) -> FitAnswer:
         """Return whether the process fits into a limit at `point`, with the inputs."""
         beside = self.beside_bytes(point)
-        if point.high_bytes + beside <= limit_bytes and not self.is_lower_bound:
-            return "yes"
         if point.low_bytes + beside > limit_bytes:
             return "no"
-        if self.is_lower_bound:
+        is_measured = bool(self.calibration)
+        if point.high_bytes + beside <= limit_bytes and (is_measured or not point.is_floor):
+            return "yes"
+        if point.unknown_values and not is_measured:
             return "unknown"
         return "probably" if point.usual_bytes + beside <= limit_bytes else "probably not"
 
@@ -392,6 +397,12 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     def point(self) -> EstimatedPoint:
         """The point at the default or first given sizes."""
         return self.points[0]
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether more memory may be needed, without a limit: values of unknown size are left out,
+        and no measurement included them."""
+        return self.point.is_floor and not self.calibration
 
     @property
     def largest(self) -> EstimatedPoint:

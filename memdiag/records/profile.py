@@ -300,6 +300,21 @@ class SessionRelease(Record, frozen=True, kw_only=True):
     remedies: tuple[ReleaseRemedy, ...] = ()
 
 
+class NodeOutputs(Record, frozen=True, kw_only=True):
+    """The outputs of one node in the first run; in a loop those of its largest iteration.
+
+    Attributes:
+        node, op_type: the node.
+        inside: the node of an If, Loop or Scan whose graph contains it; empty in the main graph.
+        bytes: the sizes of its outputs together.
+    """
+
+    node: str
+    op_type: str
+    inside: str = ""
+    bytes: int
+
+
 class PeakNode(Record, frozen=True, kw_only=True):
     """The node of the first run at which most of the runtime's arena was in use.
 
@@ -311,11 +326,13 @@ class PeakNode(Record, frozen=True, kw_only=True):
         peak_bytes: the most that was in use while it ran.
         values_bytes: what the values in memory requested when it had ended.
         rounding_bytes: what their chunks have more than was requested.
-        scratch_bytes: working memory of the node's kernel: what was in use only while it ran. None
-            if more had been in use before the run, which hides it.
+        scratch_bytes: what was in use only while the node ran: working memory of its kernel, and
+            for an If, Loop or Scan the values of its graph. None if more had been in use before the
+            run, which hides it.
         grown_bytes: the regions that the arena took from the system in the whole run.
         estimated_bytes, estimated_node: the values in memory at the peak of a run, and the node
             then, as estimated; None and empty without an estimate.
+        largest: the nodes with the largest outputs of the run, the largest first.
     """
 
     node: str
@@ -327,6 +344,7 @@ class PeakNode(Record, frozen=True, kw_only=True):
     grown_bytes: int
     estimated_bytes: int | None = None
     estimated_node: str = ""
+    largest: tuple[NodeOutputs, ...] = ()
 
 
 class PhaseAttribution(Record, frozen=True, kw_only=True):

@@ -8,8 +8,10 @@ all regions. Values that a node reads last are freed after that.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import nlargest
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,14 +22,33 @@ from memdiag.runner.job import Job
 MAX_FILE_BYTES = 128 << 20
 """A larger profile, of loops with very many steps, is not read."""
 
+MAX_LARGEST = 3
+"""Nodes with the largest outputs that are listed."""
+
 _POLL_S = 0.1
 _SUFFIX = "_kernel_time"
 _RUN_END = "model_run"
+_WITH_GRAPHS = ("If", "Loop", "Scan")
 _FIGURES = (
     *("mem_bytes_in_use", "mem_in_use_delta", "mem_in_use_peak"),
     *("mem_bytes_requested_in_use", "mem_requested_in_use_delta"),
     *("mem_arena_held", "mem_arena_held_delta"),
 )
+
+
+class NodeOutputs(NamedTuple):
+    """The outputs of a node.
+
+    Attributes:
+        node, op_type: the node.
+        inside: the node whose graph contains it; empty in the main graph.
+        nbytes: the sizes of its outputs together, in a loop those of its largest iteration.
+    """
+
+    node: str
+    op_type: str
+    inside: str
+    nbytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +65,7 @@ class ArenaPeak:
             the run, so that the runtime's maximum says nothing about it.
         grown_bytes: the regions that the arena took from the system in the whole run.
         executed: name and operator of all nodes in the order in which they ran, each once.
+        largest: the nodes with the largest outputs of the run, the largest first.
     """
 
     node: str
@@ -54,6 +76,7 @@ class ArenaPeak:
     scratch_bytes: int | None
     grown_bytes: int
     executed: tuple[tuple[str, str], ...] = ()
+    largest: tuple[NodeOutputs, ...] = ()
 
 
 class NoNodeMemory(Exception):
@@ -124,7 +147,33 @@ def peak_of_run(events: Sequence[Mapping[str, Any]]) -> ArenaPeak:
         scratch_bytes=peak - in_use if is_of_run else None,
         grown_bytes=nodes[-1][2]["mem_arena_held"] - held,
         executed=tuple(dict.fromkeys(node[:2] for node in nodes)),
+        largest=_largest_outputs(events),
     )
+
+
+def _largest_outputs(events: Sequence[Mapping[str, Any]]) -> tuple[NodeOutputs, ...]:
+    """Return the nodes with the largest outputs in the first run among the `events`.
+
+    The event of a node with a graph follows those of the nodes in the graph, which started later.
+    """
+    run = list(takewhile(lambda event: event.get("name") != _RUN_END, events))
+    found: dict[tuple[str, str], NodeOutputs] = {}
+    around: list[tuple[float, str]] = []  # start and name of the nodes around, the innermost last
+    for event in reversed(run):
+        name, arguments = event.get("name", ""), event.get("args", {})
+        if not name.endswith(_SUFFIX):
+            continue
+        node, op_type = name.removesuffix(_SUFFIX), arguments.get("op_name", "")
+        while around and event.get("ts", 0) < around[-1][0]:
+            around.pop()
+        inside = around[-1][1] if around else ""
+        outputs = NodeOutputs(node, op_type, inside, int(arguments.get("output_size", 0)))
+        before = found.get((node, inside))
+        if before is None or before.nbytes < outputs.nbytes:
+            found[node, inside] = outputs
+        if op_type in _WITH_GRAPHS:
+            around.append((event.get("ts", 0), node))
+    return tuple(nlargest(MAX_LARGEST, found.values(), key=lambda each: each.nbytes))
 
 
 def _profiled(job: Job) -> list[dict[str, Any]]:

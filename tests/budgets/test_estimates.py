@@ -1,11 +1,12 @@
 """Estimates compared with budgets."""
 
+import msgspec
 import pytest
 
 from memdiag.budgets.estimates import ESTIMATED_FIGURES, estimated_figures, judge_estimate
 from memdiag.errors import UsageError
 from memdiag.records.budget import Budget
-from memdiag.units import MIB
+from memdiag.units import GIB, MIB
 from tests.reports import estimates
 
 BASELINE = 50 * MIB
@@ -45,6 +46,23 @@ def test_a_limit_is_exceeded_by_a_byte(
         "an estimate for onnxruntime 1.32.0, not measured; the peak is expected between 190 MiB and"
         " 220 MiB"
     )
+
+
+def test_what_depends_on_values_of_unknown_size_is_not_said_to_be_kept() -> None:
+    known = estimates.single(BASELINE)
+
+    def judge(limit: int, *, is_bounded: bool) -> bool:
+        point = msgspec.structs.replace(known.point, unknown_values=3, is_bounded=is_bounded)
+        record = msgspec.structs.replace(known, points=(point,))
+        return judge_estimate(record, Budget(limits={"peak": limit})).is_met
+
+    for is_bounded in (True, False):
+        assert not judge(199 * MIB, is_bounded=is_bounded)
+        with pytest.raises(UsageError, match="depends on 3 values whose sizes only a run shows"):
+            judge(219 * MIB, is_bounded=is_bounded)
+    assert judge(220 * MIB, is_bounded=True)
+    with pytest.raises(UsageError, match="cannot say"):
+        judge(GIB, is_bounded=False)
 
 
 @pytest.mark.parametrize(

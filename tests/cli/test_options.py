@@ -25,7 +25,6 @@ KINDS: dict[str, tuple[str, str]] = {
     "--at": ("SIZE,…", "each of these limits"),
     "--all": ("flag", "every combination"),
     "--against": ("DIR", "store to compare with"),
-    "--assume": ("NAME=VALUE,…", "Sizes that depend on the data"),
     "--baseline": ("FILE", "Baseline"),
     "--bisect": ("choice", "version"),
     "--budget": ("FIGURE=SIZE,…", "Limits"),

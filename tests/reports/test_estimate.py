@@ -71,13 +71,46 @@ def test_the_interval_includes_what_malloc_keeps_unless_measurements_corrected_i
     assert "MALLOC_MMAP_THRESHOLD_" not in words(corrected)
 
 
-def test_values_of_unknown_size_make_it_a_lower_bound() -> None:
-    lower = msgspec.structs.replace(estimates.single(), is_lower_bound=True)
-    assert "needs at least 200 MiB at its peak and 158 MiB after that, at batch" in words(lower)
-    assert "glibc's malloc may keep freed blocks beside that" in words(lower)
-    assert "interval" not in words(lower)
-    upper = msgspec.structs.replace(lower, is_upper=True)
-    assert "and 158 MiB after that, without values of unknown size, at batch" in words(upper)
+def unknown(estimate: Estimate, *, is_bounded: bool = False) -> Estimate:
+    points = (
+        msgspec.structs.replace(point, unknown_values=3, is_bounded=is_bounded)
+        for point in estimate.points
+    )
+    return msgspec.structs.replace(estimate, points=tuple(points))
+
+
+def test_values_of_unknown_size_make_it_a_floor() -> None:
+    floor = unknown(estimates.single())
+    for record in (floor, msgspec.structs.replace(floor, is_upper=True)):
+        assert "needs at least 190 MiB at its peak, at batch" in words(record)
+        assert "3 values whose sizes only a run shows are missing (--measure completes" in words(
+            record
+        )
+        assert "interval" not in words(record)
+    assert "# Too low: 3 values whose sizes only a run shows are missing" in resources(floor)
+    measured = unknown(estimates.measured())
+    assert "missing" not in words(measured)
+    assert "Too low" not in resources(measured)
+
+
+def test_values_of_limited_size_make_it_an_interval() -> None:
+    text = words(unknown(estimates.single(), is_bounded=True))
+    assert "needs 190 to 220 MiB at its peak, at batch" in text
+    assert "not measured; it depends on 3 values whose sizes only a run shows." in text
+
+
+def test_a_size_whose_values_are_not_known_is_not_said_to_fit() -> None:
+    answers = {
+        is_bounded: [
+            row.cells[-1].text
+            for row in point_table(unknown(estimates.line(), is_bounded=is_bounded)).rows
+        ]
+        for is_bounded in (True, False)
+    }
+    assert "yes" not in answers[False]
+    assert {"unknown", "no"} == {*answers[False]}
+    assert "yes" in answers[True]
+    assert "at least" in words(unknown(estimates.line()))
 
 
 def test_another_processor_is_named() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from memdiag.records.profile import Input, PeakNode, Profile
+from memdiag.records.profile import Input, NodeOutputs, PeakNode, Profile
 from memdiag.reports.profile import REPORT
 from memdiag.reports.profile.run_peak import run_peak_sentences
 from tests.reports import estimates, profiles, tied_xray
@@ -86,6 +86,19 @@ def test_the_peak_of_a_run_is_divided_into_values_ends_and_working_memory() -> N
         ({"rounding_bytes": 0}, "(estimated 19 MiB) and 6.0 MiB of working memory"),
         ({"estimated_node": "other"}, "(estimated 19 MiB, at other)"),
         ({"estimated_bytes": None}, "20 MiB of values, 4.0 MiB"),
+        ({"op_type": "Loop"}, "chunks and 6.0 MiB inside its graph."),
+        ({"op_type": "Loop", "scratch_bytes": 0}, "and no working memory of the kernel."),
+        (
+            {
+                "largest": (
+                    NodeOutputs(node="grown", op_type="Concat", inside="scores", bytes=9 << 20),
+                    NodeOutputs(node="one", op_type="OneHot", bytes=8 << 20),
+                    NodeOutputs(node="empty", op_type="Range", bytes=0),
+                )
+            },
+            "Largest outputs of the first run: 9.0 MiB of grown (Concat) inside scores and 8.0 MiB"
+            " of one (OneHot).",
+        ),
     ],
 )
 def test_parts_of_the_peak_of_a_run_are_left_out(changes: dict[str, Any], words: str) -> None:

@@ -71,6 +71,31 @@ def test_a_higher_use_before_the_run_hides_working_memory() -> None:
     assert (found.node, found.peak_bytes, found.scratch_bytes) == ("b", 300, None)
 
 
+def test_the_largest_outputs_are_named_also_inside_a_loop() -> None:
+    def event(name: str, op_type: str, start: int, nbytes: int) -> dict[str, Any]:
+        found = node(name, 100, 100, peak=WEIGHTS + 100)
+        arguments = {**found["args"], "op_name": op_type, "output_size": str(nbytes)}
+        return {**found, "ts": start, "args": arguments}
+
+    events = [
+        event("hot", "OneHot", 10, 70),
+        event("join", "Concat", 21, 50),
+        event("row", "Gather", 22, 5),
+        event("join", "Concat", 23, 90),
+        event("branch", "Sin", 25, 65),
+        event("either", "If", 24, 60),
+        event("loop", "Loop", 20, 8),
+        event("join", "Concat", 30, 1),
+        END,
+        event("other", "Sin", 40, 99),
+    ]
+    assert [tuple(each) for each in peak_of_run(events).largest] == [
+        ("join", "Concat", "loop", 90),
+        ("hot", "OneHot", "", 70),
+        ("branch", "Sin", "either", 65),
+    ]
+
+
 def test_releases_without_the_figures_are_refused() -> None:
     event = node("a", 100, 100, peak=WEIGHTS)
     del event["args"]["mem_in_use_peak"]

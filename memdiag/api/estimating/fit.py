@@ -34,9 +34,9 @@ PeaksAt = Callable[[Mapping[str, int]], Peaks | None]
 def peaks_of(point: EstimatedPoint, baseline_bytes: int) -> Peaks:
     """Return the peaks of a process with its inputs that takes `baseline_bytes` before."""
     beside = baseline_bytes + point.input_bytes if baseline_bytes else 0
-    return Peaks(
-        *(beside + size for size in (point.low_bytes, point.usual_bytes, point.high_bytes))
-    )
+    # How large a bounded value will be is not known: no figure below the largest is probable.
+    usual = point.high_bytes if point.is_bounded else point.usual_bytes
+    return Peaks(*(beside + size for size in (point.low_bytes, usual, point.high_bytes)))
 
 
 def searched_dimensions(grid: SizeGrid) -> tuple[str, ...]:

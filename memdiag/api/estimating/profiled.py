@@ -13,7 +13,7 @@ from memdiag.ort.session_estimate import SessionEstimate
 from memdiag.records.estimate import PINNING
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import Profile
-from memdiag.units import MIB, format_size, some_of
+from memdiag.units import MIB, counted, format_size, plural, some_of
 
 MAX_DIFFERENCE = 0.1
 """Share of the measured peak, of the whole process, up to which an estimate is not called wrong."""
@@ -77,11 +77,22 @@ def _differences(profile: Profile) -> Iterator[str]:
         measured = phase.peak_rss_bytes
         allowed = max(MIB, MAX_DIFFERENCE * measured, late_bytes([profile]))
         highest = predicted + allowed
+        estimate = profile.estimate
+        if estimate.is_bounded:
+            highest = max(highest, profile.baseline_rss_bytes + estimate.pinned_high_bytes)
         if not is_pinned:
             # What malloc keeps is no defect: the estimate is for a malloc that keeps nothing.
-            highest = max(highest, profile.baseline_rss_bytes + profile.estimate.high_bytes)
+            highest = max(highest, profile.baseline_rss_bytes + estimate.high_bytes)
+        if estimate.is_floor:
+            highest = max(highest, measured)
         if not predicted - allowed <= measured <= highest:
             differing.append(_text(phase.name, measured, predicted))
+    count = profile.estimate.unknown_values
+    if count:
+        yield (
+            f"the estimate is without {counted(count, 'value')} whose"
+            f" {plural(count, 'size', 'sizes')} only a run shows"
+        )
     if not differing:
         return
     share = f"{100 * MAX_DIFFERENCE:.0f} %"

@@ -55,11 +55,10 @@ def reductions(
                 )
             )
 
-    known = ctx.activations(point.dims).unknown
     session = SessionEstimate(ctx, options)
     for name, sizes in grid.halved(point.dims).items():
         # A graph that does not fit a size leaves values unknown, which count as nothing.
-        if ctx.activations(sizes).unknown <= known:
+        if ctx.activations(sizes).unknown <= point.unknown_values:
             add(f"{name}={sizes[name]}", session, sizes)
     for name, other in other_options(options).items():
         add(name, SessionEstimate(ctx, other), point.dims)

@@ -16,11 +16,9 @@ from memdiag.cli.options import (
     add_reports_folder,
     add_runs,
     add_session_option,
-    comma_pairs,
     pairs,
     read_dim_sizes,
 )
-from memdiag.errors import UsageError
 
 ARGUMENTS = "MODEL"
 
@@ -42,12 +40,6 @@ def configure(parser: ArgumentParser) -> None:
         choices=("avx512", "avx2"),
         help="Instruction set of the processor to predict for: with AVX2, filters and values of"
         " convolutions are padded to 8 channels rather than 16 (default: avx512).",
-    )
-    group.add_argument(
-        "--assume",
-        metavar="NAME=VALUE,…",
-        help="Sizes that depend on the data: nonzero=0.1 (share of elements that are not 0),"
-        " loop=20 (iterations of each Loop), topk=100 (K of each TopK).",
     )
     group.add_argument(
         "--fit",
@@ -119,7 +111,6 @@ def run(options: Namespace) -> int:
             disabled_optimizers=options.disable_optimizer,
             load_from=options.load_from,
             cpu=options.cpu,
-            assume=_assumptions(options.assume),
             runs=options.runs,
             feed=options.feed,
             steps=options.steps,
@@ -136,18 +127,3 @@ def run(options: Namespace) -> int:
         return CLEAN
 
     return destination.write_and_print(result, print_answer)
-
-
-def _assumptions(text: str | None) -> dict[str, float]:
-    """Return the assumptions given to ``--assume``.
-
-    Raises:
-        UsageError: as in `pairs`, or a value is not a number.
-    """
-    found = {}
-    for name, value in comma_pairs("--assume", text or "").items():
-        try:
-            found[name] = float(value)
-        except ValueError:
-            raise UsageError(f"--assume: {name} must be a number, not {value!r}.") from None
-    return found

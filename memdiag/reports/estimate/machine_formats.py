@@ -8,7 +8,7 @@ import io
 from memdiag.records import codec
 from memdiag.records.estimate import Estimate
 from memdiag.reports.container_resources import kubernetes_resources
-from memdiag.reports.estimate.sentences import BEFORE, sizes_text
+from memdiag.reports.estimate.sentences import BEFORE, sizes_text, unknown_text
 from memdiag.reports.text import model_file, plain
 from memdiag.units import MIB
 
@@ -44,12 +44,17 @@ def resources(estimate: Estimate) -> str:
         if estimate.baseline_bytes is None
         else f"Includes {_mebibytes(base)} of {BEFORE}, and of the inputs."
     )
+    missing = (
+        [f"Too low: {unknown_text(estimate)}."]
+        if point.is_floor and not estimate.calibration
+        else []
+    )
     limit = max(point.high_bytes, point.peak_bytes)
     what = f"{model_file(estimate.model)}{at}, onnxruntime {plain(estimate.onnxruntime)}"
     return kubernetes_resources(
         point.steady_bytes + base,
         limit + base,
-        (f"{what}: {how} by memdiag estimate.", before),
+        (f"{what}: {how} by memdiag estimate.", before, *missing),
     )
 
 

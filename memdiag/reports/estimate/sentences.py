@@ -11,7 +11,7 @@ from memdiag.records.dimension import in_words
 from memdiag.records.estimate import Calibration, Estimate, Fit, Formula
 from memdiag.reports.generation import cache_sentences, calls_text, feed_sentence
 from memdiag.reports.text import at_sizes, model_file, plain
-from memdiag.units import MIB, counted, format_duration, format_limit, format_size
+from memdiag.units import MIB, counted, format_duration, format_limit, format_size, plural
 
 BEFORE = "Python, numpy and onnxruntime before the session"
 
@@ -43,15 +43,15 @@ def estimate_headline(estimate: Estimate) -> EstimateHeadline:
     point = estimate.point
     base = estimate.beside_bytes(point)
     peak, steady = format_size(point.peak_bytes + base), format_size(point.steady_bytes + base)
-    if estimate.is_upper:
+    low, high = point.low_bytes + base, point.high_bytes + base
+    if estimate.is_floor:
+        need = f"needs at least {format_size(low)} at its peak"
+    elif estimate.is_upper:
         need = f"may need up to {peak} at its peak and {steady} after that"
-        if estimate.is_lower_bound:
-            need += ", without values of unknown size"
-    elif estimate.is_lower_bound:
-        need = f"needs at least {peak} at its peak and {steady} after that"
+    elif point.is_bounded and not estimate.calibration:
+        need = f"needs {interval_text(low, high)} at its peak"
     else:
-        interval = interval_text(point.low_bytes + base, point.high_bytes + base)
-        need = f"needs {peak} at its peak ({interval}) and {steady} after that"
+        need = f"needs {peak} at its peak ({interval_text(low, high)}) and {steady} after that"
     generation = estimate.generation
     if generation is not None:
         sizes = f"with {calls_text(generation)}"
@@ -61,6 +61,8 @@ def estimate_headline(estimate: Estimate) -> EstimateHeadline:
         sizes = at_sizes(estimate.dimensions)
     corrected = bool(estimate.calibration)
     how = "predicted, and corrected by measurements" if corrected else "predicted, not measured"
+    if point.unknown_values and not corrected:
+        how = f"{how}; {unknown_text(estimate)}"
     first = ", ".join(
         part for part in (need, sizes, f"under onnxruntime {plain(estimate.onnxruntime)}") if part
     )
@@ -70,6 +72,15 @@ def estimate_headline(estimate: Estimate) -> EstimateHeadline:
         second=" ".join(filter(None, (_process(estimate), _malloc(estimate), _points(estimate)))),
         facts=_facts(estimate),
     )
+
+
+def unknown_text(estimate: Estimate) -> str:
+    """Return what values of unknown size mean for the answer."""
+    count = estimate.point.unknown_values
+    values = f"{counted(count, 'value')} whose {plural(count, 'size', 'sizes')} only a run shows"
+    if estimate.is_floor:
+        return f"{values} {plural(count, 'is', 'are')} missing (--measure completes it)"
+    return f"it depends on {values}"
 
 
 def interval_text(low: int, high: int) -> str:
@@ -100,13 +111,8 @@ def _process(estimate: Estimate) -> str:
 
 def _malloc(estimate: Estimate) -> str:
     """Return what malloc changes: where the interval ends if it keeps no freed blocks."""
-    if estimate.is_upper or estimate.calibration:
+    if estimate.is_upper or estimate.calibration or estimate.is_floor:
         return ""
-    if estimate.is_lower_bound:
-        return (
-            "glibc's malloc may keep freed blocks beside that, unless"
-            " MALLOC_MMAP_THRESHOLD_=131072 is in the environment."
-        )
     high = format_size(estimate.point.pinned_high_bytes + estimate.beside_bytes(estimate.point))
     return (
         "The interval includes freed blocks that glibc's malloc may keep; with"

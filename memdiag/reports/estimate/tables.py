@@ -165,7 +165,7 @@ def point_table(estimate: Estimate) -> Table:
             Row(
                 *(_number(point.dims[name]) for name in names),
                 _size(point.peak_bytes + base(point)),
-                interval_text(point.low_bytes + base(point), point.high_bytes + base(point)),
+                _interval(estimate, point),
                 point.peak_phase,
                 _size(point.steady_bytes + base(point)),
                 *((estimate.fits(point, limit),) if limit is not None else ()),
@@ -173,6 +173,14 @@ def point_table(estimate: Estimate) -> Table:
             for point in points
         ),
     )
+
+
+def _interval(estimate: Estimate, point: EstimatedPoint) -> str:
+    base = estimate.beside_bytes(point)
+    low = point.low_bytes + base
+    if point.is_floor and not estimate.calibration:
+        return f"at least {format_size(low)}"
+    return interval_text(low, point.high_bytes + base)
 
 
 def point_grid(estimate: Estimate) -> Table | None:

@@ -1,11 +1,13 @@
 """The peak of a run: a sentence from the runtime's figures, and the values in memory then."""
 
-from memdiag.records.profile import Profile
+from memdiag.records.profile import PeakNode, Profile
 from memdiag.reports.estimate.layout import layout_caption
 from memdiag.reports.estimate.tables import live_table
 from memdiag.reports.table import Table
 from memdiag.reports.text import plain
 from memdiag.units import format_size
+
+_WITH_GRAPHS = ("If", "Loop", "Scan")
 
 
 def run_peak_sentences(profile: Profile) -> tuple[str, ...]:
@@ -16,7 +18,9 @@ def run_peak_sentences(profile: Profile) -> tuple[str, ...]:
     parts = [f"{format_size(peak.values_bytes)} of values{_estimated(profile)}"]
     if peak.rounding_bytes:
         parts.append(f"{format_size(peak.rounding_bytes)} of unused ends of their chunks")
-    if peak.scratch_bytes == 0:
+    if peak.op_type in _WITH_GRAPHS and peak.scratch_bytes:
+        parts.append(f"{format_size(peak.scratch_bytes)} inside its graph")
+    elif peak.scratch_bytes == 0:
         parts.append("no working memory of the kernel")
     elif peak.scratch_bytes is not None:
         parts.append(f"{format_size(peak.scratch_bytes)} of working memory of the kernel")
@@ -28,8 +32,19 @@ def run_peak_sentences(profile: Profile) -> tuple[str, ...]:
     return (
         f"The first run used most of the arena at {plain(peak.node)} ({plain(peak.op_type)}):"
         f" {format_size(peak.peak_bytes)} in use. These are {_joined(parts)}.{hidden}",
+        *_largest_outputs(peak),
         f"The arena took {format_size(peak.grown_bytes)} from the system for the run.",
     )
+
+
+def _largest_outputs(peak: PeakNode) -> tuple[str, ...]:
+    named = [
+        f"{format_size(each.bytes)} of {plain(each.node)} ({plain(each.op_type)})"
+        + (f" inside {plain(each.inside)}" if each.inside else "")
+        for each in peak.largest
+        if each.bytes
+    ]
+    return (f"Largest outputs of the first run: {_joined(named)}.",) if named else ()
 
 
 def run_peak_table(profile: Profile, *, max_tensors: int | None = None) -> Table:

@@ -4,7 +4,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from memdiag.ort.constant_values import MAX_VALUES, evaluate
+from memdiag.model.constant_values import MAX_VALUES, evaluate
 
 Arrays = list[NDArray[np.generic]]
 

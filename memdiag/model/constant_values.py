@@ -11,6 +11,14 @@ from memdiag.model.tensor_types import ELEMENT_TYPES, Array
 MAX_VALUES = 1024
 """Elements of a constant that is evaluated. Shapes and conditions have a few."""
 
+RANDOM = frozenset(
+    {
+        *("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike"),
+        *("RandomUniform", "RandomUniformLike"),
+    }
+)
+"""Their result differs from one evaluation to the next."""
+
 _Compute = Callable[[Node, Sequence[Array]], Array | None]
 
 

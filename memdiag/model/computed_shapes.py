@@ -1,0 +1,394 @@
+"""Types that follow from the sizes of a model's inputs alone, where ONNX's inference stops.
+
+ONNX carries the numbers of shapes through a few operators, into few others, and into no loop.
+`ComputedShapes` goes through the nodes in order. Where the type of an output is not known it
+computes the numbers on which it depends: Shape, and integers from there on. Of an If whose
+condition is known only the branch that runs is followed. A Loop is followed through its first
+iterations; if its state grows by the same amount in each, the last one follows from these.
+
+What depends on the data, and all that follows from it, stays unknown. Or it is as large as it can
+be, where an operator limits it: NonZero finds no more than all elements.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import numpy as np
+from onnx import helper
+
+from memdiag.model.constant_values import RANDOM
+from memdiag.model.graph_index import GraphIndex, Node, Scope, integer
+from memdiag.model.largest_outputs import largest_outputs
+from memdiag.model.loop_iterations import MAX_ITERATIONS, Known, State, follow_loop
+from memdiag.model.node_outputs import compute_outputs, infer_outputs
+from memdiag.model.tensor_data import CONSTANT_FIELDS, constant_array, inline_array
+from memdiag.model.tensor_types import ELEMENT_TYPES, Array, TensorType
+
+MAX_ELEMENTS = 1 << 20
+"""Numbers of a value that is computed: a mask of a thousand by a thousand."""
+
+MAX_COMPUTED = 1 << 24
+"""Numbers that are computed in all; further values stay unknown."""
+
+MAX_INFERRED = 50_000
+"""Nodes whose outputs are inferred; further ones stay unknown."""
+
+# Their results have at most as many numbers as their inputs, times the number of axes.
+_SELECTING = frozenset({"Compress", "NonZero", "Unique"})
+
+_Key = tuple[Scope, str]
+
+
+class ComputedShapes:
+    """The types of a model whose inputs have known sizes.
+
+    Args:
+        graphs: the model.
+        types: the types that are known so far, by scope and name. Those that are found are added.
+        opset: the version of ONNX's operators.
+        counts_largest: whether sizes that depend on the data are as large as they can be, where
+            that is known. Otherwise they are unknown.
+
+    Attributes:
+        types: the types.
+        refined: names of values by scope whose types ONNX's inference of the whole model does not
+            know as well.
+        runs: how often the subgraphs of an If or a Loop run, where that is known.
+        first_iterations: the types in the first iteration of loops whose last one takes more, by
+            the body and the graphs inside it.
+    """
+
+    def __init__(
+        self,
+        graphs: GraphIndex,
+        types: dict[Scope, dict[str, TensorType]],
+        opset: int,
+        *,
+        counts_largest: bool = False,
+    ) -> None:
+        self.types = types
+        self.runs: dict[Scope, int] = {}
+        self.first_iterations: dict[Scope, dict[str, TensorType]] = {}
+        self._opset = opset
+        self._counts_largest = counts_largest
+        self._values: dict[Scope, dict[str, Array | None]] = defaultdict(dict)
+        self.refined: dict[Scope, set[str]] = defaultdict(set)
+        self._elements_left, self._nodes_left = MAX_COMPUTED, MAX_INFERRED
+        self._visit(graphs.main)
+
+    def _visit(self, scope: Scope) -> None:
+        for node in scope.nodes:
+            inner = scope.subgraphs.get(node)
+            if inner:
+                self._run_subgraphs(scope, node, inner)
+                continue
+            if self._lacks_types(scope, node):
+                body = scope.call(node)
+                if body is None:
+                    self._infer(scope, node)
+                else:
+                    self._call(scope, node, body)
+
+    def _lacks_types(self, scope: Scope, node: Node) -> bool:
+        types = self.types[scope]
+        return any(name and not _is_known(types.get(name)) for name in node.output)
+
+    def _infer(self, scope: Scope, node: Node) -> None:
+        """Infer the types of the outputs of `node` from all that is known of its inputs."""
+        inputs = dict.fromkeys(filter(None, node.input))
+        values = {name: self._value(scope, name) for name in inputs}
+        is_more_known = any(
+            self._is_refined(scope, name) or (value is not None and self._is_computed(scope, name))
+            for name, value in values.items()
+        )
+        if not self._nodes_left or _has_references(node):
+            return
+        kinds = {name: self._type(scope, name) for name in inputs}
+        types = {name: kind for name, kind in kinds.items() if kind is not None}
+        known = {name: value for name, value in values.items() if value is not None}
+        if is_more_known:
+            self._nodes_left -= 1
+            for name, kind in infer_outputs(node, self._opset, types, known).items():
+                self._refine(scope, name, kind)
+            for name in filter(None, node.output):
+                value = None
+                if not _is_known(self.types[scope].get(name)):
+                    value = self._value(scope, name)
+                if value is not None:
+                    self._refine(scope, name, _type_of(value))
+        if self._counts_largest and self._lacks_types(scope, node):
+            for name, kind in largest_outputs(node, types, known).items():
+                self._refine(scope, name, kind)
+
+    def _refine(self, scope: Scope, name: str, kind: TensorType | None) -> None:
+        """Note the type of a value if it says more than what is known."""
+        if not name or kind is None or kind.shape is None:
+            return
+        known = self.types[scope].get(name)
+        if known is None or known.shape is None or known.shape.count(None) > kind.shape.count(None):
+            self.types[scope][name] = kind
+            self.refined[scope].add(name)
+
+    def _is_refined(self, scope: Scope, name: str) -> bool:
+        defining = scope.defining_scope(name)
+        return defining is not None and name in self.refined[defining]
+
+    def _is_computed(self, scope: Scope, name: str) -> bool:
+        """Return whether a value is none that the inference knows: a constant of the same graph."""
+        return name not in scope.graph.tensors
+
+    def _type(self, scope: Scope, name: str) -> TensorType | None:
+        defining = scope.defining_scope(name) if name else None
+        return None if defining is None else self.types[defining].get(name)
+
+    def _value(self, scope: Scope, name: str) -> Array | None:
+        """Return the numbers of a value; None if they are not known, or too many."""
+        first = self._key(scope, name)
+        pending = [] if first is None else [first]
+        expanded: set[_Key] = set()
+        while pending:
+            key = pending[-1]
+            values = self._values[key[0]]
+            if key[1] in values:
+                pending.pop()
+                continue
+            operands = self._operands(key)
+            if operands is None:
+                values[key[1]] = self._constant(key)
+            elif key not in expanded and not any(self._is_unknown(each) for each in operands):
+                expanded.add(key)
+                # A graph with a cycle is none that runs.
+                pending += [each for each in operands if each and each not in expanded]
+            else:
+                self._compute(key, operands)
+        return None if first is None else self._values[first[0]][first[1]]
+
+    def _is_unknown(self, key: _Key | None) -> bool:
+        return key is None or (
+            key[1] in self._values[key[0]] and self._values[key[0]][key[1]] is None
+        )
+
+    def _key(self, scope: Scope, name: str) -> _Key | None:
+        """Return the scope that defines a value and its name there, arguments of calls followed."""
+        while True:
+            defining = scope.defining_scope(name) if name else None
+            if defining is None:
+                return None
+            argument = defining.argument(name)
+            if argument is None or name in defining.producers:
+                return defining, name
+            scope, name = argument
+
+    def _operands(self, key: _Key) -> list[_Key | None] | None:
+        """Return the values from which a value is computed; None if it is not computed."""
+        scope, name = key
+        node = scope.producers.get(name)
+        if node is None or node.op_type == "Constant" or node.subgraphs or node.op_type in RANDOM:
+            return None
+        if scope.call(node) is not None or _has_references(node):
+            return None
+        if node.op_type in ("Shape", "Size"):
+            return []
+        kind = self.types[scope].get(name)
+        if node.op_type not in _SELECTING and not _is_small(kind):
+            return None
+        return [self._key(scope, each) for each in node.input if each]
+
+    def _constant(self, key: _Key) -> Array | None:
+        """Return the numbers of a constant of the file; None for what is no constant."""
+        scope, name = key
+        node = scope.producers.get(name)
+        tensor = scope.graph.tensors.get(name)
+        if tensor is not None and (node is None or node.op_type == "Constant"):
+            return inline_array(tensor) if prod(tensor.dims) <= MAX_ELEMENTS else None
+        if node is not None and node.op_type == "Constant":
+            for attribute in node.attribute:
+                if attribute.name in CONSTANT_FIELDS and not attribute.ref_attr_name:
+                    return constant_array(attribute)[1]
+        return None
+
+    def _compute(self, key: _Key, operands: Sequence[_Key | None]) -> None:
+        """Compute the numbers of a value, and of the other outputs of its node."""
+        scope, name = key
+        node = scope.producers[name]
+        values = self._values[scope]
+        values[name] = None
+        if node.op_type in ("Shape", "Size"):
+            values[name] = self._shape(scope, node)
+            return
+        found = {
+            each: self._values[at[0]].get(at[1])
+            for each, at in zip(filter(None, node.input), operands, strict=True)
+            if at is not None
+        }
+        known = {each: value for each, value in found.items() if value is not None}
+        count = sum(value.size for value in known.values())
+        if len(known) < len(set(filter(None, node.input))) or count > self._elements_left:
+            return
+        self._elements_left -= count
+        values.update(compute_outputs(node, self._opset, known))
+
+    def _shape(self, scope: Scope, node: Node) -> Array | None:
+        """Return the result of a Shape or a Size."""
+        kind = self._type(scope, node.input[0]) if node.input else None
+        if kind is None or kind.shape is None or None in kind.shape:
+            return None
+        sizes = np.array([size or 0 for size in kind.shape], np.int64)
+        if node.op_type == "Size":
+            return np.array(prod(sizes.tolist()), np.int64)
+        return sizes[slice(integer(node, "start", 0), integer(node, "end", len(sizes)))]
+
+    def _known(self, scope: Scope, name: str) -> Known:
+        return Known(self._type(scope, name), self._value(scope, name))
+
+    def _set(self, scope: Scope, name: str, known: Known) -> None:
+        kind, value = known
+        self._refine(scope, name, kind)
+        self._values[scope][name] = value
+
+    def _call(self, scope: Scope, node: Node, body: Scope) -> None:
+        """Follow the call of a function."""
+        for name, argument in zip(body.inputs, node.input, strict=False):
+            self._refine(body, name, self._type(scope, argument))
+        self._visit(body)
+        for name, result in zip(node.output, body.outputs, strict=False):
+            if name:
+                self._set(scope, name, self._known(body, result))
+
+    def _run_subgraphs(self, scope: Scope, node: Node, inner: Sequence[Scope]) -> None:
+        if node.is_onnx and node.op_type == "If" and len(node.input) == 1:
+            self._if(scope, node, inner)
+        elif node.is_onnx and node.op_type == "Loop" and len(inner) == 1:
+            self._loop(scope, node, inner[0])
+        else:
+            for each in inner:
+                self._visit(each)
+
+    def _if(self, scope: Scope, node: Node, branches: Sequence[Scope]) -> None:
+        condition = _truth(self._value(scope, node.input[0]))
+        names = [each.name for each in node.subgraphs]
+        if condition is not None:
+            taken = "then_branch" if condition else "else_branch"
+            self.runs |= {
+                each: int(name == taken) for name, each in zip(names, branches, strict=True)
+            }
+        results: list[list[Known]] = []
+        for each in branches:
+            if self.runs.get(each, 1):
+                self._visit(each)
+                results.append([self._known(each, name) for name in each.outputs])
+        for name, known in zip(node.output, zip(*results, strict=False), strict=False):
+            kinds = {kind for kind, _ in known}
+            if len(known) == 1:
+                self._set(scope, name, known[0])
+            elif len(kinds) == 1:
+                self._set(scope, name, known[0]._replace(value=None))
+            elif self._counts_largest:
+                largest = max(kinds, key=lambda kind: (kind and kind.nbytes) or 0)
+                self._set(scope, name, Known(largest if all(map(_is_known, kinds)) else None, None))
+
+    def _loop(self, scope: Scope, node: Node, body: Scope) -> None:
+        """Follow a Loop; the types of its body become those of its last or first iteration.
+
+        Of these two the one whose values take more is chosen.
+        """
+        carried = node.input[2:]
+        first = tuple(self._known(scope, name) for name in carried)
+        inside = list(_subtree(body))
+        before = {each: dict(self.types[each]) for each in inside}
+
+        def iterate(index: int | None, state: State) -> tuple[bool | None, State]:
+            for each in inside:
+                self.types[each] = dict(before[each])
+                self.refined.pop(each, None)
+                self._values.pop(each, None)
+            number = None if index is None else np.array(index, np.int64)
+            counter = Known(TensorType("int64", ()), number)
+            condition = Known(TensorType("bool", ()), np.array(True))
+            for name, known in zip(body.inputs, (counter, condition, *state), strict=False):
+                self._set(body, name, known)
+            self._visit(body)
+            ends = body.outputs[1 : 1 + len(carried)]
+            goes_on = _truth(self._value(body, body.outputs[0])) if body.outputs else None
+            return goes_on, tuple(self._known(body, name) for name in ends)
+
+        limit = self._limit(scope, node)
+        count, state = follow_loop(iterate, first, limit)
+        if count is None and self._counts_largest and limit not in (None, MAX_ITERATIONS):
+            # As if the data did not end it earlier.
+            count, state = follow_loop(lambda *at: (True, iterate(*at)[1]), first, limit)
+        final = state
+        if count is not None:
+            self.runs[body] = count
+        if count:
+            _, final = iterate(count - 1, state)
+            last_bytes = self._nbytes(inside)
+            last = {each: self.types[each] for each in inside}
+            iterate(0, first)
+            if self._nbytes(inside) < last_bytes:
+                self.first_iterations |= {each: self.types[each] for each in inside}
+            if self._nbytes(inside) <= last_bytes:
+                self.types |= last
+        elif count is None:
+            iterate(None, state)
+        for name, known in zip(node.output, final, strict=False):
+            self._set(scope, name, known)
+        # The other outputs of the iterations are stacked.
+        stacked = body.outputs[1 + len(carried) :]
+        for name, inner in zip(node.output[len(carried) :], stacked, strict=False):
+            kind = self._type(body, inner)
+            if kind is not None and kind.shape is not None:
+                # Without an iteration the runtime takes 0 for sizes that it does not know.
+                sizes = (size or 0 for size in kind.shape) if count == 0 else kind.shape
+                self._refine(scope, name, kind._replace(shape=(count, *sizes)))
+
+    def _limit(self, scope: Scope, node: Node) -> int | None:
+        """Return the most iterations that a Loop is given; None if that is not known."""
+        limit, condition = (*node.input[:2], "", "")[:2]
+        goes_on = _truth(self._value(scope, condition)) if condition else True
+        if goes_on is None:
+            return None
+        count = self._value(scope, limit) if limit else np.array(MAX_ITERATIONS)
+        if count is None or count.size != 1:
+            return None
+        return min(max(int(count.reshape(())), 0), MAX_ITERATIONS) if goes_on else 0
+
+    def _nbytes(self, scopes: Sequence[Scope]) -> int:
+        return sum(kind.nbytes or 0 for each in scopes for kind in self.types[each].values())
+
+
+def _subtree(scope: Scope) -> Iterator[Scope]:
+    """Yield a scope and the scopes inside it, bodies of functions left out."""
+    yield scope
+    for inner in scope.subgraphs.values():
+        for each in inner:
+            yield from _subtree(each)
+
+
+def _is_known(kind: TensorType | None) -> bool:
+    return kind is not None and kind.shape is not None and None not in kind.shape
+
+
+def _is_small(kind: TensorType | None) -> bool:
+    if kind is None or kind.shape is None or None in kind.shape:
+        return False
+    return prod(size or 0 for size in kind.shape) <= MAX_ELEMENTS
+
+
+def _type_of(value: Array) -> TensorType | None:
+    try:
+        number = helper.np_dtype_to_tensor_dtype(value.dtype)
+    except ValueError:
+        return None
+    return TensorType(ELEMENT_TYPES[number].name, value.shape)
+
+
+def _truth(value: Array | None) -> bool | None:
+    """Return the value of a condition; None if it is not known."""
+    return bool(value.any()) if value is not None and value.size == 1 else None
+
+
+def _has_references(node: Node) -> bool:
+    """Return whether an attribute is given where a function is called."""
+    return any(attribute.ref_attr_name for attribute in node.attribute)

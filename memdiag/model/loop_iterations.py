@@ -1,0 +1,163 @@
+"""The number of a Loop's iterations, and its state in the last one.
+
+The first iterations are followed. If the sizes and numbers of the state grow by the same amounts
+from one to the next, as those of a counter and of a list do, the state of any other one is known,
+and the end of the loop is found by bisection.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from memdiag.model.tensor_types import Array, TensorType
+
+MAX_ITERATIONS = 1 << 20
+"""A loop with more iterations counts as one without an end."""
+
+FOLLOWED = 64
+"""Iterations that are followed one by one if the state does not grow evenly."""
+
+_REGULAR = 4
+"""Iterations of which all but the first must change the state evenly. The first may differ."""
+
+
+class Known(NamedTuple):
+    """What is known of a value.
+
+    Attributes:
+        kind: its type; None if that is unknown.
+        value: its numbers; None if they are unknown.
+    """
+
+    kind: TensorType | None
+    value: Array | None
+
+
+State = tuple[Known, ...]
+"""The values that a loop carries from one iteration to the next."""
+
+Iterate = Callable[[int | None, State], tuple[bool | None, State]]
+"""Follows the iteration with an index, or any iteration with None: from the state before it to
+whether another one follows, None if that is not known, and to the state after it."""
+
+
+def follow_loop(iterate: Iterate, first: State, limit: int | None) -> tuple[int | None, State]:
+    """Return the number of iterations and the state before the last one.
+
+    If the number is not known, it is None, and the state has what all iterations have in common.
+
+    Args:
+        iterate: follows an iteration.
+        first: the state before the first iteration.
+        limit: the most iterations; None if that is not known.
+    """
+    if limit == 0:
+        return 0, first
+    states = [first]
+    for index in range(0 if limit is None else min(limit, FOLLOWED)):
+        goes_on, after = iterate(index, states[-1])
+        if goes_on is None:
+            break
+        if not goes_on or index + 1 == limit:
+            return index + 1, states[-1]
+        states.append(after)
+        if index == _REGULAR - 1 and limit is not None:
+            found = _last_of_even(iterate, states[-3:], limit)
+            if found is not None:
+                return found
+    return None, _common(iterate, first)
+
+
+def _last_of_even(iterate: Iterate, states: list[State], limit: int) -> tuple[int, State] | None:
+    """Return the count and the last state of a loop whose state grows evenly; None if it does not.
+
+    The last of the three `states` is the one before iteration `_REGULAR`.
+    """
+    histories = list(zip(*states, strict=True))
+
+    def state_at(index: int) -> State:
+        return tuple(_extrapolated(history, index - _REGULAR) for history in histories)
+
+    def goes_on_after(index: int) -> bool | None:
+        return iterate(index, state_at(index))[0]
+
+    if not all(map(_is_even, histories)):
+        return None
+    # After `low` the loop goes on. It ends after `high`: by its condition, or at the limit.
+    low, high = _REGULAR - 1, _REGULAR
+    while high < limit - 1:
+        goes_on = goes_on_after(high)
+        if not goes_on:
+            break
+        low, high = high, 2 * high
+    high = min(high, limit - 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if goes_on_after(middle) else (low, middle)
+    if high == MAX_ITERATIONS - 1 or goes_on_after(high) is None:
+        return None
+    return high + 1, state_at(high)
+
+
+def _is_even(history: tuple[Known, ...]) -> bool:
+    """Return whether the sizes of a value change by the same amounts from state to state."""
+    if len({each.kind for each in history}) == 1:
+        return True
+    shapes = [each.kind.shape for each in history if each.kind is not None]
+    if len(shapes) < len(history) or any(shape is None or None in shape for shape in shapes):
+        return False
+    if len({len(shape or ()) for shape in shapes}) > 1:
+        return False
+    first, second, third = (np.array(shape) for shape in shapes)
+    return bool((second - first == third - second).all())
+
+
+def _extrapolated(history: tuple[Known, ...], steps: int) -> Known:
+    """Return what is known of a value `steps` iterations after the last state of its history.
+
+    Numbers that do not change by the same amounts are unknown.
+    """
+    kinds, values = zip(*history, strict=True)
+    _, before, kind = kinds
+    if before != kind:
+        sizes = zip(before.shape, kind.shape, strict=True)
+        kind = kind._replace(shape=tuple(b + steps * (b - a) for a, b in sizes))
+    value = None
+    if all(each is not None and each.shape == values[0].shape for each in values):
+        first, second, third = values
+        if (first == third).all() and (second == third).all():
+            value = third
+        elif third.dtype.kind in "if" and (second - first == third - second).all():
+            value = third + (steps * (third - second)).astype(third.dtype)
+    return Known(kind, value)
+
+
+def _common(iterate: Iterate, state: State) -> State:
+    """Return what is known of the state before any iteration, whatever their number."""
+    while True:
+        _, after = iterate(None, state)
+        joined = tuple(map(_joined, state, after))
+        if all(_is_same(*pair) for pair in zip(joined, state, strict=True)):
+            return state
+        state = joined
+
+
+def _joined(one: Known, other: Known) -> Known:
+    """Return what two values have in common."""
+    kind = one.kind
+    if kind is None or other.kind is None or kind.dtype != other.kind.dtype:
+        kind = None
+    elif kind.shape is None or len(kind.shape) != len(other.kind.shape or (0, *kind.shape)):
+        kind = kind._replace(shape=None)
+    else:
+        pairs = zip(kind.shape, other.kind.shape or (), strict=True)
+        kind = kind._replace(shape=tuple(a if a == b else None for a, b in pairs))
+    value = one.value
+    if value is not None and (other.value is None or not np.array_equal(value, other.value)):
+        value = None
+    return Known(kind, value)
+
+
+def _is_same(one: Known, other: Known) -> bool:
+    return one.kind == other.kind and (one.value is None) == (other.value is None)

@@ -1,0 +1,102 @@
+"""Types and numbers of the outputs of one node, from those of its inputs."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import GraphProto, NodeProto, defs, helper, numpy_helper
+from onnx.checker import ValidationError
+from onnx.shape_inference import InferenceError, infer_node_outputs
+
+from memdiag.model.constant_values import RANDOM, evaluate
+from memdiag.model.contrib_shapes import DOMAINS, equivalent_op
+from memdiag.model.graph_index import Node
+from memdiag.model.inference_input import is_safe
+from memdiag.model.tensor_types import Array, TensorType
+
+INFERENCE_FAILURES = (
+    *(InferenceError, ValidationError, defs.SchemaError, DecodeError, EncodeError),
+    *(RuntimeError, ValueError, TypeError, LookupError, MemoryError),
+)
+"""What ONNX's native inference raises for nodes that make no sense."""
+
+
+def infer_outputs(
+    node: Node, opset: int, types: Mapping[str, TensorType], values: Mapping[str, Array]
+) -> dict[str, TensorType]:
+    """Return the known types of the outputs of `node` by name, as ONNX infers them.
+
+    Args:
+        node: the node: an operator of ONNX, or one of ONNX Runtime's that has an equivalent.
+        opset: the version of ONNX's operators.
+        types: the types of its inputs by name. If one is missing, no output is known.
+        values: the numbers of inputs that are known.
+    """
+    if not all(name in types for name in node.input if name) or not is_safe(node):
+        return {}
+    proto, types = node.proto, dict(types)
+    if node.domain in DOMAINS:
+        known = {name: kind.shape for name, kind in types.items()}
+        equivalent = equivalent_op(proto, lambda name: _complete(known.get(name)))
+        if equivalent is None:
+            return {}
+        proto = NodeProto()
+        proto.CopyFrom(node.proto)
+        proto.domain, proto.op_type = "", equivalent.op_type
+        proto.input[:] = equivalent.inputs
+        if equivalent.equation:
+            proto.attribute.append(helper.make_attribute("equation", equivalent.equation))
+        types |= {name: TensorType("float", shape) for name, shape in equivalent.made_up.items()}
+    elif not node.is_onnx:
+        return {}
+    try:
+        inferred = infer_node_outputs(
+            defs.get_schema(proto.op_type, opset, ""),
+            proto,
+            {name: kind.proto() for name, kind in types.items() if name in proto.input},
+            {name: numpy_helper.from_array(value) for name, value in values.items()},
+            opset_imports=[helper.make_opsetid("", opset)],
+        )
+    except INFERENCE_FAILURES:
+        return {}
+    found = ((name, TensorType.read(kind)) for name, kind in inferred.items())
+    return {name: kind for name, kind in found if kind is not None}
+
+
+def compute_outputs(node: Node, opset: int, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the numbers of the outputs of `node`, an operator of ONNX, by name; empty if unknown.
+
+    `values` are the numbers of all its inputs by name. What `evaluate` does not know, ONNX's
+    reference implementation computes.
+    """
+    if node.op_type in RANDOM or not node.is_onnx or node.subgraphs:
+        return {}
+    if len(node.output) == 1 and "" not in node.input:
+        value = evaluate(node, [values[name] for name in node.input])
+        if value is not None:
+            return {node.output[0]: value}
+    # Here, as most models do not need it: it takes a tenth of a second.
+    from onnx.reference import ReferenceEvaluator
+
+    outputs = [name for name in node.output if name]
+    graph = GraphProto(name="node", node=[node.proto])
+    for name in values:
+        graph.input.add(name=name)
+    for name in outputs:
+        graph.output.add(name=name)
+    try:
+        with np.errstate(all="ignore"):
+            found = ReferenceEvaluator(graph, opsets={"": opset}).run(None, dict(values))
+    except Exception:  # numpy's and Python's own, whatever an operator meets in damaged numbers
+        return {}
+    return {
+        name: value
+        for name, value in zip(outputs, found, strict=True)
+        if isinstance(value, np.ndarray)
+    }
+
+
+def _complete(shape: tuple[int | None, ...] | None) -> tuple[int, ...] | None:
+    if shape is None or None in shape:
+        return None
+    return tuple(size or 0 for size in shape)
