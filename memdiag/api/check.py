@@ -262,7 +262,7 @@ def _estimated_peak(ctx: AnalysisContext, findings: Sequence[Finding]) -> int | 
         return None
     try:
         sizes = choose_dimensions(ctx.model, ctx.sizes).of
-        return SessionEstimate(ctx, EstimateOptions()).at(sizes).peak_bytes
+        return SessionEstimate(ctx, EstimateOptions()).most_probable(sizes).peak_bytes
     except Exception as error:  # a defect of the estimate must not lose the findings
         reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
         ctx.notes.append(f"the peak could not be estimated ({reason})")

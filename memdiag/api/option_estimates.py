@@ -41,7 +41,7 @@ def expected_savings(
             runs=DEFAULT_RUNS,
         )
         if chosen not in totals:
-            point = SessionEstimate(ctx, chosen).at(sizes)
+            point = SessionEstimate(ctx, chosen).most_probable(sizes)
             totals[chosen] = point.peak_bytes + point.steady_bytes
         return totals[chosen]
 

@@ -101,6 +101,19 @@ class Shapes:
         shape = tuple(sizes.get(symbol) if size is None else size for size, symbol in pairs)
         return kind._replace(shape=shape).nbytes
 
+    def axes(self, scope: Scope, name: str) -> tuple[int | str | None, ...] | None:
+        """Return the sizes of the axes of a value, or their symbols; None for an axis without a
+        symbol, or if not even the number of axes is known."""
+        kind = self.of(scope, name)
+        return None if kind is None else self._axes(kind)
+
+    def _axes(self, kind: TensorType) -> tuple[int | str | None, ...] | None:
+        _, symbols = self._symbols.get(id(kind), (kind, ()))
+        if kind.shape is None or not symbols:
+            return kind.shape
+        pairs = zip(kind.shape, symbols, strict=True)
+        return tuple((symbol or None) if size is None else size for size, symbol in pairs)
+
     def axes_of_scope(self, scope: Scope) -> dict[str, tuple[int | str | None, ...]]:
         """Return for each value of `scope` with known axes their sizes, or their symbols.
 
@@ -114,14 +127,7 @@ class Shapes:
             if name in refined:
                 continue
             if id(kind) not in known:
-                _, symbols = self._symbols.get(id(kind), (kind, ()))
-                if kind.shape is not None and symbols:
-                    pairs = zip(kind.shape, symbols, strict=True)
-                    known[id(kind)] = tuple(
-                        (symbol or None) if size is None else size for size, symbol in pairs
-                    )
-                else:
-                    known[id(kind)] = kind.shape
+                known[id(kind)] = self._axes(kind)
             axes = known[id(kind)]
             if axes is not None:
                 found[name] = axes

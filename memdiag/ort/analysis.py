@@ -34,8 +34,6 @@ class AnalysisContext:
         reads_weights: whether rules may read the values of weights. If not, rules that need values
             find nothing.
         block: the channels of a block of convolutions (`prepacking.CHANNEL_BLOCKS`).
-        counts_largest: whether sizes that depend on the data are as large as they can be, where
-            that is known. Otherwise they are unknown.
 
     Attributes:
         notes: sentences on what could not be examined; rules append to it.
@@ -49,18 +47,18 @@ class AnalysisContext:
         sizes: Mapping[str, int] | None = None,
         reads_weights: bool = True,
         block: int = NCHWC,
-        counts_largest: bool = False,
     ) -> None:
         self.model = model
         self.runtime = runtime
         self.reads_weights = reads_weights
         self.block = block
-        self._counts_largest = counts_largest
         self.sizes: dict[str, int] = dict(sizes or {})
         self.notes: list[str] = []
         self._readers: dict[Weight, tuple[Reader, ...]] = {}
         self._runs: dict[frozenset[tuple[str, int]], SimulatedRun] = {}
+        self._largest_runs: dict[frozenset[tuple[str, int]], SimulatedRun] = {}
         self._last_shapes: tuple[dict[str, int], Shapes] | None = None
+        self._last_largest: tuple[dict[str, int], Shapes] | None = None
 
     @cached_property
     def graphs(self) -> GraphIndex:
@@ -70,7 +68,7 @@ class AnalysisContext:
     @cached_property
     def shapes(self) -> Shapes:
         """The inferred types and shapes of all values, at the given sizes."""
-        return self._infer_shapes(self.sizes, self.notes)
+        return infer_shapes(self.model, self.graphs, self.sizes, self.notes)
 
     @cached_property
     def folds(self) -> Folds:
@@ -149,50 +147,46 @@ class AnalysisContext:
             return self.shapes
         # An estimate asks for the shapes at one choice of sizes several times in a row.
         if self._last_shapes is None or self._last_shapes[0] != sizes:
-            self._last_shapes = dict(sizes), self._infer_shapes(sizes, [])
+            shapes = infer_shapes(self.model, self.graphs, sizes, [])
+            self._last_shapes = dict(sizes), shapes
         return self._last_shapes[1]
 
-    def _infer_shapes(self, sizes: Mapping[str, int], notes: list[str]) -> Shapes:
-        return infer_shapes(
-            self.model, self.graphs, sizes, notes, counts_largest=self._counts_largest
-        )
-
-    @cached_property
-    def largest(self) -> "AnalysisContext | None":
-        """The model with sizes that depend on the data as large as they can be; None of itself."""
-        if self._counts_largest:
-            return None
-        return AnalysisContext(
-            self.model,
-            self.runtime,
-            sizes=self.sizes,
-            reads_weights=False,
-            block=self.block,
-            counts_largest=True,
-        )
+    def largest_shapes_at(self, sizes: Mapping[str, int]) -> Shapes:
+        """Return the types at `sizes` with values that depend on the data as large as they can be,
+        where that is known."""
+        if self._last_largest is None or self._last_largest[0] != sizes:
+            shapes = infer_shapes(self.model, self.graphs, sizes, [], counts_largest=True)
+            self._last_largest = dict(sizes), shapes
+        return self._last_largest[1]
 
     def run(self, sizes: Mapping[str, int]) -> SimulatedRun:
         """Return what a run takes at `sizes` of the free dimensions."""
         key = frozenset(sizes.items())
         if key not in self._runs:
-            self._runs[key] = self._simulate_run(sizes, self.folds)
+            self._runs[key] = self._simulate_run(self.shapes_at(sizes), self.folds)
         return self._runs[key]
+
+    def largest_run(self, sizes: Mapping[str, int]) -> SimulatedRun:
+        """Return what a run takes at `sizes` with `largest_shapes_at`."""
+        key = frozenset(sizes.items())
+        if key not in self._largest_runs:
+            shapes = self.largest_shapes_at(sizes)
+            self._largest_runs[key] = self._simulate_run(shapes, self.folds)
+        return self._largest_runs[key]
 
     def unfolded_run(self, sizes: Mapping[str, int]) -> SimulatedRun:
         """Return what a run takes if no node is folded, as without the optimizer."""
-        return self._simulate_run(sizes, Folds(()))
+        return self._simulate_run(self.shapes_at(sizes), Folds(()))
 
     def fp32_run(self, sizes: Mapping[str, int]) -> SimulatedRun:
         """Return what a run takes if the model computes in fp32, with its inputs and outputs in
         float16."""
-        return self._simulate_run(sizes, self.folds, in_fp32=True)
+        return self._simulate_run(self.shapes_at(sizes), self.folds, in_fp32=True)
 
-    def _simulate_run(
-        self, sizes: Mapping[str, int], folds: Folds, *, in_fp32: bool = False
-    ) -> SimulatedRun:
+    def _simulate_run(self, shapes: Shapes, folds: Folds, *, in_fp32: bool = False) -> SimulatedRun:
         return simulate_run(
             self.graphs,
-            self.shapes_at(sizes),
+            shapes,
             folds,
             declared=self.shapes.as_declared,
             runtime=self.runtime,

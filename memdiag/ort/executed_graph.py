@@ -32,6 +32,10 @@ from memdiag.ort.runtime import Runtime
 
 _CONVOLUTIONS = ("Conv", "FusedConv")
 _ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid")
+_MERGED_INTO_GEMM = (
+    *("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign"),
+    *("Tanh", "ThresholdedRelu"),
+)
 _IN_BLOCKS = ("Relu", "Sigmoid", "Tanh")
 _IN_BLOCKS_LATER = ("HardSigmoid", "Gelu", "QuickGelu", "Clip", "LeakyRelu")
 _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
@@ -84,6 +88,7 @@ class ExecutedNode:
         overwrites: the input over which it writes its first output whatever its operator, if
             nothing else reads it; empty without one.
         is_fused: whether an activation is merged into it.
+        made: the index that it has as the new node that a fusion makes of it; below 0 without one.
     """
 
     op_type: str
@@ -93,6 +98,12 @@ class ExecutedNode:
     index: int
     overwrites: str = ""
     is_fused: bool = False
+    made: int = -1
+
+    @property
+    def order(self) -> int:
+        """Its index in the graph that the runtime executes."""
+        return self.index if self.made < 0 else self.made
 
     @property
     def is_of_model(self) -> bool:
@@ -167,6 +178,7 @@ class ExecutedGraph:
         rewrite_halves(self)
         rewrite_quantized(self)
         self._remove(removes)
+        self._order_fused()
         self._take_shapes_before_transposes()
         if runtime < HARD_SWISH_FUSED_SINCE:
             self._expand_hard_swish()
@@ -310,7 +322,24 @@ class ExecutedGraph:
                         names[name] = None
                 node.input = tuple(names)
                 node.op_type = self._operator(node.source)
+                node.made = self.take_index()
         self.index_values()
+
+    def _order_fused(self) -> None:
+        """Order products as new nodes if an activation or a Transpose becomes a part of them."""
+        for node in self.nodes:
+            before = self._producers.get(node.input[0]) if node.input else None
+            if before is None or node.op_type not in _MERGED_INTO_GEMM:
+                continue
+            is_gemm = before.op_type == "Gemm" or (before.op_type == "Add" and before.made >= 0)
+            if is_gemm and self.only_reader(before.output[0]) is node:
+                node.made = self.take_index()
+        for node in self.nodes:
+            producers = [self._producers.get(name) for name in node.input]
+            if node.op_type == "MatMul" and any(
+                each is not None and each.op_type == "Transpose" for each in producers
+            ):
+                node.made = self.take_index()
 
     def _take_shapes_before_transposes(self) -> None:
         """Replace the Shape of a transposed value by a Gather from that of the value itself."""
@@ -788,13 +817,13 @@ def _attributes(node: Node) -> list[bytes]:
 def _in_order(nodes: Sequence[ExecutedNode]) -> list[ExecutedNode]:
     """Return the executed nodes in the runtime's order. Nodes in cycles are left out."""
     producers_of: dict[int, list[int]] = {}
-    by_index = {node.index: node for node in nodes}
+    by_index = {node.order: node for node in nodes}
     producers = {name: node for node in nodes for name in node.output if name}
     read: set[int] = set()
     for node in nodes:
-        found = {producers[name].index for name in node.input if name in producers} - {node.index}
+        found = {producers[name].order for name in node.input if name in producers} - {node.order}
         read |= found
-        producers_of[node.index] = sorted(found)
+        producers_of[node.order] = sorted(found)
     # Depth first: an index below 0 is the complement of a node whose producers are all in order.
     pending = sorted(by_index.keys() - read)
     seen: set[int] = set()

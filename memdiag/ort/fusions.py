@@ -71,16 +71,17 @@ def becomes_gemm(graphs: GraphIndex, shapes: Shapes, scope: Scope, node: Node) -
     name = min(node.input, key=lambda name: len(scope.graph.consumers.get(name, ())))
     if any(_may_be_merged(scope, node, reader.node) for reader in scope.uses(name)):
         return False
-    left, right = (_shape(shapes, scope, name) for name in node.input)
-    added = _shape(shapes, use.scope, use.node.input[1 - use.input_index])
+    left, right = (shapes.axes(scope, name) for name in node.input)
+    added = shapes.axes(use.scope, use.node.input[1 - use.input_index])
     if left is None or right is None or added is None or len(right) != 2:
         return False
     *rows, _ = left or (None,)
     columns = right[1]
     if len(left) > 2:
         is_weight = graphs.constant_weight(scope, node, 1) is not None
-        return is_weight and None not in rows and added == (columns,)
-    fitting: list[tuple[int | None, ...]] = [(columns,), (1, columns)]
+        is_sized = all(isinstance(size, int) for size in rows)
+        return is_weight and is_sized and added == (columns,)
+    fitting: list[Axes] = [(columns,), (1, columns)]
     if None not in rows:
         fitting += [(*rows, 1), (*rows, columns)]
     return len(left) == 2 and added in fitting
@@ -333,8 +334,3 @@ def _may_be_merged(scope: Scope, node: Node, other: Node) -> bool:
         and other.output[0] != ""
         and other.output[0] not in scope.output_names
     )
-
-
-def _shape(shapes: Shapes, scope: Scope, name: str) -> tuple[int | None, ...] | None:
-    kind = shapes.of(scope, name)
-    return None if kind is None else kind.shape

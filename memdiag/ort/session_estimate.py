@@ -17,7 +17,7 @@ import msgspec
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.model.graph_index import Scope
 from memdiag.model.shapes import Shapes
-from memdiag.ort.activations import ActivationPeak, LiveValue
+from memdiag.ort.activations import ActivationPeak, LiveValue, SimulatedRun
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import LATER_RUNS, Arena, Request
 from memdiag.ort.generation import CallsInArena, GenerationSizes, step_requests
@@ -100,13 +100,35 @@ class SessionEstimate:
         self._ctx, self._options = ctx, options
 
     def at(self, sizes: Mapping[str, int]) -> EstimatedPoint:
-        """Return the estimate at `sizes` of the free dimensions, by name."""
-        ctx, options = self._ctx, self._options
+        """Return the estimate at `sizes` of the free dimensions, by name.
+
+        The upper ends of its interval include values of unknown size at their largest, if that is
+        known.
+        """
+        point = self.most_probable(sizes)
+        if not point.unknown_values:
+            return point
+        run = self._ctx.largest_run(sizes)
+        if run.peak.unknown:
+            return point
+        largest = self._at(sizes, run, self._ctx.largest_shapes_at(sizes))
+        return msgspec.structs.replace(
+            point,
+            high_bytes=max(point.high_bytes, largest.high_bytes),
+            pinned_high_bytes=max(point.pinned_high_bytes, largest.pinned_high_bytes),
+            is_bounded=True,
+        )
+
+    def most_probable(self, sizes: Mapping[str, int]) -> EstimatedPoint:
+        """Return the estimate at `sizes` without the largest sizes of what is unknown."""
+        return self._at(sizes, self._ctx.run(sizes), self._ctx.shapes_at(sizes))
+
+    def _at(self, sizes: Mapping[str, int], run: SimulatedRun, shapes: Shapes) -> EstimatedPoint:
+        options = self._options
         timeline = self._load()
         if options.runs is None:
             return self._point(sizes, timeline)
-        shapes = ctx.shapes_at(sizes)
-        activations, requests, _, heap = ctx.run(sizes)
+        activations, requests, _, heap = run
         loading = self._loading
         arena = loading.arena if options.has_arena else Arena()
         before = arena.resident_bytes
@@ -114,44 +136,30 @@ class SessionEstimate:
         reads = self._mapped_reads(shapes, runs=1)
         grown = arena.resident_bytes - before
         timeline.now["mapped weights"] += sum(reads.values())
-        run = _run_terms(activations.peak_bytes, grown)
+        taken = _run_terms(activations.peak_bytes, grown)
         at_peak = self._cause(activations)
         if options.has_arena:
-            timeline.now += run
+            timeline.now += taken
             timeline.note("first_run", {"kernel scratch": scratch}, at_peak)
             timeline.note("first_run")
             self._run_again(timeline, arena, requests)
         else:
-            timeline.note("first_run", run, at_peak)
+            timeline.note("first_run", taken, at_peak)
             timeline.note("first_run")
         scratch = max((nbytes for _, nbytes in heap), default=0)
         more = self._mapped_reads(shapes, runs=1 + options.runs)
         most = self._mapped_reads(shapes, runs=1 + options.runs, fault_bytes=LARGE_FAULT_BYTES)
         timeline.now["mapped weights"] += sum(more.values()) - sum(reads.values())
-        timeline.note("steady", {"kernel scratch": scratch} if options.has_arena else run, at_peak)
+        timeline.note(
+            "steady", {"kernel scratch": scratch} if options.has_arena else taken, at_peak
+        )
         timeline.note("steady")
         more_mapped = sum(most.values()) - sum(more.values())
         point = self._point(
             sizes, timeline, self._live_tensors(activations, shapes), more_mapped=more_mapped
         )
-        point = msgspec.structs.replace(
-            point, input_bytes=self._input_bytes(shapes), unknown_values=activations.unknown
-        )
-        return self._up_to_largest(point) if activations.unknown else point
-
-    def _up_to_largest(self, point: EstimatedPoint) -> EstimatedPoint:
-        """Return `point` with upper ends at which its values of unknown size are at their largest,
-        if that is known."""
-        if self._ctx.largest is None:
-            return point
-        largest = SessionEstimate(self._ctx.largest, self._options).at(point.dims)
-        if largest.unknown_values:
-            return point
         return msgspec.structs.replace(
-            point,
-            high_bytes=max(point.high_bytes, largest.high_bytes),
-            pinned_high_bytes=max(point.pinned_high_bytes, largest.pinned_high_bytes),
-            is_bounded=True,
+            point, input_bytes=self._input_bytes(shapes), unknown_values=activations.unknown
         )
 
     def generate(self, calls: GenerationSizes) -> EstimatedPoint:

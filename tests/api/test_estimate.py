@@ -444,6 +444,19 @@ def test_a_loop_that_grows_counts_as_its_last_iteration(tmp_path: Path) -> None:
     assert point.peak_bytes > 1.3 * activations
 
 
+def test_what_a_loop_puts_out_is_there_twice_at_its_end(tmp_path: Path) -> None:
+    body = """<body = b (int64 i2, bool c, float[n, 64] a) =>
+        (bool d, float[n, 64] e, float[n, 64] f) { d = Identity(c) e = Sin(a) f = Cos(a) }>"""
+    many, few = (
+        estimate(saved(tmp_path, f"k = Constant<value_int = {count}>() v, y = Loop(k, , x) {body}"))
+        for count in (33, 1)
+    )
+    rows = many.dimensions[0].size
+    # Of 33 iterations, 32 are kept until the last one ends, and all are in the output.
+    assert sum(tensor.bytes for tensor in many.point.live) >= (32 + 33) * rows * 256
+    assert sum(tensor.bytes for tensor in few.point.live) <= 5 * rows * 256
+
+
 def test_what_depends_on_the_data_may_have_an_upper_end(tmp_path: Path) -> None:
     found = estimate(saved(tmp_path, NON_ZERO), dims={"n": 65536}, fit_bytes=GIB, run=False)
     point = found.point

@@ -112,6 +112,39 @@ def test_the_runtime_executes_the_same_operators(name: str, tmp_path: Path) -> N
     assert predicted(path) == saved(path, tmp_path)
 
 
+MATRICES = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[n, 8] x, int64[n, 1] i, int64[1, m] j) => (float[m, 8] y) {
+    a = Gemm (x, w, b) %s e = Equal (i, j) c = Cast <to=1> (e) t = Transpose <perm=[1,0]> (c)
+    y = MatMul (t, %s)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("activation", "is_first"), [("r = Relu (a)", True), ("r = Erf (a)", False), ("", False)]
+)
+def test_a_product_with_an_activation_comes_where_a_new_node_does(
+    tmp_path: Path, activation: str, is_first: bool
+) -> None:
+    proto = onnx.parser.parse_model(MATRICES % (activation, "r" if activation else "a"))
+    weights = (("w", (8, 8)), ("b", (8,)))
+    proto.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in weights
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    saved(path, tmp_path)
+    nodes = onnx.load(tmp_path / "optimized.onnx").graph.node
+    orders = [[node.op_type.removeprefix("Fused") for node in nodes]]
+    with open_model(path) as opened:
+        runtime = Runtime.parse(onnxruntime.__version__)
+        ctx = AnalysisContext(opened, runtime, sizes={"n": 4, "m": 2})
+        predicted_nodes = executed_nodes(ctx.graphs, ctx.shapes, ctx.folds, runtime)
+        orders.append([node.op_type for node in predicted_nodes])
+    for order in orders:
+        assert (order.index("Gemm") < order.index("Equal")) == is_first
+
+
 CHANNELS = """
 <ir_version: 9, opset_import: ["" : 17]>
 g (float[1, 3, 32, 32] x) => (float[1, 20, 32, 32] y) {

@@ -15,9 +15,13 @@ ROWS, COLUMNS = 128, 256
 
 
 def model(
-    body: str, x: str = "n,128", bias: tuple[int, ...] = (COLUMNS,), rank: int = 2
+    body: str,
+    x: str = "n,128",
+    bias: tuple[int, ...] = (COLUMNS,),
+    rank: int = 2,
+    output: str = "",
 ) -> onnx.ModelProto:
-    sizes = ",".join("abcd"[:rank])
+    sizes = output or ",".join("abcd"[:rank])
     proto = parser.parse_model(
         f'<ir_version: 10, opset_import: ["":17]> g (float[{x}] x) => '
         f"(float[{sizes}] y, float[{sizes}] z) {{ {body} }}"
@@ -45,6 +49,18 @@ CASES = {
         True,
     ),
     "three axes": (model(PLAIN + "k = MatMul(x, w) z = Add(k, b)", x="n,m,128", rank=3), False),
+    "a matrix of as many rows": (
+        model(PLAIN + "h = Sin(y) k = MatMul(x, w) z = Add(k, h)", output="n,256"),
+        True,
+    ),
+    "a column of as many rows": (
+        model(
+            PLAIN + "c = ReduceMax<axes = [1]>(y) k = MatMul(x, w) z = Add(k, c)", output="n,256"
+        ),
+        True,
+    ),
+    # The graph calls the number of rows of y otherwise.
+    "a matrix of other rows": (model(PLAIN + "k = MatMul(x, w) z = Add(k, y)"), False),
     "no sum": (model(PLAIN + "k = MatMul(x, w) z = Sub(k, b)"), False),
     "two readers": (
         model(PLAIN + "k = MatMul(x, w) a = Add(k, b) z = Mul(a, k)"),

@@ -14,11 +14,14 @@ import numpy as np
 import onnx
 import pytest
 
+import memdiag
 from memdiag.model.model_file import open_model
 from memdiag.ort.activations import simulate_run
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import Arena
 from memdiag.ort.runtime import Runtime
+from memdiag.records.estimate import PINNING
+from memdiag.units import MIB
 
 ROWS = (150, 200, 260, 340, 450, 600, 800, 1050, 1400, 1900)
 """Sizes, each about a third larger than the one before."""
@@ -227,3 +230,37 @@ def test_values_alone_would_not_explain_it(
 ) -> None:
     found = {rows: predicted(held[name, rows][0], rows, with_scratch=False) for rows in ROWS}
     assert found != {rows: held[name, rows][1] for rows in ROWS}
+
+
+INDICES = "i = ConstantOfShape <value = int64[1] {0}> (s)"
+FROM_MALLOC = {
+    "ScatterElements": f"s = Shape (x) {INDICES} y = ScatterElements (x, i, x)",
+    "NonZero": "s = Shape (x) c = ConstantOfShape <value = float[1] {1}> (s) y = NonZero (c)",
+    "GatherElements": f"s = Shape (x) {INDICES} y = GatherElements (x, i)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.measures
+@pytest.mark.parametrize("name", FROM_MALLOC)
+def test_what_kernels_take_from_malloc_is_there_while_they_run(name: str, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        f"{HEADER} g (float[n, 512] x) => (float y) {{{FROM_MALLOC[name]}}}"
+    )
+    model.graph.output[0].type.Clear()
+    if name == "NonZero":
+        model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    rows = 2000
+    with open_model(path) as opened:
+        ctx = AnalysisContext(opened, Runtime.installed(), sizes={"n": rows}, reads_weights=False)
+        heap = max((nbytes for _, nbytes in ctx.run({"n": rows}).heap), default=0)
+    elements = 8 * rows * 512
+    assert heap == {"NonZero": 2 * elements, "ScatterElements": elements}.get(name, 0)
+    # The later runs take nothing more of the arena: what is not there at the end was malloc's.
+    found = memdiag.profile(
+        path, dims={"n": rows}, runs=3, environment={PINNING: str(128 << 10)}, xray="none"
+    )
+    steady = next(phase for phase in found.phases if phase.name == "steady")
+    assert abs(steady.peak_rss_bytes - steady.end.rss_bytes - heap) < 2 * MIB

@@ -45,7 +45,7 @@ def reductions(
     found = []
 
     def add(change: str, session: SessionEstimate, sizes: Mapping[str, int]) -> None:
-        less = session.at(sizes)
+        less = session.most_probable(sizes)
         if less.peak_bytes + max(MIB, MIN_SHARE * point.peak_bytes) <= point.peak_bytes:
             found.append(
                 Reduction(
