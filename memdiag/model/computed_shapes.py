@@ -17,7 +17,6 @@ from math import prod
 import numpy as np
 from onnx import helper
 
-from memdiag.model.constant_values import RANDOM
 from memdiag.model.graph_index import GraphIndex, Node, Scope, integer
 from memdiag.model.largest_outputs import largest_outputs
 from memdiag.model.loop_iterations import MAX_ITERATIONS, Known, State, follow_loop
@@ -33,6 +32,9 @@ MAX_COMPUTED = 1 << 24
 
 MAX_INFERRED = 50_000
 """Nodes whose outputs are inferred; further ones stay unknown."""
+
+MAX_VISITED = 500_000
+"""Nodes in the iterations of loops; what further iterations do is unknown."""
 
 # Their results have at most as many numbers as their inputs, times the number of axes.
 _SELECTING = frozenset({"Compress", "NonZero", "Unique"})
@@ -75,6 +77,7 @@ class ComputedShapes:
         self._values: dict[Scope, dict[str, Array | None]] = defaultdict(dict)
         self.refined: dict[Scope, set[str]] = defaultdict(set)
         self._elements_left, self._nodes_left = MAX_COMPUTED, MAX_INFERRED
+        self._visits_left = MAX_VISITED
         self._visit(graphs.main)
 
     def _visit(self, scope: Scope) -> None:
@@ -184,7 +187,7 @@ class ComputedShapes:
         """Return the values from which a value is computed; None if it is not computed."""
         scope, name = key
         node = scope.producers.get(name)
-        if node is None or node.op_type == "Constant" or node.subgraphs or node.op_type in RANDOM:
+        if node is None or node.op_type == "Constant" or node.subgraphs:
             return None
         if scope.call(node) is not None or _has_references(node):
             return None
@@ -297,8 +300,12 @@ class ComputedShapes:
         first = tuple(self._known(scope, name) for name in carried)
         inside = list(_subtree(body))
         before = {each: dict(self.types[each]) for each in inside}
+        nodes = sum(len(each.nodes) for each in inside)
 
         def iterate(index: int | None, state: State) -> tuple[bool | None, State]:
+            self._visits_left -= nodes
+            if self._visits_left < 0:
+                return None, tuple(Known(None, None) for _ in state)
             for each in inside:
                 self.types[each] = dict(before[each])
                 self.refined.pop(each, None)

@@ -218,3 +218,6 @@ _OPERATORS: dict[str, _Compute] = {
     "Unsqueeze": _unsqueeze,
     "Where": _plain(_where),
 }
+
+EVALUATED = frozenset(_OPERATORS)
+"""The operators that `evaluate` computes."""

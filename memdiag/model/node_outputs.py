@@ -8,7 +8,7 @@ from onnx import GraphProto, NodeProto, defs, helper, numpy_helper
 from onnx.checker import ValidationError
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
-from memdiag.model.constant_values import RANDOM, evaluate
+from memdiag.model.constant_values import EVALUATED, MAX_VALUES, evaluate
 from memdiag.model.contrib_shapes import DOMAINS, equivalent_op
 from memdiag.model.graph_index import Node
 from memdiag.model.inference_input import is_safe
@@ -63,13 +63,29 @@ def infer_outputs(
     return {name: kind for name, kind in found if kind is not None}
 
 
+VECTORIZED = EVALUATED | {
+    *("ArgMax", "ArgMin", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor"),
+    *("CastLike", "Clip", "Compress", "CumSum", "Exp", "EyeLike", "Flatten", "Identity", "IsInf"),
+    *("IsNaN", "Log", "Mean", "Mod", "OneHot", "Pow", "Reciprocal", "ReduceMax", "ReduceMean"),
+    *("ReduceMin", "ReduceSum", "Round", "Sign", "Split", "Sum", "TopK", "Trilu", "Unique", "Xor"),
+}
+"""Operators whose numbers are computed by the reference implementation with numpy's loops."""
+
+LOOPING = frozenset({"GatherElements", "GatherND", "Pad", "ScatterElements", "ScatterND"})
+"""Operators whose reference implementation loops in Python: for few numbers only."""
+
+
 def compute_outputs(node: Node, opset: int, values: Mapping[str, Array]) -> dict[str, Array]:
     """Return the numbers of the outputs of `node`, an operator of ONNX, by name; empty if unknown.
 
     `values` are the numbers of all its inputs by name. What `evaluate` does not know, ONNX's
-    reference implementation computes.
+    reference implementation computes: of the operators with which shapes and masks are made, as
+    others may take without end.
     """
-    if node.op_type in RANDOM or not node.is_onnx or node.subgraphs:
+    if not node.is_onnx or node.op_type not in VECTORIZED | LOOPING:
+        return {}
+    is_long = sum(value.size for value in values.values()) > MAX_VALUES
+    if node.op_type in LOOPING and is_long:
         return {}
     if len(node.output) == 1 and "" not in node.input:
         value = evaluate(node, [values[name] for name in node.input])

@@ -10,6 +10,7 @@ from onnx import helper, parser
 
 from memdiag.model import computed_shapes as module
 from memdiag.model.graph_index import GraphIndex, Scope
+from memdiag.model.loop_iterations import Iterate, State, follow_loop
 from memdiag.model.model_file import open_model
 from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
@@ -34,8 +35,8 @@ DECIDED = {
     "an operator that only the reference computes": f"{ROWS} w = Mod(n1, two) c = Sub(two, w) "
     "t = CumSum(c, zero) y = ConstantOfShape(t)",
     "several outputs": f"{ROWS} a, b = Split<num_outputs = 2, axis = 0>(s) y = ConstantOfShape(a)",
-    "the pairs of a triangle": f"{ROWS} d = Concat<axis = 0>(n1, n1) o = ConstantOfShape(d) "
-    "p = Cos(o) t = Trilu(p) y = NonZero(t)",
+    "the pairs of a triangle": f"{ROWS} d = Concat<axis = 0>(n1, n1) o = ConstantOfShape<value = "
+    "float[1] {1}>(d) t = Trilu(o) y = NonZero(t)",
     "what is computed behind them": f"{ROWS} h = OneHot(k, n1, onoff) t = Transpose(h) "
     "w = MatMul(t, h) r = Shape(w) y = ConstantOfShape(r)",
     "an operator of the runtime behind them": f"{ROWS} h = OneHot(k, n1, onoff) "
@@ -272,3 +273,44 @@ def test_without_sizes_of_the_inputs_nothing_is_computed(tmp_path: Path) -> None
         assert unknown.of(graphs.main, "y") == TensorType("float", (None,))
         known = infer_shapes(opened, graphs, {"n": 3, "a": 1, "b": 1}, [])
         assert known.of(graphs.main, "y") == TensorType("float", (6,))
+
+
+def test_loops_in_loops_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    iterations = 0
+
+    def counted(iterate: Iterate, first: State, limit: int | None) -> tuple[int | None, State]:
+        def one(index: int | None, state: State) -> tuple[bool | None, State]:
+            nonlocal iterations
+            iterations += 1
+            assert iterations < 2000
+            return iterate(index, state)
+
+        return follow_loop(one, first, limit)
+
+    monkeypatch.setattr(module, "MAX_VISITED", 2000)
+    monkeypatch.setattr(module, "follow_loop", counted)
+    body = "e = Concat<axis = 0>(a, a1)"
+    for depth in range(8):
+        inner = f"<body = b{depth} (int64 i{depth}, bool c{depth}, float[p] a{depth}) => "
+        inner += f"(bool d{depth}, float[q] e) {{ d{depth} = Identity(c{depth}) {body} }}>"
+        body = f"e = Loop(n, yes, a{depth + 1}) {inner}"
+    of = Computed(
+        f"{ROWS} a8 = Neg(value) a1 = Neg(value) {body.replace('e = Loop', 'y = Loop', 1)}",
+        tmp_path,
+    )
+    kind = of("y")
+    assert iterations
+    assert kind is None or kind.nbytes is None
+
+
+@pytest.mark.parametrize(
+    "operator",
+    ['Einsum<equation = "a,b,c,d->">(r, r, r, r)', 'Resize<mode = "cubic">(r, , e)'],
+)
+def test_what_may_take_without_end_is_not_computed(tmp_path: Path, operator: str) -> None:
+    body = (
+        f"{ROWS} k1 = Mul(n, k2) f = Range(zero, k1, one) r = Cast<to = 1>(f) e = Cast<to = 1>(n1) "
+    )
+    body += f"h = {operator} i1 = Cast<to = 7>(h) j = Reshape(i1, rest) y = ConstantOfShape(j)"
+    kind = Computed(body.replace("k2", "n"), tmp_path)("y")
+    assert kind is None or kind.nbytes is None
