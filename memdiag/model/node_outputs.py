@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 from google.protobuf.message import DecodeError, EncodeError
-from onnx import GraphProto, NodeProto, defs, helper, numpy_helper
+from onnx import GraphProto, NodeProto, ValueInfoProto, defs, helper, numpy_helper
 from onnx.checker import ValidationError
-from onnx.shape_inference import InferenceError, infer_node_outputs
+from onnx.shape_inference import InferenceError, infer_shapes
 
 from memdiag.model.constant_values import EVALUATED, MAX_VALUES, evaluate
 from memdiag.model.contrib_shapes import DOMAINS, equivalent_op
@@ -19,6 +19,8 @@ INFERENCE_FAILURES = (
     *(RuntimeError, ValueError, TypeError, LookupError, MemoryError),
 )
 """What ONNX's native inference raises for nodes that make no sense."""
+
+_IR_VERSION = 8  # of initializers that are no inputs; onnx may write newer ones than it reads
 
 
 def infer_outputs(
@@ -49,17 +51,22 @@ def infer_outputs(
         types |= {name: TensorType("float", shape) for name, shape in equivalent.made_up.items()}
     elif not node.is_onnx:
         return {}
+    # A model of its own, as some operators have no inference but that of their functions.
+    graph = GraphProto(name="node", node=[proto])
+    for name in dict.fromkeys(filter(None, proto.input)):
+        if name in values:
+            graph.initializer.append(numpy_helper.from_array(values[name], name))
+        else:
+            graph.input.add(name=name).type.CopyFrom(types[name].proto())
+    graph.output.extend(ValueInfoProto(name=name) for name in filter(None, proto.output))
+    model = helper.make_model(
+        graph, ir_version=_IR_VERSION, opset_imports=[helper.make_opsetid("", opset)]
+    )
     try:
-        inferred = infer_node_outputs(
-            defs.get_schema(proto.op_type, opset, ""),
-            proto,
-            {name: kind.proto() for name, kind in types.items() if name in proto.input},
-            {name: numpy_helper.from_array(value) for name, value in values.items()},
-            opset_imports=[helper.make_opsetid("", opset)],
-        )
+        inferred = infer_shapes(model, data_prop=True).graph.output
     except INFERENCE_FAILURES:
         return {}
-    found = ((name, TensorType.read(kind)) for name, kind in inferred.items())
+    found = ((value.name, TensorType.read(value.type)) for value in inferred)
     return {name: kind for name, kind in found if kind is not None}
 
 

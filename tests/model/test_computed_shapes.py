@@ -103,8 +103,10 @@ OPEN = {
 class Computed:
     """The types of a model whose x has 5 rows and whose k has 7."""
 
-    def __init__(self, body: str, folder: Path, *, counts_largest: bool = False) -> None:
-        text = f"""<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]>
+    def __init__(
+        self, body: str, folder: Path, *, counts_largest: bool = False, opset: int = 18
+    ) -> None:
+        text = f"""<ir_version: 9, opset_import: ["": {opset}, "com.microsoft": 1]>
         g (float[rows, 3] x, int64[keys] k, int64 m) => (y) <{CONSTANTS}> {{ {body} }}"""
         self.model = parser.parse_model(text.replace("(y)", "(float y)"))
         self.model.graph.output[0].type.Clear()
@@ -273,6 +275,14 @@ def test_without_sizes_of_the_inputs_nothing_is_computed(tmp_path: Path) -> None
         assert unknown.of(graphs.main, "y") == TensorType("float", (None,))
         known = infer_shapes(opened, graphs, {"n": 3, "a": 1, "b": 1}, [])
         assert known.of(graphs.main, "y") == TensorType("float", (6,))
+
+
+@pytest.mark.parametrize(("end", "size"), [("n", 5), ("m", None)])
+def test_a_comparison_of_an_older_opset_has_a_size(
+    tmp_path: Path, end: str, size: int | None
+) -> None:
+    body = f"{ROWS} r = Range(zero, {end}, one) y = GreaterOrEqual(r, zero)"
+    assert Computed(body, tmp_path, opset=14)("y") == TensorType("bool", (size,))
 
 
 def test_loops_in_loops_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
