@@ -3,7 +3,7 @@
 Real models and exported public architectures are loaded and run under six releases of onnxruntime,
 with embedded and with external weights, at up to three sizes, and each measurement is compared with
 the estimate. `UNSEEN` names the models at whose errors nobody looked while the rules of the
-estimates were written; they are reported apart.
+estimates were written; they are reported apart, and by kind with ``--unseen``.
 
 Measurements are kept in ``.cache/estimates``, or below the folder in ``MEMDIAG_CACHE``, so that a
 second run makes the missing ones only. ``--measure`` makes them and compares nothing, ``--kept``
@@ -62,39 +62,25 @@ WEIGHTS = "weights.bin"
 EXTERNAL_MIN_BYTES = 1024
 """Weights of fewer bytes stay in the model file."""
 
-UNSEEN = frozenset(
-    {
-        "resnet50",
-        "resnext50_32x4d",
-        "wide_resnet50_2",
-        "googlenet",
-        "inception_v3",
-        "vgg11_bn",
-        "efficientnet_v2_s",
-        "regnet_x_800mf",
-        "maxvit_t",
-        "swin_v2_t",
-        "fcn_resnet50",
-        "beit",
-        "mobilevit",
-        "segformer",
-        "convnextv2",
-        "gpt2",
-        "opt",
-        "deberta_v2",
-        "nystromformer",
-        "modernbert",
-        "roformer",
-        "wav2vec2",
-        "whisper_encoder",
-        "keras_inception_v3",
-        "keras_mobilenet_v3",
-        "keras_bidirectional",
-        "sklearn_extra_trees",
-        "sklearn_neighbors",
-    }
-)
-"""Models that were added after the rules of the estimates were written."""
+KINDS = {
+    "graph networks": (
+        "graph_convolution",
+        "graph_isomorphism",
+        "equivariant_graph",
+        "continuous_filters",
+    ),
+    "text": ("fnet", "funnel", "xlnet", "bloom"),
+    "images": ("trocr_encoder", "cvt", "crnn"),
+    "detection": ("retinanet", "ssd300", "yolos"),
+    "speech": ("hubert", "sew", "vits"),
+    "loops": ("attentive_decoder", "causal_memory"),
+    "16 and 8 bits": ("resnet18_fp16", "electra_fp16", "electra_int8", "mobilenet_v2_int8"),
+}
+"""The unseen models by kind."""
+
+UNSEEN = frozenset(name for names in KINDS.values() for name in names)
+"""Models that were measured after the rules of the estimates were written, and not looked at
+before."""
 
 
 class Case(NamedTuple):
@@ -286,6 +272,13 @@ class Comparison(NamedTuple):
         return self.relative(self.estimate.peak_bytes - self.peak, self.measured["peak"])
 
     @property
+    def is_inside(self) -> bool:
+        """Whether the measured peak is inside the interval for its malloc."""
+        point = self.estimate
+        high = point.pinned_high_bytes if self.case.is_pinned else point.high_bytes
+        return point.low_bytes <= self.peak <= high
+
+    @property
     def names_phase(self) -> bool:
         """Whether the phase that was named has the peak, or as much but for `SMALLEST_ERROR`."""
         phase = self.measured["phases"].get(self.estimate.peak_phase, {"peak": 0})
@@ -404,34 +397,85 @@ def tables(found: Sequence[Comparison]) -> str:
         part = [each for each in loose if (each.case.model in UNSEEN) == is_apart]
         if part:
             parts.append(_as_glibc_comes(title, part))
-    misses = sorted((each for each in pinned if each.error > 0.05), key=lambda each: -each.error)
-    by_model: dict[str, list[Comparison]] = {}
-    for each in misses:
-        by_model.setdefault(each.case.model, []).append(each)
+    misses = [each for each in pinned if each.error > 0.05]
     parts.append(f"{len(misses)} of {len(pinned)} peaks are more than 5 % off:")
-    parts.append(
-        table(
-            ["model", "unseen", "cases", "worst", "estimated − measured, MiB", "of which"],
-            [
-                [
-                    f"`{model}`",
-                    "yes" if model in UNSEEN else "",
-                    str(len(each)),
-                    f"{each[0].error:.0%}",
-                    f"{(each[0].estimate.peak_bytes - each[0].peak) / MIB:+.1f}",
-                    ", ".join(each[0].case[2:5]),
-                ]
-                for model, each in by_model.items()
-            ],
-        )
-    )
+    parts.append(_misses(misses))
     return "\n\n".join(parts)
 
 
-def _as_glibc_comes(title: str, found: Sequence[Comparison]) -> str:
-    inside = statistics.mean(
-        each.estimate.low_bytes <= each.peak <= each.estimate.high_bytes for each in found
+def unseen_tables(found: Sequence[Comparison]) -> str:
+    """Return the figures of the unseen models by kind, as ``docs/estimates.md`` has them."""
+    headings = [
+        *("kind", "models", "cases", "median", "90 % within", "worst"),
+        *("inside the interval", "as glibc comes, inside", "above"),
+    ]
+    certain = [each for each in found if not each.estimate.unknown_values]
+    rows = []
+    for kind, names in [*KINDS.items(), ("all", tuple(UNSEEN))]:
+        part = [each for each in certain if each.case.model in names]
+        pinned = [each for each in part if each.case.is_pinned]
+        loose = [each for each in part if not each.case.is_pinned]
+        if pinned:
+            errors = [each.error for each in pinned]
+            rows.append(
+                [
+                    kind,
+                    str(len({each.case.model for each in pinned})),
+                    str(len(pinned)),
+                    f"{statistics.median(errors):.1%}",
+                    f"{np.quantile(errors, 0.9):.1%}",
+                    f"{max(errors):.0%}",
+                    f"{sum(each.is_inside for each in pinned)} of {len(pinned)}",
+                    f"{sum(each.is_inside for each in loose)} of {len(loose)}",
+                    str(sum(each.peak > each.estimate.high_bytes for each in loose)),
+                ]
+            )
+    parts = [table(headings, rows)]
+    uncertain = [
+        [
+            f"`{each.case.model}`",
+            each.case.sizes_name,
+            str(each.estimate.unknown_values),
+            f"{each.estimate.low_bytes / MIB:.0f}",
+            f"{each.peak / MIB:.0f}",
+            "none" if each.estimate.is_floor else f"{each.estimate.pinned_high_bytes / MIB:.0f}",
+        ]
+        for each in found
+        if each.estimate.unknown_values and each.case.is_pinned and each.case.storage == "embedded"
+    ]
+    if uncertain:
+        headings = ["model", "sizes", "missing values", "from, MiB", "measured", "to"]
+        parts += ["Values whose sizes only a run shows:", table(headings, uncertain)]
+    misses = [each for each in certain if each.case.is_pinned and each.error > 0.05]
+    if misses:
+        parts.append(f"{len(misses)} peaks are more than 5 % off:")
+        parts.append(_misses(misses))
+    return "\n\n".join(parts)
+
+
+def _misses(found: Sequence[Comparison]) -> str:
+    """Return a row for each model, with its largest error."""
+    by_model: dict[str, list[Comparison]] = {}
+    for each in sorted(found, key=lambda each: -each.error):
+        by_model.setdefault(each.case.model, []).append(each)
+    return table(
+        ["model", "unseen", "cases", "worst", "estimated − measured, MiB", "of which"],
+        [
+            [
+                f"`{model}`",
+                "yes" if model in UNSEEN else "",
+                str(len(each)),
+                f"{each[0].error:.0%}",
+                f"{(each[0].estimate.peak_bytes - each[0].peak) / MIB:+.1f}",
+                ", ".join(each[0].case[2:5]),
+            ]
+            for model, each in by_model.items()
+        ],
     )
+
+
+def _as_glibc_comes(title: str, found: Sequence[Comparison]) -> str:
+    inside = statistics.mean(each.is_inside for each in found)
     above = statistics.mean(each.peak > each.estimate.high_bytes for each in found)
     margin = statistics.median(each.estimate.high_bytes / each.peak - 1 for each in found)
     kept = statistics.median(each.peak / each.estimate.peak_bytes - 1 for each in found)
@@ -445,9 +489,6 @@ def _as_glibc_comes(title: str, found: Sequence[Comparison]) -> str:
 def _summary(found: Sequence[Comparison]) -> list[str]:
     errors = [each.error for each in found]
     phases = [error for each in found for error in each.phase_errors()]
-    inside = [
-        each.estimate.low_bytes <= each.peak <= each.estimate.pinned_high_bytes for each in found
-    ]
     return [
         str(len({each.case.model for each in found})),
         str(len(found)),
@@ -456,7 +497,7 @@ def _summary(found: Sequence[Comparison]) -> list[str]:
         f"{max(errors):.0%}",
         f"{np.quantile(phases, 0.9):.1%}",
         f"{statistics.mean(each.names_phase for each in found):.0%}",
-        f"{statistics.mean(inside):.0%}",
+        f"{statistics.mean(each.is_inside for each in found):.0%}",
     ]
 
 
@@ -467,12 +508,14 @@ def main() -> int:
     parser.add_argument("--measure", action="store_true", help="only measure")
     parser.add_argument("--fit", action="store_true", help="print memdiag/ort/overheads.py")
     parser.add_argument("--kept", action="store_true", help="only compare what was measured before")
+    parser.add_argument("--unseen", action="store_true", help="only the unseen models, by kind")
     parser.add_argument("--releases", default=",".join(VERSIONS))
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
+    names = options.models or (sorted(UNSEEN) if options.unseen else ())
     chosen = [
         case
-        for case in cases(options.releases.split(","), options.models)
+        for case in cases(options.releases.split(","), names)
         if not options.kept or case.kept.exists()
     ]
     for version in {case.onnxruntime for case in chosen if not case.kept.exists()}:
@@ -490,8 +533,9 @@ def main() -> int:
     if options.fit:
         print(fit(list(compare([each for each in chosen if each.model not in UNSEEN]))))
         return 0
-    text = tables(list(compare(chosen)))
-    replace_part("accuracy", text, DOCUMENT)
+    part, write = ("unseen", unseen_tables) if options.unseen else ("accuracy", tables)
+    text = write(list(compare(chosen)))
+    replace_part(part, text, DOCUMENT)
     print(text)
     return 0
 
