@@ -96,7 +96,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--unsafe": ("flag", "change outputs beyond rounding"),
     "--unverified": ("flag", "cannot be run"),
     "--update-baseline": ("flag", "Write the baseline"),
-    "--upper": ("flag", "upper bounds"),
+    "--upper": ("flag", "upper ends of intervals"),
     "--vary": ("KIND,…", "variation from run to run"),
     "--verify": ("choice", "Compare every byte"),
     # A profile has several moments for X-rays, a recording has none or all.
