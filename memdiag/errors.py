@@ -52,7 +52,7 @@ class ReportError(MemdiagError):
 
 
 class XrayError(MemdiagError):
-    """A process whose memory cannot be read: it ended, is another user's, or is not on Linux."""
+    """A process whose memory cannot be read: it ended, or is another user's."""
 
 
 class ProvisionError(MemdiagError):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM")
+_SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 """The command line repeats with SIGALRM an interrupt that Python ignored."""
 
 
@@ -25,8 +25,7 @@ def delayed_interrupts() -> Iterator[None]:
     def receive(number: int, frame: FrameType | None) -> None:
         received.append(number)
 
-    numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
-    handlers = {number: signal.getsignal(number) for number in numbers}
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
     for number in handlers:
         signal.signal(number, receive)

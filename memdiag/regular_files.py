@@ -52,4 +52,4 @@ def open_without_waiting(path: str, flags: int) -> int:
     Raises:
         OSError: it cannot be opened; ENXIO for writing to a pipe that no process reads.
     """
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    return os.open(path, flags | os.O_NONBLOCK)

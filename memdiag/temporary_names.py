@@ -57,7 +57,7 @@ def _prefix(pid: int, place: str) -> str:
 def _own_place() -> str:
     """Return a hash of the host, its boot and the namespace of process numbers."""
     parts = [platform.node()]
-    with suppress(OSError):  # not Linux
+    with suppress(OSError):
         parts.append(os.readlink("/proc/self/ns/pid"))
     with suppress(OSError):
         parts.append(_BOOT.read_text())

@@ -40,8 +40,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A shell that runs the tests in the background has them ignore Ctrl-C, `nohup` the end of the
 # terminal, and their children too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-if hasattr(signal, "SIGHUP"):
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # No deadline: the time an example takes says more about the machine than about the code.
 SETTINGS = settings(

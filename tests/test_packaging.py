@@ -128,7 +128,7 @@ def test_installing_leaves_the_runtime_that_is_there(wheel_path: Path, tmp_path:
     write_wheel(index, "onnxruntime", "9999.0", "onnxruntime")
     write_wheel(index, "onnxruntime-vendor", "1.23.4", "onnxruntime")
     home = tmp_path / "environment"
-    python = home / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    python = home / "bin/python"
 
     def install(*names: str) -> None:
         where = ("--offline", "--no-index", "--no-cache", "--find-links", index, "--python", python)

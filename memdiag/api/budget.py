@@ -1,6 +1,5 @@
 """Check a model against a budget and a baseline, with figures that are reproducible."""
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +83,7 @@ class BudgetResult:
 
 def pinned(environment: Mapping[str, str]) -> dict[str, str]:
     """Return `environment` for a child with reproducible figures; its own variables stay."""
-    return {**PINNED, **environment} if sys.platform == "linux" else dict(environment)
+    return {**PINNED, **environment}
 
 
 def check_budget(

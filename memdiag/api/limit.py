@@ -55,7 +55,7 @@ def limit(
 ) -> MemoryLimit:
     """Return the smallest memory limit under which `model` loads and runs, and suggest one.
 
-    Each trial is a new process in a new control group with a real limit (Linux; version 1 or 2).
+    Each trial is a new process in a new control group with a real limit (version 1 or 2).
     Where no group can be created, the result is suggested by the measured peak of a process and by
     the estimate, and its `message` has the reason. Ctrl-C ends the search: the result until then is
     returned, with a `message`.

@@ -17,9 +17,8 @@ def lock_files() -> Iterator[Path]:
     It is in the folder for temporary files: processes with different such folders do not wait for
     each other. Where another user has put something in its place, it is in the cache.
     """
-    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
     for folder in (Path(tempfile.gettempdir()), cache_folder()):
-        yield folder / f"memdiag-{user}.lock"
+        yield folder / f"memdiag-{os.getuid()}.lock"
 
 
 @contextmanager
@@ -43,7 +42,7 @@ def measurement_lock() -> Iterator[None]:
 def _open_own() -> int | None:
     """Return a descriptor of the first lock file that nobody else can open; None without any."""
     # Links are not followed: everyone can write to the folder for temporary files.
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     for path in lock_files():
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +54,5 @@ def _open_own() -> int | None:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    if not hasattr(os, "getuid"):
-        return True
     is_private = not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and is_private

@@ -260,8 +260,7 @@ def _finish(recordings: Iterable[Recording]) -> None:
 _writing: list[Recording] = []
 """The recordings that have ended and whose reports are being written."""
 atexit.register(lambda: _finish(tuple(_writing)))
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_writing.clear)  # only the parent can wait for its child
+os.register_at_fork(after_in_child=_writing.clear)  # only the parent can wait for its child
 
 
 def count_sessions() -> int:
@@ -296,6 +295,5 @@ def _install(address: str) -> Callable[[], None]:
 
 def allow_reading_by(pid: int) -> None:
     """Allow process `pid` to read the memory of this one, which Linux may allow parents only."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, pid, 0, 0, 0)
+    with suppress(OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, pid, 0, 0, 0)

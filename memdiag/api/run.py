@@ -163,17 +163,15 @@ def _streams(name: str | os.PathLike[str] | None) -> Iterator[dict[str, Any]]:
         yield {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors}
 
 
-def _numbers(*names: str) -> list[int]:
-    """Return the numbers of the signals that this system has."""
-    return [getattr(signal, f"SIG{name}") for name in names if hasattr(signal, f"SIG{name}")]
-
-
-_PASSED_ON: Final = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "TTIN", "TTOU", "WINCH")
+_STOPPED_BY_TERMINAL: Final = frozenset({signal.SIGTTIN, signal.SIGTTOU})
+_OF_TERMINAL: Final = frozenset(
+    {signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH, *_STOPPED_BY_TERMINAL}
+)
+_STOPPING: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+_PASSED_ON: Final = _OF_TERMINAL | _STOPPING | {signal.SIGUSR1, signal.SIGUSR2}
 """Signals that have a meaning for programs, such as gunicorn: stop, reload, reopen the logs."""
 
-_OF_TERMINAL: Final = frozenset({signal.SIGINT, *_numbers("QUIT", "TTIN", "TTOU", "WINCH")})
-_STOPPING: Final = frozenset({signal.SIGINT, signal.SIGTERM, *_numbers("HUP", "QUIT")})
-_OFTEN_SENT_TO_GROUPS: Final = frozenset({signal.SIGINT, *_numbers("QUIT")})
+_OFTEN_SENT_TO_GROUPS: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
 GROUP_SIGNAL_S: Final = 0.5
 """Seconds after which these are passed on: a program that has ended meanwhile had the signal."""
 
@@ -181,11 +179,9 @@ MIN_WAITED_S: Final = 0.5
 IN_A_ROW_S: Final = 5.0
 """Seconds between two Ctrl-C of a user who does not want to wait for the end of the program."""
 
-_STOPPED_BY_TERMINAL: Final = frozenset(_numbers("TTIN", "TTOU"))
-
 
 def _other_threads_block(numbers: Collection[int]) -> bool:
-    """Return whether signals `numbers` wait for this thread once it blocks them; Linux only."""
+    """Return whether signals `numbers` wait for this thread once it blocks them."""
     wanted = sum(1 << (number - 1) for number in numbers)
     try:
         threads = set(os.listdir("/proc/self/task")) - {str(threading.get_native_id())}
@@ -196,7 +192,7 @@ def _other_threads_block(numbers: Collection[int]) -> bool:
                 return False
     except OSError:
         return False
-    return hasattr(signal, "sigtimedwait")
+    return True
 
 
 class _SignalPassing:
@@ -210,8 +206,7 @@ class _SignalPassing:
     process alone.
 
     Used as a context manager, within which the signals are blocked in this thread. Where another
-    thread does not block them, or the system does not report who sent a signal, signals that may
-    come from a terminal are not passed on.
+    thread does not block them, signals that may come from a terminal are not passed on.
     """
 
     def __init__(self, process: "subprocess.Popen[bytes]", recorder: Recorder) -> None:
@@ -224,7 +219,7 @@ class _SignalPassing:
         self._unhandled_ctrl_c = 0
 
     def __enter__(self) -> "_SignalPassing":
-        for number in _numbers(*_PASSED_ON):
+        for number in _PASSED_ON:
             if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` starts both
                 self._handlers[number] = signal.signal(number, self._handle)
         if _other_threads_block(self._handlers):

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -128,8 +127,6 @@ def _command_of(pid: int) -> tuple[str, ...]:
         UsageError: it is no process to watch.
         XrayError: there is no such process, or it cannot be read.
     """
-    if sys.platform != "linux":
-        raise XrayError(f"process {pid}: processes can only be watched on Linux.")
     if pid == 1:
         raise UsageError(
             "process 1 is the ancestor of all processes. Give the id of the process of a program."

@@ -10,7 +10,6 @@ so that the resident ranges sum to the kernel's figure.
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +22,7 @@ from memdiag.attribution import intervals
 from memdiag.attribution.intervals import Ranges
 from memdiag.errors import XrayError
 
-PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 _PRESENT = np.uint64(1 << 63)
 _FILE = np.uint64(1 << 61)
@@ -167,10 +166,8 @@ def read_address_space(pid: int) -> AddressSpace:
     """Return the current address space of process `pid`.
 
     Raises:
-        XrayError: the process does not exist, access is denied, or this is not Linux.
+        XrayError: the process does not exist, or access is denied.
     """
-    if sys.platform != "linux":
-        raise XrayError(f"process {pid}: memory can only be read on Linux. Run memdiag there.")
     smaps, pagemap = _open(pid, "smaps"), -1
     try:
         pagemap = _open(pid, "pagemap")

@@ -10,7 +10,6 @@ copy of each such page, as a write does (gup_must_unshare, mm/gup.c).
 import ctypes
 import errno
 import os
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 
 from memdiag.attribution.address_space import access_denied, no_such_process
 from memdiag.attribution.intervals import Ranges
-from memdiag.errors import XrayError
 from memdiag.model.tensor_types import Array
 
 READ_CHUNK_BYTES = 256 << 10
@@ -49,12 +47,10 @@ class ProcessMemory:
         ended: whether a read found that the process has ended.
 
     Raises:
-        XrayError: the process does not exist, access is denied, or this is not Linux.
+        XrayError: the process does not exist, or access is denied.
     """
 
     def __init__(self, pid: int) -> None:
-        if sys.platform != "linux":
-            raise XrayError(f"process {pid}: memory can only be read on Linux. Run memdiag there.")
         self.pid = pid
         self.ended = False
         self._file = -1

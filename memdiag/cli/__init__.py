@@ -1,5 +1,6 @@
 """The command line: one module a command under `commands`; only here is anything printed."""
 
+import sys
 from typing import NoReturn
 
 CLEAN = 0
@@ -11,6 +12,9 @@ ERROR = 2
 
 def main() -> NoReturn:
     """Run the command line and end with its exit code."""
+    if sys.platform != "linux":
+        print("memdiag: this needs Linux. Run it there, or in a container.", file=sys.stderr)
+        sys.exit(ERROR)
     # Imported here, so that importing this package costs nothing.
     from memdiag.cli.worker import (
         end_at_signals,

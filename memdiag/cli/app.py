@@ -260,13 +260,12 @@ def _raise_at_signals(received: set[int]) -> None:
             sys.__unraisablehook__(ignored)
 
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is end_now:
+        number = getattr(signal, name)
+        if signal.getsignal(number) is end_now:
             signal.signal(number, interrupt)
-            if hasattr(signal, "setitimer"):
-                # Python ignores what is raised while it calls `__del__` or releases an import lock.
-                signal.signal(signal.SIGALRM, interrupt)
-                sys.unraisablehook = interrupt_again
+            # Python ignores what is raised while it calls `__del__` or releases an import lock.
+            signal.signal(signal.SIGALRM, interrupt)
+            sys.unraisablehook = interrupt_again
 
 
 def _discard_output() -> int:

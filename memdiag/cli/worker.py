@@ -29,11 +29,8 @@ def run_in_worker(command: Callable[[], int]) -> NoReturn:
     """Run `command` in a forked worker, and end this process with the exit code that it returns.
 
     Call it before any thread is started, and after `open_standard_streams` and `end_at_signals`.
-    Where processes cannot be forked (Windows, a limit of processes), `command` runs in this
-    process.
+    Where a limit of processes prevents the fork, `command` runs in this process.
     """
-    if not hasattr(os, "fork"):
-        sys.exit(command())
     parent = os.getpid()
     try:
         worker = os.fork()
@@ -82,9 +79,6 @@ def signals_for_main_thread() -> Iterator[None]:
 
     A signal of the process otherwise arrives in any thread, and not where it is waited for.
     """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield
@@ -125,10 +119,9 @@ def open_standard_streams() -> None:
 def end_at_signals() -> None:
     """Install `end_now` as the handler of SIGINT, SIGTERM and SIGHUP, unless `nohup` is used."""
     for name in _PASSED_ON:
-        number = getattr(signal, name, None)
-        if number is None or (name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN):
-            continue
-        signal.signal(number, end_now)
+        number = getattr(signal, name)
+        if name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, end_now)
 
 
 def end_now(number: int, frame: FrameType | None) -> NoReturn:

@@ -21,7 +21,7 @@ VARIABLE = "MEMDIAG_CACHE"
 _READY = ".ready"
 _TIMEOUT_S = 900.0
 MIN_FREE_BYTES = 256 * MIB
-"""Environments of onnxruntime 1.19 to 1.31 took 111 to 141 MiB on Linux, downloads aside."""
+"""Environments of onnxruntime 1.19 to 1.31 took 111 to 141 MiB, downloads aside."""
 
 _REASONS = (
     (
@@ -66,10 +66,6 @@ def cache_folder() -> Path:
 
 def _user_cache() -> Path:
     """Return the folder of the system for the caches of a user."""
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
@@ -114,7 +110,7 @@ def is_ready(folder: Path) -> bool:
 
 def interpreter(folder: Path) -> Path:
     """Return the interpreter of an environment."""
-    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    return folder / "bin/python"
 
 
 def run_tool(words: Sequence[str | Path], subject: str) -> str:

@@ -12,8 +12,6 @@ from pathlib import Path
 
 def drop_cached(files: Iterable[Path]) -> None:
     """Drop the contents of `files` from the page cache, except pages that a process maps."""
-    if not hasattr(os, "posix_fadvise"):
-        return
     for path in files:
         with suppress(OSError):  # removed, or not readable
             descriptor = os.open(path, os.O_RDONLY)

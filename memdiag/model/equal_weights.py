@@ -142,5 +142,4 @@ def _concurrent(
 
 def threads() -> int:
     """Return the number of threads to read weights with."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
-    return min(available, MAX_THREADS)
+    return min(len(os.sched_getaffinity(0)), MAX_THREADS)

@@ -180,8 +180,7 @@ class ModelFile:
         """
         self._mapped_bytes = 0
         for mapping in tuple(self._maps.values()):  # another thread may add one
-            if hasattr(mapping, "madvise"):
-                mapping.madvise(mmap.MADV_DONTNEED)
+            mapping.madvise(mmap.MADV_DONTNEED)
         if self.has_shrunk:
             raise ModelError(
                 f"{self.path}: the file, or its external data, became shorter while it was read."

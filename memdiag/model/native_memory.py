@@ -2,15 +2,12 @@
 
 import ctypes
 import mmap
-import sys
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-if sys.platform != "win32":
-    import resource
 
 
 def trim_heap() -> None:
@@ -28,7 +25,7 @@ def trim_heap() -> None:
 def _malloc_trim() -> Callable[[int], Any] | None:
     try:
         found: Callable[[int], Any] = ctypes.CDLL(None).malloc_trim
-    except (OSError, TypeError, AttributeError):  # another C library, or another system
+    except (OSError, AttributeError):  # another C library
         return None
     return found
 
@@ -37,10 +34,10 @@ def _malloc_trim() -> Callable[[int], Any] | None:
 def limit_address_space(nbytes: int) -> Iterator[None]:
     """Limit the growth of the address space within the block to `nbytes`; more is a MemoryError.
 
-    Without effect if the system has no such limit, or a tighter limit is set already.
+    Without effect if a tighter limit is set already, or ``/proc`` cannot be read.
     """
     size = _address_space()
-    if sys.platform == "win32" or size is None:
+    if size is None:
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -307,9 +307,8 @@ class _SkeletonBuilder:
     def _release(self, end: int) -> None:
         """Release the mapped pages before `end`, which are not needed any more."""
         if end - self._released >= _RELEASE_BYTES and isinstance(self.data, mmap.mmap):
-            if hasattr(self.data, "madvise"):
-                begin = self._released // mmap.PAGESIZE * mmap.PAGESIZE
-                self.data.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+            begin = self._released // mmap.PAGESIZE * mmap.PAGESIZE
+            self.data.madvise(mmap.MADV_DONTNEED, begin, end - begin)
             self._released = end
 
     def _tensor(self, start: int, end: int, message: _NamedMessage) -> bytes | None:

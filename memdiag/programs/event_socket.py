@@ -6,12 +6,9 @@ import secrets
 import selectors
 import socket
 import struct
-import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from memdiag.programs.recorded import RecordedProcess
@@ -85,10 +82,9 @@ class EventSocket:
         self._secret = secrets.token_hex(16)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         name = f"{own_prefix()}{secrets.token_hex(4)}"
-        # Linux has addresses that are no files, and that processes of other users reach as well.
-        linux = sys.platform == "linux"
-        self._address = f"@{name}" if linux else str(Path(tempfile.gettempdir(), name))
-        self._listener.bind(self._address.replace("@", "\0", 1))
+        # An abstract address is no file, and processes of other users reach it as well.
+        self._address = f"@{name}"
+        self._listener.bind(f"\0{name}")
         self._listener.listen(128)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -103,8 +99,6 @@ class EventSocket:
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, socket.socket):  # the listener, and connections
                 key.fileobj.close()
-        if not self._address.startswith("@"):
-            Path(self._address).unlink(missing_ok=True)
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
@@ -163,12 +157,10 @@ def _close_descriptors(connection: Connection) -> None:
 
 
 def peer(connection: Connection) -> int | None:
-    """Return the id of the process that has connected; None if the system does not report it.
+    """Return the id of the process that has connected; None if its namespace hides it.
 
     In a namespace of its own, as in a sandbox, the process has another id for itself.
     """
-    if sys.platform != "linux":
-        return None
     credentials = connection.socket.getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from memdiag.programs.events import BetweenRuns
+from memdiag.programs.hook.record_sessions import PAUSE_PERIOD
 from memdiag.programs.recorded import RecordedProcess
 
 
@@ -23,7 +24,4 @@ class RunPause:
     @property
     def environment(self) -> dict[str, str]:
         """The variable that has the hook wait."""
-        # Here: Windows lacks a module of the hook, but can import this module.
-        from memdiag.programs.hook.record_sessions import PAUSE_PERIOD
-
         return {PAUSE_PERIOD: str(self.period_s)}

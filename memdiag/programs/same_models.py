@@ -8,6 +8,7 @@ from pathlib import Path
 from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
 from memdiag.programs.events import ModelSource
+from memdiag.programs.hook.creation import content_digest
 from memdiag.regular_files import open_regular
 
 
@@ -38,8 +39,6 @@ def _digest(path: str) -> str | None:
     Raises:
         ModelError, OSError: the file cannot be read.
     """
-    from memdiag.programs.hook.creation import content_digest  # not on Windows
-
     with open_model(Path(path)) as model:
         if len(model.files) > 1:
             return None

@@ -1,7 +1,7 @@
 """Locks of files, for which processes wait. They are released when their process ends."""
 
+import fcntl
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,43 +12,28 @@ from memdiag.regular_files import open_without_waiting
 MAX_FOLDER_WAIT_S = 10.0
 """Files are renamed within milliseconds. Who locks a folder for longer does not do that."""
 
-if sys.platform == "win32":
-    import msvcrt
 
-    def lock_open_file(file: int) -> None:
-        """Lock the open file with descriptor `file`; waits until no other process has it locked."""
-        while True:
-            try:
-                msvcrt.locking(file, msvcrt.LK_LOCK, 1)
-            except OSError:  # it gives up after ten seconds
-                continue
+def lock_open_file(file: int) -> None:
+    """Lock the open file with descriptor `file`; waits until no other process has it locked."""
+    fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _lock_folder(folder: int) -> None:
+    """Lock the open folder with descriptor `folder`; waits for a limited time.
+
+    Raises:
+        OSError: it cannot be locked.
+    """
+    deadline = time.monotonic() + MAX_FOLDER_WAIT_S
+    while True:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
             return
-
-    def _lock_folder(folder: int) -> None:
-        """Do nothing: folders cannot be opened."""
-else:
-    import fcntl
-
-    def lock_open_file(file: int) -> None:
-        """Lock the open file with descriptor `file`; waits until no other process has it locked."""
-        fcntl.flock(file, fcntl.LOCK_EX)
-
-    def _lock_folder(folder: int) -> None:
-        """Lock the open folder with descriptor `folder`; waits for a limited time.
-
-        Raises:
-            OSError: it cannot be locked.
-        """
-        deadline = time.monotonic() + MAX_FOLDER_WAIT_S
-        while True:
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
-            else:
-                return
 
 
 @contextmanager
@@ -67,8 +52,8 @@ def file_lock(path: Path) -> Iterator[None]:
 def locked_folders(folders: Iterable[Path]) -> Iterator[None]:
     """Lock `folders` for the block, in which several files are renamed.
 
-    Nothing is written for the lock. It has no effect where the system cannot lock folders, or if
-    another process, such as one of another user, keeps its lock for `MAX_FOLDER_WAIT_S`.
+    Nothing is written for the lock. It has no effect if a folder cannot be locked, or if another
+    process, such as one of another user, keeps its lock for `MAX_FOLDER_WAIT_S`.
     """
     with ExitStack() as stack:
         for folder in sorted(set(folders)):  # all processes in the same order

@@ -15,7 +15,7 @@ from memdiag.errors import MeasurementError
 from memdiag.runner import scripts
 from memdiag.runner.job import Job
 from memdiag.runner.log import LogMarker, LogParser, ScriptEvent
-from memdiag.runner.pipe import open_pipe
+from memdiag.runner.pipe import PipeReader
 
 _SCRIPTS = os.path.dirname(scripts.__file__)
 _MAX_EXIT_S = 10.0
@@ -89,7 +89,7 @@ class Child:
             raise _not_started(session.python, error.strerror) from error
         self.pid = self._process.pid
         assert self._process.stderr is not None
-        self._pipe = open_pipe(self._process.stderr.fileno())
+        self._pipe = PipeReader(self._process.stderr.fileno())
         # Every event contains it, so that no name in a model can imitate an event.
         secret = secrets.token_hex(16)
         self.log = LogParser(secret)
@@ -144,10 +144,7 @@ class Child:
         """Kill the child and its process group, unless it has ended, and wait for it."""
         self._pipe.close()
         if self._process.poll() is None:
-            if os.name == "posix":
-                os.killpg(self.pid, signal.SIGKILL)
-            else:
-                self._process.kill()
+            os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         for stream in (self._process.stdin, self._process.stderr):
             assert stream is not None

@@ -31,7 +31,7 @@ def describe_machine(
         python=python,
         platform=platform.platform(),
         cpu=_cpu_name(),
-        cpu_count=_cpu_count(),
+        cpu_count=len(os.sched_getaffinity(0)),
         memory_bytes=psutil.virtual_memory().total,
         machine=machine_class(),
         memory_limit_bytes=memory_limit_bytes,
@@ -68,9 +68,3 @@ def _text(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
-
-
-def _cpu_count() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

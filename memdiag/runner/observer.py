@@ -1,6 +1,6 @@
-"""Reading the resident memory of another process: ``/proc`` on Linux, psutil elsewhere.
+"""Reading the resident memory of another process: ``/proc``, or psutil where it is restricted.
 
-On Linux, reading ``statm`` takes about 1 µs and splits the resident set into anonymous memory and
+Reading ``statm`` takes about 1 µs and splits the resident set into anonymous memory and
 the rest. Reading ``status`` takes some 15 µs more and has the full split and the high-water mark
 (VmHWM), which writing ``5`` to ``clear_refs`` resets to the present resident set
 (Documentation/filesystems/proc.rst).
@@ -8,7 +8,6 @@ the rest. Reading ``status`` takes some 15 µs more and has the full split and t
 
 import os
 import re
-import sys
 from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
@@ -17,7 +16,7 @@ import psutil
 from memdiag.records.profile import Memory
 
 _FIELDS = re.compile(rb"^(VmHWM|VmRSS|RssAnon|RssFile|RssShmem):\s*(\d+) kB$", re.MULTILINE)
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _RESET = b"5"
 
 MAX_COUNTER_ERROR_BYTES = 1 << 20
@@ -272,10 +271,8 @@ class PsutilObserver:
 
 def observe(pid: int, *, resets_peak: bool = True) -> Observer:
     """Return the most exact observer of process `pid` that this system permits."""
-    if sys.platform == "linux":
-        try:
-            return ProcObserver(pid, resets_peak=resets_peak)
-        except OSError:
-            # /proc is hidden or restricted; psutil may still have access.
-            return PsutilObserver(pid)
-    return PsutilObserver(pid)
+    try:
+        return ProcObserver(pid, resets_peak=resets_peak)
+    except OSError:
+        # /proc is hidden or restricted; psutil may still have access.
+        return PsutilObserver(pid)

@@ -27,10 +27,9 @@ _PR_SET_PDEATHSIG = 1
 _PARENT_ENDED = 3
 DIE_WITH_PARENT = (
     "import ctypes, os, sys\n"
-    "if sys.platform == 'linux':\n"
-    "    ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)\n"  # PR_SET_PDEATHSIG, SIGKILL
-    "    if os.getppid() != int(sys.argv[1]):\n"
-    "        os._exit(3)\n"
+    "ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)\n"  # PR_SET_PDEATHSIG, SIGKILL
+    "if os.getppid() != int(sys.argv[1]):\n"
+    "    os._exit(3)\n"
 )
 """Python code of a process that ends with its parent, whose process number is its argument."""
 
@@ -98,7 +97,7 @@ def _remove_if_stale(entry: os.DirEntry[str], owner: Owner) -> None:
     status = entry.stat(follow_symlinks=False)
     if not owner.is_here and time.time() - status.st_mtime < _ABANDONED_S:
         return
-    if hasattr(os, "getuid") and status.st_uid != os.getuid():
+    if status.st_uid != os.getuid():
         return
     if stat.S_ISDIR(status.st_mode):
         shutil.rmtree(entry.path, ignore_errors=True)
@@ -107,9 +106,7 @@ def _remove_if_stale(entry: os.DirEntry[str], owner: Owner) -> None:
 
 
 def end_with(parent: int) -> None:
-    """Ask the kernel to kill this process when `parent`, which forked it, ends (Linux)."""
-    if sys.platform != "linux":
-        return
+    """Ask the kernel to kill this process when `parent`, which forked it, ends."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -118,9 +115,7 @@ def end_with(parent: int) -> None:
 
 
 def ending_with_parent(words: Sequence[str]) -> list[str]:
-    """Return a command that runs `words`, and on Linux is killed when this process ends."""
-    if sys.platform != "linux":
-        return [*words]
+    """Return a command that runs `words`, and is killed when this process ends."""
     return [sys.executable, "-I", "-S", "-c", _EXECUTE, str(os.getpid()), *words]
 
 

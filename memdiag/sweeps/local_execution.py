@@ -144,7 +144,7 @@ class LocalExecution:
         self._memory_bytes = memory_bytes
         self._start = start
         self._workers: list[Worker] = []
-        # A worker of each thread, which lives as long: on Linux a process that is to end with its
+        # A worker of each thread, which lives as long: a process that is to end with its
         # parent ends with the thread that started it.
         self._own = threading.local()
         self._pool = ThreadPoolExecutor(processes, thread_name_prefix="sweep")

@@ -5,7 +5,6 @@ first, and within these in the order of the rows: those that saved the most memo
 come first. `memdiag.tuning.program` writes each setting as Python.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -187,7 +186,6 @@ def _table() -> list[TuningOption]:
             " of the program too. Measured on three models: 0.94 to 1.02 times the CPU time.",
             environment=_RETURNING_BLOCKS,
             excludes=("arena-off", "jemalloc", "mimalloc"),
-            is_available=_is_linux,
         ),
         TuningOption(
             name="folding-size-limit",
@@ -261,7 +259,7 @@ def _table() -> list[TuningOption]:
             " the CPU time. In a process without MALLOC_MMAP_THRESHOLD_, malloc"
             " may keep more than the arena when sizes of inputs alternate.",
             session={"enable_cpu_mem_arena": "false"},
-            environment=_RETURNING_BLOCKS if sys.platform == "linux" else {},
+            environment=_RETURNING_BLOCKS,
             excludes=("arena-shrinkage", "mmap-threshold", "same-as-requested"),
         ),
         TuningOption(
@@ -285,7 +283,6 @@ def _table() -> list[TuningOption]:
             hurts="Threads wait for each other when they allocate.",
             environment={"MALLOC_ARENA_MAX": "1"},
             excludes=("jemalloc", "mimalloc"),
-            is_available=_is_linux,
         ),
         TuningOption(
             name="one-thread",
@@ -349,13 +346,7 @@ def _table() -> list[TuningOption]:
     ]
 
 
-def _is_linux(runtime: Runtime) -> bool:
-    return sys.platform == "linux"
-
-
 def _library(*names: str) -> str | None:
     """Return the path of the first shared library of `names` that is installed; None if none is."""
-    if sys.platform != "linux":
-        return None
     paths = (Path(folder, name) for name in names for folder in _LIBRARY_FOLDERS)
     return next((str(path) for path in paths if path.exists()), None)

@@ -1,6 +1,5 @@
 """Evaluates changed models beside the original: outputs, latency and memory."""
 
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -381,8 +380,7 @@ class ModelEvaluator:
         slow.sort(key=lambda inputs: -found[inputs].ratio.low)
         self._server.close()
         self._needs_restart = True
-        # Windows counts CPU time in steps of 16 ms.
-        if _threads(job) != _threads(self.job) or sys.platform == "win32":
+        if _threads(job) != _threads(self.job):
             return self._compared_anew(job, slow, limit, by_cpu=False)
         again = self._compared_anew(job, slow, limit, by_cpu=True)
         if any(each.is_slower(limit) for each in again.values()):

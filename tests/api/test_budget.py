@@ -1,6 +1,5 @@
 """How often a model is measured, and what is result against what; the profiles are made up."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -193,7 +192,6 @@ def test_another_class_of_machine_is_not_compared(tmp_path: Path) -> None:
     assert same.incomparable == ""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the threshold is glibc's")
 def test_the_allocators_threshold_is_pinned_unless_it_is_set() -> None:
     assert pinned({"A": "1"}) == {"A": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
     own = {"MALLOC_MMAP_THRESHOLD_": "65536"}

@@ -15,8 +15,6 @@ import memdiag
 from benchmarks.check import CHECK, MEASURE, STRUCTURE, many_nodes
 from sample_models import load_recipes
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
-
 MB = 1e6
 
 

@@ -1,7 +1,5 @@
 """What is told of this process around code that takes memory."""
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -18,7 +16,6 @@ def touch(size: int) -> np.ndarray:
     return np.ones(size, np.uint8)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="exact peaks need Linux's /proc")
 @pytest.mark.measures
 def test_what_is_kept_and_what_is_passing_are_told_apart() -> None:
     with SessionProbe() as probe:

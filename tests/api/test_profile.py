@@ -3,7 +3,6 @@
 import ctypes
 import mmap
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -326,7 +325,6 @@ def cached_bytes(path: Path) -> int:
     return int((pages & 1).sum()) * mmap.PAGESIZE
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="how the page cache is emptied")
 @pytest.mark.parametrize("may_read", [0, 1 << 30])
 def test_after_a_run_that_was_ended_many_weights_are_not_read(
     two_equal_weights: Path, monkeypatch: pytest.MonkeyPatch, may_read: int

@@ -1,6 +1,5 @@
 """What stays after the session was deleted, and which remedies are measured for it."""
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,6 @@ MB = 1_000_000
 MIB = 1 << 20
 WEIGHT_MB = 40  # above 32 MiB, malloc maps a block of its own and unmaps it when it is freed
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="owners need Linux's /proc")
 
 # A program that keeps each session that it creates.
 KEEPS_SESSIONS = """
@@ -67,7 +65,6 @@ def released(model: Path, **options: Any) -> SessionRelease:
     return profile.release
 
 
-@linux
 def test_weights_are_not_in_use_after_a_release(large_weight: Path) -> None:
     # A fixed threshold, because malloc otherwise raises it when the runtime frees large blocks.
     found = released(large_weight, environment={"MALLOC_MMAP_THRESHOLD_": "131072"})
@@ -76,7 +73,6 @@ def test_weights_are_not_in_use_after_a_release(large_weight: Path) -> None:
     assert found.kept_bytes - (found.library_bytes or 0) < 8 * MB
 
 
-@linux
 def test_weights_of_a_session_that_the_program_keeps_are_in_use(
     large_weight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +118,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[SessionConfig]:
     return FakeRun.started
 
 
-@linux
 def test_remedies_are_measured_where_much_stays(started: list[SessionConfig]) -> None:
     job = Job(model=Path("m.onnx"), release=True)
     profile = measure_release_remedies(profile_that_keeps(200), job)
@@ -137,7 +132,6 @@ def test_remedies_are_measured_where_much_stays(started: list[SessionConfig]) ->
     assert len(started) == 3
 
 
-@linux
 def test_a_setting_that_the_job_has_is_no_remedy(started: list[SessionConfig]) -> None:
     session = SessionConfig(environment={"MALLOC_MMAP_THRESHOLD_": "131072"})
     job = Job(model=Path("m.onnx"), session=session, release=True)

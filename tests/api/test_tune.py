@@ -59,7 +59,6 @@ def test_the_options_that_save_are_found_and_combined(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc")
 def test_the_program_takes_what_the_chosen_point_took(
     sample_model: SampleModel, only: Callable[..., None]
 ) -> None:

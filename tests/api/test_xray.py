@@ -1,7 +1,6 @@
 """What real sessions' logs say of who made their copies."""
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from memdiag.api.profile import profile
 from memdiag.api.xray import xray
 from memdiag.errors import UsageError
 from memdiag.records.attribution import Attribution
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the X-ray needs Linux's /proc")
 
 RANDOM = np.random.default_rng(5)
 node = helper.make_node

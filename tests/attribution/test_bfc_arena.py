@@ -1,7 +1,6 @@
 import json
 import mmap
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,6 @@ from tests.attribution.fake_arena import (
     Made,
     expected,
 )
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 
 ALL = intervals.normal([(0, 1 << 47)])
 

@@ -1,5 +1,4 @@
 import random
-import sys
 from collections import Counter
 
 import pytest
@@ -9,8 +8,6 @@ from memdiag.attribution.address_space import AddressSpace, Region, read_address
 from memdiag.attribution.heap import Heap, read_heap, recognise_allocator
 from memdiag.attribution.process_memory import ProcessMemory
 from tests.attribution.conftest import Start
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 
 MIB = 1 << 20
 PAGE = 4096

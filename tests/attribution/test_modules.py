@@ -1,5 +1,4 @@
 import _ctypes
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,6 @@ from memdiag.attribution.address_space import AddressSpace, read_address_space
 from memdiag.attribution.modules import Module, kind_of, read_modules
 from memdiag.attribution.process_memory import ProcessMemory
 from tests.attribution.conftest import Start
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 
 
 @pytest.mark.parametrize(

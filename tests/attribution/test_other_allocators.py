@@ -1,7 +1,6 @@
 """Heaps of jemalloc, mimalloc and tcmalloc, preloaded into real processes."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from memdiag.attribution.process_xray import take_xray
 from memdiag.records.attribution import HEAP_IN_USE, HEAP_UNKNOWN, Attribution
 from memdiag.runner.scripts import child as script
 from tests.attribution.conftest import Start, Started
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="preloads a library")
 
 MB = 1_000_000
 LIBRARIES = {

@@ -1,4 +1,3 @@
-import sys
 from array import array
 from pathlib import Path
 
@@ -312,7 +311,6 @@ def test_the_named_share_is_of_what_is_above_the_baseline() -> None:
     assert assign_owners(space_of(resident), [], layout_of(), baseline=smaller).named_share == 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 def test_a_real_process_is_divided_to_the_last_byte(start: Start, tmp_path: Path) -> None:
     model = tmp_path / "weights.bin"
     model.write_bytes(b"w" * 3_000_000)

@@ -1,4 +1,3 @@
-import sys
 from array import array
 
 import numpy as np
@@ -55,7 +54,6 @@ def test_a_chunk_lives_also_where_the_heap_is_not_known() -> None:
     assert around.is_in_use(2300, 100) is None
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 def test_a_process_without_a_runtime_has_no_arena(start: Start) -> None:
     child = start("blocks = [ctypes.create_string_buffer(1520) for _ in range(1000)]")
     with ProcessMemory(child.pid) as memory:

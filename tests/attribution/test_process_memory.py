@@ -1,7 +1,5 @@
 import ctypes
 import errno
-import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,8 +10,6 @@ from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.errors import XrayError
 from memdiag.programs.system.process_tree import proportional_memory
 from tests.attribution.conftest import Start, Started
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 
 PAGE = 4096
 # Sixteen pages, each filled with its number; the ninth is unmapped.
@@ -178,9 +174,3 @@ def test_reading_leaves_shared_what_a_forked_process_shares(start: Start) -> Non
     assert before is not None
     assert after is not None
     assert after.pss_bytes < before.pss_bytes + (4 << 20)
-
-
-def test_other_systems_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "win32")
-    with pytest.raises(XrayError, match="only be read on Linux"):
-        ProcessMemory(os.getpid())

@@ -1,6 +1,5 @@
 """Copies of weights in the arena: those in use are weights, those in free chunks are slack."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from memdiag.attribution.search_target import missing_bytes, search_target
 from memdiag.model.model_file import open_model
 from memdiag.records.attribution import Attribution
 from tests.attribution.conftest import Start, starting
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 
 NBYTES = 512 * 512 * 4
 

@@ -18,8 +18,6 @@ from memdiag.attribution.scan import STEP, AnchorFilter, choose_anchors, scan
 from memdiag.attribution.search import Verifier
 from memdiag.attribution.virtual_copy import VirtualCopy
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
-
 # Stores the arrays of a file at the given alignments, each in its own mapping.
 CHILD = """
 import ctypes, mmap, sys

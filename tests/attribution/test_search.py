@@ -1,6 +1,5 @@
 """Searching for copies: each is found once, in a child process with known memory content."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,6 @@ from memdiag.attribution.search import SearchResult, Verifier, search
 from memdiag.attribution.search_target import WeightContent
 from memdiag.attribution.virtual_copy import VirtualCopy
 from tests.attribution.conftest import Start
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 
 # Stores the given number of copies of each array, each in its own pages.
 CHILD = """

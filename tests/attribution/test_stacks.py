@@ -1,16 +1,12 @@
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from memdiag.attribution import intervals
 from memdiag.attribution.address_space import PAGE, AddressSpace, read_address_space
 from memdiag.attribution.stacks import read_stacks
 from tests.attribution.conftest import Start
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 
 THREADS = """
 import threading, time

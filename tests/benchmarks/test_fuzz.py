@@ -16,7 +16,6 @@ from memdiag.errors import ModelError
 from memdiag.model.model_file import open_model
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and reads /proc")
 
 
 def fuzz(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +56,6 @@ def test_notes_of_an_error_follow_its_sentence(capsys: pytest.CaptureFixture[str
     )
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a working folder cannot be removed")
 def test_a_removed_working_folder_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,7 +80,6 @@ sys.exit(run_guarded(command))
 """
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs signal.setitimer")
 @pytest.mark.parametrize(
     "code",
     [

@@ -26,8 +26,6 @@ from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun
 from memdiag.runner.observer import Reading
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are recorded on Linux")
-
 ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
 SHOW_CURSOR = b"\x1b[?25h"
 TIMEOUT_S = 60

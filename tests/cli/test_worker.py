@@ -1,6 +1,5 @@
 """Commands run in a worker: its crashes become one sentence, and signals reach it."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,8 +8,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
 MAIN = """
 import os, signal, sys, time
@@ -90,7 +87,6 @@ def test_a_signal_before_the_command_is_one_sentence(name: str, tmp_path: Path) 
     assert process.returncode == 2
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
 def test_the_worker_ends_with_its_parent(tmp_path: Path) -> None:
     code = "open('ready', 'w').write(str(os.getpid())); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", MAIN.format(code)], cwd=tmp_path) as process:

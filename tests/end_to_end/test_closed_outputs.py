@@ -10,8 +10,6 @@ import pytest
 
 from tests.end_to_end.conftest import RunMemdiag
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full and a shell")
-
 SampleModel = Callable[..., Path]
 MEMDIAG = f"{sys.executable} -m memdiag"
 

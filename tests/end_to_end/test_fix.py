@@ -112,7 +112,6 @@ def test_what_cannot_be_done_is_one_sentence(
 
 
 @pytest.mark.usefixtures("heeding_ctrl_c")
-@pytest.mark.skipif(sys.platform != "linux", reason="signals and orphans as on Linux")
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )

@@ -13,10 +13,7 @@ import pytest
 from memdiag.records.codec import encode
 from tests.reports import profiles
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's"),
-    pytest.mark.usefixtures("heeding_ctrl_c"),
-]
+pytestmark = pytest.mark.usefixtures("heeding_ctrl_c")
 
 
 @pytest.mark.parametrize(

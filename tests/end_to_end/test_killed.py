@@ -19,12 +19,7 @@ from tests.end_to_end.conftest import RunMemdiag
 
 SampleModel = Callable[..., Path]
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        sys.platform != "linux", reason="only Linux ends children with their parent"
-    ),
-]
+pytestmark = pytest.mark.timeout(300)
 MEMDIAG = [sys.executable, "-m", "memdiag"]
 COMMANDS = {
     "profile": ["profile", "model.onnx", "--out", "out"],

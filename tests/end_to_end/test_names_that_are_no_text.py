@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import pytest
 
 from memdiag.records.codec import encode
 from tests.reports import profiles
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux")
 
 BAD = os.fsdecode(b"mod\xff")
 SHOWN = r"mod\udcff"

@@ -3,7 +3,6 @@
 import os
 import stat
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import pytest
 
 from memdiag.records.codec import encode
 from tests.reports import profiles
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes with names are POSIX's")
 
 
 @pytest.mark.parametrize(

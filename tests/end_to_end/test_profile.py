@@ -21,8 +21,6 @@ RUN_PHASES = [name for name in PHASES if name not in (*GENERATION_PHASES, "relea
 MB = 1_000_000
 SIZE = 32  # megabytes: large against the runtime's own allocations, small against the clock
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="exact peaks need Linux's /proc")
-
 
 @pytest.fixture(scope="module")
 def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -62,7 +60,6 @@ def test_a_profile_prints_its_answer_and_writes_five_files(
     )
 
 
-@linux
 def test_a_release_is_one_more_phase_with_what_stays(
     memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path, tied: Path
 ) -> None:
@@ -79,7 +76,6 @@ def test_a_release_is_one_more_phase_with_what_stays(
     assert profile.release.kept_bytes < profile.phases[-2].end.rss_bytes
 
 
-@linux
 @pytest.mark.measures
 def test_the_record_tells_when_the_tied_weight_is_copied(
     memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tied: Path
@@ -255,7 +251,6 @@ def test_missing_external_data_is_named(
     assert f"{model.name}.data" in finished.stderr
 
 
-@linux
 @pytest.mark.usefixtures("heeding_ctrl_c")
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]

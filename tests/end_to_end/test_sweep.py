@@ -157,7 +157,6 @@ def test_nothing_that_can_be_done_is_an_error(memdiag: RunMemdiag, tmp_path: Pat
         assert message in done.stderr
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a process that ends with its parent")
 def test_after_kill_9_the_sweep_goes_on_and_nothing_is_there_twice(tmp_path: Path) -> None:
     for number in range(4):
         write_model(tmp_path / "zoo" / f"{number}.onnx", number)

@@ -82,7 +82,6 @@ def test_the_record_holds_the_front_and_a_program_that_runs(model: Path) -> None
         assert (model.parent / "m.optimized.onnx").exists()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="it needs a terminal of our own")
 @pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_prints_the_best_so_far(model: Path) -> None:
     ours, theirs = os.openpty()

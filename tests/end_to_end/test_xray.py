@@ -19,8 +19,6 @@ from memdiag.programs.system.process_files import guess_models
 from memdiag.records.attribution import Attribution, Copy
 from tests.end_to_end.conftest import Finished, RunMemdiag
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
-
 # A program that memdiag did not start: it creates a session for each model named, and waits.
 SERVER = """
 import ctypes, sys

@@ -289,7 +289,6 @@ print([len(group) for group in groups], peak)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere pages are not given back")
 def test_memory_stays_low_whatever_the_size_of_the_weights(tmp_path: Path) -> None:
     written = 192 * MIB
     block = _random(MIB).tobytes()

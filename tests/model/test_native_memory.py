@@ -37,7 +37,6 @@ def found_anew() -> Iterator[None]:
     native_memory._malloc_trim.cache_clear()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's heap, by Linux's /proc")
 @pytest.mark.parametrize("freed", [True, False])
 def test_freed_blocks_go_back_and_others_stay(freed: bool) -> None:
     if not hasattr(ctypes.CDLL(None), "malloc_trim"):

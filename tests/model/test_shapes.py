@@ -1,4 +1,3 @@
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -207,7 +206,6 @@ def test_unknown_operators_are_named(tmp_path: Path) -> None:
     assert "my.Own" in of.notes[0]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space are Linux's")
 @pytest.mark.parametrize(
     "first",
     [

@@ -1,6 +1,5 @@
 """Tree ensembles: their attributes are named, found in memory and estimated with their tables."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,7 +114,6 @@ def test_long_lists_are_listed_with_their_sizes(tmp_path: Path) -> None:
         assert list_values(model, values).tolist() == list(expected.floats)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the X-ray reads Linux's /proc")
 @pytest.mark.parametrize(
     ("make", "names"),
     [

@@ -1,6 +1,5 @@
 """Sessions of files in ORT format: what is estimated, measured and found in memory."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from memdiag.records.attribution import MODEL_FILE
 from memdiag.records.profile import Profile
 from memdiag.units import MIB
 from tests.ort.ort_files import convert
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the X-ray reads Linux's /proc")
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -1,4 +1,3 @@
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,28 +30,11 @@ def test_linux_lists_it_among_the_features_of_an_arm_processor(
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor\t: 0\n{features}")
     monkeypatch.setattr(processor, "_CPUINFO", cpuinfo)
-    monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr("platform.machine", lambda: machine)
-    assert processor.has_sme() == has_sme
-
-
-@pytest.mark.parametrize(("printed", "has_sme"), [("1\n", True), ("0\n", False), (None, False)])
-def test_macos_is_asked_for_it(
-    printed: str | None, has_sme: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(words: object, **options: object) -> "subprocess.CompletedProcess[str]":
-        if printed is None:
-            raise subprocess.CalledProcessError(1, "sysctl")
-        return subprocess.CompletedProcess([], 0, stdout=printed)
-
-    monkeypatch.setattr("sys.platform", "darwin")
-    monkeypatch.setattr("platform.machine", lambda: "arm64")
-    monkeypatch.setattr(subprocess, "run", run)
     assert processor.has_sme() == has_sme
 
 
 def test_without_an_answer_it_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "_CPUINFO", tmp_path / "gone")
-    monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert not processor.has_sme()

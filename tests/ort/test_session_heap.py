@@ -10,8 +10,6 @@ from onnxruntime import InferenceSession, SessionOptions
 
 from memdiag.units import KIB
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the heap of glibc")
-
 _NODES = 300
 _HEAP_OF_SESSION = """
 import ctypes

@@ -17,8 +17,6 @@ from memdiag.programs.xrays.xray_task import yield_attributions
 from memdiag.records.attribution import Attribution
 from memdiag.records.run import ProgramRun
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
-
 WEIGHT_BYTES = 4 * 512 * 512
 
 POOL = """

@@ -11,8 +11,6 @@ import pytest
 from memdiag.api.run import run_program
 from memdiag.programs import interrupt
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
-
 PROGRAM = """
 import signal, subprocess, sys, time
 folder = sys.argv[1]

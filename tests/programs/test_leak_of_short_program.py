@@ -13,8 +13,6 @@ from memdiag.api.leak_program import leak_process, leak_program
 from memdiag.errors import UsageError, XrayError
 from memdiag.reports.growth.headline import growth_headline
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
-
 FAILING = """
 import sys, numpy, onnxruntime
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import socket
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +11,6 @@ import pytest
 
 from memdiag.programs import process_sampling
 from memdiag.programs.recorder import Recorder
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
-
 
 HELLO: dict[str, Any] = {
     "forked_from": None,

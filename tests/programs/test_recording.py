@@ -14,8 +14,6 @@ from memdiag.errors import UsageError
 from memdiag.records.codec import load
 from memdiag.records.run import ProgramRun
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
-
 PROGRAM = """
 import os, subprocess, sys
 import numpy as np

@@ -18,8 +18,6 @@ from memdiag.programs.xrays import peak_xrays
 from memdiag.programs.xrays.xray_requests import request_xray
 from memdiag.records.run import ProgramRun, ProgramSession
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
-
 WEIGHT_BYTES = 4 * 512 * 512
 
 PROGRAM = """

@@ -14,8 +14,6 @@ import pytest
 
 from memdiag.cli.commands import run as run_command
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sender is known on Linux")
-
 PROGRAM = """
 import os, signal, sys, time
 

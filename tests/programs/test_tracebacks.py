@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
-
 PROGRAM = """
 import logging, sys, threading, traceback
 import numpy as np

@@ -39,7 +39,6 @@ from tests.property.hostile import (
 )
 
 resource = pytest.importorskip("resource")
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
 
 SECONDS = 10.0
 """What one model may take; all of them here are small, so that most take milliseconds."""

@@ -1,13 +1,9 @@
 """The fixture ``memdiag_leak``, on functions whose growth is known by construction."""
 
-import sys
-
 import onnx
 import pytest
 
 from tests.pytest_plugin.conftest import RunPytest
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 
 TESTS = """
 import ctypes

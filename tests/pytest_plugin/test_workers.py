@@ -42,7 +42,6 @@ def said(pytester: pytest.Pytester, model: Path) -> Path:
     return pytester.path / "said"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the interpreter of this test uses flock")
 def test_two_workers_measure_one_after_the_other(run_pytest: RunPytest, said: Path) -> None:
     result = run_pytest("-n2", "--memdiag-python=./alone", "--junit-xml=result.xml")
     result.assert_outcomes(passed=2)

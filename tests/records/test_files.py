@@ -181,7 +181,6 @@ def test_files_of_two_writers_are_not_mixed(tmp_path: Path, slow_first: threadin
     assert [path.read_bytes() for path in paths] == [b"second"] * 3
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has no locks of folders")
 def test_who_keeps_a_folder_locked_does_not_stop_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

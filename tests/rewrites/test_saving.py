@@ -2,7 +2,6 @@
 
 import os
 import resource
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -297,7 +296,6 @@ def memory_limit(nbytes: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("storage", ["in_place", "external"])
 def test_large_weights_are_never_in_memory(tmp_path: Path, storage: TargetStorage) -> None:
     model = parser.parse_model(

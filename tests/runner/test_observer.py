@@ -12,7 +12,6 @@ from memdiag.runner.observer import Observer, ProcessGone, ProcObserver, PsutilO
 MB = 1_000_000
 SLACK = 2 * MB  # the kernel sums its counters lazily, per processor
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 
 # Holds a spike of 80 MB for a moment, then waits: each line in makes one spike, a line out ends it.
 SPIKER = """
@@ -62,7 +61,6 @@ class Spiker:
         return stream
 
 
-@linux
 def test_the_mark_catches_a_spike_that_no_sample_saw_and_is_reset_by_reading() -> None:
     with Spiker() as spiker:
         observer = ProcObserver(spiker.process.pid)
@@ -79,7 +77,6 @@ def test_the_mark_catches_a_spike_that_no_sample_saw_and_is_reset_by_reading() -
     assert again.peak_rss_bytes < loud.memory.rss_bytes + SLACK
 
 
-@linux
 def test_the_parts_are_told_apart() -> None:
     observer = ProcObserver(os.getpid())
     before = observer.boundary().memory
@@ -108,7 +105,6 @@ def test_the_parts_are_told_apart() -> None:
     assert abs(sample.anonymous_bytes - after.anonymous_bytes) < SLACK
 
 
-@linux
 def test_where_the_mark_cannot_be_reset_no_peak_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = os.open
 
@@ -124,7 +120,6 @@ def test_where_the_mark_cannot_be_reset_no_peak_is_claimed(monkeypatch: pytest.M
     observer.close()
 
 
-@linux
 def test_a_system_that_takes_the_reset_and_does_nothing_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -135,7 +130,7 @@ def test_a_system_that_takes_the_reset_and_does_nothing_is_found_out(
         observer.close()
 
 
-@pytest.mark.parametrize("make", [pytest.param(ProcObserver, marks=linux), PsutilObserver])
+@pytest.mark.parametrize("make", [ProcObserver, PsutilObserver])
 def test_a_process_that_ended_is_said_to_be_gone(make: Callable[[int], Observer]) -> None:
     with Spiker() as spiker:
         observer = make(spiker.process.pid)

@@ -1,11 +1,11 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from memdiag.runner.pipe import PipeReader, SelectPipeReader, ThreadPipeReader
+from memdiag.runner.pipe import PipeReader
 
 
 @pytest.fixture
@@ -19,9 +19,6 @@ def pipe() -> Iterator[tuple[int, int]]:
             continue
 
 
-BOTH = pytest.mark.parametrize("make", [SelectPipeReader, ThreadPipeReader])
-
-
 def read_all(reader: PipeReader) -> bytes:
     data = b""
     deadline = time.monotonic() + 10
@@ -31,10 +28,7 @@ def read_all(reader: PipeReader) -> bytes:
     return data
 
 
-@BOTH
-def test_all_that_was_written_arrives_and_the_end_is_seen(
-    make: Callable[[int], PipeReader], pipe: tuple[int, int]
-) -> None:
+def test_all_that_was_written_arrives_and_the_end_is_seen(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     payload = os.urandom(1 << 20)
 
@@ -46,18 +40,15 @@ def test_all_that_was_written_arrives_and_the_end_is_seen(
 
     thread = threading.Thread(target=write)
     thread.start()
-    reader = make(reading)
+    reader = PipeReader(reading)
     assert read_all(reader) == payload
     assert reader.ended
     thread.join()
     reader.close()
 
 
-@BOTH
-def test_an_empty_pipe_waits_no_longer_than_told(
-    make: Callable[[int], PipeReader], pipe: tuple[int, int]
-) -> None:
-    reader = make(pipe[0])
+def test_an_empty_pipe_waits_no_longer_than_told(pipe: tuple[int, int]) -> None:
+    reader = PipeReader(pipe[0])
     started = time.monotonic()
     reader.wait(0.02)
     assert reader.read() == b""

@@ -1,6 +1,5 @@
 """Several sessions in one child, with weights of their own and with shared ones."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +18,6 @@ from memdiag.units import MIB
 SampleModel = Callable[..., Path]
 BY_NAME = {one.name: one for one in tuning_options()}
 WEIGHTS = 16_000_000
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 
 
 @pytest.fixture

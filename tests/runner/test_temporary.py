@@ -107,7 +107,6 @@ def test_a_name_of_the_same_form_has_another_mark(name: str) -> None:
     assert owner_of(name) is None
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owner")
 def test_what_belongs_to_another_user_is_left_alone(
     tmp_path: Path, ended: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,7 +131,6 @@ def test_a_scratch_folder_is_ours_and_goes(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 def test_a_command_ends_with_us() -> None:
     code = (
         "import subprocess, sys\n"

@@ -20,8 +20,6 @@ from memdiag.sweeps.plan import JobSettings, PlannedJob, plan_jobs
 from memdiag.units import GIB, MIB
 from tests.sweeps.test_model_sources import write_model
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills workers")
-
 ROOT = Path(__file__).parents[2]
 
 

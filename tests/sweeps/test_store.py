@@ -267,7 +267,6 @@ def test_a_file_is_no_store(tmp_path: Path) -> None:
         Store(tmp_path / "file")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 def test_a_full_disk_is_one_sentence_and_loses_nothing(
     tmp_path: Path, file_size_limit: Callable[[int], AbstractContextManager[None]]
 ) -> None:

@@ -1,6 +1,5 @@
 """Every option is known to the runtime, and does what it says to a session."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -80,7 +79,6 @@ def test_options_add_up() -> None:
     assert job.session.run_options == {"memory.enable_memory_arena_shrinkage": "cpu:0"}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the X-ray reads Linux's /proc")
 def test_without_prepacking_there_is_no_packed_copy(sample_model: SampleModel) -> None:
     (option,) = [one for one in tuning_options() if one.name == "disable-prepacking"]
     profile = memdiag.profile(sample_model("plain_mlp", 8), session_options=option.session, runs=1)

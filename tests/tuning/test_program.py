@@ -319,7 +319,6 @@ def test_bytes_are_loaded_with_their_external_data(
     run(session_program(str(external), point(load_from="bytes"), data=DATA), tmp_path)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc")
 def test_the_program_takes_less_by_what_its_options_save(
     sample_model: SampleModel, tmp_path: Path
 ) -> None:
@@ -330,7 +329,6 @@ def test_the_program_takes_less_by_what_its_options_save(
     assert on["RssAnon"] - off["RssAnon"] > 10 * MIB
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from Linux's /proc")
 @pytest.mark.parametrize("storage", ["raw_data", "float_data", "external"])
 def test_shared_weights_are_there_once_for_all_sessions(
     storage: str, sample_model: SampleModel, tmp_path: Path
@@ -359,7 +357,6 @@ def test_shared_weights_are_there_once_for_all_sessions(
     assert json.loads(ranges.read_text())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="it is an option of glibc")
 @pytest.mark.parametrize("pinned", [False, True])
 def test_a_variable_of_glibc_counts_within_the_program(pinned: bool) -> None:
     program = session_program("m.onnx", point(BY_NAME["mmap-threshold"]))

@@ -1,6 +1,5 @@
 """Tables whose rows are mapped as they are used: found, and measured in a process that ran."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +62,6 @@ def test_embedded_tables_and_missing_models_have_no_rows_to_read(tmp_path: Path)
     assert row_tables(tmp_path / "missing.onnx") == ()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="pages are read from Linux's /proc")
 @pytest.mark.parametrize(("step", "least", "most"), [(ROWS, 0.85, 1.0), (2, 0.0, 0.0)])
 def test_rows_that_no_run_used_are_counted(
     tmp_path: Path, step: int, least: float, most: float

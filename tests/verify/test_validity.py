@@ -1,6 +1,5 @@
 """What onnx.checker says beside the original, and what asks for something newer."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +70,6 @@ def test_what_the_original_has_as_well_is_not_new(tmp_path: Path) -> None:
     assert of_bad.check(good) == ("", False)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="a process ends by signals on POSIX only")
 @pytest.mark.parametrize(
     ("code", "message"),
     [

@@ -16,7 +16,7 @@ def cpus_allowed(
     A control group limits the share of time, so that the number may be a fraction.
     """
     limits = list(_group_limits(pid, proc, control_groups))
-    with suppress(OSError, AttributeError):  # it has ended; the system has no affinities
+    with suppress(OSError):  # it has ended
         limits.append(len(os.sched_getaffinity(pid)))
     return min(limits, default=None)
 

@@ -26,7 +26,7 @@ READ_S: Final = 0.1
 SAVE_AGAIN_S: Final = 10.0
 """Seconds after which a record is saved again while the group stays near its limit."""
 
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 _MAX_LIMIT_BYTES = 1 << 60  # version 1 has a number near the largest for no limit
 

@@ -1,8 +1,8 @@
 """Limit of open files: a recording needs a few for each process of the program."""
 
-import sys
+import resource
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 
 @contextmanager
@@ -11,14 +11,8 @@ def max_open_files() -> Iterator[None]:
 
     Processes that it starts meanwhile inherit the limit.
     """
-    if sys.platform == "win32":
-        yield
-        return
-    import resource
-
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # macOS permits fewer than it states
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
     try:
         yield
     finally:

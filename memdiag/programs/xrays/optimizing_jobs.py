@@ -1,5 +1,6 @@
 """Jobs that have onnxruntime write the models of recorded sessions as it has optimized them."""
 
+import fcntl
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -102,8 +103,6 @@ def _is_python(executable: str) -> bool:
 @contextmanager
 def _locked(lock: IO[bytes]) -> Iterator[None]:
     """Acquire `lock` for the block; waits until it is free."""
-    import fcntl  # here: Windows lacks it, but imports this module
-
     fcntl.lockf(lock, fcntl.LOCK_EX)
     try:
         yield

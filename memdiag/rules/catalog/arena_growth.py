@@ -27,7 +27,7 @@ to 3.3 times the figure stayed resident after a few runs, and almost nothing wit
   `cpu:0`: unused memory is released to the system after each run, and allocated again in
   the next one.
 - `arena-off` sets `enable_cpu_mem_arena` to False; set `MALLOC_MMAP_THRESHOLD_=131072`
-  in the environment with it on Linux, or glibc may keep what was freed.
+  in the environment with it, or glibc may keep what was freed.
 - `patterns-off` sets `enable_mem_pattern` to False, for inputs of many different shapes.
 - Pad or split the inputs to a few sizes.
 

@@ -21,7 +21,7 @@ The finding claims no bytes and does not set the exit code of `memdiag check`.
   [reported](https://github.com/k2-fsa/sherpa-onnx/issues/3791) to compute such convolutions wrong.)
 - Or set the session config entry `mlas.disable_kleidiai` to `1`, which makes convolutions slower.
 
-`memdiag leak model.onnx` measures it on the machine concerned, where that is Linux.
+`memdiag leak model.onnx` measures it on the machine concerned.
 
 ## Not reported
 

@@ -10,7 +10,7 @@ small part of the buffer.
 The arena grows by *pixels of the output × elements of the kernel × input channels of a group* × 4
 bytes, times the threads of the session, up to batch × groups. Little of it becomes resident, as it
 is not written; but the allocation fails where address space is limited (`ulimit -v`) or memory is
-committed when it is allocated (Windows, `vm.overcommit_memory=2`). Growth of address space in two
+committed when it is allocated (`vm.overcommit_memory=2`). Growth of address space in two
 runs, measured in MiB:
 
 | Conv | threads | 1.22.1, 1.23.0 | 1.23.2 to 1.26.0 | 1.27.0, 1.32.0 |

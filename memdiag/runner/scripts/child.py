@@ -106,9 +106,7 @@ class ParentChannel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent ends (Linux; elsewhere a no-op)."""
-    if sys.platform != "linux":
-        return
+    """Ask the kernel to kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(3)
@@ -283,8 +281,6 @@ def send_cache(channel: ParentChannel, cache: generation.Generation | None) -> N
 
 def trim() -> bool:
     """Return freed heap to the system; return whether the allocators of this process can."""
-    if os.name != "posix":
-        return False
     symbols = ctypes.CDLL(None)
     possible = False
     for name, arguments in RETURNS_OF_FREED_HEAP:

@@ -14,8 +14,6 @@ import pytest
 from memdiag.api.run import run
 from memdiag.records.run import ProgramFinding, ProgramRun
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
-
 MIB = 1 << 20
 WIDTH = 512  # a weight of 1 MiB
 MAX_KEPT = 4

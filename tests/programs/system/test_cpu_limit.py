@@ -1,14 +1,11 @@
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
 from memdiag.programs.system.cpu_limit import cpus_allowed, thread_count
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits are read from /proc")
-
-AFFINITY = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 0
+AFFINITY = len(os.sched_getaffinity(0))
 VERSION_1 = {"cpu/app/cpu.cfs_period_us": "100000"}
 
 

@@ -21,8 +21,6 @@ from memdiag.programs.system.group_memory import (
 )
 from memdiag.records.group_memory import GroupMemory
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
-
 MIB = 1 << 20
 VERSION_2 = {
     "memory.current": f"{100 * MIB}",

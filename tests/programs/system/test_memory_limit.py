@@ -1,15 +1,12 @@
 """The memory that a child of this process can take, by the limits of control groups."""
 
 import os
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from memdiag.programs.system.memory_limit import available_bytes, total_bytes
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits are read from /proc")
 
 STAT = "anon 500\ninactive_file 100"
 VERSION_1 = {

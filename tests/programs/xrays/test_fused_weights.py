@@ -26,8 +26,6 @@ from tests.normalized_conv import CHANNELS, FILTER_BYTES, write_normalized_conv
 from tests.programs.rules.records import copy
 from tests.programs.rules.records import xray as an_xray
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tree is read from /proc")
-
 BIAS_BYTES = 4 * CHANNELS
 LINEAR_BYTES = 4 * 512 * 512
 CPU = "CPUExecutionProvider"

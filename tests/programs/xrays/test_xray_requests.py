@@ -2,15 +2,12 @@
 
 import json
 import socket
-import sys
 from pathlib import Path
 
 import pytest
 
 from memdiag.errors import UsageError
 from memdiag.programs.xrays.xray_requests import CONTROL_FILE, control_file, request_xray
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="recordings need Unix sockets")
 
 
 def test_a_second_recording_in_the_folder_is_refused(tmp_path: Path) -> None:
