@@ -9,7 +9,7 @@ https://protobuf.dev/programming-guides/encoding/ and onnx.proto for the field n
 
 import mmap
 from collections.abc import Iterator, Mapping
-from typing import Final, Literal, NamedTuple, NoReturn, Self
+from typing import Final, Literal, NamedTuple, NoReturn
 
 from memdiag.errors import ModelError
 from memdiag.units import format_size
@@ -64,9 +64,6 @@ _CHILDREN: dict[_Kind, dict[int, _Kind]] = {
 }
 # Protobuf merges a singular field that occurs twice; two references cannot be merged.
 _SINGULAR: dict[_Kind, tuple[int, ...]] = {"attribute": (5, 22), "sparse tensor": (1, 2)}
-# The name fields that errors quote. An attribute's own ("value") says less than its node's.
-_NAMES: dict[_Kind, int] = {"graph": 2, "node": 3, "tensor": 8, "function": 1}
-_INITIALIZERS = (5, 15)
 _GRAPH = 7
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -74,7 +71,6 @@ _MAX_VARINT_BYTES = 10
 _MAX_TENSOR_FIELDS = 1000
 """A tensor of more fields has a field for each number, and stays as it is."""
 
-_MAX_NAME = 200
 _RELEASE_BYTES = 8 << 20
 
 # TensorProto.
@@ -96,13 +92,7 @@ _ATTRIBUTE_MARK = "\x00memdiag:attribute:"
 _ATTRIBUTE_TYPE: Final = b"\xa0\x01"
 _PLAIN_TYPES = frozenset((1, 2, 3, 6, 7, 8))
 
-_OTHER_FORMATS = (
-    (
-        0,
-        b"version https://git-lfs",
-        "a Git LFS pointer instead of the model. Fetch the model with 'git lfs pull'",
-    ),
-)
+_GIT_LFS = b"version https://git-lfs"
 
 
 class Skeleton(NamedTuple):
@@ -136,16 +126,14 @@ def skeleton(
     """
     if not len(data):
         raise ModelError(f"{origin}: the file is empty. Download or export it again.")
-    for start, magic, sentence in _OTHER_FORMATS:
-        if data[start : start + len(magic)] == magic:
-            raise ModelError(f"{origin}: {sentence}.")
-    walk = _SkeletonBuilder(data, location, compact)
-    try:
-        replaced = walk.message("model", 0, len(data), 1)
-        if replaced is None:
-            walk.check_size(len(data))
-    except _DamageError as damage:
-        raise ModelError(f"{origin}: {damage.sentence()}.") from None
+    if data[: len(_GIT_LFS)] == _GIT_LFS:
+        raise ModelError(
+            f"{origin}: a Git LFS pointer instead of the model. Fetch it with 'git lfs pull'."
+        )
+    walk = _SkeletonBuilder(data, origin, location, compact)
+    replaced = walk.message("model", 0, len(data), 1)
+    if replaced is None:
+        walk.check_size(len(data))
     return Skeleton(data[:] if replaced is None else replaced, walk.references)
 
 
@@ -166,31 +154,6 @@ def attribute_mark(start: int, end: int) -> str:
     return f"{_ATTRIBUTE_MARK}{start}:{end}"
 
 
-class _DamageError(Exception):
-    """Raised where the file is malformed. Enclosing messages add their name as it propagates."""
-
-    def __init__(self, problem: str, detail: str = "") -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.detail = detail
-        self.subject = ""
-        self.in_graph = False
-
-    def sentence(self) -> str:
-        """Return the problem and its position in the model, for the user."""
-        if not self.in_graph:
-            return NOT_ONNX
-        subject = self.subject or "the model"
-        return f"{self.problem} {subject}{self.detail}. Download or export it again"
-
-
-class _TooLargeError(_DamageError):
-    """Raised for a model that is larger than any real one."""
-
-    def sentence(self) -> str:
-        return f"{self.problem}. memdiag does not analyze models of that size"
-
-
 class _WireField(NamedTuple):
     """One field of a message.
 
@@ -207,30 +170,6 @@ class _WireField(NamedTuple):
     stop: int
 
 
-class _NamedMessage:
-    """Context of a message that is read; adds the message's name to errors that pass through."""
-
-    def __init__(self, data: Buffer, kind: _Kind, noun: str) -> None:
-        self._data, self._kind, self._noun = data, kind, noun
-        self.name: tuple[int, int] | None = None
-        self.seen: set[int] = set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, _DamageError):
-            error.in_graph = error.in_graph or self._kind != "model" or _GRAPH in self.seen
-            error.subject = error.subject or self._subject()
-
-    def _subject(self) -> str:
-        if self.name is None:
-            return f"an {self._noun}" if self._noun else ""
-        start, stop = self.name
-        text = self._data[start : min(stop, start + _MAX_NAME)].decode(errors="replace")
-        return f"{self._noun or self._kind} {text!r}"
-
-
 class _SkeletonBuilder:
     """Reader of a serialized ModelProto that replaces large data by references.
 
@@ -239,70 +178,68 @@ class _SkeletonBuilder:
         references: the references made so far, as in `Skeleton`.
     """
 
-    def __init__(self, data: Buffer, location: str, compact: bool) -> None:
+    def __init__(self, data: Buffer, origin: str, location: str, compact: bool) -> None:
         self.data = data
-        self.size = len(data)
         self.compact = compact
         self.references: dict[int, ReferenceKind] = {}
+        self._origin = origin
         self._location = _entry(b"location", location.encode())
+        self._has_graph = False
         self._messages = 0
         self._released = 0
 
-    def message(
-        self, kind: _Kind, start: int, end: int, depth: int, noun: str = ""
-    ) -> bytes | None:
+    def message(self, kind: _Kind, start: int, end: int, depth: int) -> bytes | None:
         """Return the message from `start` to `end` with references; None if it needs none."""
         if depth > MAX_DEPTH:
-            raise _DamageError(f"more than {MAX_DEPTH} messages are nested inside")
-        with _NamedMessage(self.data, kind, noun) as message:
-            if kind == "tensor":
-                return self._tensor(start, end, message)
-            if kind == "attribute" and self._is_plain(start, end):
-                large = self.compact and end - start >= MIN_LIST_BYTES
-                return self._without_list(start, end) if large else None
-            children, singular = _CHILDREN[kind], _SINGULAR.get(kind, ())
-            name_field = _NAMES.get(kind)
-            parts: list[bytes] = []
-            copied, kept = start, 0
-            for field in self._fields(kind, start, end, depth):
-                number = field.number
-                if field.wire != _LENGTH:
-                    continue
-                if number == name_field:
-                    message.name = field.content, field.stop
-                if number not in children:
-                    continue
-                if number in singular and number in message.seen:
-                    raise _DamageError("one tensor occurs twice inside")
-                message.seen.add(number)
-                self._count_message()
-                if field.stop - field.content < MIN_REFERENCED_BYTES:
-                    continue
-                noun = "initializer" if kind == "graph" and number in _INITIALIZERS else ""
-                replaced = self.message(
-                    children[number], field.content, field.stop, depth + 1, noun
-                )
-                self._release(field.stop)
-                if replaced is not None:
-                    kept += field.start - copied + len(replaced)
-                    self.check_size(kept)
-                    parts += (self.data[copied : field.start], _length_field(number, replaced))
-                    copied = field.stop
-            if not parts:
-                return None
-            self.check_size(kept + end - copied)
-            return b"".join((*parts, self.data[copied:end]))
+            self._refuse(f"more than {MAX_DEPTH} messages are nested. Download or export it again.")
+        if kind == "tensor":
+            return self._tensor(start, end)
+        if kind == "attribute" and self._is_plain(start, end):
+            large = self.compact and end - start >= MIN_LIST_BYTES
+            return self._without_list(start, end) if large else None
+        children, singular = _CHILDREN[kind], _SINGULAR.get(kind, ())
+        seen: set[int] = set()
+        parts: list[bytes] = []
+        copied, kept = start, 0
+        for field in self._fields(kind, start, end):
+            number = field.number
+            if field.wire != _LENGTH or number not in children:
+                continue
+            if number in singular and number in seen:
+                self._damaged(field.start)
+            seen.add(number)
+            self._has_graph |= kind == "model" and number == _GRAPH
+            self._count_message()
+            if field.stop - field.content < MIN_REFERENCED_BYTES:
+                continue
+            replaced = self.message(children[number], field.content, field.stop, depth + 1)
+            self._release(field.stop)
+            if replaced is not None:
+                kept += field.start - copied + len(replaced)
+                self.check_size(kept)
+                parts += (self.data[copied : field.start], _length_field(number, replaced))
+                copied = field.stop
+        if not parts:
+            return None
+        self.check_size(kept + end - copied)
+        return b"".join((*parts, self.data[copied:end]))
 
     def check_size(self, nbytes: int) -> None:
         """Raise an error if `nbytes` exceeds the maximum size of a parsed graph without weights."""
         if nbytes > MAX_SKELETON_BYTES:
             size = format_size(MAX_SKELETON_BYTES)
-            raise _TooLargeError(f"its graph takes more than {size} without the weights")
+            self._refuse(
+                f"its graph takes more than {size} without the weights. memdiag does not analyze"
+                " models of that size."
+            )
 
     def _count_message(self) -> None:
         self._messages += 1
         if self._messages > MAX_MESSAGES:
-            raise _TooLargeError(f"it has more than {MAX_MESSAGES:,} nodes, attributes and tensors")
+            self._refuse(
+                f"it has more than {MAX_MESSAGES:,} nodes, attributes and tensors. memdiag does not"
+                " analyze models of that size."
+            )
 
     def _release(self, end: int) -> None:
         """Release the mapped pages before `end`, which are not needed any more."""
@@ -311,19 +248,20 @@ class _SkeletonBuilder:
             self.data.madvise(mmap.MADV_DONTNEED, begin, end - begin)
             self._released = end
 
-    def _tensor(self, start: int, end: int, message: _NamedMessage) -> bytes | None:
+    def _tensor(self, start: int, end: int) -> bytes | None:
         """Return the TensorProto from `start` to `end` with a reference for its data; None if
         small."""
         fields: list[_WireField] = []
         element_type = 0
-        for field in self._fields("tensor", start, end, 0):
+        for field in self._fields("tensor", start, end):
             if field.wire == _VARINT and field.number == _DATA_TYPE:
                 element_type = self._varint(field.content, field.stop)[0]
-            elif field.wire == _VARINT and field.number == _DATA_LOCATION:
-                if self._varint(field.content, field.stop)[0] == _EXTERNAL:
-                    return None
-            elif field.wire == _LENGTH and field.number == _NAMES["tensor"]:
-                message.name = field.content, field.stop
+            elif (
+                field.wire == _VARINT
+                and field.number == _DATA_LOCATION
+                and self._varint(field.content, field.stop)[0] == _EXTERNAL
+            ):
+                return None
             if element_type == _STRING_TYPE or len(fields) > _MAX_TENSOR_FIELDS:
                 return None
             fields.append(field)
@@ -345,7 +283,7 @@ class _SkeletonBuilder:
             )
         )
 
-    def _fields(self, kind: _Kind, start: int, end: int, depth: int) -> Iterator[_WireField]:
+    def _fields(self, kind: _Kind, start: int, end: int) -> Iterator[_WireField]:
         """Yield the fields of the message from `start` to `end`."""
         data, pos = self.data, start
         while pos < end:
@@ -355,15 +293,19 @@ class _SkeletonBuilder:
             if wire == _LENGTH and number:
                 length, pos = self._varint(pos, end)
                 stop = pos + length
-                if stop > end:
-                    self._overrun(kind, number, pos, stop, end, depth)
+                if stop > end and kind == "model" and (self._has_graph or number == _GRAPH):
+                    missing = format_size(stop - end)
+                    self._refuse(
+                        f"incomplete: it ends at least {missing} too early. Download or export it"
+                        " again."
+                    )
             elif wire == _VARINT and number:
                 stop = pos + 1 if pos < end and data[pos] < 0x80 else self._varint(pos, end)[1]
             elif wire in (_FIXED32, _FIXED64) and number:
                 stop = pos + (4 if wire == _FIXED32 else 8)
-                if stop > end:
-                    self._ends(pos, end)
             else:  # field 0, a group (ONNX has none), or no wire type at all
+                self._damaged(pos)
+            if stop > end:
                 self._damaged(pos)
             yield _WireField(number, wire, begin, pos, stop)
             pos = stop
@@ -375,7 +317,7 @@ class _SkeletonBuilder:
             return data[pos], pos + 1
         for index in range(_MAX_VARINT_BYTES):
             if pos + index >= end:
-                self._ends(end, end)
+                self._damaged(end)
             byte = data[pos + index]
             value |= (byte & 0x7F) << 7 * index
             if byte < 0x80:
@@ -393,7 +335,7 @@ class _SkeletonBuilder:
 
         Return None if the name is not its first field, or if it is an attribute of a Constant.
         """
-        name = next(self._fields("attribute", start, end, 0))
+        name = next(self._fields("attribute", start, end))
         text = self.data[name.content : name.stop]
         if name.number != _ATTRIBUTE_NAME or text.startswith(b"value"):
             return None
@@ -404,33 +346,14 @@ class _SkeletonBuilder:
             (self.data[name.start : name.stop], documentation, self.data[end - 3 : end])
         )
 
-    def _overrun(
-        self, kind: _Kind, number: int, pos: int, stop: int, end: int, depth: int
-    ) -> NoReturn:
-        """Raise the error for a field that is longer than its message.
-
-        The error names the innermost graph, node or tensor at the end of the file.
-        """
-        if end < self.size:
-            self._damaged(pos)
-        child = _CHILDREN.get(kind, {}).get(number)
-        if child is not None:
-            noun = "initializer" if kind == "graph" and number in _INITIALIZERS else ""
-            self.message(child, pos, end, depth + 1, noun)
-        detail = ""
-        if kind == "tensor" and number in (_RAW_DATA, *_TYPED_DATA):
-            detail = f" ({stop - pos:,} bytes announced, {end - pos:,} present)"
-        damage = _DamageError("the file ends inside", detail)
-        damage.in_graph = child is not None
-        raise damage
-
-    def _ends(self, pos: int, end: int) -> NoReturn:
-        if end < self.size:
-            self._damaged(pos)
-        raise _DamageError("the file ends inside")
-
     def _damaged(self, pos: int) -> NoReturn:
-        raise _DamageError(f"damaged at byte {pos:,}, inside")
+        """Raise the error for a field at `pos` that cannot be read."""
+        if not self._has_graph:
+            raise ModelError(f"{self._origin}: {NOT_ONNX}.")
+        self._refuse(f"damaged at byte {pos:,}. Download or export it again.")
+
+    def _refuse(self, problem: str) -> NoReturn:
+        raise ModelError(f"{self._origin}: {problem}")
 
 
 def _replaceable(
