@@ -169,7 +169,7 @@ def sweep(
     Raises:
         UsageError: an argument does not fit, a package is not installed, or no release is
             available.
-        RecordError: a store is of a newer memdiag, or is no store.
+        RecordError: a store is of another memdiag, or is no store.
         ReportError: the store cannot be written.
         MeasurementError: the scheduler of a cluster is gone; what was measured is stored.
         KeyboardInterrupt: Ctrl-C; what was measured is stored.
@@ -211,7 +211,7 @@ def sweep_answers(
         machines: the memory of each machine on which the models are placed; empty for no placement.
 
     Raises:
-        RecordError: `against` is of a newer memdiag, or is no store.
+        RecordError: `against` is of another memdiag, or is no store.
     """
 
     def place(answers: Sweep) -> Placement:

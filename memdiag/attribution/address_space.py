@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +50,6 @@ class Region:
         deleted: whether the file was deleted.
         rss: resident bytes according to the kernel.
         anonymous: resident bytes that no file backs.
-        private: resident bytes that no other process maps.
-        proportional: the proportional set: each page divided by the number of its mappings.
     """
 
     start: int
@@ -65,8 +62,6 @@ class Region:
     deleted: bool
     rss: int
     anonymous: int
-    private: int
-    proportional: int = 0
 
     @property
     def size(self) -> int:
@@ -120,33 +115,6 @@ class AddressSpace:
     def resident_bytes_of(self, ranges: Ranges) -> int:
         """Return the number of resident bytes in the set `ranges`."""
         return intervals.total(intervals.intersect(self.resident, ranges))
-
-    @cached_property
-    def _shares(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The starts of the regions, and the share of a shared page that counts to this process."""
-        starts = np.array([region.start for region in self.regions], np.int64)
-        shares = [
-            (region.proportional - region.private) / (region.rss - region.private)
-            if region.rss > region.private
-            else 0.0
-            for region in self.regions
-        ]
-        return starts, np.array(shares, np.float64)
-
-    def proportional_bytes_of(self, ranges: Ranges) -> int:
-        """Return the part of the proportional set (PSS) in the set `ranges`.
-
-        A page that several processes map counts to each of them by an equal part. How many map it
-        is known for each region on the average, so that the sum over a region is the kernel's.
-        """
-        resident = intervals.intersect(self.resident, ranges)
-        private = intervals.total(intervals.intersect(self.exclusive, resident))
-        shared = intervals.subtract(resident, self.exclusive)
-        if not len(shared):
-            return private
-        starts, shares = self._shares
-        region = np.searchsorted(starts, shared[:, 0], side="right") - 1
-        return private + round(float(((shared[:, 1] - shared[:, 0]) * shares[region]).sum()))
 
     def region_at(self, address: int) -> Region | None:
         """Return the region that contains `address`; None if there is none."""
@@ -272,8 +240,6 @@ def _region(header: tuple[bytes, ...], fields: dict[bytes, int]) -> Region:
         deleted=deleted,
         rss=fields.get(b"Rss", 0),
         anonymous=fields.get(b"Anonymous", 0),
-        private=fields.get(b"Private_Clean", 0) + fields.get(b"Private_Dirty", 0),
-        proportional=fields.get(b"Pss", 0),
     )
 
 

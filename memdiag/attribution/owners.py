@@ -109,7 +109,7 @@ def assign_owners(
         cache: the name of the KV cache that a program keeps between two runs, and its memory. None
             without one.
     """
-    claims = _Claims(space.resident)
+    claims = _Claims(space.resident, space.exclusive)
     heap, arenas = layout.heap, layout.arenas
     claims.add("allocator_retained", "freed blocks that malloc keeps", heap.retained)
     claims.add("arena", ARENA_SLACK, arenas.slack)
@@ -160,8 +160,9 @@ _MODULE_OWNERS: dict[ModuleKind, tuple[OwnerKind, str]] = {
 class _Claims:
     """The ranges of the owners so far, and the resident ranges without an owner."""
 
-    def __init__(self, resident: Ranges) -> None:
+    def __init__(self, resident: Ranges, exclusive: Ranges) -> None:
         self._total = intervals.total(resident)
+        self._exclusive = exclusive
         self._unowned = resident
         self._owned: dict[tuple[OwnerKind, str], list[Ranges]] = {}
 
@@ -185,7 +186,12 @@ class _Claims:
             baseline_bytes=baseline.resident_bytes if baseline else None,
             named_share=1 - unnamed / above if above else 1.0,
             owners=tuple(
-                Owner(kind=kind, name=name, bytes=intervals.total(ranges))
+                Owner(
+                    kind=kind,
+                    name=name,
+                    bytes=intervals.total(ranges),
+                    private_bytes=intervals.total(intervals.intersect(self._exclusive, ranges)),
+                )
                 for (kind, name), ranges in owned.items()
             ),
             ranges=tuple(owned.values()),

@@ -121,14 +121,7 @@ def take_xray(
         resident_bytes=ownership.resident_bytes,
         baseline_bytes=ownership.baseline_bytes,
         named_share=ownership.named_share,
-        owners=tuple(
-            msgspec.structs.replace(
-                owner,
-                private_bytes=intervals.total(intervals.intersect(space.exclusive, ranges)),
-                proportional_bytes=space.proportional_bytes_of(ranges),
-            )
-            for owner, ranges in zip(ownership.owners, ownership.ranges, strict=True)
-        ),
+        owners=ownership.owners,
         copies=tuple(copies),
         indistinct=tuple(group for target in targets for group in target.unidentifiable),
         verification="sampled" if sampled else "full",
@@ -156,7 +149,6 @@ def take_xray(
             for name, target in zip(names, models, strict=True)
         ),
         allocator=process_layout.heap.allocator,
-        proportional_bytes=sum(region.proportional for region in space.regions),
     )
 
 
@@ -216,7 +208,6 @@ def _copy(
         bytes=copy.nbytes,
         resident_bytes=space.resident_bytes_of(extent),
         private_bytes=intervals.total(intervals.intersect(space.exclusive, extent)),
-        proportional_bytes=space.proportional_bytes_of(extent),
         address=address,
         backing=Backing(kind="anonymous"),
         verified_bytes=found.verified_bytes,
@@ -267,9 +258,6 @@ def _mapped_copies(space: AddressSpace, models: Sequence[SearchTarget]) -> list[
                 parameters={},
                 bytes=nbytes,
                 resident_bytes=mapped.resident_bytes,
-                proportional_bytes=space.proportional_bytes_of(
-                    np.array([[mapped.address, mapped.address + nbytes]], np.int64)
-                ),
                 address=mapped.address,
                 backing=Backing(kind="file", file=mapped.file, offset=mapped.offset),
                 # According to the kernel these pages are the file's.

@@ -339,8 +339,8 @@ def session_state(session: RecordedSession, now_s: float) -> str:
     memory = session.memory if session.released_s is None else None
     if memory is not None and memory.weight_bytes is not None:
         parts.append(f"weights {format_size(memory.weight_bytes)}")
-    if memory is not None and memory.slack_bytes is not None:
-        parts.append(f"arena slack {format_size(memory.slack_bytes)}")
+    if memory is not None and memory.resident_slack_bytes is not None:
+        parts.append(f"arena slack {format_size(memory.resident_slack_bytes)}")
     return " · ".join(parts)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from memdiag.programs.session_facts import sharing_advice
-from memdiag.programs.xray_facts import added, is_private, same_form, weight_copies
+from memdiag.programs.xray_facts import is_private, same_form, weight_copies
 from memdiag.records.attribution import Attribution, Copy
 from memdiag.units import MIB
 
@@ -25,13 +25,13 @@ class RepeatedModel:
         name: the name of the model.
         count: how many copies in the same layout a weight has at most.
         bytes: the resident bytes of the copies beyond the first in each layout.
-        private_bytes: the part of them that no other process maps; None if it is not known.
+        private_bytes: the part of them that no other process maps.
     """
 
     name: str
     count: int
     bytes: int
-    private_bytes: int | None
+    private_bytes: int
 
     @property
     def evidence(self) -> str:
@@ -72,7 +72,7 @@ def repeated_models(attribution: Attribution) -> Iterator[RepeatedModel]:
                 name=key.name,
                 count=max(map(len, repeated)),
                 bytes=extra_bytes,
-                private_bytes=added(copy.private_bytes for copy in extra),
+                private_bytes=sum(copy.private_bytes or 0 for copy in extra),
             )
 
 

@@ -137,7 +137,7 @@ def private_weight_bytes(session: ProgramSession) -> int | None:
 
 def slack_bytes(session: ProgramSession) -> int | None:
     """Return the resident bytes of the session's arena that are free; None if they are unknown."""
-    return None if session.memory is None else session.memory.slack_bytes
+    return None if session.memory is None else session.memory.resident_slack_bytes
 
 
 def reserved_text(reserved: int, resident: int) -> str:

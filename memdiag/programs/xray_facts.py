@@ -40,12 +40,12 @@ class PartOfProcess(NamedTuple):
 
     Attributes:
         bytes: the resident bytes.
-        private_bytes: the part that no other process maps; None if it is not known.
+        private_bytes: the part that no other process maps.
     """
 
     xray: ProcessXray
     bytes: int
-    private_bytes: int | None
+    private_bytes: int
 
 
 def large_owners(run: ProgramRun, kind: OwnerKind, name: str | None = None) -> list[PartOfProcess]:
@@ -63,15 +63,9 @@ def large_owners(run: ProgramRun, kind: OwnerKind, name: str | None = None) -> l
         ]
         size = sum(owner.bytes for owner in owners)
         if size >= max(MIN_OWNER_BYTES, MIN_OWNER_SHARE * xray.attribution.resident_bytes):
-            private = added(owner.private_bytes for owner in owners)
+            private = sum(owner.private_bytes for owner in owners)
             parts.append(PartOfProcess(xray, size, private))
     return parts
-
-
-def added(sizes: Iterable[int | None]) -> int | None:
-    """Return the sum of `sizes`; None if one of them is not known."""
-    known = list(sizes)
-    return None if None in known else sum(size or 0 for size in known)
 
 
 def shared_once_bytes(run: ProgramRun, parts: Sequence[PartOfProcess]) -> int:
@@ -84,9 +78,6 @@ def shared_once_bytes(run: ProgramRun, parts: Sequence[PartOfProcess]) -> int:
     shared: dict[int, int] = {}
     total = 0
     for xray, size, private in parts:
-        if private is None:
-            total += size
-            continue
         total += private
         if listed.isdisjoint(_ancestors(xray.pid, parents)):
             parent = parents.get(xray.pid, 0)

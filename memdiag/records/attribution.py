@@ -60,17 +60,13 @@ class Owner(Record, frozen=True, kw_only=True):
     """One owner and its resident bytes. Each byte has exactly one owner.
 
     Attributes:
-        private_bytes: the part of `bytes` that no other process maps; None in records of older
-            versions.
-        proportional_bytes: the part of the proportional set (PSS), in which a page that several
-            processes map counts to each by an equal part; None in records of older versions.
+        private_bytes: the part of `bytes` that no other process maps.
     """
 
     kind: OwnerKind
     name: str
     bytes: int
-    private_bytes: int | None = None
-    proportional_bytes: int | None = None
+    private_bytes: int
 
 
 class Backing(Record, frozen=True, kw_only=True):
@@ -111,8 +107,7 @@ class Copy(Record, frozen=True, kw_only=True):
         models: indices into the attribution's `models` of the models with this content; empty if
             only one model was searched.
         private_bytes: the part of `resident_bytes` that no other process maps; None for copies in
-            mapped files, and in records of older versions.
-        proportional_bytes: the part of the proportional set, as in `Owner`.
+            mapped files.
     """
 
     weights: tuple[str, ...]
@@ -128,7 +123,6 @@ class Copy(Record, frozen=True, kw_only=True):
     made_by: str | None
     models: tuple[int, ...] = ()
     private_bytes: int | None = None
-    proportional_bytes: int | None = None
 
 
 class AddressRange(Record, frozen=True, kw_only=True):
@@ -158,17 +152,15 @@ class ArenaUsage(Record, frozen=True, kw_only=True):
     Attributes:
         session: the number of the session to which it belongs; None if it is not known.
         used_bytes, slack_bytes: the bytes of its chunks in use, and of free ones, resident or not.
-        resident_slack_bytes: the resident bytes of the free ones; None in records of older
-            versions.
-        resident_used_bytes: the resident bytes of the chunks in use, without weights; None in
-            records of older versions.
+        resident_slack_bytes: the resident bytes of the free ones.
+        resident_used_bytes: the resident bytes of the chunks in use, without weights.
     """
 
     session: int | None
     used_bytes: int
     slack_bytes: int
-    resident_slack_bytes: int | None = None
-    resident_used_bytes: int | None = None
+    resident_slack_bytes: int
+    resident_used_bytes: int
 
 
 class DeviceArena(Record, frozen=True, kw_only=True):
@@ -227,13 +219,12 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
         verification: how the copies were compared with the model.
         partial: whether some memory could not be read.
         notes: sentences on what could not be read.
-        ranges: the addresses of the owners' bytes, in order; empty in records of older versions.
+        ranges: the addresses of the owners' bytes, in order.
         models: the models whose weights were searched.
         arenas: the arenas in host memory whose chunks are consistent.
         device_arenas: the arenas of other devices.
         allocator: the malloc of the process, such as ``glibc`` or ``jemalloc``, by its libraries;
-            None if none was recognised, and in records of older versions.
-        proportional_bytes: the proportional set by the kernel; None in records of older versions.
+            None if none was recognised.
 
     Raises:
         ValueError: the owners or the ranges do not sum up, or a figure is out of bounds.
@@ -256,7 +247,6 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
     arenas: tuple[ArenaUsage, ...] = ()
     allocator: str | None = None
     device_arenas: tuple[DeviceArena, ...] = ()
-    proportional_bytes: int | None = None
 
     def __post_init__(self) -> None:
         owned = sum(owner.bytes for owner in self.owners)

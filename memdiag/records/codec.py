@@ -186,10 +186,15 @@ def load_any(path: Path, kinds: Mapping[str, type[R]]) -> R:
         action = f"Beside it: {', '.join(beside)}." if beside else _ANY_RECORD
         raise RecordError(f"{path}: not a saved record, which is JSON. {action}") from error
     if schema not in kinds:
+        kind, _, _ = schema.partition("/")
+        if present := [name for name in kinds if name.startswith(f"{kind}/")]:
+            raise RecordError(
+                f"{path}: its schema is {schema[:MAX_SHOWN]!r}, not {present[0]!r}. {AGAIN}"
+            )
         names = ", ".join(name.removeprefix("memdiag.").partition("/")[0] for name in kinds)
         raise RecordError(
             f"{path}: its schema is {schema[:MAX_SHOWN]!r}, which cannot be read here. Give a"
-            f" record of one of these kinds: {names} (version 1)."
+            f" record of one of these kinds: {names}."
         )
     return decode(data, kinds[schema], origin=str(path))
 

@@ -2,8 +2,6 @@
 
 from typing import Any, Final, Literal
 
-import msgspec
-
 from memdiag.records.attribution import CopyKind
 from memdiag.records.base import NotebookRecord, Record, SavableRecord
 from memdiag.records.dimension import Dimension, ModelInput
@@ -57,7 +55,6 @@ class Finding(NotebookRecord, frozen=True, kw_only=True):
         refusal: the reason why no rewrite can be applied, in a few words.
         path: the uses of the first weight, such as ``Gather ← w → Transpose → MatMul``; empty if
             unknown.
-        drawing: part of records of older versions; ignored.
     """
 
     model: str
@@ -81,11 +78,6 @@ class Finding(NotebookRecord, frozen=True, kw_only=True):
     refusal: str = ""
     peak_share: float | None = None
     path: str = ""
-    drawing: dict[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        if self.drawing is not None:
-            msgspec.structs.force_setattr(self, "drawing", None)
 
 
 class Findings(tuple[Finding, ...]):

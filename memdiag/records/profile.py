@@ -241,7 +241,7 @@ class Run(Record, frozen=True, kw_only=True):
         rss_bytes: the resident set after the run.
         end_s: the end of the run, in seconds since the start of the child.
         peak_rss_bytes: the kernel's high-water mark since the previous run; None if the system has
-            no such mark, and in records of older versions.
+            no such mark.
     """
 
     latency_s: float

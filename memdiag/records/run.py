@@ -75,46 +75,26 @@ class SessionMemory(Record, frozen=True, kw_only=True):
         sharing: the number of sessions of the process that have the same weights, this one
             included.
         mapped_weight_bytes: the part of `weight_bytes` that is mapped from files, which all
-            processes share; None in records of older versions.
+            processes share; None if they could not be searched for.
         arena_used_bytes, arena_slack_bytes: the bytes of its arena that are in use, and free,
-            resident or not; None if the arena was not identified. For memory see `slack_bytes`.
-        resident_slack_bytes: the resident part of `arena_slack_bytes`; None in records of older
-            versions too.
-        resident_used_bytes: the resident part of `arena_used_bytes`, without weights; None in
-            records of older versions too.
+            resident or not; None if the arena was not identified.
+        resident_slack_bytes: the resident part of `arena_slack_bytes`.
+        resident_used_bytes: the resident part of `arena_used_bytes`, without weights.
     """
 
     weight_bytes: int | None
     sharing: int
     arena_used_bytes: int | None
     arena_slack_bytes: int | None
-    mapped_weight_bytes: int | None = None
-    resident_slack_bytes: int | None = None
-    resident_used_bytes: int | None = None
-
-    @property
-    def in_use_bytes(self) -> int | None:
-        """The resident bytes of its arena that are in use and no weights; None if unknown.
-
-        Records of older versions have only the reserved bytes, weights included.
-        """
-        resident = self.resident_used_bytes
-        return self.arena_used_bytes if resident is None else resident
-
-    @property
-    def slack_bytes(self) -> int | None:
-        """The resident bytes of its arena that are free; None if they are unknown.
-
-        Records of older versions have only the reserved bytes.
-        """
-        resident = self.resident_slack_bytes
-        return self.arena_slack_bytes if resident is None else resident
+    mapped_weight_bytes: int | None
+    resident_slack_bytes: int | None
+    resident_used_bytes: int | None
 
     @property
     def reserved_slack_bytes(self) -> int | None:
         """`arena_slack_bytes` if not all of them are resident; None otherwise."""
-        reserved = self.arena_slack_bytes
-        return reserved if reserved is not None and reserved > (self.slack_bytes or 0) else None
+        reserved, resident = self.arena_slack_bytes, self.resident_slack_bytes or 0
+        return reserved if reserved is not None and reserved > resident else None
 
 
 class PhaseTime(Record, frozen=True, kw_only=True):
@@ -155,8 +135,7 @@ class ProgramSession(Record, frozen=True, kw_only=True):
         peak_phase: the first of them whose peak is within 0.5 % of the largest, above the start;
             None without phases.
         creation_peak_rss_bytes: the kernel's high-water mark of the whole creation, also where the
-            peak of each phase is only sampled; None if there is none, and in records of older
-            versions.
+            peak of each phase is only sampled; None if there is none.
         shared_with: numbers of the sessions that were created or run in the same process meanwhile,
             so that the peaks of the phases are not this session's alone.
         run_count: the number of runs.
@@ -167,7 +146,7 @@ class ProgramSession(Record, frozen=True, kw_only=True):
         last_run_s: the end of the last run in its process, in seconds since the start of the
             recording.
         forked_last_run_s: the end of the last run of its copies in forks; None if none was
-            reported, and in records of older versions.
+            reported.
         memory: its memory at the last X-ray of the process; None without one.
         phase_times: when the phases took place, in order.
     """
@@ -224,14 +203,14 @@ class HighWaterRun(Record, frozen=True, kw_only=True):
         session: the number of the session.
         t_s: the end of the run, in seconds since the start of the recording.
         shapes: the shapes of its inputs.
-        latency_s: its duration; None in records of older versions.
+        latency_s: its duration.
     """
 
     session: int
     t_s: float
     peak_rss_bytes: int
     shapes: dict[str, tuple[int, ...]] | None
-    latency_s: float | None = None
+    latency_s: float
 
 
 class ProcessXray(Record, frozen=True, kw_only=True):
@@ -239,8 +218,7 @@ class ProcessXray(Record, frozen=True, kw_only=True):
 
     Attributes:
         t_s: when it began, in seconds since the start of the recording.
-        duration_s: the seconds that it took; at the end of a process it waits for them. None in
-            records of older versions.
+        duration_s: the seconds that it took; at the end of a process it waits for them.
         reason: why it was taken then.
     """
 
@@ -248,7 +226,7 @@ class ProcessXray(Record, frozen=True, kw_only=True):
     t_s: float
     reason: XrayReason
     attribution: Attribution
-    duration_s: float | None = None
+    duration_s: float
 
 
 class InheritedSession(Record, frozen=True, kw_only=True):
@@ -358,8 +336,7 @@ class ProgramRun(PlottableRecord, frozen=True, kw_only=True):
         duration_s: the length of the recording.
         end_xrays_s: the seconds of it in which processes waited at their end for their X-rays, or
             in which X-rays were taken after a process was watched.
-        end_waits: start and end of these times, also for X-rays that were given up; empty in
-            records of older versions.
+        end_waits: start and end of these times, also for X-rays that were given up.
         exit_code: the exit code of the program; negative for a signal, None if it goes on.
         is_watched: whether the program was started without memdiag: then its sessions are unknown.
         earlier_sessions: the sessions that the first process had when the recording of a block of

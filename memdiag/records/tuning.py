@@ -39,7 +39,7 @@ class Point(Record, frozen=True, kw_only=True):
             ratio.
         high: upper end of that interval.
         largest_high: the largest upper end of the intervals of all inputs; None if it was not
-            compared, and in records of older versions.
+            compared.
         slowest_with: the inputs with that ratio.
         unnoticed: whether the latency with these inputs is larger by too little to notice, so that
             the ratio counts as 1.

@@ -349,8 +349,8 @@ def _of_session(session: ProgramSession) -> dict[str, Any]:
         "weight_bytes": memory.weight_bytes if memory else None,
         "arena_used_bytes": memory.arena_used_bytes if memory else None,
         "arena_slack_bytes": memory.arena_slack_bytes if memory else None,
-        "resident_slack_bytes": memory.slack_bytes if memory else None,
-        "resident_used_bytes": memory.in_use_bytes if memory else None,
+        "resident_slack_bytes": memory.resident_slack_bytes if memory else None,
+        "resident_used_bytes": memory.resident_used_bytes if memory else None,
     }
 
 

@@ -107,7 +107,7 @@ class Store:
 
     Raises:
         UsageError: pyarrow is not installed.
-        RecordError: the store is of a newer memdiag, or the folder contains something else.
+        RecordError: the store is of another memdiag, or the folder contains something else.
         ReportError: the folder cannot be written.
     """
 
@@ -414,7 +414,7 @@ def check_version(folder: Path, *, is_required: bool = True) -> None:
         is_required: whether the store has to exist.
 
     Raises:
-        RecordError: it is of a newer memdiag, or contains something else, or does not exist, or a
+        RecordError: it is of another memdiag, or contains something else, or does not exist, or a
             folder in it is a link.
     """
     path = folder / _VERSION_FILE
@@ -432,10 +432,10 @@ def check_version(folder: Path, *, is_required: bool = True) -> None:
         raise RecordError(
             f"{path}: not a store of sweeps ({reason}). Name another folder."
         ) from error
-    if version is None or version > VERSION:
+    if version != VERSION:
         raise RecordError(
-            f"{folder}: this store is of a newer memdiag (its version is {version}, known up to"
-            f" {VERSION}). Update memdiag."
+            f"{folder}: this store is of another memdiag (its version is {version}, not {VERSION})."
+            " Name another folder."
         )
 
 

@@ -217,9 +217,8 @@ def _accepting_slowdown(point: Point) -> str:
 
     A point that is too slow was not compared with all inputs: others may be slower.
     """
-    largest = point.largest_high or point.high or point.ratio
-    assert largest is not None
-    return f"{ceil(100 * largest) / 100:.2f}"
+    assert point.largest_high is not None
+    return f"{ceil(100 * point.largest_high) / 100:.2f}"
 
 
 def _latency(point: Point) -> str:

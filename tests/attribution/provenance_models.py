@@ -121,7 +121,7 @@ def made_by(
         resident_bytes=1,
         baseline_bytes=None,
         named_share=0.0,
-        owners=(Owner(kind="unnamed", name="unnamed", bytes=1),),
+        owners=(Owner(kind="unnamed", name="unnamed", bytes=1, private_bytes=1),),
         copies=(copy,),
         indistinct=(),
         verification="full",

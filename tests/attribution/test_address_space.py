@@ -168,7 +168,6 @@ def test_what_the_kernel_prints_is_understood() -> None:
         deleted=True,
         rss=8 * KIB,
         anonymous=4 * KIB,
-        private=4 * KIB,
     )
     assert library.name == "a b\nc.so"
     assert plain.nameless

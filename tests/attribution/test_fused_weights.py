@@ -27,7 +27,7 @@ def xray(*copies: Copy, models: int = 1) -> Attribution:
         resident_bytes=1,
         baseline_bytes=None,
         named_share=0.0,
-        owners=(Owner(kind="unnamed", name="unnamed", bytes=1),),
+        owners=(Owner(kind="unnamed", name="unnamed", bytes=1, private_bytes=1),),
         copies=copies,
         indistinct=(),
         verification="full",

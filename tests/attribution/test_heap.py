@@ -274,7 +274,6 @@ def mapped(*names: str) -> AddressSpace:
             deleted=False,
             rss=4096,
             anonymous=0,
-            private=0,
         )
         for at, name in enumerate((*names, "[heap]"))
     ]

@@ -57,7 +57,6 @@ def space_of(
             deleted=False,
             rss=PAGE,
             anonymous=0,
-            private=0,
         )
         for at, path in enumerate(paths)
     )

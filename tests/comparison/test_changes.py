@@ -136,7 +136,10 @@ def test_other_owners_are_named_where_no_copy_is() -> None:
     grown = msgspec.structs.replace(
         plain,
         resident_bytes=plain.resident_bytes + 100 * MIB,
-        owners=(*plain.owners, Owner(kind="arena", name="slack", bytes=100 * MIB)),
+        owners=(
+            *plain.owners,
+            Owner(kind="arena", name="slack", bytes=100 * MIB, private_bytes=100 * MIB),
+        ),
     )
     before = column("a", attribution=plain)
     after = column("b", measured(1000, 600), attribution=grown)
@@ -196,7 +199,7 @@ def test_the_arena_is_a_cause_of_what_runs_keep(kept_mib: int, arena_mib: int, w
     with_arena = msgspec.structs.replace(
         plain,
         resident_bytes=plain.resident_bytes + size,
-        owners=(*plain.owners, Owner(kind="arena", name="slack", bytes=size)),
+        owners=(*plain.owners, Owner(kind="arena", name="slack", bytes=size, private_bytes=size)),
     )
     grown = measured(1000, 500, phases=(phase("parse", 500, 500), phase("first_run", 0, kept_mib)))
     before = measured(1000, 500, phases=(phase("parse", 500, 500), phase("first_run", 0, 0)))
@@ -346,7 +349,7 @@ def test_a_peak_above_the_steady_state_has_the_causes_that_are_predicted(
 )
 def test_a_peak_that_is_the_steady_memory_has_its_causes(peak: int, why: str) -> None:
     plain = attribution(W)
-    slack = Owner(kind="arena", name="slack", bytes=100 * MIB)
+    slack = Owner(kind="arena", name="slack", bytes=100 * MIB, private_bytes=100 * MIB)
     grown = msgspec.structs.replace(
         plain,
         resident_bytes=plain.resident_bytes + slack.bytes,

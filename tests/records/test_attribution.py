@@ -37,9 +37,9 @@ RANGES = (
     AddressRange(start=0x7F0000000040, bytes=600, resident_bytes=500, owner=0, copy=0),
 )
 OWNERS = (
-    Owner(kind="weights", name="packed", bytes=500),
-    Owner(kind="python", name="objects", bytes=275),
-    Owner(kind="unnamed", name="unnamed", bytes=225),
+    Owner(kind="weights", name="packed", bytes=500, private_bytes=500),
+    Owner(kind="python", name="objects", bytes=275, private_bytes=275),
+    Owner(kind="unnamed", name="unnamed", bytes=225, private_bytes=225),
 )
 
 
@@ -51,10 +51,12 @@ def attribution(**changes: Any) -> Attribution:
         "baseline_bytes": 100,
         "named_share": 0.75,
         "owners": (
-            Owner(kind="weights", name="packed", bytes=500),
-            Owner(kind="python", name="objects", bytes=200),
-            Owner(kind="python", name="heap before the model was loaded", bytes=75),
-            Owner(kind="unnamed", name="unnamed", bytes=225),
+            Owner(kind="weights", name="packed", bytes=500, private_bytes=500),
+            Owner(kind="python", name="objects", bytes=200, private_bytes=200),
+            Owner(
+                kind="python", name="heap before the model was loaded", bytes=75, private_bytes=75
+            ),
+            Owner(kind="unnamed", name="unnamed", bytes=225, private_bytes=225),
         ),
         "copies": (COPY,),
         "indistinct": (Unidentifiable(reason="all zeros", count=1, bytes=64, weights=("bias",)),),
@@ -124,8 +126,8 @@ def test_derived_figures() -> None:
         (
             {
                 "owners": (
-                    Owner(kind="weights", name="packed", bytes=1001),
-                    Owner(kind="arena", name="slack", bytes=-1),
+                    Owner(kind="weights", name="packed", bytes=1001, private_bytes=1001),
+                    Owner(kind="arena", name="slack", bytes=-1, private_bytes=-1),
                 )
             },
             "less than no bytes",

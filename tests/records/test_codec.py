@@ -161,6 +161,10 @@ def test_a_record_is_of_the_kind_that_it_says_it_is(tmp_path: Path) -> None:
             b'{"schema": "memdiag.other/1"}',
             "its schema is 'memdiag.other/1', .*: sweep, check",
         ),
+        (
+            b'{"schema": "memdiag.sweep/2"}',
+            "its schema is 'memdiag.sweep/2', not 'memdiag.sweep/1'. Save it again with this",
+        ),
         (b"{}", "not a saved record: .*missing required field `schema`"),
         (b"\x89PNG", "not a saved record, which is JSON. Give a JSON file"),
         (b'{"schema": "memdiag.sweep/1"}', "not a valid sweep: .*missing .*`store`"),

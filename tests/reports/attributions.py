@@ -39,11 +39,11 @@ def attribution(*copies: Copy, **changes: object) -> Attribution:
         baseline_bytes=40 * MIB,
         named_share=0.99996,
         owners=(
-            Owner(kind="weights", name="original", bytes=weights),
-            Owner(kind="python", name="objects", bytes=30 * MIB),
-            Owner(kind="python", name="interpreter", bytes=60 * MIB),
-            Owner(kind="other_heap", name="blocks in use", bytes=9 * MIB),
-            Owner(kind="unnamed", name="unnamed", bytes=1 * MIB),
+            Owner(kind="weights", name="original", bytes=weights, private_bytes=weights),
+            Owner(kind="python", name="objects", bytes=30 * MIB, private_bytes=30 * MIB),
+            Owner(kind="python", name="interpreter", bytes=60 * MIB, private_bytes=60 * MIB),
+            Owner(kind="other_heap", name="blocks in use", bytes=9 * MIB, private_bytes=9 * MIB),
+            Owner(kind="unnamed", name="unnamed", bytes=1 * MIB, private_bytes=1 * MIB),
         ),
         copies=copies,
         indistinct=(

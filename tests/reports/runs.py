@@ -150,13 +150,14 @@ def xray(pid: int, *arenas: ArenaUsage, used: int = 2, slack: int = 40) -> Proce
     sizes = {"original": 40, "in use": used, "slack": slack, "objects": 158 - used - slack}
     kinds: Any = ("weights", "arena", "arena", "python")
     owners = [
-        Owner(kind=kind, name=name, bytes=size * MIB)
+        Owner(kind=kind, name=name, bytes=size * MIB, private_bytes=size * MIB)
         for kind, (name, size) in zip(kinds, sizes.items(), strict=True)
     ]
-    owners.append(Owner(kind="unnamed", name="unnamed", bytes=2 * MIB))
+    owners.append(Owner(kind="unnamed", name="unnamed", bytes=2 * MIB, private_bytes=2 * MIB))
     return ProcessXray(
         pid=pid,
         t_s=9.5,
+        duration_s=0.5,
         reason="end",
         attribution=attribution(
             pid, owners, arenas, named_share=0.99, notes=("some memory could not be read",)
@@ -174,16 +175,22 @@ def memory(
 ) -> SessionMemory:
     """Return the memory of a session, sizes in MiB; `resident` is the resident part of `slack`.
 
-    `resident_used` is that of `used`. Without them the memory is of an older record.
+    `resident_used` is that of `used`. Without them all is resident.
     """
-    sizes = [None if size is None else size * MIB for size in (weights, used, slack, resident)]
+    resident = slack if resident is None else resident
+    resident_used = used if resident_used is None else resident_used
+    sizes = [
+        None if size is None else size * MIB
+        for size in (weights, used, slack, resident, resident_used)
+    ]
     return SessionMemory(
         weight_bytes=sizes[0],
         sharing=1,
         arena_used_bytes=sizes[1],
         arena_slack_bytes=sizes[2],
+        mapped_weight_bytes=None if weights is None else 0,
         resident_slack_bytes=sizes[3],
-        resident_used_bytes=None if resident_used is None else resident_used * MIB,
+        resident_used_bytes=sizes[4],
     )
 
 
@@ -246,12 +253,34 @@ def server() -> ProgramRun:
         ),
         peaks=(
             HighWaterRun(
-                session=1, t_s=4.5, peak_rss_bytes=210 * MIB, shapes={"x": (1, 3, 640, 640)}
+                session=1,
+                t_s=4.5,
+                peak_rss_bytes=210 * MIB,
+                shapes={"x": (1, 3, 640, 640)},
+                latency_s=0.5,
             ),
         ),
         xrays=(
-            xray(100, ArenaUsage(session=1, used_bytes=MIB, slack_bytes=30 * MIB)),
-            xray(101, ArenaUsage(session=4, used_bytes=MIB, slack_bytes=100 * MIB)),
+            xray(
+                100,
+                ArenaUsage(
+                    session=1,
+                    used_bytes=MIB,
+                    slack_bytes=30 * MIB,
+                    resident_slack_bytes=30 * MIB,
+                    resident_used_bytes=MIB,
+                ),
+            ),
+            xray(
+                101,
+                ArenaUsage(
+                    session=4,
+                    used_bytes=MIB,
+                    slack_bytes=100 * MIB,
+                    resident_slack_bytes=100 * MIB,
+                    resident_used_bytes=MIB,
+                ),
+            ),
         ),
         findings=(
             ProgramFinding(

@@ -79,8 +79,15 @@ def peaking(peak: float, slack: float, retained: float = 0) -> Profile:
     )
     profile = profiles.build(steps, weights=40, runs=3)
     owners = (
-        Owner(kind="arena", name="slack", bytes=round(slack * MIB)),
-        Owner(kind="python", name="objects", bytes=round((96 - slack) * MIB)),
+        Owner(
+            kind="arena", name="slack", bytes=round(slack * MIB), private_bytes=round(slack * MIB)
+        ),
+        Owner(
+            kind="python",
+            name="objects",
+            bytes=round((96 - slack) * MIB),
+            private_bytes=round((96 - slack) * MIB),
+        ),
     )
     taken = attributions.attribution(owners=owners, resident_bytes=96 * MIB)
     return msgspec.structs.replace(

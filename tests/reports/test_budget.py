@@ -142,7 +142,9 @@ def test_large_arena_slack_has_its_own_setting() -> None:
     judgement = budgeted(steady=1)
 
     def advice(slack_mib: int) -> str:
-        slack = Owner(kind="arena", name="slack", bytes=slack_mib * MIB)
+        slack = Owner(
+            kind="arena", name="slack", bytes=slack_mib * MIB, private_bytes=slack_mib * MIB
+        )
         return "\n".join(lines(msgspec.structs.replace(judgement, suspect=None, owners=(slack,))))
 
     assert "memory.enable_memory_arena_shrinkage=cpu:0" in advice(600)

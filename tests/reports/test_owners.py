@@ -19,8 +19,10 @@ def test_the_largest_comes_first_and_unnamed_memory_last() -> None:
     assert [row.label for row in rows] == [
         "weights", "Python", "arena slack", "retained by malloc", "arena, in use", "unnamed",
     ]  # fmt: skip
-    larger = Owner(kind="unnamed", name="unnamed", bytes=9 * MIB)
-    last = owners.owner_rows(owned(larger, Owner(kind="python", name="objects", bytes=MIB)))[-1]
+    larger = Owner(kind="unnamed", name="unnamed", bytes=9 * MIB, private_bytes=9 * MIB)
+    last = owners.owner_rows(
+        owned(larger, Owner(kind="python", name="objects", bytes=MIB, private_bytes=MIB))
+    )[-1]
     assert last.label == "unnamed"
     assert sum(row.size_bytes for row in rows) == 1579 * MIB
 
@@ -78,7 +80,7 @@ def test_slack_and_retained_memory_are_rows_of_their_own_with_a_sentence() -> No
         "freed, not returned to the system",
     )
     assert rows["arena, in use"].size_bytes == 4 * MIB
-    arena = Owner(kind="arena", name="in use or slack", bytes=16 * MIB)
+    arena = Owner(kind="arena", name="in use or slack", bytes=16 * MIB, private_bytes=16 * MIB)
     assert [row.label for row in owners.owner_rows(owned(arena))] == ["arena"]
 
 
@@ -112,7 +114,7 @@ def test_memory_that_malloc_trim_returned_counts_as_retained(trimmed: int, size:
 def test_the_allocator_of_the_other_heap_is_named_unless_it_is_glibcs(
     allocator: str | None, name: str, sentence: str, returned_by: str
 ) -> None:
-    record = owned(Owner(kind="other_heap", name=name, bytes=MIB))
+    record = owned(Owner(kind="other_heap", name=name, bytes=MIB, private_bytes=MIB))
     record = msgspec.structs.replace(record, allocator=allocator)
     rows = owners.owner_rows(record, trimmed_bytes=2 * MIB)
     assert [(row.label, row.sentence) for row in rows] == [
@@ -123,7 +125,7 @@ def test_the_allocator_of_the_other_heap_is_named_unless_it_is_glibcs(
 
 
 def test_retained_memory_is_a_row_also_where_the_xray_saw_none() -> None:
-    record = owned(Owner(kind="python", name="objects", bytes=MIB))
+    record = owned(Owner(kind="python", name="objects", bytes=MIB, private_bytes=MIB))
     labels = [row.label for row in owners.owner_rows(record, trimmed_bytes=2 * MIB)]
     assert labels == ["retained by malloc", "Python"]
     assert [row.label for row in owners.owner_rows(record)] == ["Python"]
@@ -155,5 +157,7 @@ def test_a_little_is_not_nothing(size: int, digits: int, text: str) -> None:
 
 
 def test_a_part_called_like_control_characters_is_plain() -> None:
-    (row,) = owners.owner_rows(owned(Owner(kind="python", name="\x1b[31mred", bytes=MIB)))
+    (row,) = owners.owner_rows(
+        owned(Owner(kind="python", name="\x1b[31mred", bytes=MIB, private_bytes=MIB))
+    )
     assert row.parts == r"\x1b[31mred"

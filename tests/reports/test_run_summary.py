@@ -21,7 +21,6 @@ from memdiag.records.run import (
     ProgramFinding,
     ProgramRun,
     ProgramSession,
-    XrayReason,
 )
 from memdiag.reports.run import REPORT
 from memdiag.reports.run.headline import remarks, run_headline
@@ -189,7 +188,9 @@ def test_a_bad_end_is_part_of_the_answer(code: int | None, sentence: str) -> Non
 def test_what_happened_at_the_peak_is_named() -> None:
     first = runs.session(1, created_s=1.0)
     other = runs.session(2, created_s=1.2, path="/b.onnx")
-    peak = HighWaterRun(session=1, t_s=6.0, peak_rss_bytes=MIB, shapes={"x": (1, 3, 640, 640)})
+    peak = HighWaterRun(
+        session=1, t_s=6.0, peak_rss_bytes=MIB, shapes={"x": (1, 3, 640, 640)}, latency_s=0.5
+    )
     run = runs.run(first, other, peaks=(peak,))
     assert moment(run, 1.1) == "parse of session 1 (a.onnx)"
     assert moment(run, 1.35) == "optimize of session 1 (a.onnx) and parse of session 2 (b.onnx)"
@@ -302,24 +303,6 @@ def test_a_peak_while_the_process_ended_is_named(peak_s: float, ending: str) -> 
     assert peak_sentences(run)[0].endswith(after)
     assert f"310 MiB, at {peak_s} s, {after}" in run_headline(run).first
     assert run_headline(run).first.endswith("in 10 s, 2.0 s of them for X-rays at the end.")
-
-
-def test_times_of_xrays_at_the_end_that_overlap_are_one() -> None:
-    def xray(t_s: float, duration_s: float | None, reason: XrayReason = "end") -> ProcessXray:
-        made = runs.xray(100)
-        return msgspec.structs.replace(made, t_s=t_s, duration_s=duration_s, reason=reason)
-
-    found = (
-        xray(7.0, 2.0),
-        xray(2.0, 1.0, "peak"),
-        xray(8.0, 0.5),
-        xray(4.0, 1.0),
-        xray(1.0, None),
-    )
-    assert run_timeline(runs.run(xrays=found)).end_xrays == ((4.0, 5.0), (7.0, 9.0))
-    # A wait begins before an X-ray, and may end without one.
-    waits = runs.run(xrays=found, end_waits=((6.0, 10.0),))
-    assert run_timeline(waits).end_xrays == ((6.0, 10.0),)
 
 
 def test_the_picture_has_the_whole_answer() -> None:
@@ -518,11 +501,11 @@ def test_weights_of_the_model_stand_beside_their_copies_where_the_width_allows()
     assert "Weights: those of one model. Copies: resident copies of weights." in wide
 
 
-def _private(pid: int, *sizes: int | None) -> ProcessXray:
+def _private(pid: int, *sizes: int) -> ProcessXray:
     """Return the X-ray of process `pid` in which the owners have so many private MiB."""
     xray = runs.xray(pid)
     owners = tuple(
-        msgspec.structs.replace(owner, private_bytes=size and size * MIB)
+        msgspec.structs.replace(owner, private_bytes=size * MIB)
         for owner, size in zip(xray.attribution.owners, (*sizes, 0, 0, 0), strict=False)
     )
     return msgspec.structs.replace(
@@ -535,7 +518,7 @@ def test_the_memory_of_one_more_process_is_its_private_memory() -> None:
     sessions = [runs.session(number, pid=100 + number) for number in (1, 2)]
     processes = [runs.process(pid, 200, parent=100) for pid in (101, 102)]
 
-    def sentences(second: int | None = 150, **changes: Any) -> list[str]:
+    def sentences(second: int = 150, **changes: Any) -> list[str]:
         given = {
             "processes": (runs.process(100, 20), *processes),
             "xrays": (_private(101, 40, 2, 40, 33), _private(102, 40, 2, 40, second)),
@@ -552,7 +535,6 @@ def test_the_memory_of_one_more_process_is_its_private_memory() -> None:
     [at_peak] = sentences(33, processes=rises)
     assert re.search(r"takes about 115 MiB, and up to \d+ MiB at its peak: the memory", at_peak)
     assert sentences(is_watched=True) == sentences()
-    assert sentences(None) == []
     assert sentences(xrays=(_private(101, 40, 2, 40, 33),)) == []
     other = msgspec.structs.replace(
         sessions[1], model=msgspec.structs.replace(sessions[1].model, path="/models/b.onnx")
@@ -690,11 +672,9 @@ def test_slack_is_resident_and_reserved_slack_is_called_so() -> None:
     run = runs.run(runs.session(1, memory=partly))
     assert arena_text(run.sessions) == "41/40"
     assert "| 40 MiB | 100 MiB | 41 MiB |" in REPORT.render(run, "markdown").decode()
-    # Records of older versions have the reserved bytes only, and a full arena has no others.
-    for same in (runs.memory(10, 1, 100), runs.memory(10, 1, 100, resident=100)):
-        run = runs.run(runs.session(1, memory=same))
-        assert arena_text(run.sessions) == "1.0/100"
-        assert "slack reserved" not in REPORT.render(run, "markdown").decode()
+    run = runs.run(runs.session(1, memory=runs.memory(10, 1, 100)))
+    assert arena_text(run.sessions) == "1.0/100"
+    assert "slack reserved" not in REPORT.render(run, "markdown").decode()
 
 
 def test_the_session_that_raised_the_memory_most_is_shown_in_phases() -> None:
@@ -824,7 +804,7 @@ def test_many_sessions_and_marks_are_thinned() -> None:
     sessions = [runs.session(i, created_s=i / 10, released_s=i / 10 + 1.35) for i in range(1, 500)]
     lasting = runs.session(500, created_s=1.0)
     peaks = [
-        HighWaterRun(session=500, t_s=i / 100, peak_rss_bytes=i, shapes=None)
+        HighWaterRun(session=500, t_s=i / 100, peak_rss_bytes=i, shapes=None, latency_s=0.01)
         for i in range(1, 1000)
     ]
     run = runs.run(*sessions, lasting, peaks=tuple(peaks), duration_s=60.0)

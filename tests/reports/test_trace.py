@@ -100,6 +100,7 @@ def test_a_run_has_a_track_for_each_process_and_session() -> None:
         (100, 3): "session 3 (c.onnx)",
         (101, 4): "session 4 (a.onnx)",
         (100, 5): "session 5 (nowhere.onnx)",
+        **{(pid, 1 << 30): "X-ray at the end" for pid in (100, 101)},
     }
     slices = [event for event in events if event["ph"] == "X" and event["tid"] == 4]
     assert [(event["name"], event["ts"], event["dur"]) for event in slices] == [

@@ -106,7 +106,7 @@ def test_what_cannot_be_told_stays_predicted() -> None:
 
 
 def arena(name: str, nbytes: int) -> Owner:
-    return Owner(kind="arena", name=name, bytes=nbytes)
+    return Owner(kind="arena", name=name, bytes=nbytes, private_bytes=nbytes)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,9 @@ class Scripted:
         assert point.figures is not None
         ratio = self.ratio(names)
         fits = ratio <= LIMIT and self._fits(point.figures)
-        return msgspec.structs.replace(point, ratio=ratio, low=ratio, high=ratio, fits=fits)
+        return msgspec.structs.replace(
+            point, ratio=ratio, low=ratio, high=ratio, largest_high=ratio, fits=fits
+        )
 
     def confirm(self, point: Point, chosen: tuple[TuningOption, ...]) -> tuple[Point, bool]:
         return point, frozenset(point.options) not in self.untrue

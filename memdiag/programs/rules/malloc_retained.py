@@ -66,7 +66,7 @@ def detect(run: ProgramRun) -> Iterator[ProgramFinding]:
         for session in sessions_in(run, xrays)
         if session.options.get("enable_cpu_mem_arena") == "False"
     ]
-    is_shared = any(part.private_bytes not in (None, part.bytes) for part in parts)
+    is_shared = any(part.private_bytes < part.bytes for part in parts)
     shared = " (pages that these processes share are counted once)" if is_shared else ""
     reason = ""
     if without_arena:

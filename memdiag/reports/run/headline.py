@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from memdiag.programs.xray_facts import added, last_xrays
+from memdiag.programs.xray_facts import last_xrays
 from memdiag.records.run import (
     ProcessXray,
     ProgramFinding,
@@ -300,8 +300,7 @@ def _one_more_process(run: ProgramRun) -> Iterator[str]:
         key = process.parent, process_name(process, run), keys
         pools.setdefault(key, []).append(xray)
     for xrays in pools.values():
-        private = [added(each.private_bytes for each in x.attribution.owners) for x in xrays]
-        sizes = [size for size in private if size is not None]
+        sizes = [sum(each.private_bytes for each in x.attribution.owners) for x in xrays]
         if len(sizes) > 1:
             least, most = format_size(min(sizes)), format_size(max(sizes))
             takes = f"about {least}" if least == most else f"{least} to {most}"
@@ -310,8 +309,7 @@ def _one_more_process(run: ProgramRun) -> Iterator[str]:
                 size
                 + processes[xray.pid].peak_rss_bytes
                 - sum(owner.bytes for owner in xray.attribution.owners)
-                for xray, size in zip(xrays, private, strict=True)
-                if size is not None
+                for xray, size in zip(xrays, sizes, strict=True)
             )
             at_peak = f", and up to {format_size(peak)} at its peak" if peak > max(sizes) else ""
             yield (

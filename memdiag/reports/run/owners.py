@@ -123,7 +123,7 @@ def _arena(session: ProgramSession) -> tuple[int, int]:
     memory = session.memory
     if memory is None:
         return 0, 0
-    return memory.in_use_bytes or 0, memory.slack_bytes or 0
+    return memory.resident_used_bytes or 0, memory.resident_slack_bytes or 0
 
 
 def tiles(run: ProgramRun, *, max_sessions: int = 60) -> tuple[Tile, ...]:

@@ -146,12 +146,7 @@ def _runs(run: ProgramRun, t_s: float) -> Iterator[Activity]:
         session = sessions.get(peak.session)
         if session is None:
             continue
-        latency_s = peak.latency_s
-        if latency_s is None:
-            latency_s = max(
-                (s.max_s for s in session.shapes if s.shapes == peak.shapes), default=0.0
-            )
-        if peak.t_s - latency_s - _TOLERANCE_S <= t_s <= peak.t_s + _TOLERANCE_S:
+        if peak.t_s - peak.latency_s - _TOLERANCE_S <= t_s <= peak.t_s + _TOLERANCE_S:
             found.setdefault(peak.session, peak)
     for number, peak in found.items():
         name, shapes = session_name(sessions[number], models), shapes_text(peak.shapes)

@@ -43,10 +43,10 @@ def _session_line(session: XrayedSession) -> str:
     if memory.weight_bytes is not None:
         shared = f", shared by {memory.sharing} sessions" if memory.sharing > 1 else ""
         parts.append(f"weight copies {format_size(memory.weight_bytes)}{shared}")
-    if memory.in_use_bytes is not None and memory.slack_bytes is not None:
+    if memory.resident_used_bytes is not None and memory.resident_slack_bytes is not None:
         parts.append(
-            f"arena {format_size(memory.in_use_bytes)} in use,"
-            f" {format_size(memory.slack_bytes)} slack"
+            f"arena {format_size(memory.resident_used_bytes)} in use,"
+            f" {format_size(memory.resident_slack_bytes)} slack"
         )
     model = plain(session.model) if session.model else "model from bytes"
     return f"  session {session.number} ({model}): {'; '.join(parts) or 'nothing was identified'}"

@@ -243,7 +243,9 @@ def arena_text(sessions: Sequence[ProgramSession]) -> str:
 
     Empty if they are not known.
     """
-    found = [(m.in_use_bytes or 0, m.slack_bytes) for s in sessions if (m := s.memory)]
+    found = [
+        (m.resident_used_bytes or 0, m.resident_slack_bytes) for s in sessions if (m := s.memory)
+    ]
     known = [(used, slack) for used, slack in found if slack is not None]
     if not known:
         return ""
@@ -324,7 +326,7 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
         _size(memory.weight_bytes if memory else None),
         _arena_slack(memory),
         _size(memory.reserved_slack_bytes if memory else None),
-        _size(memory.in_use_bytes if memory else None),
+        _size(memory.resident_used_bytes if memory else None),
         Cell(
             "failed" if session.error is not None else runs_text([session]),
             sort_key=-1 if session.error is not None else session.run_count,
@@ -335,10 +337,10 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
 
 
 def _arena_slack(memory: SessionMemory | None) -> Cell:
-    cell = _size(memory.slack_bytes if memory else None)
-    if memory is None or memory.in_use_bytes is None:
+    cell = _size(memory.resident_slack_bytes if memory else None)
+    if memory is None or memory.resident_used_bytes is None:
         return cell
-    title = f"{cell.title}; {memory.in_use_bytes:,} bytes in use"
+    title = f"{cell.title}; {memory.resident_used_bytes:,} bytes in use"
     if memory.reserved_slack_bytes is not None:
         title += f"; {memory.reserved_slack_bytes:,} free bytes are reserved"
     return replace(cell, title=title)

@@ -172,7 +172,7 @@ def run_timeline(
         is_peak_sampled=all(each.peak_rss_bytes != run.peak_rss_bytes for each in run.processes),
         end_s=max(ends),
         longest_gap_s=_longest_gap_s(run.samples),
-        end_xrays=_end_xrays(run),
+        end_xrays=run.end_waits,
         lanes=tuple(
             _lane(process, run, names, max_points, (max_rows, max_bars), named)
             for process in run.processes
@@ -200,25 +200,6 @@ def _longest_gap_s(samples: TreeSamples) -> float:
         (after[0] - before[0] for before, after in pairwise(rows) if before[1] != after[1]),
         default=0.0,
     )
-
-
-def _end_xrays(run: ProgramRun) -> tuple[tuple[float, float], ...]:
-    """Return the times of X-rays at the end of processes.
-
-    Records of older versions have only X-rays with a result; times that overlap are one.
-    """
-    if run.end_waits:
-        return run.end_waits
-    found: list[tuple[float, float]] = []
-    for xray in sorted(run.xrays, key=lambda each: each.t_s):
-        if xray.reason != "end" or xray.duration_s is None:
-            continue
-        start_s, end_s = xray.t_s, xray.t_s + xray.duration_s
-        if found and start_s <= found[-1][1]:
-            first_s, last_s = found.pop()
-            start_s, end_s = first_s, max(last_s, end_s)
-        found.append((start_s, end_s))
-    return tuple(found)
 
 
 def _lane(
@@ -362,9 +343,9 @@ def _sentences(session: ProgramSession) -> list[str]:
     memory = session.memory
     if memory is not None and memory.weight_bytes is not None:
         found.append(f"weight copies in memory {format_size(memory.weight_bytes)}")
-    if memory is not None and memory.slack_bytes is not None:
-        used = format_size(memory.in_use_bytes or 0)
-        found.append(f"arena {used} in use, {format_size(memory.slack_bytes)} slack")
+    if memory is not None and memory.resident_slack_bytes is not None:
+        used = format_size(memory.resident_used_bytes or 0)
+        found.append(f"arena {used} in use, {format_size(memory.resident_slack_bytes)} slack")
     if session.released_s is not None:
         found.append(f"released at {format_duration(session.released_s)}")
     return found

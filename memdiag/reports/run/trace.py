@@ -102,7 +102,7 @@ def _session_slices(
 def _xray_slices(run: ProgramRun) -> Iterator[TraceEvent]:
     """Yield the times in which processes waited for X-rays at their end."""
     for xray in run.xrays:
-        if xray.reason == "end" and xray.duration_s is not None:
+        if xray.reason == "end":
             track = xray.pid, _XRAY_TID
             yield track_name("thread_name", *track, "X-ray at the end")
             start, end = microseconds(xray.t_s), microseconds(xray.t_s + xray.duration_s)

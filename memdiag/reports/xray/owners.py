@@ -96,7 +96,7 @@ def owner_rows(attribution: Attribution, *, trimmed_bytes: int = 0) -> tuple[Own
     if trimmed_bytes > 0:
         kind: OwnerKind = "allocator_retained"
         name = f"returned by {trim_name(attribution.allocator)}"
-        trimmed = Owner(kind=kind, name=name, bytes=trimmed_bytes)
+        trimmed = Owner(kind=kind, name=name, bytes=trimmed_bytes, private_bytes=trimmed_bytes)
         owners.setdefault((kind, kind, LABELS[kind]), []).append(trimmed)
     resident = attribution.resident_bytes + max(0, trimmed_bytes)
     weights = owners.get(("weights", "weights", LABELS["weights"]))

@@ -52,6 +52,7 @@ def memory(
         arena_used_bytes=0,
         arena_slack_bytes=slack if reserved is None else reserved,
         resident_slack_bytes=slack,
+        resident_used_bytes=0,
     )
 
 
@@ -171,13 +172,13 @@ def xray(
     slack: int = 0,
     reserved: int | None = None,
     retained: int = 0,
-    shared: int | None = None,
+    shared: int = 0,
     arenas: int = 1,
     t_s: float = 99.0,
 ) -> ProcessXray:
     """An X-ray of a process of 200 MiB, which searched for the weights of m.onnx.
 
-    Other processes map `shared` bytes of each owner; None if that is not known.
+    Other processes map `shared` bytes of each owner.
     """
     owned: tuple[tuple[OwnerKind, str, int], ...] = (
         ("arena", "slack", slack),
@@ -189,9 +190,11 @@ def xray(
         used_bytes=0,
         slack_bytes=slack if reserved is None else reserved,
         resident_slack_bytes=slack,
+        resident_used_bytes=0,
     )
     return ProcessXray(
         pid=pid,
+        duration_s=0.5,
         t_s=t_s,
         reason="end",
         attribution=attribution(
@@ -201,7 +204,7 @@ def xray(
                     kind=kind,
                     name=name,
                     bytes=size,
-                    private_bytes=None if shared is None else max(0, size - shared),
+                    private_bytes=max(0, size - shared),
                 )
                 for kind, name, size in owned
             ],

@@ -57,7 +57,9 @@ def test_little_slack_and_slack_of_a_rare_large_input_are_left_out() -> None:
     assert findings(program(session(), xrays=(xray(PID, slack=15 * MIB),))) == []
     assert findings(program(session())) == []
     rare = session(shapes=[runs(99), runs(1, (999, 8))], memory=memory(slack=80 * MIB))
-    peak = HighWaterRun(session=1, t_s=9.0, peak_rss_bytes=900 * MIB, shapes={"x": (999, 8)})
+    peak = HighWaterRun(
+        session=1, t_s=9.0, peak_rss_bytes=900 * MIB, shapes={"x": (999, 8)}, latency_s=0.01
+    )
     assert findings(program(rare, peaks=(peak,), xrays=(xray(PID, slack=80 * MIB),))) == []
 
 

@@ -25,7 +25,9 @@ def test_the_costliest_finding_is_first() -> None:
         shapes=[runs(99), runs(1, (999, 8))],
         memory=memory(slack=600 * MIB),
     )
-    peak = HighWaterRun(session=3, t_s=9.0, peak_rss_bytes=900 * MIB, shapes={"x": (999, 8)})
+    peak = HighWaterRun(
+        session=3, t_s=9.0, peak_rss_bytes=900 * MIB, shapes={"x": (999, 8)}, latency_s=0.01
+    )
     found, notes = program_findings(program(threads, idle, slack, peaks=(peak,)))
     assert [each.rule for each in found] == [
         "rare-large-input",
