@@ -65,9 +65,3 @@ def subtract(ranges: Ranges, removed: Ranges) -> Ranges:
 def total(ranges: Ranges) -> int:
     """Return the number of bytes in the set."""
     return int((ranges[:, 1] - ranges[:, 0]).sum())
-
-
-def contains(ranges: Ranges, address: int) -> bool:
-    """Return whether the byte at `address` is in the set."""
-    index = int(np.searchsorted(ranges[:, 0], address, side="right")) - 1
-    return index >= 0 and address < int(ranges[index, 1])

@@ -25,6 +25,7 @@ from memdiag.attribution.session_arenas import session_arenas
 from memdiag.paths import distinct_names, path_text
 from memdiag.records.attribution import (
     ARENA_IN_USE,
+    ATTRIBUTION_SCHEMA,
     HEAP_IN_USE,
     HEAP_UNKNOWN,
     ArenaUsage,
@@ -116,7 +117,7 @@ def take_xray(
     paths = distinct_names([target.model.path for target in models])
     names = [path_text(path) for path in paths]
     return Attribution(
-        schema="memdiag.attribution/1",
+        schema=ATTRIBUTION_SCHEMA,
         pid=pid,
         resident_bytes=ownership.resident_bytes,
         baseline_bytes=ownership.baseline_bytes,

@@ -63,9 +63,6 @@ IN_PLACE = frozenset(
 )
 """Write over their input if nothing else reads it. Measured: the other element-wise ones do not."""
 
-SUMS = frozenset({"Add", "Sum"})
-"""Fused into a Conv whose output they add."""
-
 PRODUCTS = frozenset(
     {
         *("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"),

@@ -231,16 +231,6 @@ def latency_clause(latencies: Sequence[LatencyAt]) -> str:
     return f"latency {', '.join([_ratio(slowest).removesuffix(')'), *further])})"
 
 
-def outcome_figures(record: MeasuredChange) -> str:
-    """Return memory, latency and outputs in one line, for the report of the model's profile."""
-    parts = [
-        *(f"{c.label} {c.before} → {c.after}" for c in memory_changes(record)[:2]),
-        *([f"latency {_ratio(_slowest(record.latencies))}"] if record.latencies else []),
-        f"outputs {_outputs_clause(record)}",
-    ]
-    return f"{', '.join(parts)} (onnxruntime {plain(record.onnxruntime)})"
-
-
 def joined_names(names: Sequence[str]) -> str:
     """Return the names of remedies or options that belong together: ``one + two``."""
     return listed(names, limit=_MAX_NAMES, separator=" + ")
@@ -387,10 +377,3 @@ def _seems_wrong(at: LatencyAt) -> bool:
 
 def _slowest(latencies: Sequence[LatencyAt]) -> LatencyAt:
     return max(latencies, key=lambda at: at.ratio)
-
-
-def _outputs_clause(record: MeasuredChange) -> str:
-    largest = record.largest_difference
-    if record.bound and largest and largest <= record.bound:
-        return f"within {record.bound:.1e} of the largest value"
-    return outputs_text(record)

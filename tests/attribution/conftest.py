@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from memdiag.attribution.intervals import Ranges
+
 PRELUDE = """
 import ctypes, json, mmap, os, sys
 libc = ctypes.CDLL(None)
@@ -80,6 +82,11 @@ def starting() -> Iterator[Start]:
         for process in children:
             process.kill()
             process.communicate()
+
+
+def contains(ranges: Ranges, address: int) -> bool:
+    """Return whether the byte at `address` is in the set `ranges`."""
+    return any(start <= address < end for start, end in ranges.tolist())
 
 
 @pytest.fixture

@@ -39,12 +39,6 @@ def test_sets_combine_as_sets_of_bytes_do(
         assert bytes_in(found) == expected
 
 
-@given(PAIRS, st.integers(-5, 70))
-def test_a_byte_is_in_a_set_or_not(pairs: list[tuple[int, int]], address: int) -> None:
-    ranges = intervals.normal(pairs)
-    assert intervals.contains(ranges, address) == (address in bytes_in(ranges))
-
-
 def test_high_addresses_are_no_special_case() -> None:
     high = intervals.normal([((1 << 57) - 4096, 1 << 57)])
     assert intervals.total(intervals.subtract(high, intervals.empty())) == 4096

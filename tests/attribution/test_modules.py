@@ -8,7 +8,7 @@ from memdiag.attribution import intervals
 from memdiag.attribution.address_space import AddressSpace, read_address_space
 from memdiag.attribution.modules import Module, kind_of, read_modules
 from memdiag.attribution.process_memory import ProcessMemory
-from tests.attribution.conftest import Start
+from tests.attribution.conftest import Start, contains
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ out["at"] = [array.ctypes.data for array in kept]
 """)
     _, modules = modules_of(child.pid)
     for module in modules:
-        assert not any(intervals.contains(module.ranges, at) for at in child.out["at"])
+        assert not any(contains(module.ranges, at) for at in child.out["at"])
 
 
 def test_a_library_that_is_only_read_is_no_module(start: Start, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from memdiag.attribution import intervals
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.process_memory import ProcessMemory
 from memdiag.attribution.python_heap import POOL_BYTES, read_pools
-from tests.attribution.conftest import Start
+from tests.attribution.conftest import Start, contains
 
 pytestmark = pytest.mark.skipif(
     bool(sysconfig.get_config_var("Py_GIL_DISABLED") or sysconfig.get_config_var("Py_DEBUG")),
@@ -28,7 +28,7 @@ out["at"] = [id(kept[number]) for number in range(0, 100_000, 1000)]
 """)
     pools = pools_of(child.pid, intervals.empty())
     assert intervals.total(pools) >= 100_000 * 48
-    assert all(intervals.contains(pools, at) for at in child.out["at"])
+    assert all(contains(pools, at) for at in child.out["at"])
 
 
 def test_large_objects_and_arrays_do_not(start: Start) -> None:
@@ -62,11 +62,11 @@ out["at"] = at + first
 """)
     at = child.out["at"]
     pools = pools_of(child.pid, intervals.empty())
-    assert [intervals.contains(pools, at + n * POOL_BYTES) for n in range(7)] == [
+    assert [contains(pools, at + n * POOL_BYTES) for n in range(7)] == [
         True, False, False, False, False, False, True,
     ]  # fmt: skip
     known = np.array([[at, at + 8]])
-    assert not intervals.contains(pools_of(child.pid, known), at)
+    assert not contains(pools_of(child.pid, known), at)
 
 
 def test_a_process_that_is_gone_has_none(start: Start) -> None:

@@ -30,7 +30,6 @@ class Generation:
         self._prefill_tokens = entry["prefill_tokens"]
         self._step_inputs = entry["step_inputs"]
         self._feeds = feeds
-        self._last_step = 0
         self._cache: dict[str, Any] = {}
 
     def keep(self, outputs: list[Any]) -> None:
