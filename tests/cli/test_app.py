@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from memdiag.cli import main
 from memdiag.cli.app import run_guarded
 from memdiag.errors import ModelError
 
@@ -65,8 +66,21 @@ def test_a_removed_working_folder_is_one_sentence(
     assert "memdiag: the working folder does not exist any more. " in capsys.readouterr().err
 
 
+def test_another_system_is_told_that_linux_is_needed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "memdiag: this needs Linux. Run it there, or in a container.\n"
+    )
+
+
 INTERRUPTED = """
 import signal, sys, time
+from memdiag.cli import main
 from memdiag.cli.app import run_guarded
 from memdiag.cli.worker import end_at_signals
 class Ignoring:
