@@ -32,7 +32,6 @@ from memdiag.api.malloc_threshold import measure_malloc_threshold
 from memdiag.api.profile_config import ProfileConfig, profile_config
 from memdiag.api.profile_record import assemble_profile
 from memdiag.api.run_peak import with_run_peak
-from memdiag.api.session_release import ChildRelease, measure_release_remedies
 from memdiag.api.xray import ChildXray
 from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.errors import ModelError
@@ -51,7 +50,7 @@ from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Input, Profile
 from memdiag.rules.match_measurement import match_profile
 from memdiag.runner.job import Job, XrayConfig
-from memdiag.runner.run import MeasuredRun, Measurement, Progress, ReadMoment
+from memdiag.runner.run import MeasuredRun, Measurement, Progress
 from memdiag.runner.temporary import temporary_folder
 
 MAX_REASON = 300
@@ -104,7 +103,6 @@ def profile(
     telemetry: bool = False,
     xray: Literal["steady", "phases", "none"] = "steady",
     verify: Literal["full", "sampled"] = "full",
-    release: bool = False,
     run_peak: bool = False,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
@@ -151,7 +149,6 @@ def profile(
         xray: identify the owner of every resident byte at ``steady`` state, also at the ends of all
             ``phases`` (the child is stopped for a moment at each), or never (``none``).
         verify: compare every byte of each copy, or a sample of its blocks.
-        release: delete the session at the end, and measure what stays (the phase ``release``).
         run_peak: find the node at which a run takes most, with the values in memory then, in
             another child with onnxruntime's profiler (1.28 and newer).
         select: rules to run on the model, as in `memdiag.check`; all if empty.
@@ -192,7 +189,6 @@ def profile(
         memory_limit_bytes=memory_limit_bytes,
         xray=xray,
         verify=verify,
-        release=release,
         run_peak=run_peak,
         rules=Selection(select=select, ignore=ignore, min_bytes=min_bytes),
     )
@@ -224,7 +220,6 @@ def profile_model(
             job,
             run.measurement,
             run.xray,
-            run.release,
             inputs=describe_inputs(inputs.plans, same_inputs=config.inputs.same_inputs),
             dimensions=inputs.dimensions,
             notes=inputs.notes,
@@ -235,7 +230,6 @@ def profile_model(
         if run.measurement.interrupted:
             raise Interrupted(result)
         try:
-            result = measure_release_remedies(result, job, on_progress)
             result = measure_malloc_threshold(result, job, on_progress)
             analyzed = _with_analysis(
                 result,
@@ -288,7 +282,6 @@ def profile_job(
         job,
         run.measurement,
         run.xray,
-        None,
         inputs=inputs,
         dimensions=dimensions,
         group=run.group,
@@ -297,14 +290,10 @@ def profile_job(
 
 
 class _ChildRun(NamedTuple):
-    """One child: its measurement, its X-rays, and what stayed of it, if these were wanted.
-
-    `group` is what its control group counted.
-    """
+    """One child: its measurement, its X-rays if these were wanted, and what its group counted."""
 
     measurement: Measurement
     xray: ChildXray | None
-    release: ChildRelease | None
     group: GroupMemory | None
 
 
@@ -379,7 +368,6 @@ def _measure(
         feeds=tuple(feeds),
         later_feeds=() if steps is None else (tuple(steps),),
         runs=config.inputs.runs,
-        release=config.release,
         generation=None if calls is None else calls.job,
     )
     generation = None if calls is None else calls.record
@@ -390,7 +378,6 @@ def _measure(
             file,
             job,
             measured,
-            None,
             None,
             inputs=describe_inputs(inputs.plans, same_inputs=config.inputs.same_inputs),
             dimensions=inputs.dimensions,
@@ -422,12 +409,6 @@ def _run_child(
     xray: ChildXray | None = None
     if config.when != "none":
         xray = ChildXray(file, job, scratch, sampled=config.verify == "sampled")
-    release = ChildRelease() if job.release else None
-    readers = [reader for reader in (xray, release) if reader is not None]
-
-    def read_memory(moment: ReadMoment) -> None:
-        for reader in readers:
-            reader.read_memory(moment)
 
     def save(memory: GroupMemory) -> None:
         if on_near_limit is not None:
@@ -436,12 +417,12 @@ def _run_child(
     group = GroupWatch(memory_group_of(os.getpid()), save)  # the child is in the same group
     run = MeasuredRun(
         job,
-        read_memory if readers else None,
+        None if xray is None else xray.read_memory,
         phase_ends=config.when == "phases",
         on_progress=on_progress,
         on_sample=group.update,
     )
-    return _ChildRun(run.run(), xray, release, group.result())
+    return _ChildRun(run.run(), xray, group.result())
 
 
 def _needs_other_inputs(measurement: Measurement, inputs: ChosenInputs) -> bool:

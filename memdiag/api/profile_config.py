@@ -37,7 +37,6 @@ class ProfileConfig:
         inputs: the inputs, and the number of runs.
         limits: when the child is ended.
         xray: when the owners of resident bytes are identified.
-        release: delete the session at the end, and measure what stays.
         run_peak: measure the peak of a run by node, in a child of its own.
         rules: the rules to run on the model.
         command: the command line that asked for the profile, for the record.
@@ -47,14 +46,13 @@ class ProfileConfig:
     inputs: InputConfig = field(default_factory=InputConfig)
     limits: Limits = field(default_factory=Limits)
     xray: XrayConfig = field(default_factory=XrayConfig)
-    release: bool = False
     run_peak: bool = False
     rules: Selection = field(default_factory=Selection)
     command: tuple[str, ...] = ()
 
     def figures_only(self) -> "ProfileConfig":
-        """Return this configuration without X-rays, release and peak of a run."""
-        return replace(self, xray=XrayConfig(when="none"), release=False, run_peak=False)
+        """Return this configuration without X-rays and peak of a run."""
+        return replace(self, xray=XrayConfig(when="none"), run_peak=False)
 
 
 def profile_config(
@@ -83,7 +81,6 @@ def profile_config(
     memory_limit_bytes: int | None = None,
     xray: Literal["steady", "phases", "none"],
     verify: Literal["full", "sampled"],
-    release: bool = False,
     run_peak: bool = False,
     rules: Selection,
     command: tuple[str, ...] = (),
@@ -134,7 +131,6 @@ def profile_config(
         ),
         limits=limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes),
         xray=XrayConfig(when=xray, verify=verify),
-        release=release,
         run_peak=run_peak,
         rules=rules,
         command=command,
@@ -144,7 +140,7 @@ def profile_config(
 PROFILE_OPTIONS = tuple(
     name
     for name in inspect.signature(profile_config).parameters
-    if name not in ("genai", "xray", "verify", "release", "run_peak", "rules", "command")
+    if name not in ("genai", "xray", "verify", "run_peak", "rules", "command")
 )
 """The names of the arguments of `memdiag.profile` that configure the run."""
 

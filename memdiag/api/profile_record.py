@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 import memdiag
-from memdiag.api.session_release import ChildRelease
 from memdiag.api.xray import ChildXray
 from memdiag.growth.slope import MIN_POINTS, robust_slope
 from memdiag.model.model_file import ModelFile
@@ -62,7 +61,6 @@ def assemble_profile(
     job: Job,
     measured: Measurement,
     xray: ChildXray | None,
-    release: ChildRelease | None,
     *,
     inputs: tuple[Input, ...],
     dimensions: tuple[Dimension, ...],
@@ -78,7 +76,6 @@ def assemble_profile(
         job: the model, the configuration and the inputs.
         measured: the measurement of the child.
         xray: its X-rays; None if none were wanted.
-        release: what stayed after its session was deleted; None if it was not wanted.
         inputs: description of the inputs.
         dimensions: the sizes of the free dimensions.
         notes: sentences on the choice of the inputs.
@@ -91,10 +88,6 @@ def assemble_profile(
     all_notes = [*notes, *measurement_notes(measured, job)]
     if xray is not None and xray.failure:
         all_notes.append(f"no X-ray: {xray.failure}")
-    if release is not None and release.failure:
-        all_notes.append(
-            f"what stays after the release could not be attributed to owners: {release.failure}"
-        )
     session = job.session
     profile = Profile(
         schema=PROFILE_SCHEMA,
@@ -139,7 +132,6 @@ def assemble_profile(
             for phase, attribution in (xray.by_phase if xray else {}).items()
         ),
         command=command,
-        release=release.record(measured) if release else None,
         group=group,
         device=measured.device,
         generation=_measured_generation(generation, measured),
@@ -194,7 +186,7 @@ def _peak(measured: Measurement, baseline_rss_bytes: int) -> tuple[int, Phase]:
     Peaks of phases that retain the same memory differ by a few pages. The returned phase is
     the earliest that reached `MAX_PEAK_DIFFERENCE` of the largest peak above the baseline.
     """
-    started = [phase for phase in measured.phases if phase.name not in ("start", "release")]
+    started = [phase for phase in measured.phases if phase.name != "start"]
     phases = started or list(measured.phases)
     peak = max(phase.peak_rss_bytes for phase in phases)
     return peak, peak_phase(phases, measured.spans, baseline_rss_bytes)

@@ -43,7 +43,7 @@ class Figure:
 
 
 BUDGET_PHASES: tuple[PhaseName, ...] = tuple(
-    name for name in PHASES if name not in ("start", "steady", "release")
+    name for name in PHASES if name not in ("start", "steady")
 )
 MAX_BYTES_PER_S = 6e9
 """Bytes that a process can allocate in a second: bounds the error of figures of late phases."""

@@ -118,7 +118,7 @@ def measured(profiles: Sequence[Profile]) -> ColumnFigures:
         phases=tuple(
             _phase(name, profiles)
             for name in PHASES
-            if name not in ("start", "release") and all(profile.phase(name) for profile in profiles)
+            if name != "start" and all(profile.phase(name) for profile in profiles)
         ),
     )
 

@@ -14,7 +14,7 @@ from memdiag.runner.log import LogMarker, LogParser
 from memdiag.runner.observer import Boundary
 from memdiag.runner.phases import PhaseTracker, peak_phase
 
-_CREATION: Final = frozenset(PHASES) - {"start", "first_run", "steady", "release"}
+_CREATION: Final = frozenset(PHASES) - {"start", "first_run", "steady"}
 
 UNKNOWN: Final = Memory(rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None)
 

@@ -13,11 +13,9 @@ PhaseName = Literal[
     "steady",
     "prefill",
     "decode",
-    "release",
 ]
-"""``release``, in which the session is deleted, is part of a profile only on request. A generation
-has ``prefill``, the call with the prompt, and ``decode``, the calls of one token, in place of
-``first_run`` and ``steady``."""
+"""A generation has ``prefill``, the call with the prompt, and ``decode``, the calls of one token,
+in place of ``first_run`` and ``steady``."""
 
 PHASES: tuple[PhaseName, ...] = (
     "start",
@@ -30,7 +28,6 @@ PHASES: tuple[PhaseName, ...] = (
     "steady",
     "prefill",
     "decode",
-    "release",
 )
 
 RUN_PHASES: tuple[PhaseName, ...] = ("first_run", "steady", "prefill", "decode")

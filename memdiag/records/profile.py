@@ -258,48 +258,6 @@ class Outcome(Record, frozen=True, kw_only=True):
     message: str
 
 
-class ReleaseRemedy(Record, frozen=True, kw_only=True):
-    """A setting that was measured because much stays after the session was deleted.
-
-    Attributes:
-        name: the name of the option of ``memdiag tune``.
-        setting: the variable or session option with its value.
-        kept_bytes: the memory above the baseline that stays with it, in a process of its own.
-    """
-
-    name: str
-    setting: str
-    kept_bytes: int
-
-
-class SessionRelease(Record, frozen=True, kw_only=True):
-    """Memory above the baseline that stays after the session was deleted.
-
-    The parts are differences to the baseline, so that a part can be negative. They are None if they
-    could not be read.
-
-    Attributes:
-        kept_bytes: the sum of the parts; without them the growth of the resident set.
-        in_use_bytes: blocks of malloc in use, and Python objects.
-        retained_bytes: freed blocks that malloc keeps.
-        library_bytes: pages of libraries that were used.
-        file_bytes: pages of other mapped files, such as the model's, and shared memory.
-        other_bytes: stacks and other private mappings. If malloc is not glibc's, its memory too.
-        trim_returned_bytes: the resident bytes that malloc returned on request after that
-            (``malloc_trim`` of glibc, or the function of another allocator); None if it cannot.
-        remedies: settings that were measured because much stays, the most effective first.
-    """
-
-    kept_bytes: int
-    in_use_bytes: int | None = None
-    retained_bytes: int | None = None
-    library_bytes: int | None = None
-    file_bytes: int | None = None
-    other_bytes: int | None = None
-    trim_returned_bytes: int | None = None
-    remedies: tuple[ReleaseRemedy, ...] = ()
-
-
 class NodeOutputs(Record, frozen=True, kw_only=True):
     """The outputs of one node in the first run; in a loop those of its largest iteration.
 
@@ -361,12 +319,11 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     runtime and inputs) for the memory of the model.
 
     Attributes:
-        peak_rss_bytes: the largest peak of the phases, without `start` and `release`.
+        peak_rss_bytes: the largest peak of the phases, without `start`.
         peak_phase: the first phase whose peak is within 0.5 % of it, above the baseline.
         steady_rss_bytes: the resident set after the last run.
         allocator_retained_bytes: the bytes that malloc returned on request after that
-            (``malloc_trim`` of glibc, or the function of another allocator); None with a `release`,
-            which comes before it.
+            (``malloc_trim`` of glibc, or the function of another allocator).
         threshold_saved_bytes: by how much less the process above its baseline had after the last
             run of another child with ``MALLOC_MMAP_THRESHOLD_=131072``; None if it was not measured
             because malloc retained little.
@@ -376,7 +333,6 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         judgement: the comparison with a budget or baseline, if there was one.
         command: the words of the command; empty for the Python API.
         dimensions: the free dimensions of the inputs, with the sizes of this run.
-        release: the memory that stays after the session was deleted, if that was requested.
         estimate: the memory that was predicted from the file for this session, above the process
             before it; None for other providers than the CPU's, and if the estimate failed.
         run_peak: the runtime's own figures of the peak of a run, if they were requested and are
@@ -415,7 +371,6 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
     judgement: Judgement | None = None
     command: tuple[str, ...] = ()
     dimensions: tuple[Dimension, ...] = ()
-    release: SessionRelease | None = None
     estimate: EstimatedPoint | None = None
     run_peak: PeakNode | None = None
     group: GroupMemory | None = None
@@ -429,10 +384,9 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
         Raises:
             ValueError: no phase was reached.
         """
-        phases = [phase for phase in self.phases if phase.name != "release"]
-        if not phases:
+        if not self.phases:
             raise ValueError("the profile has no phases")
-        return self.steady or phases[-1].end
+        return self.steady or self.phases[-1].end
 
     def phase(self, name: PhaseName) -> Phase | None:
         """Return the phase called `name`; None if it was not reached, or not logged separately."""

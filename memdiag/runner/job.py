@@ -248,7 +248,6 @@ class Job:
         feeds: the inputs of the first run.
         later_feeds: the inputs of the later runs in turn; `feeds` if empty.
         runs: number of runs after the first one; None stops after session creation.
-        release: delete the session at the end.
         entering: words before the command of the child, such as those that enter a control group.
         generation: how each run receives outputs of the run before it; None if it does not.
     """
@@ -259,7 +258,6 @@ class Job:
     feeds: tuple[Feed, ...] = ()
     later_feeds: tuple[tuple[Feed, ...], ...] = ()
     runs: int | None = DEFAULT_RUNS
-    release: bool = False
     entering: tuple[str, ...] = ()
     generation: GenerationJob | None = None
 
@@ -271,7 +269,6 @@ class Job:
             "feeds": as_json(self.feeds),
             "later_feeds": as_json(self.later_feeds),
             "runs": self.runs,
-            "release": self.release,
             "generation": as_json(self.generation),
         }
 

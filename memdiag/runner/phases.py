@@ -181,12 +181,6 @@ class PhaseTracker:
         self._start_at(name, phase, None, now_s, boundary.memory)
         self.close_window(now_s, boundary)
 
-    def restart(self, name: str, phase: PhaseName, start_s: float, boundary: Boundary) -> None:
-        """Start span `name` after `finish`. Memory that moved between the two counts to no span."""
-        self._open = _SpanBuilder(name, phase, None, start_s, boundary.memory)
-        self._add_to_open(boundary.memory.rss_bytes)
-        self._window_start_s = start_s
-
     def finish(self, now_s: float, boundary: Boundary) -> None:
         """End the open span at the `boundary`, the last one available."""
         self._end_open(now_s, boundary.memory)

@@ -77,8 +77,6 @@ class Measurement:
         python: the version of the child's interpreter; None in the same case.
         providers: the execution providers of the session; None if no session was created.
         baseline: the memory with onnxruntime imported and the inputs loaded, before the session.
-        released: the memory after the session was deleted; None if that was not asked for.
-        release_trimmed_bytes: the bytes that malloc returned on request after that.
         prefill_cache_bytes, cache_bytes: the KV cache of a generation after the prompt and after
             the last step; None without a generation, or if these were not reached.
         explicit_starts: whether onnxruntime logs where a graph transformer starts (since 1.29).
@@ -98,8 +96,6 @@ class Measurement:
     first_run_s: float | None
     runs: tuple[Run, ...]
     allocator_retained_bytes: int | None
-    released: Memory | None
-    release_trimmed_bytes: int | None
     warnings: tuple[str, ...]
     explicit_starts: bool
     outcome: Outcome
@@ -143,8 +139,7 @@ class AtSteady(NamedTuple):
         pid: the process number of the child.
         arena: the regions of the arena according to the log.
         log: the evidence of the log.
-        heap_trimmed: whether freed heap was returned to the system. A job with `release` returns it
-            only after the release, as programs do.
+        heap_trimmed: whether freed heap was returned to the system.
         cache: the memory of the KV cache of a generation.
     """
 
@@ -155,17 +150,7 @@ class AtSteady(NamedTuple):
     cache: AddressRanges = ()
 
 
-class AtRelease(NamedTuple):
-    """The session was deleted; the child waits.
-
-    Attributes:
-        pid: the process number of the child.
-    """
-
-    pid: int
-
-
-ReadMoment = AtBaseline | AtPhaseEnd | AtSteady | AtRelease
+ReadMoment = AtBaseline | AtPhaseEnd | AtSteady
 """A moment at which the memory of the child can be read, for it waits or is stopped."""
 
 
@@ -236,9 +221,7 @@ class MeasuredRun:
         self._prefill_cache_bytes: int | None = None
         self._cache_bytes: int | None = None
         self._trimmed: int | None = None
-        self._released: Memory | None = None
         self._is_timed = True
-        self._ended_s = 0.0  # the time at which the last phase ended
         # The outcome.
         self._status: Status = "completed"
         self._message = ""
@@ -358,9 +341,7 @@ class MeasuredRun:
             steady=self._steady,
             first_run_s=self._first_run_s,
             runs=tuple(self._runs),
-            allocator_retained_bytes=None if self._job.release else self._trimmed,
-            released=self._released,
-            release_trimmed_bytes=self._trimmed if self._job.release else None,
+            allocator_retained_bytes=self._trimmed,
             warnings=tuple(self._child.log.warnings),
             explicit_starts=tracker.explicit_starts,
             outcome=outcome,
@@ -445,17 +426,10 @@ class MeasuredRun:
                 self._cache_bytes = self._cached_bytes()
                 self._steady = self._end_last_phase()
                 self._steady_device_bytes = self._device.last_bytes
-            case "release":
-                self._read_memory_at_steady()
-                self._restart("delete the session", "release")
-            case "released":
-                self._released = self._end_last_phase()
-                self._read_memory_at(AtRelease(self._child.pid))
             case "trimmed":
                 self._measure_trim(possible=fields["possible"])
             case "end":
-                if not self._job.release:
-                    self._read_memory_at_steady()
+                self._read_memory_at_steady()
                 self._child.proceed()
                 raise _EndOfMeasurement
             case "error":
@@ -494,17 +468,6 @@ class MeasuredRun:
             self._read_memory_at_end_of(ended)
         return boundary.memory
 
-    def _restart(self, name: str, phase: PhaseName) -> None:
-        """Start a phase after the last one has ended; the time between counts to no phase."""
-        excluded_s = self._now() - self._ended_s
-        self._origin += excluded_s
-        self._origin_epoch += excluded_s
-        self._sampled_s = self._ended_s
-        self._is_timed = True
-        now_s, boundary = self._read_boundary()
-        self._phases.restart(name, phase, self._ended_s, boundary)
-        self._report(now_s)
-
     def _read_memory_at_steady(self) -> None:
         log = self._child.log
         trimmed = self._trimmed is not None
@@ -534,7 +497,6 @@ class MeasuredRun:
         now_s, boundary = self._read_boundary()
         self._check_memory(boundary.max_rss_bytes)
         self._is_timed = False
-        self._ended_s = now_s
         self._phases.finish(now_s, boundary)
         return boundary.memory
 

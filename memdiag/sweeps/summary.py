@@ -42,7 +42,6 @@ _STAGES = ("dev", "a", "b", "rc")
 """Builds before a release, as PEP 440 names them, the oldest first."""
 
 _FIGURES: tuple[SteppedFigure, ...] = ("peak", "steady")
-_OUTSIDE_SESSION = ("start", "release")
 _POINT_COLUMNS = (
     *("key", "model", "digest", "address", "onnxruntime", "machine", "dims", "options"),
     *("started_at", "status", "sentence", "peak_bytes", "steady_bytes", "baseline_bytes"),
@@ -181,7 +180,7 @@ def _phase_rows(
     """Yield key, phase, peak and kept memory of the phases of the session of jobs."""
     import pyarrow.compute as pc
 
-    wanted = ~pc.field("phase").isin(["all", *_OUTSIDE_SESSION])
+    wanted = ~pc.field("phase").isin(["all", "start"])
     names = ["key", "phase", "peak_bytes", "kept_bytes", "baseline_bytes"]
     for batch in _batches(store, "profiles.parquet", names, wanted):
         columns = (batch.column(name).to_pylist() for name in names)

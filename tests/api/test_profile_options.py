@@ -120,14 +120,6 @@ def test_without_options_function_and_command_agree(monkeypatch: pytest.MonkeyPa
     assert groups(of_function(monkeypatch)) == groups(of_command())
 
 
-def test_a_release_is_asked_for_by_function_and_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert of_function(monkeypatch, release=True).release
-    assert of_command("--release").release
-    assert not of_function(monkeypatch).release
-    assert not of_command().release
-    assert not of_command("--release").figures_only().release
-
-
 def test_the_peak_of_a_run_is_asked_for_by_function_and_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

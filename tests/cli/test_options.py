@@ -75,7 +75,6 @@ KINDS: dict[str, tuple[str, str]] = {
     "--provider-option": ("PROVIDER:KEY=VALUE", "option of an execution provider"),
     "--python": ("PYTHON", "interpreter"),
     "--quiet": ("flag", "Print only the result at the top"),
-    "--release": ("flag", "Delete the session at the end"),
     "--reload": ("flag", "create the session"),
     "--retry-failed": ("flag", "jobs again that failed"),
     "--run": ("flag", "Run the model"),

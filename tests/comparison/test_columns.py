@@ -70,14 +70,6 @@ def test_a_session_that_was_only_created_ends_there() -> None:
     assert latency([one], None) is None
 
 
-def test_a_release_is_not_compared() -> None:
-    release = profiles.Step("delete the session", "release", 0.1, 1579, 87)
-    with_release = profiles.build((*profiles.TIED_IF, release), runs=10)
-    created_only = profiles.build((*profiles.TIED_IF[:9], release))
-    assert measured([with_release]) == measured([profiles.tied_if()])
-    assert measured([created_only]) == measured([profiles.not_run()])
-
-
 def test_latency_is_over_the_timed_runs_of_all() -> None:
     one = profiles.tied_if()
     found = latency([one, one], None)

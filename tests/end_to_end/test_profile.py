@@ -17,7 +17,7 @@ from memdiag import load_profile
 from memdiag.records.phases import GENERATION_PHASES
 from memdiag.records.profile import PHASES, Profile
 
-RUN_PHASES = [name for name in PHASES if name not in (*GENERATION_PHASES, "release")]
+RUN_PHASES = [name for name in PHASES if name not in GENERATION_PHASES]
 MB = 1_000_000
 SIZE = 32  # megabytes: large against the runtime's own allocations, small against the clock
 
@@ -58,22 +58,6 @@ def test_a_profile_prints_its_answer_and_writes_five_files(
     assert load_profile(folder / "profile.json").model.weight_bytes == pytest.approx(
         SIZE * MB, rel=0.01
     )
-
-
-def test_a_release_is_one_more_phase_with_what_stays(
-    memdiag: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path, tied: Path
-) -> None:
-    finished = memdiag("profile", tied, "--release", "--runs", "1")
-    assert finished.returncode == 0, finished.stderr
-    assert "\nAfter release " in finished.stdout
-    assert max(map(len, finished.stdout.splitlines())) <= 80
-    profile = load_profile(tmp_path / "reports" / "tied_if" / "profile.json")
-    assert [phase.name for phase in profile.phases] == [*RUN_PHASES, "release"]
-    assert profile.release is not None
-    assert profile.release.in_use_bytes is not None
-    # Not one copy of the weights is in use.
-    assert profile.release.in_use_bytes < SIZE * MB / 4
-    assert profile.release.kept_bytes < profile.phases[-2].end.rss_bytes
 
 
 @pytest.mark.measures

@@ -12,7 +12,7 @@ from memdiag.records.phases import GENERATION_PHASES, PHASES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-RUN_PHASES = [name for name in PHASES if name not in (*GENERATION_PHASES, "release")]
+RUN_PHASES = [name for name in PHASES if name not in GENERATION_PHASES]
 MB = 1_000_000
 FASTEST = 6e9  # bytes a second that a copy takes at most
 PINNED = {"MALLOC_MMAP_THRESHOLD_": "131072"}  # glibc would keep copies that were freed

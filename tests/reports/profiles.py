@@ -109,7 +109,7 @@ def build(
     """Return a profile whose phases, spans, samples and totals all follow from `steps`."""
     spans = _spans(steps, kind)
     phases = _phases(spans, split)
-    later = [phase for phase in phases if phase.name not in ("start", "release")] or list(phases)
+    later = [phase for phase in phases if phase.name != "start"] or list(phases)
     peak = max(later, key=lambda phase: phase.peak_rss_bytes, default=None)
     last = later[-1].end if later else _memory(round(baseline * MIB), split)
     complete = outcome is None and runs > 0

@@ -18,7 +18,6 @@ from memdiag.runner.phases import MAX_NEIGHBOUR_S
 from memdiag.runner.run import (
     AtBaseline,
     AtPhaseEnd,
-    AtRelease,
     AtSteady,
     MeasuredRun,
     Measurement,
@@ -335,55 +334,6 @@ def test_the_time_of_an_inspection_belongs_to_no_phase(fake_job: MakeJob) -> Non
         "first_run",
     ]
     assert measured.spans[-1].end_s < 0.5 * len(ended)
-
-
-@pytest.mark.parametrize(("verb", "kept_mb"), [("hold", 0), ("keep", 30)])
-def test_a_release_frees_what_only_the_session_holds(
-    fake_job: MakeJob, verb: str, kept_mb: float
-) -> None:
-    measured = measure(fake_job({"create": [{verb: 30}]}, release=True))
-    assert measured.outcome.status == "completed"
-    assert measured.baseline is not None
-    assert measured.released is not None
-    assert near(measured.released.rss_bytes - measured.baseline.rss_bytes, kept_mb)
-    assert near(phase(measured, "release").net_rss_bytes, kept_mb - 30)
-    assert measured.release_trimmed_bytes is not None
-    assert measured.allocator_retained_bytes is None
-
-
-def test_without_runs_the_created_session_is_released(fake_job: MakeJob) -> None:
-    measured = measure(fake_job({"create": [{"hold": 30}]}, release=True, runs=None))
-    assert [found.name for found in measured.phases] == ["start", "parse", "release"]
-    assert near(phase(measured, "release").net_rss_bytes, -30)
-
-
-def test_the_release_follows_the_runs_and_has_no_time_of_the_xray(fake_job: MakeJob) -> None:
-    moments: list[ReadMoment] = []
-
-    def on_moment(moment: ReadMoment) -> None:
-        moments.append(moment)
-        if isinstance(moment, AtSteady):
-            time.sleep(0.5)
-
-    measured = MeasuredRun(fake_job({"create": []}, release=True), on_moment).run()
-    assert [type(moment) for moment in moments] == [AtBaseline, AtSteady, AtRelease]
-    assert isinstance(moments[1], AtSteady)
-    assert not moments[1].heap_trimmed
-    runs, release = measured.spans[-2:]
-    assert (runs.phase, release.phase) == ("steady", "release")
-    assert release.start_s == runs.end_s
-    assert release.end_s - release.start_s < 0.4
-    assert list(measured.samples.t_s) == sorted(measured.samples.t_s)
-
-
-def test_a_session_is_kept_to_the_end_unless_asked(fake_job: MakeJob) -> None:
-    moments: list[ReadMoment] = []
-    measured = MeasuredRun(fake_job({"create": [{"hold": 30}]}), moments.append).run()
-    assert isinstance(moments[-1], AtSteady)
-    assert moments[-1].heap_trimmed
-    assert measured.released is None
-    assert "release" not in [found.name for found in measured.phases]
-    assert measured.allocator_retained_bytes is not None
 
 
 def test_an_interrupt_at_a_moment_keeps_what_was_measured(fake_job: MakeJob) -> None:

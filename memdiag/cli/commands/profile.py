@@ -57,11 +57,6 @@ def configure(parser: ArgumentParser) -> None:
         help="Run the model; --no-run stops after session creation.",
     )
     group.add_argument(
-        "--release",
-        action="store_true",
-        help="Delete the session at the end, and measure what stays after it.",
-    )
-    group.add_argument(
         "--run-peak",
         action="store_true",
         help="Find the node at which a run takes most, the values in memory then, and working"
@@ -278,7 +273,6 @@ def _config(options: Namespace, genai: GenaiModel | None = None, *, pinned: bool
         memory_limit_bytes=read_memory_limit(options),
         xray=options.xray,
         verify=options.verify,
-        release=options.release,
         run_peak=options.run_peak,
         rules=read_project_settings().selection(),
         command=command_line(),

@@ -40,13 +40,6 @@ from memdiag.reports.profile.run_peak import (
     run_peak_sentences,
     run_peak_table,
 )
-from memdiag.reports.profile.session_release import (
-    RELOAD_HINT,
-    kept_table,
-    release_sentence,
-    reload_command,
-    remedy_table,
-)
 from memdiag.reports.profile.trace import profile_trace
 from memdiag.reports.report import Report
 from memdiag.reports.table import markdown_table, print_table
@@ -98,12 +91,6 @@ def show_details(profile: Profile, console: Console) -> None:
         console.print()
         line(console, GENERATION_HEADING)
         print_table(console, grown)
-    block(console, [release_sentence(profile)])
-    remedies = remedy_table(profile)
-    if remedies.rows:
-        print_table(console, remedies)
-    if command := reload_command(profile):
-        line(console, f"{RELOAD_HINT} {command}")
     block(console, run_peak_sentences(profile))
     live = run_peak_table(profile, max_tensors=MAX_LIVE)
     if live.rows:
@@ -157,7 +144,6 @@ def markdown(profile: Profile) -> str:
             markdown_table(phases),
             md.escape(phases.caption) if phases.rows else "",
             *_generation_markdown(profile),
-            *_release_markdown(profile),
             *_run_peak_markdown(profile),
             *_owners_markdown(profile),
             *_findings_markdown(profile),
@@ -196,18 +182,6 @@ def _generation_markdown(profile: Profile) -> tuple[str, ...]:
         md.bullets(generation_sentences(profile)),
         GENERATION_HEADING,
         markdown_table(grown),
-    )
-
-
-def _release_markdown(profile: Profile) -> tuple[str, ...]:
-    if profile.release is None:
-        return ()
-    return (
-        "### After release",
-        md.escape(release_sentence(profile)),
-        markdown_table(kept_table(profile)),
-        markdown_table(remedy_table(profile)),
-        f"{RELOAD_HINT} {md.code(reload_command(profile))}",
     )
 
 

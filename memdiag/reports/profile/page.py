@@ -40,13 +40,6 @@ from memdiag.reports.profile.run_peak import (
     run_peak_sentences,
     run_peak_table,
 )
-from memdiag.reports.profile.session_release import (
-    RELOAD_HINT,
-    kept_table,
-    release_sentence,
-    reload_command,
-    remedy_table,
-)
 from memdiag.reports.profile.timeline import limits, timeline
 from memdiag.reports.text import plain
 from memdiag.reports.xray import PageXray, page_xray
@@ -79,11 +72,6 @@ def render(profile: Profile, *, plotly: Plotly = "inline") -> bytes:
         "generation": generation_sentences(profile),
         "contexts": generation_table(profile),
         "contexts_heading": GENERATION_HEADING,
-        "release": release_sentence(profile),
-        "kept": kept_table(profile),
-        "remedies": remedy_table(profile),
-        "reload_hint": RELOAD_HINT,
-        "reload_command": reload_command(profile),
         "run_peak": run_peak_sentences(profile),
         "live": run_peak_table(profile),
         "layout": run_layout_caption(profile),

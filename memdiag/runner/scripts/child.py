@@ -7,9 +7,8 @@ secret of the job, which no name in a model can contain.
 
 The events in order, with waiting unless stated otherwise: `versions` (without waiting), `ready`
 (runtime imported, inputs read), `created` (the session), and unless the job has no runs
-`first_run`, a `run` for each later run, and `steady`; if the job has `release`, `release` (before
-the session is deleted) and `released`; then `trimmed` and `end`. An exception is an `error` event
-instead, the last one.
+`first_run`, a `run` for each later run, and `steady`; then `trimmed` and `end`. An exception is an
+`error` event instead, the last one.
 
 In a job with `generation` the first run is the prompt, and each later run receives outputs of the
 run before it. Before `first_run` and `steady`, the events `cache` (without waiting) have the
@@ -22,7 +21,6 @@ It runs under other environments' interpreters too, hence the old-fashioned synt
 from __future__ import annotations
 
 import ctypes
-import gc
 import json
 import os
 import re
@@ -356,16 +354,6 @@ def main() -> None:
                 channel.step("run", latency_s=latency_s)
             send_cache(channel, cache)
             channel.step("steady")
-
-        if job["release"]:
-            stage = "release"
-            channel.step("release")
-            # Every name that keeps a session alive. The inputs stay: the baseline includes them.
-            session = run = run_other = options = cache = None
-            others = []
-            SHARED.clear()
-            gc.collect()
-            channel.step("released")
 
         stage = "trim"
         channel.step("trimmed", possible=trim())
