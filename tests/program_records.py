@@ -42,7 +42,6 @@ def attribution(
         "owners": tuple(owners),
         "copies": (),
         "indistinct": (),
-        "verification": "full",
         "partial": False,
         "notes": (),
         "timing": ScanTiming(

@@ -55,7 +55,6 @@ def input_config(
     inputs: Mapping[str, ArrayOrFile] | None = None,
     runs: int = DEFAULT_RUNS,
     run: bool = True,
-    same_inputs: bool = False,
     generation: GenerationConfig | None = None,
 ) -> InputConfig:
     """Return the configuration of the inputs for the arguments of `memdiag.profile`.
@@ -78,7 +77,6 @@ def input_config(
         dims={name: int(size) for name, size in (dims or {}).items()},
         arrays=read_given(inputs or {}),
         runs=runs if run else None,
-        same_inputs=same_inputs,
         generation=generation,
     )
 

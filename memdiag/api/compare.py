@@ -60,7 +60,6 @@ def compare(
     bisect: Metric | None = None,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, ArrayOrFile] | None = None,
-    same_inputs: bool = False,
     runs: int | None = None,
     repeats: int | None = None,
     session_options: Mapping[str, str] | None = None,
@@ -88,8 +87,6 @@ def compare(
             runs, as `leak` judges it.
         dims: sizes of free dimensions by name; realistic ones by default.
         inputs: arrays, or paths of ``.npy`` files, by input name; the others are generated.
-        same_inputs: run with the same contents each time; by default the contents of generated
-            inputs differ in each run.
         runs: number of runs after the first one, in each process; by default 10, but after the
             first process of each column only until memory no longer changes. To bisect growth: the
             number of runs by which it is judged, 40 or more; by default up to 1,000 within a
@@ -129,7 +126,6 @@ def compare(
         dims=dims,
         inputs=inputs,
         runs=DEFAULT_RUNS if bisect == "growth" else runs or DEFAULT_RUNS,
-        same_inputs=same_inputs,
     )
     if kind == "profiles":
         return _comparison(kind, _saved_columns(files), None, [], started)

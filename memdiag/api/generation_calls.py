@@ -130,4 +130,4 @@ def _differences(cache: KeyValueCache, genai: GenaiConfig | None) -> Iterator[st
 
 def save_step_inputs(calls: GenerationCalls, inputs: InputConfig, folder: Path) -> list[Feed]:
     """Write the arrays of a step to `folder` and return their files."""
-    return save_inputs(calls.step, inputs.arrays, folder, same_inputs=inputs.same_inputs)
+    return save_inputs(calls.step, inputs.arrays, folder)

@@ -114,11 +114,8 @@ def _variation(plan: InputPlan) -> Literal["bits", "text"] | tuple[int, int] | N
     return "bits" if plan.fill == "normal" and is_float else None
 
 
-def describe_inputs(plans: Sequence[InputPlan], *, same_inputs: bool = False) -> tuple[Input, ...]:
-    """Return the descriptions of the inputs for a profile; values are not in it.
-
-    With `same_inputs` the contents of all inputs stay the same from run to run.
-    """
+def describe_inputs(plans: Sequence[InputPlan]) -> tuple[Input, ...]:
+    """Return the descriptions of the inputs for a profile; values are not in it."""
     return tuple(
         Input(
             name=plan.name,
@@ -126,7 +123,7 @@ def describe_inputs(plans: Sequence[InputPlan], *, same_inputs: bool = False) ->
             shape=plan.shape,
             source=plan.source,
             note=plan.note,
-            varied=not same_inputs and _variation(plan) is not None,
+            varied=_variation(plan) is not None,
         )
         for plan in plans
     )

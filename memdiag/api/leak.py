@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -82,7 +82,6 @@ def leak(
     run_options: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     load_from: Literal["path", "bytes"] = "path",
-    telemetry: bool = False,
     python: str | Path | None = None,
     timeout_s: float | None = None,
     on_progress: OnGrowth | None = None,
@@ -113,7 +112,6 @@ def leak(
         run_options: config entries of RunOptions by name, for each run.
         environment: environment variables of the child.
         load_from: create the session from the path, or from the bytes of the file.
-        telemetry: leave onnxruntime's telemetry on, as it is by default.
         python: another interpreter that has onnxruntime; it does not need memdiag.
         timeout_s: seconds after which the child is ended; by default 1,800 beyond `duration_s`.
         on_progress: called after each batch of runs.
@@ -136,19 +134,16 @@ def leak(
         run_options=run_options,
         environment=environment,
         load_from=load_from,
-        telemetry=telemetry,
         python=python,
         dims=sizes,
         inputs=inputs,
-        same_inputs="content" not in vary,
         timeout_s=DEFAULT_TIMEOUT_S + (duration_s or 0.0) if timeout_s is None else timeout_s,
         xray="none",
-        verify="full",
         rules=Selection(),
     )
     config = LeakConfig(
         session=base.session,
-        inputs=base.inputs,
+        inputs=replace(base.inputs, same_inputs="content" not in vary),
         limits=base.limits,
         ranges=ranges,
         vary_shapes="shape" in vary,

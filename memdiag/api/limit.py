@@ -35,7 +35,6 @@ def limit(
     runs: int = DEFAULT_LIMIT_RUNS,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, ArrayOrFile] | None = None,
-    same_inputs: bool = False,
     session_options: Mapping[str, str] | None = None,
     optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
@@ -46,7 +45,6 @@ def limit(
     environment: Mapping[str, str] | None = None,
     load_from: Literal["path", "bytes"] = "path",
     python: str | Path | None = None,
-    telemetry: bool = False,
     at_bytes: Sequence[int] = (),
     swap: bool = False,
     time_limit_s: float | None = None,
@@ -65,7 +63,6 @@ def limit(
         runs: number of runs after the first one, in each trial.
         dims: sizes of free dimensions by name; realistic ones by default.
         inputs: arrays, or paths of ``.npy`` files, by input name; the others are generated.
-        same_inputs: run with the same contents each time.
         session_options: SessionOptions attributes and config entries by name.
         optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
         disabled_optimizers: names of graph transformers to leave out.
@@ -76,7 +73,6 @@ def limit(
         environment: environment variables of the child.
         load_from: create the session from the path, or from the bytes of the file.
         python: another interpreter that has onnxruntime; it does not need memdiag.
-        telemetry: leave onnxruntime's telemetry on, as it is by default.
         at_bytes: limits under which a trial is made each, instead of a search.
         swap: let memory be swapped out; otherwise it is not, as in Kubernetes.
         time_limit_s: seconds after which the search ends with the best result so far.
@@ -96,7 +92,6 @@ def limit(
         dims=dims,
         inputs=inputs,
         runs=runs,
-        same_inputs=same_inputs,
         session_options=session_options,
         optimization_level=optimization_level,
         disabled_optimizers=disabled_optimizers,
@@ -106,11 +101,9 @@ def limit(
         run_options=run_options,
         environment=environment,
         load_from=load_from,
-        telemetry=telemetry,
         python=python,
         timeout_s=timeout_s,
         xray="none",
-        verify="full",
         rules=Selection(),
     )
     path = model_path(model)
@@ -196,8 +189,7 @@ def _search(
 
 
 def _job(file: ModelFile, config: ProfileConfig, inputs: ChosenInputs, folder: Path) -> Job:
-    same = config.inputs.same_inputs
-    feeds = save_inputs(inputs.plans, config.inputs.arrays, folder, same_inputs=same)
+    feeds = save_inputs(inputs.plans, config.inputs.arrays, folder)
     return Job(
         model=file.path,
         session=config.session,

@@ -84,7 +84,6 @@ def profile(
     run: bool = True,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, ArrayOrFile] | None = None,
-    same_inputs: bool = False,
     feed: Sequence[str] = (),
     steps: int | None = None,
     prefill: int | None = None,
@@ -100,9 +99,7 @@ def profile(
     python: str | Path | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_bytes: int | None = None,
-    telemetry: bool = False,
     xray: Literal["steady", "phases", "none"] = "steady",
-    verify: Literal["full", "sampled"] = "full",
     run_peak: bool = False,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
@@ -122,8 +119,6 @@ def profile(
         dims: sizes of free dimensions by name, ``input:axis`` or role (``batch``, ``width`` …, if
             one dimension has it); realistic ones by default.
         inputs: arrays, or paths of ``.npy`` files, by input name; the others are generated.
-        same_inputs: run with the same contents each time; by default the contents of generated
-            inputs differ in each run.
         feed: run a decoder with past as a program generates a text: pairs of patterns
             ``OUTPUT=INPUT`` by which outputs are fed to the next call, such as
             ``present.*=past_key_values.*``, where ``*`` is the same text on both sides. `steps` or
@@ -144,11 +139,8 @@ def profile(
         python: another interpreter that has onnxruntime; it does not need memdiag.
         timeout_s: seconds after which the child is ended.
         memory_limit_bytes: resident set of the whole child above which it is ended.
-        telemetry: leave onnxruntime's telemetry on, as it is by default since 1.29. memdiag
-            otherwise turns it off in every process that it starts.
         xray: identify the owner of every resident byte at ``steady`` state, also at the ends of all
             ``phases`` (the child is stopped for a moment at each), or never (``none``).
-        verify: compare every byte of each copy, or a sample of its blocks.
         run_peak: find the node at which a run takes most, with the values in memory then, in
             another child with onnxruntime's profiler (1.28 and newer).
         select: rules to run on the model, as in `memdiag.check`; all if empty.
@@ -169,7 +161,6 @@ def profile(
         inputs=inputs,
         runs=runs,
         run=run,
-        same_inputs=same_inputs,
         feed=feed,
         steps=steps,
         prefill=prefill,
@@ -183,12 +174,10 @@ def profile(
         run_options=run_options,
         environment=environment,
         load_from=load_from,
-        telemetry=telemetry,
         python=python,
         timeout_s=timeout_s,
         memory_limit_bytes=memory_limit_bytes,
         xray=xray,
-        verify=verify,
         run_peak=run_peak,
         rules=Selection(select=select, ignore=ignore, min_bytes=min_bytes),
     )
@@ -220,7 +209,7 @@ def profile_model(
             job,
             run.measurement,
             run.xray,
-            inputs=describe_inputs(inputs.plans, same_inputs=config.inputs.same_inputs),
+            inputs=describe_inputs(inputs.plans),
             dimensions=inputs.dimensions,
             notes=inputs.notes,
             command=config.command,
@@ -358,7 +347,6 @@ def _measure(
         inputs.plans,
         config.inputs.arrays,
         scratch / "inputs",
-        same_inputs=config.inputs.same_inputs,
     )
     steps = None if calls is None else save_step_inputs(calls, config.inputs, scratch / "steps")
     job = Job(
@@ -379,7 +367,7 @@ def _measure(
             job,
             measured,
             None,
-            inputs=describe_inputs(inputs.plans, same_inputs=config.inputs.same_inputs),
+            inputs=describe_inputs(inputs.plans),
             dimensions=inputs.dimensions,
             notes=inputs.notes,
             command=config.command,
@@ -408,7 +396,7 @@ def _run_child(
     """
     xray: ChildXray | None = None
     if config.when != "none":
-        xray = ChildXray(file, job, scratch, sampled=config.verify == "sampled")
+        xray = ChildXray(file, job, scratch)
 
     def save(memory: GroupMemory) -> None:
         if on_near_limit is not None:

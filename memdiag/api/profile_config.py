@@ -61,7 +61,6 @@ def profile_config(
     inputs: Mapping[str, ArrayOrFile] | None = None,
     runs: int = DEFAULT_RUNS,
     run: bool = True,
-    same_inputs: bool = False,
     feed: Sequence[str] = (),
     steps: int | None = None,
     prefill: int | None = None,
@@ -75,12 +74,10 @@ def profile_config(
     run_options: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     load_from: Literal["path", "bytes"] = "path",
-    telemetry: bool = False,
     python: str | Path | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_bytes: int | None = None,
     xray: Literal["steady", "phases", "none"],
-    verify: Literal["full", "sampled"],
     run_peak: bool = False,
     rules: Selection,
     command: tuple[str, ...] = (),
@@ -100,7 +97,6 @@ def profile_config(
     check_names("disabled_optimizers", disabled_optimizers, "ConstantFolding")
     check_choice("load_from", load_from, ("path", "bytes"))
     check_choice("xray", xray, ("steady", "phases", "none"))
-    check_choice("verify", verify, ("full", "sampled"))
     _check_environment(environment or {})
     _check_provider_options(provider_options or {}, providers)
     _check_texts("run_options", run_options or {})
@@ -118,7 +114,6 @@ def profile_config(
             run_options=dict(run_options or {}),
             environment=dict(environment or {}),
             load_from=load_from,
-            telemetry=telemetry,
             python=Path(sys.executable if python is None else python),
         ),
         inputs=input_config(
@@ -126,11 +121,10 @@ def profile_config(
             inputs=inputs,
             runs=runs,
             run=run,
-            same_inputs=same_inputs,
             generation=generation_config(feed=feed, steps=steps, prefill=prefill, genai=genai),
         ),
         limits=limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes),
-        xray=XrayConfig(when=xray, verify=verify),
+        xray=XrayConfig(when=xray),
         run_peak=run_peak,
         rules=rules,
         command=command,
@@ -140,7 +134,7 @@ def profile_config(
 PROFILE_OPTIONS = tuple(
     name
     for name in inspect.signature(profile_config).parameters
-    if name not in ("genai", "xray", "verify", "run_peak", "rules", "command")
+    if name not in ("genai", "xray", "run_peak", "rules", "command")
 )
 """The names of the arguments of `memdiag.profile` that configure the run."""
 

@@ -9,9 +9,7 @@ import memdiag
 from memdiag.api.xray import ChildXray
 from memdiag.growth.slope import MIN_POINTS, robust_slope
 from memdiag.model.model_file import ModelFile
-from memdiag.ort.releases import TELEMETRY_SINCE
 from memdiag.ort.run_config_keys import unknown_run_key_notes
-from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_config_keys import unknown_key_notes
 from memdiag.programs.system.cpu_limit import cpu_quota
 from memdiag.records.codec import escaped
@@ -41,16 +39,6 @@ MAX_SLOPE_POINTS = 500
 
 MIN_NOTABLE_RETENTION = 0.05
 """Share of the steady memory above the baseline."""
-
-_TELEMETRY_OFF = (
-    "measured with onnxruntime's telemetry off (ORT_DISABLE_TELEMETRY=1); on, as it is by default,"
-    " it takes a thread and about 2 MiB more, writes to the home folder and uploads the model's"
-    " file name (--telemetry measures with it)"
-)
-_TELEMETRY_ON = (
-    "measured with onnxruntime's telemetry on, as it is by default: a thread and about 2 MiB are"
-    " its own, and it wrote to the home folder (ORT_DISABLE_TELEMETRY=1 turns it off)"
-)
 
 BELOW_LIMIT = "the whole process stayed below the memory limit of"
 """Start of the note on a memory limit that was not reached."""
@@ -227,8 +215,6 @@ def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
         )
     yield from _about_peaks(measured)
     yield from _about_retention(measured)
-    if measured.onnxruntime and Runtime.parse(measured.onnxruntime) >= TELEMETRY_SINCE:
-        yield _TELEMETRY_ON if job.session.telemetry else _TELEMETRY_OFF
     if job.session.load_from == "bytes":
         yield "loaded from bytes: the file's bytes stay resident for as long as the session lives"
     warnings = measured.warnings

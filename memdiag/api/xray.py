@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
-from memdiag.api.arguments import check_choice
 from memdiag.attribution.address_space import read_address_space
 from memdiag.attribution.fused_weights import fused_search_targets
 from memdiag.attribution.intervals import Ranges, normal
@@ -29,7 +27,6 @@ def xray(
     pid: int,
     models: str | Path | Sequence[str | Path] | None = None,
     *,
-    verify: Literal["full", "sampled"] = "full",
     pause: bool = False,
 ) -> Attribution:
     """Return the owners of the resident memory of process `pid`.
@@ -41,15 +38,13 @@ def xray(
         pid: a process of this user, in any language.
         models: the ONNX file or files whose weights are searched for; by default the files that the
             process maps, has open, was started with or opened (see `guess_models`).
-        verify: compare every byte of each copy, or sampled blocks.
         pause: stop the process while it is read (SIGSTOP), and continue it afterwards.
 
     Raises:
         ModelError: a model cannot be read.
         XrayError: there is no such process, or it cannot be read.
-        UsageError: `models` is empty, or there is no such `verify`.
+        UsageError: `models` is empty.
     """
-    check_choice("verify", verify, ("full", "sampled"))
     given = [models] if isinstance(models, str | Path) else models
     if given is not None and not given:
         raise UsageError("no model was given. Name the ONNX file that the process runs.")
@@ -69,7 +64,7 @@ def xray(
         targets = [search_target(file) for file in files]
         if pause:
             stack.enter_context(stopped(pid))
-        found = take_xray(pid, targets, sampled=verify == "sampled")
+        found = take_xray(pid, targets)
     return with_guess_note(found, are_used) if given is None else found
 
 
@@ -82,7 +77,6 @@ class ChildXray:
         model: the model whose weights are searched for.
         job: the job of the child.
         scratch: a folder for temporary files.
-        sampled: compare a sample of blocks of each copy instead of every byte.
 
     Attributes:
         attribution: the X-ray at steady state; None before it, or if it failed.
@@ -90,14 +84,13 @@ class ChildXray:
         failure: the reason of a failed X-ray; None if none failed.
     """
 
-    def __init__(self, model: ModelFile, job: Job, scratch: Path, *, sampled: bool) -> None:
+    def __init__(self, model: ModelFile, job: Job, scratch: Path) -> None:
         self.attribution: Attribution | None = None
         self.by_phase: dict[PhaseName, Attribution] = {}
         self.failure: str | None = None
         self._model = model
         self._job = job
         self._scratch = scratch
-        self._sampled = sampled
         self._baseline: BaselinePages | None = None
 
     def read_memory(self, moment: ReadMoment) -> None:
@@ -147,7 +140,6 @@ class ChildXray:
             targets,
             baseline=self._baseline,
             logged_arena=normal(arena) if arena else None,
-            sampled=self._sampled,
             heap_trimmed=heap_trimmed,
             cache=cache,
         )

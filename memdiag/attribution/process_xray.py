@@ -52,7 +52,6 @@ def take_xray(
     *,
     baseline: BaselinePages | None = None,
     logged_arena: Ranges | None = None,
-    sampled: bool = False,
     sessions: Mapping[int, int] | None = None,
     heap_trimmed: bool = False,
     cache: tuple[str, Ranges] | None = None,
@@ -68,7 +67,6 @@ def take_xray(
             process.
         logged_arena: the arena's byte ranges from onnxruntime's log; used if no arena is found in
             memory.
-        sampled: compare evenly spread blocks instead of every byte of large copies.
         sessions: addresses of the C++ objects of sessions, by the number of the session.
         heap_trimmed: whether the process has just returned freed heap to the system.
         cache: the name of a KV cache and its memory, as the process states it.
@@ -90,7 +88,6 @@ def take_xray(
             memory,
             [content for target in targets for content in target.weights],
             release,
-            sampled=sampled,
         )
         owned_arenas = _owned_arenas(sessions or {}, space, memory, process_layout)
         ended = memory.ended
@@ -125,7 +122,6 @@ def take_xray(
         owners=ownership.owners,
         copies=tuple(copies),
         indistinct=tuple(group for target in targets for group in target.unidentifiable),
-        verification="sampled" if sampled else "full",
         partial=partial,
         notes=tuple(_notes(space, process_layout.heap, heap_trimmed, partial)),
         timing=ScanTiming(

@@ -17,12 +17,9 @@ from memdiag.attribution.virtual_copy import MAX_EXPECTED_BYTES, VirtualCopy
 _MAX_FAILURES = 1024
 """Failed candidates of one copy after which its content is assumed to be repetitive."""
 
-_MIN_BLOCKS = 16
-_SAMPLED_BLOCKS = 1024
+_BLOCKS = 16
 _BLOCK_BYTES = 64
-_BLOCKS_PER_READ = 64
 _BYTES_MAPPED_PER_BLOCK = 1 << 20
-_MAX_FULLY_COMPARED_BYTES = 16 * _SAMPLED_BLOCKS * _BLOCK_BYTES
 _RELEASE_BYTES = 32 << 20
 
 
@@ -65,8 +62,6 @@ def search(
     memory: ProcessMemory,
     contents: Sequence[WeightContent],
     release: Callable[[], None],
-    *,
-    sampled: bool = False,
 ) -> SearchResult:
     """Return the copies of `contents` in the resident anonymous memory of `space`.
 
@@ -75,7 +70,6 @@ def search(
         memory: the process's memory.
         contents: the contents to search for, each in every layout that the process may make.
         release: called now and then, to release the mapped pages of the model.
-        sampled: compare evenly spread blocks instead of every byte of large copies.
     """
     loaded = {region.name for region in space.regions if region.file_backed}
     searched_layouts = [
@@ -95,7 +89,7 @@ def search(
     started = time.perf_counter()
     candidates, scanned_bytes = scan(memory, space.anonymous, anchors)
     scanned = time.perf_counter()
-    verifier = Verifier(memory, release, sampled=sampled)
+    verifier = Verifier(memory, release)
     extents = _FoundExtents()
     failures: Counter[int] = Counter()
     found = []
@@ -128,18 +122,14 @@ class Verifier:
     Args:
         memory: the memory to compare with.
         release: called now and then, to release the mapped pages of the model.
-        sampled: compare evenly spread blocks instead of every byte of large copies.
 
     Attributes:
         compared_bytes: number of bytes compared so far.
     """
 
-    def __init__(
-        self, memory: ProcessMemory, release: Callable[[], None], *, sampled: bool = False
-    ) -> None:
+    def __init__(self, memory: ProcessMemory, release: Callable[[], None]) -> None:
         self._memory = memory
         self._release = release
-        self._sampled = sampled
         self._buffer = np.empty(MAX_EXPECTED_BYTES, np.uint8)
         self._since_release = 0
         self.compared_bytes = 0
@@ -149,10 +139,8 @@ class Verifier:
 
         Bytes that the layout leaves unspecified are not compared.
         """
-        if not self._compare_blocks(copy, address, _MIN_BLOCKS):
+        if not self._agrees_in_blocks(copy, address):
             return 0
-        if self._sampled and copy.nbytes > _MAX_FULLY_COMPARED_BYTES:
-            return self._compare_blocks(copy, address, _SAMPLED_BLOCKS)
         verified = 0
         for runs in copy.expected_runs():
             size = len(runs.expected)
@@ -169,30 +157,26 @@ class Verifier:
             self._limit_mapped_bytes(size)
         return verified
 
-    def _compare_blocks(self, copy: VirtualCopy, address: int, blocks: int) -> int:
-        """Return the number of bytes of evenly spread blocks; 0 if one of them differs."""
+    def _agrees_in_blocks(self, copy: VirtualCopy, address: int) -> bool:
+        """Return whether evenly spread blocks of `copy` are at `address`, a quick first test."""
         last = max(0, copy.nbytes - _BLOCK_BYTES)
-        offsets = np.unique(np.linspace(0, last, num=blocks).astype(np.int64) // 8 * 8)
+        offsets = np.unique(np.linspace(0, last, num=_BLOCKS).astype(np.int64) // 8 * 8)
         for start, length in (*copy.unspecified, *copy.derived):
             offsets = offsets[(offsets + _BLOCK_BYTES <= start) | (offsets >= start + length)]
         length = min(_BLOCK_BYTES, copy.nbytes)
         if not len(offsets):
-            return 1
-        compared = 0
-        for first in range(0, len(offsets), _BLOCKS_PER_READ):
-            batch = offsets[first : first + _BLOCKS_PER_READ]
-            expected = copy.blocks(batch, length)
-            extents = np.stack((batch + address, np.full(len(batch), length)), axis=1)
-            actual = self._buffer[: expected.size]
-            if self._memory.read_runs(extents, actual) < expected.size:
-                return 0
-            if not np.array_equal(actual, expected.reshape(-1)):
-                return 0
-            compared += expected.size
-            # A block may come from many pages, and the kernel maps their neighbours too.
-            self._limit_mapped_bytes(len(batch) * _BYTES_MAPPED_PER_BLOCK)
-        self.compared_bytes += compared
-        return compared
+            return True
+        expected = copy.blocks(offsets, length)
+        extents = np.stack((offsets + address, np.full(len(offsets), length)), axis=1)
+        actual = self._buffer[: expected.size]
+        if self._memory.read_runs(extents, actual) < expected.size:
+            return False
+        if not np.array_equal(actual, expected.reshape(-1)):
+            return False
+        self.compared_bytes += expected.size
+        # A block may come from many pages, and the kernel maps their neighbours too.
+        self._limit_mapped_bytes(len(offsets) * _BYTES_MAPPED_PER_BLOCK)
+        return True
 
     def _limit_mapped_bytes(self, nbytes: int) -> None:
         """Add `nbytes` to the mapped model bytes; release the mapped pages every 32 MiB."""

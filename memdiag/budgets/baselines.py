@@ -35,7 +35,6 @@ _DEFAULTS: dict[str, Any] = {
     **{each.name: getattr(SessionConfig(), each.name) for each in fields(SessionConfig)},
     "runs": InputConfig().runs,
     "run": True,
-    "same_inputs": False,
     "pinned": True,
 }
 _NOT_IN_NAME = ("python", *(each.name for each in fields(Limits)))

@@ -172,11 +172,6 @@ def add_session(group: Group) -> None:
     )
     add_load_from(group)
     group.add_argument(
-        "--telemetry",
-        action="store_true",
-        help="Leave onnxruntime's telemetry on, as it is by default since 1.29.",
-    )
-    group.add_argument(
         "--python",
         metavar="PYTHON",
         type=Path,
@@ -186,7 +181,7 @@ def add_session(group: Group) -> None:
 
 SESSION_OPTIONS = (
     *("session_option", "threads", "optimization_level", "disable_optimizer", "provider"),
-    *("provider_option", "run_option", "env", "load_from", "telemetry", "python"),
+    *("provider_option", "run_option", "env", "load_from", "python"),
 )
 """The names of the options that `add_session` adds."""
 
@@ -203,7 +198,6 @@ class SessionArguments(TypedDict):
     run_options: dict[str, str]
     environment: dict[str, str]
     load_from: Literal["path", "bytes"]
-    telemetry: bool
     python: Path | None
 
 
@@ -223,7 +217,6 @@ def read_session(options: Namespace) -> SessionArguments:
         "run_options": pairs("--run-option", options.run_option),
         "environment": pairs("--env", options.env),
         "load_from": options.load_from,
-        "telemetry": options.telemetry,
         "python": options.python,
     }
 
@@ -272,16 +265,6 @@ def add_limits(group: Group) -> None:
         "--memory-limit",
         metavar="SIZE",
         help="Stop a child process whose memory exceeds this size, e.g. 2GB.",
-    )
-
-
-def add_verify(group: Group) -> None:
-    """Add ``--verify``."""
-    group.add_argument(
-        "--verify",
-        choices=("full", "sampled"),
-        default="full",
-        help="Compare every byte of each copy (full), or evenly spread blocks (sampled).",
     )
 
 

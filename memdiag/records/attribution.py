@@ -51,10 +51,6 @@ BatchNormalization, a folded product), found in the model that it saves after op
 MODEL_FILE: Final = "(the model's file)"
 """The name of copies of the whole file, in programs that loaded the model from bytes."""
 
-Verification = Literal["full", "sampled"]
-"""``full``: every byte that the layout defines was compared; ``sampled``: only some blocks of
-copies above 1 MiB."""
-
 
 class Owner(Record, frozen=True, kw_only=True):
     """One owner and its resident bytes. Each byte has exactly one owner.
@@ -216,7 +212,6 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
         named_share: the share of the memory above the baseline that has a name; of all memory
             without a baseline.
         indistinct: weights that were not searched.
-        verification: how the copies were compared with the model.
         partial: whether some memory could not be read.
         notes: sentences on what could not be read.
         ranges: the addresses of the owners' bytes, in order.
@@ -238,7 +233,6 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
     owners: tuple[Owner, ...]
     copies: tuple[Copy, ...]
     indistinct: tuple[Unidentifiable, ...]
-    verification: Verification
     partial: bool
     notes: tuple[str, ...]
     timing: ScanTiming

@@ -191,15 +191,13 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class XrayConfig:
-    """Times at which the owner of every resident byte is identified, and comparison of copies.
+    """Times at which the owner of every resident byte is identified.
 
     Attributes:
         when: at ``steady`` state, also at the ends of all ``phases``, or never (``none``).
-        verify: compare every byte of each copy (``full``), or a sample of its blocks.
     """
 
     when: Literal["steady", "phases", "none"] = "steady"
-    verify: Literal["full", "sampled"] = "full"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

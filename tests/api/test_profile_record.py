@@ -72,25 +72,6 @@ def test_peaks_are_called_sampled_only_where_the_child_reached_its_baseline(
     assert len(notes) == has_begun
 
 
-@pytest.mark.parametrize(
-    ("version", "telemetry", "words"),
-    [
-        ("1.28.1", False, []),
-        ("1.29.0", False, ["telemetry off"]),
-        ("1.32.0", True, ["telemetry on"]),
-        ("1.24.4", True, []),
-    ],
-)
-def test_telemetry_is_said_where_the_runtime_has_it(
-    version: str, telemetry: bool, words: list[str], fake_job: Callable[..., Job]
-) -> None:
-    job = fake_job({}, telemetry=telemetry)
-    measured = replace(measure(job), onnxruntime=version)
-    found = [note for note in measurement_notes(measured, job) if "telemetry" in note]
-    assert [word for word in words if any(word in note for note in found)] == words
-    assert len(found) == len(words)
-
-
 def test_a_run_that_fits_its_memory_limit_says_so(fake_job: Callable[..., Job]) -> None:
     job = fake_job({}, memory_limit_bytes=8_000_000_000)
     measured = measure(job)
@@ -123,7 +104,6 @@ def test_a_kill_at_the_limit_of_the_control_group_is_called_so(
             file,
             job,
             measured,
-            None,
             None,
             inputs=(),
             dimensions=(),

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 import memdiag
 from memdiag.api.inputs import describe_inputs, save_inputs
 from memdiag.cli.app import command_parser
-from memdiag.cli.commands import compare, fix, tune
+from memdiag.cli.commands import fix, tune
 from memdiag.cli.options import read_search_options
 from memdiag.model.inputs import plan_inputs
 from memdiag.model.model_file import open_model
@@ -80,19 +80,13 @@ def test_floats_indices_and_texts_vary_and_nothing_else_does(model: Path, tmp_pa
     assert {feed.vary for feed in same} == {None}
     varied = {name for name, vary in VARIES.items() if vary is not None}
     assert {each.name for each in describe_inputs(plans) if each.varied} == varied
-    assert not any(each.varied for each in describe_inputs(plans, same_inputs=True))
 
 
-@pytest.mark.parametrize(("same_inputs", "varied"), [(False, ["x"]), (True, [])])
-def test_a_profile_names_the_inputs_that_varied(
-    small_model: Path, same_inputs: bool, varied: list[str]
-) -> None:
+def test_a_profile_names_the_inputs_that_varied(small_model: Path) -> None:
     given = {"given": np.ones(4, np.float32)}
-    profile = memdiag.profile(
-        small_model, inputs=given, runs=1, xray="none", same_inputs=same_inputs
-    )
+    profile = memdiag.profile(small_model, inputs=given, runs=1, xray="none")
     assert profile.outcome.status == "completed"
-    assert [each.name for each in profile.inputs if each.varied] == varied
+    assert [each.name for each in profile.inputs if each.varied] == ["x"]
 
 
 def test_a_comparison_names_the_inputs_that_varied(small_model: Path) -> None:
@@ -110,15 +104,6 @@ class Asked(Exception):
 
 def _ask(*args: object, **arguments: object) -> None:
     raise Asked(arguments["same_inputs"])
-
-
-@pytest.mark.parametrize("same_inputs", [False, True])
-def test_compare_passes_it_on(
-    small_model: Path, monkeypatch: pytest.MonkeyPatch, same_inputs: bool
-) -> None:
-    monkeypatch.setattr("memdiag.api.comparing.side_by_side.find_comparison_inputs", _ask)
-    with pytest.raises(Asked, match=str(same_inputs)):
-        memdiag.compare(small_model, small_model, same_inputs=same_inputs)
 
 
 @pytest.mark.parametrize("same_inputs", [False, True])
@@ -144,13 +129,3 @@ def test_the_commands_read_the_flag(words: list[str], same_inputs: bool) -> None
     for name, command in (("fix", fix), ("tune", tune)):
         options = command_parser(name, command).parse_args(["m.onnx", *words])
         assert read_search_options(options, 0.0)["same_inputs"] is same_inputs
-
-
-@pytest.mark.parametrize(("words", "same_inputs"), [([], False), (["--same-inputs"], True)])
-def test_compare_passes_the_flag_on(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], same_inputs: bool
-) -> None:
-    monkeypatch.setattr("memdiag.api.compare.compare", _ask)
-    options = command_parser("compare", compare).parse_args(["a.onnx", "b.onnx", *words])
-    with pytest.raises(Asked, match=str(same_inputs)):
-        compare.run(options)

@@ -1,6 +1,5 @@
 """What real sessions' logs say of who made their copies."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from memdiag.api.profile import profile
-from memdiag.api.xray import xray
-from memdiag.errors import UsageError
 from memdiag.records.attribution import Attribution
 
 RANDOM = np.random.default_rng(5)
@@ -61,7 +58,6 @@ def test_folding_and_packing_are_told_by_what_the_log_has_of_them(tmp_path: Path
         "packed_fp320": "prepack · straight",
         "packed_fp321": "prepack · turned",
     }
-    assert attribution.verification == "full"
 
 
 def test_what_a_run_dequantized_was_not_folded(tmp_path: Path) -> None:
@@ -92,9 +88,3 @@ def test_a_convolution_is_blocked_after_what_was_folded_into_it(tmp_path: Path) 
     made = {str(copy.made_by) for copy in attribution.copies if copy.kind == "fused"}
     assert made
     assert {one.partition(" · ")[0] for one in made} <= {"NchwcTransformer", "ConvMulFusion"}
-
-
-def test_an_unknown_way_to_verify_is_refused_before_the_process_is_read() -> None:
-    with pytest.raises(UsageError) as caught:
-        xray(os.getpid(), "m.onnx", verify="some")  # type: ignore[arg-type] # the mistake
-    assert str(caught.value) == "verify cannot be 'some'. Choose from full, sampled."

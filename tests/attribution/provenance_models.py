@@ -124,7 +124,6 @@ def made_by(
         owners=(Owner(kind="unnamed", name="unnamed", bytes=1, private_bytes=1),),
         copies=(copy,),
         indistinct=(),
-        verification="full",
         partial=False,
         notes=(),
         timing=ScanTiming(total_s=0, scan_s=0, verify_s=0, scanned_bytes=0, verified_bytes=0),

@@ -30,7 +30,6 @@ def xray(*copies: Copy, models: int = 1) -> Attribution:
         owners=(Owner(kind="unnamed", name="unnamed", bytes=1, private_bytes=1),),
         copies=copies,
         indistinct=(),
-        verification="full",
         partial=False,
         notes=(),
         timing=ScanTiming(total_s=0, scan_s=0, verify_s=0, scanned_bytes=0, verified_bytes=0),

@@ -67,7 +67,7 @@ def test_a_model_is_run_with_the_options_of_a_profile(fake: FakeApi, run: Run) -
         "m.onnx --runs 50 --for 10m --vary content,shape --dim batch=1..8,t=4 --dim n=2..3"
         " --callers 3 --reload --session-option a.b=1 --threads 2 --optimization-level basic"
         " --disable-optimizer F --provider P --provider-option P:k=v --run-option r=w --env A=b"
-        " --load-from bytes --telemetry --python py"
+        " --load-from bytes --python py"
     )
     assert run(*words.split()) == 0
     ((kind, model, settings),) = fake.calls
@@ -89,7 +89,6 @@ def test_a_model_is_run_with_the_options_of_a_profile(fake: FakeApi, run: Run) -
         "run_options": {"r": "w"},
         "environment": {"A": "b"},
         "load_from": "bytes",
-        "telemetry": True,
         "python": Path("py"),
         "timeout_s": None,
     }

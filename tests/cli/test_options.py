@@ -97,7 +97,6 @@ KINDS: dict[str, tuple[str, str]] = {
     "--update-baseline": ("flag", "Write the baseline"),
     "--upper": ("flag", "upper ends of intervals"),
     "--vary": ("KIND,…", "variation from run to run"),
-    "--verify": ("choice", "Compare every byte"),
     # A profile has several moments for X-rays, a recording has none or all.
     "--xray": ("choice or flag", "dentify the owner"),
 }
@@ -198,7 +197,7 @@ def test_help_has_no_archaic_words(name: str) -> None:
             "leak: unknown argument 10. Did you mean --runs 10? See memdiag leak --help.",
         ),
         (["leak", "m", "m2"], "leak: unknown argument m2. See memdiag leak --help."),
-        (["profile", "m", "--telemetri"], "Did you mean --telemetry?"),
+        (["profile", "m", "--thread"], "Did you mean --threads?"),
         (["profile", "m", "-o", "out"], "unknown argument -o out. Did you mean --out?"),
         (["run", "-o", "out", "--", "x"], "unknown argument -o. Did you mean --out? See"),
         (["profile", "m", "-z"], "unknown argument -z. See memdiag profile --help."),

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.ort.releases import TELEMETRY_SINCE
-from memdiag.ort.runtime import Runtime
 from tests.end_to_end.conftest import RunMemdiag
 
 pytestmark = pytest.mark.timeout(300)
@@ -54,15 +52,3 @@ def test_a_command_leaves_no_telemetry(
     done = run(*words)
     assert done.returncode in (0, 1), done.stderr
     assert files_in(home) == []
-
-
-@pytest.mark.skipif(Runtime.installed() < TELEMETRY_SINCE, reason="it has no telemetry")
-@pytest.mark.parametrize("command", ["profile", pytest.param("tune", marks=pytest.mark.slow)])
-def test_telemetry_is_on_where_it_is_asked_for(
-    command: str, memdiag: RunMemdiag, sample_model: SampleModel, home: Path
-) -> None:
-    model = sample_model("plain_mlp")
-    words = [model if word == "MODEL" else word for word in COMMANDS[command]]
-    done = memdiag(*words, "--telemetry")
-    assert done.returncode in (0, 1), done.stderr
-    assert any("Microsoft" in name for name in files_in(home))

@@ -60,7 +60,6 @@ def attribution(**changes: Any) -> Attribution:
         ),
         "copies": (COPY,),
         "indistinct": (Unidentifiable(reason="all zeros", count=1, bytes=64, weights=("bias",)),),
-        "verification": "full",
         "partial": False,
         "notes": (),
         "timing": ScanTiming(

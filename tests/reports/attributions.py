@@ -49,7 +49,6 @@ def attribution(*copies: Copy, **changes: object) -> Attribution:
         indistinct=(
             Unidentifiable(reason="smaller than 256 bytes each", count=3, bytes=24, weights=()),
         ),
-        verification="full",
         partial=False,
         notes=(),
         timing=ScanTiming(total_s=1.0, scan_s=0.5, verify_s=0.5, scanned_bytes=1, verified_bytes=1),

@@ -109,7 +109,6 @@ def attribution(weights: int = 12) -> Attribution:
                 reason="smaller than 256 bytes each", count=3, bytes=24, weights=("a", "b", "c")
             ),
         ),
-        verification="full",
         partial=False,
         notes=(),
         timing=ScanTiming(

@@ -48,7 +48,6 @@ def attribution(
         named_share=1.0,
         owners=arena,
         copies=copies,
-        verification="full",
         indistinct=(Unidentifiable(reason="zeros", count=1, bytes=1, weights=vague),)
         if vague
         else (),

@@ -319,7 +319,6 @@ class SideBySide:
             dims=dims,
             given=self.inputs.arrays,
             sizes=(),
-            same_inputs=self.inputs.same_inputs,
         )
 
     def _profile(self, plan: ColumnPlan, *, is_first: bool) -> Profile:

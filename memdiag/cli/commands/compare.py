@@ -14,7 +14,6 @@ from memdiag.cli.options import (
     add_list,
     add_quiet,
     add_reports_folder,
-    add_same_inputs,
     add_session_options,
     comma_list,
     duration,
@@ -69,7 +68,6 @@ def configure(parser: ArgumentParser) -> None:
     )
     group = parser.add_argument_group("Measurement")
     add_inputs(group)
-    add_same_inputs(group)
     group.add_argument(
         "--runs",
         metavar="N",
@@ -143,7 +141,6 @@ def run(options: Namespace) -> int:
             bisect=options.bisect,
             dims=read_dims(options.dim),
             inputs=read_inputs(options),
-            same_inputs=options.same_inputs,
             runs=options.runs,
             repeats=options.repeats,
             session_options=session_options,

@@ -17,7 +17,6 @@ from memdiag.cli.options import (
     add_quiet,
     add_reports_folder,
     add_runs,
-    add_same_inputs,
     add_session,
     comma_list,
     duration,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "{MODEL | -- COMMAND [ARGUMENTS...]}"
 
-_MODEL_ONLY = ("runs", "dim", "input", "inputs", "same_inputs", *SESSION_OPTIONS)
+_MODEL_ONLY = ("runs", "dim", "input", "inputs", *SESSION_OPTIONS)
 """The options that have no effect on a program, which has its own work."""
 
 
@@ -84,7 +83,6 @@ def configure(parser: ArgumentParser) -> None:
 
     group = parser.add_argument_group("Inputs")
     add_inputs(group)
-    add_same_inputs(group)
 
     add_session(parser.add_argument_group("Session"))
 
@@ -149,7 +147,6 @@ def _of_model(options: Namespace, line: StatusLine) -> MemoryLimit:
         runs=options.runs,
         dims=read_dims(options.dim),
         inputs=read_inputs(options),
-        same_inputs=options.same_inputs,
         **read_session(options),
         at_bytes=_given_limits(options),
         swap=options.swap,

@@ -18,10 +18,8 @@ from memdiag.cli.options import (
     add_quiet,
     add_reports_folder,
     add_runs,
-    add_same_inputs,
     add_session,
     add_switch,
-    add_verify,
     comma_pairs,
     command_line,
     read_dims,
@@ -63,7 +61,6 @@ def configure(parser: ArgumentParser) -> None:
         " memory, in one more run with onnxruntime's profiler (1.28 and newer).",
     )
     add_inputs(group)
-    add_same_inputs(group)
 
     add_generation(parser.add_argument_group("Generation"))
 
@@ -79,7 +76,6 @@ def configure(parser: ArgumentParser) -> None:
         help="When to identify the owner of every resident byte: at steady state, also at the"
         " end of each phase, or never.",
     )
-    add_verify(group)
 
     group = parser.add_argument_group("Budget")
     group.add_argument(
@@ -263,7 +259,6 @@ def _config(options: Namespace, genai: GenaiModel | None = None, *, pinned: bool
         inputs=read_inputs(options),
         runs=options.runs,
         run=options.run,
-        same_inputs=options.same_inputs,
         feed=options.feed,
         steps=options.steps,
         prefill=options.prefill,
@@ -272,7 +267,6 @@ def _config(options: Namespace, genai: GenaiModel | None = None, *, pinned: bool
         timeout_s=options.timeout,
         memory_limit_bytes=read_memory_limit(options),
         xray=options.xray,
-        verify=options.verify,
         run_peak=options.run_peak,
         rules=read_project_settings().selection(),
         command=command_line(),

@@ -10,7 +10,6 @@ from memdiag.cli.options import (
     add_list,
     add_output_record,
     add_quiet,
-    add_verify,
 )
 
 ARGUMENTS = "PID|FOLDER [MODEL...]"
@@ -39,7 +38,6 @@ def configure(parser: ArgumentParser) -> None:
         help="The ONNX model that the process runs; can be repeated, or be several files. By"
         " default those whose files the process uses.",
     )
-    add_verify(parser)
     parser.add_argument(
         "--pause", action="store_true", help="Stop the process while its memory is read."
     )
@@ -73,7 +71,6 @@ def run(options: Namespace) -> int:
     attribution = xray(
         int(options.process),
         models or None,
-        verify=options.verify,
         pause=options.pause,
     )
     if options.output is not None:

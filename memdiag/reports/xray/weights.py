@@ -298,13 +298,10 @@ def verification_summary(attribution: Attribution) -> str:
             sentences.append(f"All {size} of copies match the model byte for byte.")
         else:
             complete = sum(copy.verified_bytes == copy.bytes for copy in scanned)
-            rest = "padding of the layout"
-            if attribution.verification == "sampled":
-                rest = f"between the blocks that were sampled, or {rest}"
             sentences.append(
                 f"{percent(compared / whole)} of {size} of copies was compared with the model and"
                 f" matches ({complete:,} of {len(scanned):,} copies byte for byte); the rest is"
-                f" {rest}."
+                " padding of the layout."
             )
     if len(scanned) < len(copies):
         sentences.append("Copies mapped from a file were identified by the mapping.")
