@@ -270,7 +270,6 @@ PROGRAMS = (
 
 
 OTHER_RUNS: dict[str, dict[str, Any]] = {
-    "4 callers": {"callers": 4},
     "reloads": {"reload": True, "runs": 100},
     "other sizes": {"vary": ("content", "shape"), "runs": 400},
 }

@@ -20,7 +20,7 @@ from memdiag.api.profile_config import profile_config
 from memdiag.defaults import DEFAULT_TIMEOUT_S, MIN_LEAK_RUNS
 from memdiag.errors import UsageError
 from memdiag.growth.growing_blocks import known_weights
-from memdiag.growth.growing_sizes import growing_heap, min_growth_of_model
+from memdiag.growth.growing_sizes import MIN_GROWTH_OF_MODEL, growing_heap
 from memdiag.growth.growth_record import growth_record
 from memdiag.growth.model_observation import ModelObservation, OnGrowth, observe_runs
 from memdiag.growth.model_runs import ModelRuns, RunPlan
@@ -48,7 +48,6 @@ class LeakConfig:
             to `DEFAULT_LEAK_RUNS` within `DEFAULT_LEAK_DURATION_S`.
         duration_s: the seconds for all runs: of more `runs`, as many as fit are made, estimated
             from the first ones, but `MIN_LEAK_RUNS` at least. None for no limit on `runs`.
-        callers: the number of threads that run the session at once.
         reload: create the session before each run and release it afterwards.
     """
 
@@ -59,7 +58,6 @@ class LeakConfig:
     vary_shapes: bool = False
     runs: int | None = None
     duration_s: float | None = None
-    callers: int = 1
     reload: bool = False
 
 
@@ -69,7 +67,6 @@ def leak(
     runs: int | None = None,
     duration_s: float | None = None,
     vary: Sequence[Varied] = ("content",),
-    callers: int = 1,
     reload: bool = False,
     dims: Mapping[str, DimRange] | None = None,
     inputs: Mapping[str, ArrayOrFile] | None = None,
@@ -98,7 +95,6 @@ def leak(
             is estimated from the first ones: it is `runs` at most, and 40 at least.
         vary: kinds of variation from run to run: ``content``, ``shape`` (sizes of free
             dimensions), or ``none``.
-        callers: number of threads that run the session at once.
         reload: create the session before each run and release it afterwards.
         dims: sizes, or ranges (low, high) of sizes, of free dimensions by name.
         inputs: arrays, or paths of ``.npy`` files, by input name, whose contents stay the same; the
@@ -149,7 +145,6 @@ def leak(
         vary_shapes="shape" in vary,
         runs=runs,
         duration_s=duration_s,
-        callers=callers,
         reload=reload,
     )
     _check(config, vary)
@@ -177,7 +172,6 @@ def observe_model(
         plan = RunPlan(
             feed_sets=tuple(each.feeds for each in sets),
             input_order=input_order(len(sets)),
-            callers=config.callers,
             reload=config.reload,
         )
         with ModelRuns(job, plan, scratch) as runs:
@@ -237,8 +231,6 @@ def _check(config: LeakConfig, vary: Sequence[Varied]) -> None:
     duration_s = config.duration_s
     if duration_s is not None and not 0 < duration_s < math.inf:
         raise UsageError("duration_s must be greater than 0, and finite.")
-    if config.callers < 1:
-        raise UsageError("callers must be at least 1.")
 
 
 def _record(
@@ -253,7 +245,7 @@ def _record(
     if len(sets) > 1:
         varied.append("shape")
     unit: Unit = "reload" if plan.reload else "run"
-    heap = growing_heap(observed.moments, 1, unit, min_growth_of_model(plan.callers + 1))
+    heap = growing_heap(observed.moments, 1, unit, MIN_GROWTH_OF_MODEL)
     observation = Observation(
         moments=moments,
         unit=unit,
@@ -274,7 +266,6 @@ def _record(
         onnxruntime=runs.onnxruntime,
         trim_returned_bytes=observed.trim_returned_bytes,
         varied=varied or ["none"],
-        callers=plan.callers,
         dimensions=varied_sizes(sets),
         notes=_notes(plan, inputs),
         message=observed.message,

@@ -74,7 +74,7 @@ MIN_STOPPED_SHARE = 0.05
 MIN_UNREAD_SHARE = 0.2
 """Share of readings that failed from which on a pause is advised."""
 
-SHORT = "too short for a verdict. Observe it longer, or read it more often with --every."
+SHORT = "too short for a verdict. Observe it longer."
 SHORT_UNPAUSED = (
     "too few readings for a verdict. Observe it with --pause, which stops it while it is read, or"
     " longer."
@@ -98,7 +98,6 @@ def leak_process(
     pid: int,
     *,
     duration_s: float | None = None,
-    period_s: float | None = None,
     pause: bool = False,
     on_progress: OnGrowth | None = None,
 ) -> Growth:
@@ -110,8 +109,6 @@ def leak_process(
     Args:
         pid: a process of this user, in any language.
         duration_s: the length of the observation in seconds; None for no limit.
-        period_s: the seconds between two readings of the memory, at the start; by default 0.25,
-            or less if the duration is short. It doubles with each 64 readings.
         pause: stop the process for some tenths of a second while it is read (SIGSTOP). The heap of
             a busy process can only be read so.
         on_progress: called after each reading.
@@ -121,7 +118,7 @@ def leak_process(
         XrayError: there is no such process, or it cannot be read.
     """
     histories = _Histories(
-        _period(period_s, duration_s, PROCESS_PERIOD_S), on_progress, stops_process=pause
+        _period_s(duration_s, PROCESS_PERIOD_S), on_progress, stops_process=pause
     )
     worked_s = _cpu_time_s(pid)
     run = watch(pid, duration_s=duration_s, xray=False, on_progress=histories.update)
@@ -149,7 +146,6 @@ def leak_program(
     *,
     duration_s: float | None = None,
     runs: int | None = None,
-    period_s: float | None = None,
     on_progress: OnGrowth | None = None,
     on_wait: OnWait = lambda text: None,
 ) -> ProgramGrowth:
@@ -164,8 +160,6 @@ def leak_program(
         duration_s: the seconds from its start; None for no limit.
         runs: the number of runs of all its sessions, 40 or more. They are counted twice a second.
             None for no limit.
-        period_s: the seconds between two readings of the memory, at the start; by default 0.05,
-            or less if the duration is short. It doubles with each 64 readings.
         on_progress: called after each reading.
         on_wait: called with a sentence if the program goes on after it was interrupted.
 
@@ -177,7 +171,7 @@ def leak_program(
         raise UsageError("--for must be greater than 0.")
     if runs is not None:
         check_runs(runs)
-    period_s = _period(period_s, duration_s, PROGRAM_PERIOD_S)
+    period_s = _period_s(duration_s, PROGRAM_PERIOD_S)
     histories = _Histories(period_s, on_progress)
     was_ended = False
 
@@ -209,10 +203,11 @@ def _cpu_time_s(root: int) -> float | None:
     return float(sum(each.user + each.system for each in times))
 
 
-def _period(period_s: float | None, duration_s: float | None, default_s: float) -> float:
-    """Return the seconds between two readings, `period_s` or the default for the duration."""
-    if period_s is not None:
-        return period_s
+def _period_s(duration_s: float | None, default_s: float) -> float:
+    """Return the seconds between two readings at the start: the default, or less in a short time.
+
+    They double with each 64 readings.
+    """
     return min(default_s, (duration_s or math.inf) / MIN_READINGS)
 
 
@@ -233,8 +228,6 @@ class _Histories:
     def __init__(
         self, period_s: float, on_progress: OnGrowth | None, *, stops_process: bool = False
     ) -> None:
-        if not period_s > 0:
-            raise UsageError(f"--every must be greater than 0, not {period_s:g}.")
         self._period_s = period_s
         self._on_progress = on_progress
         self._stops_process = stops_process

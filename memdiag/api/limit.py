@@ -46,7 +46,6 @@ def limit(
     load_from: Literal["path", "bytes"] = "path",
     python: str | Path | None = None,
     at_bytes: Sequence[int] = (),
-    swap: bool = False,
     time_limit_s: float | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     on_progress: OnProgress = ignore_progress,
@@ -74,7 +73,6 @@ def limit(
         load_from: create the session from the path, or from the bytes of the file.
         python: another interpreter that has onnxruntime; it does not need memdiag.
         at_bytes: limits under which a trial is made each, instead of a search.
-        swap: let memory be swapped out; otherwise it is not, as in Kubernetes.
         time_limit_s: seconds after which the search ends with the best result so far.
         timeout_s: seconds after which a trial without a limit is ended.
         on_progress: called with a few words about each trial.
@@ -120,7 +118,6 @@ def limit(
             parent,
             refusal,
             at_bytes=at_bytes,
-            swap=swap,
             deadline=deadline,
             on_progress=on_progress,
         )
@@ -142,7 +139,6 @@ def _search(
     refusal: str,
     *,
     at_bytes: Sequence[int],
-    swap: bool,
     deadline: Deadline,
     on_progress: OnProgress,
 ) -> MemoryLimit:
@@ -154,7 +150,6 @@ def _search(
         parent=parent,
         job=_job(file, config, inputs, scratch / "inputs"),
         timeout_s=config.limits.timeout_s,
-        swap=swap,
         files=frozenset((file.path, *file.files)),
     )
     on_progress("without a limit")
@@ -179,7 +174,6 @@ def _search(
         parent,
         subject=name,
         kind="model",
-        swap=swap,
         estimated_bytes=_estimated_bytes(file.path, config, inputs) if parent is None else None,
         dimensions=inputs.dimensions,
         onnxruntime=trials.onnxruntime,

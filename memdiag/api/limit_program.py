@@ -24,7 +24,6 @@ def limit_program(
     *,
     duration_s: float | None = None,
     at_bytes: Sequence[int] = (),
-    swap: bool = False,
     time_limit_s: float | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     on_progress: OnProgress = ignore_progress,
@@ -39,7 +38,6 @@ def limit_program(
         duration_s: seconds after which a program that does not end, such as a server, has worked
             and is ended; None to wait for its end.
         at_bytes: limits under which a trial is made each, instead of a search.
-        swap: let memory be swapped out.
         time_limit_s: seconds after which the search ends with the best result so far.
         timeout_s: seconds after which a trial without a limit is ended.
         on_progress: called with a few words about each trial.
@@ -68,7 +66,7 @@ def limit_program(
         ) from error
     with GroupRemoval(parent):
         trials = ProgramTrials(
-            parent=parent, command=command, duration_s=duration_s, timeout_s=timeout_s, swap=swap
+            parent=parent, command=command, duration_s=duration_s, timeout_s=timeout_s
         )
         on_progress("without a limit")
         begun = time.monotonic()
@@ -87,7 +85,6 @@ def limit_program(
         parent,
         subject=subject,
         kind="program",
-        swap=swap,
         notes=notes,
         duration_s=time.monotonic() - started,
     )

@@ -99,7 +99,6 @@ class LimitedGroup:
         parent: the group in which it is created.
         name: the end of its name.
         limit_bytes: the limit; None for no limit.
-        swap: whether its memory may be swapped out.
 
     Attributes:
         folder: its folder.
@@ -108,9 +107,7 @@ class LimitedGroup:
         NoGroupError: it cannot be created.
     """
 
-    def __init__(
-        self, parent: ParentGroup, name: str, limit_bytes: int | None, *, swap: bool = False
-    ) -> None:
+    def __init__(self, parent: ParentGroup, name: str, limit_bytes: int | None) -> None:
         self._parent = parent
         self.folder = parent.folder / f"{own_prefix()}{name}"
         try:
@@ -118,7 +115,7 @@ class LimitedGroup:
         except OSError as error:
             raise NoGroupError(_refusal(parent.folder, error)) from error
         try:
-            self._configure(limit_bytes, swap)
+            self._configure(limit_bytes)
         except OSError as error:
             self._remove()
             raise NoGroupError(_refusal(self.folder, error)) from error
@@ -132,17 +129,16 @@ class LimitedGroup:
     def _remove(self) -> None:
         remove_group(self.folder, remove_folder=self._parent.remove_folder)
 
-    def _configure(self, limit_bytes: int | None, swap: bool) -> None:
+    def _configure(self, limit_bytes: int | None) -> None:
         if self._parent.version == 1:
             if limit_bytes is not None:
                 _write(self.folder / "memory.limit_in_bytes", str(limit_bytes))
-            if not swap:
-                # A limit of memory and swap together would need an option of the kernel.
-                _write(self.folder / "memory.swappiness", "0")
+            # A limit of memory and swap together would need an option of the kernel.
+            _write(self.folder / "memory.swappiness", "0")
             return
         if limit_bytes is not None:
             _write(self.folder / "memory.max", str(limit_bytes))
-        if not swap and (self.folder / "memory.swap.max").exists():
+        if (self.folder / "memory.swap.max").exists():
             _write(self.folder / "memory.swap.max", "0")
         if (self.folder / "memory.oom.group").exists():
             # As Kubernetes does: a program without one of its processes is of no use.

@@ -22,7 +22,6 @@ class ModelTrials:
         parent: the control group in which groups are created; None to run in that of memdiag.
         job: the model with its configuration, inputs and limits.
         timeout_s: seconds after which a trial has failed.
-        swap: whether memory may be swapped out.
         files: files that are dropped from the page cache before each trial.
         counted: the memory at the end of the last trial that completed.
         uncounted_bytes: mapped pages of files that its group did not count, because other processes
@@ -35,7 +34,6 @@ class ModelTrials:
     parent: ParentGroup | None
     job: Job
     timeout_s: float
-    swap: bool = False
     files: frozenset[Path] = frozenset()
     counted: CountedMemory | None = None
     uncounted_bytes: int = 0
@@ -57,7 +55,7 @@ class ModelTrials:
         if self.parent is None:
             return self._point(limit_bytes, MeasuredRun(job).run(), [])
         self.number += 1
-        with LimitedGroup(self.parent, str(self.number), limit_bytes, swap=self.swap) as group:
+        with LimitedGroup(self.parent, str(self.number), limit_bytes) as group:
             counters: list[GroupCounters] = []
 
             def read(moment: ReadMoment) -> None:

@@ -40,7 +40,6 @@ class ProgramTrials:
         duration_s: seconds after which the program has done enough and is ended; None to wait for
             its end.
         timeout_s: seconds after which a trial has failed.
-        swap: whether memory may be swapped out.
         files: files that are dropped from the page cache before each trial.
         counted: the memory at the moment of the last trial at which it was largest.
         uncounted_bytes: mapped pages of files that its group did not count, because other processes
@@ -54,7 +53,6 @@ class ProgramTrials:
     command: Sequence[str]
     duration_s: float | None = None
     timeout_s: float
-    swap: bool = False
     files: frozenset[Path] = frozenset()
     counted: CountedMemory | None = None
     uncounted_bytes: int = 0
@@ -75,7 +73,7 @@ class ProgramTrials:
         self.counted, self.rss_bytes, self._entered = None, 0, False
         name = str(self.number)
         with (
-            LimitedGroup(self.parent, name, limit_bytes, swap=self.swap) as group,
+            LimitedGroup(self.parent, name, limit_bytes) as group,
             tempfile.TemporaryFile() as errors,
         ):
             started = time.perf_counter()

@@ -48,17 +48,11 @@ class MinGrowth(NamedTuple):
         return self.small_blocks if block_bytes <= MAX_CACHED_BYTES else self.large_blocks
 
 
-def min_growth_of_model(threads: int) -> MinGrowth:
-    """Return the least growth of a child that does nothing but run a model.
+MIN_GROWTH_OF_MODEL = MinGrowth(2 * CACHED_BLOCKS, 0)
+"""The least growth of a child that does nothing but run a model, in two threads with a cache.
 
-    A freed block in a thread's cache is read as a block in use: by default up to 7 blocks of each
-    size up to 1,032 bytes for each thread (tcache_count and tcache_max_bytes, malloc/malloc.c in
-    glibc).
-
-    Args:
-        threads: the number of threads that may have a cache.
-    """
-    return MinGrowth(CACHED_BLOCKS * threads, 0)
+A freed block in a thread's cache is read as a block in use: by default up to 7 blocks of each size
+up to 1,032 bytes for each thread (tcache_count and tcache_max_bytes, malloc/malloc.c in glibc)."""
 
 
 def min_growth_of_program(threads: int, runs: int) -> MinGrowth:

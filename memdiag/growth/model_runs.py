@@ -24,18 +24,16 @@ _FIGURES = 3  # of a run: resident pages, shared pages, microseconds
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunPlan:
-    """Inputs and callers of repeated runs.
+    """Inputs of repeated runs.
 
     Attributes:
         feed_sets: the sets of inputs.
         input_order: the index of the set of inputs of each run; repeated in turn.
-        callers: the number of threads that run the session at once, each once in a run.
         reload: create the session before each run, and release it afterwards.
     """
 
     feed_sets: tuple[tuple[Feed, ...], ...]
     input_order: tuple[int, ...] = (0,)
-    callers: int = 1
     reload: bool = False
 
 
@@ -44,12 +42,12 @@ class ModelRuns:
 
     Args:
         job: the model, the configuration of the session, and the limits.
-        plan: the inputs and callers.
+        plan: the inputs.
         scratch: a folder for temporary files.
 
     Attributes:
         model: the model.
-        plan: the inputs and callers.
+        plan: the inputs.
         onnxruntime: the version in the child.
         samples: the counters after each run until now.
 
@@ -69,7 +67,6 @@ class ModelRuns:
         message = job.message() | {
             "feed_sets": as_json(plan.feed_sets),
             "input_order": plan.input_order,
-            "callers": plan.callers,
             "reload": plan.reload,
             "max_batch": _MAX_BATCH,
         }

@@ -201,7 +201,6 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
         unit: a run of a session, a reload of a session, or a second of a program whose runs are not
             known.
         varied: the kinds of variation from run to run.
-        callers: the number of threads that ran the model at once, as by --callers.
         dimensions: the ranges of the free dimensions that varied, by name.
         blocks: the sizes of blocks that grew, most bytes first.
         moments: the memory by owner, in time.
@@ -228,7 +227,6 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
     warm_up_s: float
     unit: Unit
     varied: tuple[Varied, ...]
-    callers: int
     dimensions: dict[str, tuple[int, int]]
     blocks: tuple[GrowingBlocks, ...]
     moments: tuple[Moment, ...]

@@ -83,7 +83,6 @@ class MemoryLimit(PlottableRecord, frozen=True, kw_only=True):
             None otherwise.
         estimated_bytes: the largest peak that `memdiag.estimate` predicts in that case.
         group_version: the version of the control groups; None if there are none to use.
-        swap: whether memory could be swapped out.
         trial_timeout_s: the seconds after which a trial under a limit was too slow; None if none
             was made.
         max_slowdown: the largest latency that is not slow, relative to the usual one.
@@ -109,7 +108,6 @@ class MemoryLimit(PlottableRecord, frozen=True, kw_only=True):
     measured_peak_bytes: int | None = None
     estimated_bytes: int | None = None
     group_version: Literal[1, 2] | None
-    swap: bool
     trial_timeout_s: float | None = None
     max_slowdown: float
     points: tuple[LimitPoint, ...]

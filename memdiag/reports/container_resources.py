@@ -18,12 +18,9 @@ def kubernetes_resources(request_bytes: int, limit_bytes: int, comments: Sequenc
 
 
 def compose_service(
-    name: str, request_bytes: int, limit_bytes: int, comments: Sequence[str], *, swap: bool
+    name: str, request_bytes: int, limit_bytes: int, comments: Sequence[str]
 ) -> str:
-    """Return the service `name` of Compose, whose unit M is MiB.
-
-    Without `swap` the limit of memory and swap together is that of memory.
-    """
+    """Return the service `name` of Compose, whose unit M is MiB, without swap."""
     limit = _mebibytes(limit_bytes)
     return (
         f"{_comment(comments)}"
@@ -35,7 +32,8 @@ def compose_service(
         f"          memory: {_mebibytes(request_bytes)}M\n"
         "        limits:\n"
         f"          memory: {limit}M\n"
-    ) + ("" if swap else f"    memswap_limit: {limit}M\n")
+        f"    memswap_limit: {limit}M\n"
+    )
 
 
 def _comment(lines: Sequence[str]) -> str:

@@ -123,7 +123,6 @@ def test_a_model_that_does_not_run_is_refused_with_the_reason(
         ({"vary": ("size",)}, "unknown kind of variation 'size'. Choose from content, shape, none"),
         ({"runs": 39}, "runs must be at least 40"),
         ({"duration_s": 0.0}, "duration_s must be greater than 0"),
-        ({"callers": 0}, "callers must be at least 1"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: Any, sentence: str) -> None:

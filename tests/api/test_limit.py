@@ -56,7 +56,7 @@ def found(
 ) -> MemoryLimit:
     search = LimitSearch(trials, trials.measure(None), 1.0)
     search.run(deadline or Deadline(), lambda step: None, at_bytes)
-    return search.record(PARENT, subject="m.onnx", kind="model", swap=False, duration_s=1.0)
+    return search.record(PARENT, subject="m.onnx", kind="model", duration_s=1.0)
 
 
 def raise_at(number: int, error: BaseException) -> Callable[[int], None]:
@@ -162,7 +162,7 @@ def test_a_nested_limit_is_named(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text(f"{256 * MIB}\n")
     parent = ParentGroup(folder=tmp_path, version=2)
     search = LimitSearch(FakeTrials(), FakeTrials().measure(None), 1.0)
-    record = search.record(parent, subject="m", kind="program", swap=False, duration_s=1.0)
+    record = search.record(parent, subject="m", kind="program", duration_s=1.0)
     assert any("is itself limited to 256 MiB" in note for note in record.notes)
     killed = LimitPoint(limit_bytes=None, outcome="killed", peak_bytes=None, message="killed")
     with pytest.raises(MeasurementError, match=r"limited to 256 MiB\. Run memdiag limit outside"):

@@ -65,7 +65,7 @@ def run(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_a_model_is_run_with_the_options_of_a_profile(fake: FakeApi, run: Run) -> None:
     words = (
         "m.onnx --runs 50 --for 10m --vary content,shape --dim batch=1..8,t=4 --dim n=2..3"
-        " --callers 3 --reload --session-option a.b=1 --threads 2 --optimization-level basic"
+        " --reload --session-option a.b=1 --threads 2 --optimization-level basic"
         " --disable-optimizer F --provider P --provider-option P:k=v --run-option r=w --env A=b"
         " --load-from bytes --python py"
     )
@@ -76,7 +76,6 @@ def test_a_model_is_run_with_the_options_of_a_profile(fake: FakeApi, run: Run) -
         "runs": 50,
         "duration_s": 600.0,
         "vary": ("content", "shape"),
-        "callers": 3,
         "reload": True,
         "dims": {"batch": (1, 8), "t": 4, "n": (2, 3)},
         "inputs": {},
@@ -100,19 +99,19 @@ def test_the_defaults_are_those_of_the_python_api(fake: FakeApi, run: Run) -> No
     ((_, _, settings),) = fake.calls
     assert settings["timeout_s"] == 7.0
     assert (settings["runs"], settings["duration_s"]) == (None, None)
-    assert (settings["vary"], settings["callers"]) == (("content",), 1)
+    assert settings["vary"] == ("content",)
     assert Path("here/growth.json").is_file()
 
 
 def test_a_number_is_a_process(fake: FakeApi, run: Run) -> None:
-    assert run("123", "--for", "2h", "--every", "5s", "--pause") == 0
+    assert run("123", "--for", "2h", "--pause") == 0
     assert run("124") == 0
     assert fake.calls == [
-        ("process", 123, {"duration_s": 7200.0, "period_s": 5.0, "pause": True}),
+        ("process", 123, {"duration_s": 7200.0, "pause": True}),
         (
             "process",
             124,
-            {"duration_s": None, "period_s": None, "pause": False},
+            {"duration_s": None, "pause": False},
         ),
     ]
     assert Path("memdiag-leak-123/growth.json").is_file()
@@ -121,8 +120,8 @@ def test_a_number_is_a_process(fake: FakeApi, run: Run) -> None:
 def test_words_after_two_dashes_are_a_program(
     fake: FakeApi, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("--every", "1s", "--out", "o", "--", "./app", "--runs", "--", "x") == 0
-    settings = {"duration_s": None, "runs": None, "period_s": 1.0, "on_wait": print_wait}
+    assert run("--out", "o", "--", "./app", "--runs", "--", "x") == 0
+    settings = {"duration_s": None, "runs": None, "on_wait": print_wait}
     assert fake.calls == [("program", ["./app", "--runs", "--", "x"], settings)]
     printed = capsys.readouterr()
     # Standard output is the program's.
@@ -132,7 +131,7 @@ def test_words_after_two_dashes_are_a_program(
 
 def test_a_program_is_observed_for_a_time_or_a_number_of_runs(fake: FakeApi, run: Run) -> None:
     assert run("--for", "40s", "--runs", "100", "--", "server") == 0
-    settings = {"duration_s": 40.0, "runs": 100, "period_s": None, "on_wait": print_wait}
+    settings = {"duration_s": 40.0, "runs": 100, "on_wait": print_wait}
     assert fake.calls == [("program", ["server"], settings)]
 
 
@@ -194,12 +193,10 @@ def test_formats(
     ("words", "sentence"),
     [
         ("", "there is nothing to observe"),
-        ("m.onnx --every 2s", "--every is for processes and programs"),
         ("m.onnx --pause", "--pause is for running processes"),
         ("--pause -- app", "--pause is for running processes"),
         ("12 --runs 50", "--runs does not apply to a running process"),
         ("12 --dim a=1", "--dim is for models that memdiag runs"),
-        ("12 --callers 2", "--callers is for models that memdiag runs"),
         ("--reload -- app", "--reload is for models that memdiag runs"),
         ("--vary shape -- app", "--vary is for models that memdiag runs"),
         ("--format json -- app", "--format json does not apply to a program"),

@@ -77,12 +77,6 @@ def test_version_2_writes_the_limit_and_turns_swap_off(tmp_path: Path) -> None:
     assert not group.folder.exists()
 
 
-def test_swap_stays_allowed_and_no_limit_is_written_if_asked(tmp_path: Path) -> None:
-    with LimitedGroup(recorded_parent(tmp_path), "1", None, swap=True) as group:
-        assert (group.folder / "memory.swap.max").read_text() == "max\n"
-        assert (group.folder / "memory.max").read_text() == "max\n"
-
-
 def test_a_limit_above_is_found(tmp_path: Path) -> None:
     parent = recorded_parent(tmp_path)
     (parent.folder.parent / "memory.max").write_text(f"{512 * MIB}\n")

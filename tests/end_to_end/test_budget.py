@@ -25,7 +25,7 @@ def model(tmp_path: Path, sample_model: Callable[..., Path]) -> Path:
 
 @pytest.mark.usefixtures("model")
 def test_a_budget_that_holds_ends_with_0_and_a_breach_with_1(memdiag: RunMemdiag) -> None:
-    words = ("profile", "model.onnx", "--repeats=1")
+    words = ("profile", "model.onnx")
     holds = memdiag(*words, "--budget=peak=100MB,copies=3")
     assert holds.returncode == 0, holds.stderr
     assert "memory budget: model.onnx: within its budget, at sequence 128\n" in holds.stdout
@@ -39,7 +39,7 @@ def test_a_budget_that_holds_ends_with_0_and_a_breach_with_1(memdiag: RunMemdiag
 @pytest.mark.usefixtures("model")
 def test_budgets_are_measured_with_the_threshold_pinned(memdiag: RunMemdiag) -> None:
     def environment(*words: str) -> dict[str, str]:
-        options = ("--repeats=1", "--xray=none", "--format=json")
+        options = ("--xray=none", "--format=json")
         done = memdiag("profile", "model.onnx", *words, *options)
         return decode(done.stdout.encode(), Profile).session.environment
 
@@ -50,7 +50,7 @@ def test_budgets_are_measured_with_the_threshold_pinned(memdiag: RunMemdiag) -> 
 
 @pytest.mark.usefixtures("model")
 def test_a_baseline_is_written_and_compared_with(memdiag: RunMemdiag, tmp_path: Path) -> None:
-    words = ("profile", "model.onnx", "--baseline=kept.json", "--repeats=1")
+    words = ("profile", "model.onnx", "--baseline=kept.json")
     missing = memdiag(*words)
     assert missing.returncode == 2
     assert "kept.json: no such file. Create it with --update-baseline" in missing.stderr
@@ -73,7 +73,7 @@ def test_a_baseline_is_written_and_compared_with(memdiag: RunMemdiag, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.usefixtures("model")
 def test_a_baseline_of_another_machine_is_no_pass(memdiag: RunMemdiag, tmp_path: Path) -> None:
-    words = ("profile", "model.onnx", "--baseline=kept.json", "--repeats=1")
+    words = ("profile", "model.onnx", "--baseline=kept.json")
     memdiag(*words, "--update-baseline")
     kept = json.loads((tmp_path / "kept.json").read_text())
     kept["machines"] = {"Darwin arm64": next(iter(kept["machines"].values()))}
@@ -88,7 +88,7 @@ def test_a_baseline_of_another_machine_is_no_pass(memdiag: RunMemdiag, tmp_path:
 
 @pytest.mark.usefixtures("model")
 def test_github_gets_annotations_and_a_summary(memdiag: RunMemdiag, tmp_path: Path) -> None:
-    words = ("profile", "model.onnx", "--budget=peak=1MB", "--repeats=1", "--format=github")
+    words = ("profile", "model.onnx", "--budget=peak=1MB", "--format=github")
     (tmp_path / "summary").write_text("before\n")
     finished = memdiag(*words, GITHUB_STEP_SUMMARY=str(tmp_path / "summary"))
     assert finished.returncode == 1

@@ -59,4 +59,4 @@ def test_a_program_leaks_lists_of_texts_but_not_arrays(
     model: Path, old: Path, kind: str, verdict: str
 ) -> None:
     command = [str(old), "-c", PROGRAM, str(model), kind]
-    assert leak_program(command, period_s=0.3).growth.verdict == verdict
+    assert leak_program(command).growth.verdict == verdict

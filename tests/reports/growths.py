@@ -87,7 +87,6 @@ def growth(
         warm_up_s=WARM_UP / 100,
         unit="run",
         varied=("content",),
-        callers=1,
         dimensions={},
         blocks=(GrowingBlocks(block_bytes=576, blocks=2, blocks_per_run=0.002),),
         moments=tuple(map(moment, moments)),
@@ -191,7 +190,7 @@ def kept() -> Growth:
 
 
 def leak() -> Growth:
-    """Return a record in which a block of 112 bytes stays after each run of four callers."""
+    """Return a record in which a block of 112 bytes stays four times after each run."""
     return growth(
         heap=lambda run: run * 448 + (run < WARM_UP) * -8 * MIB,
         verdict="leak",
@@ -201,7 +200,6 @@ def leak() -> Growth:
         owner="heap",
         slope=Slope(bytes_per_unit=448.0, low=440.0, high=456.0),
         grown_bytes=8 * MIB,
-        callers=4,
         blocks=(GrowingBlocks(block_bytes=112, blocks=3600, blocks_per_run=4.0),),
         notes=("a note",),
     )

@@ -50,7 +50,6 @@ def limit(**fields: Any) -> MemoryLimit:
             anonymous_bytes=180 * MIB, file_bytes=50 * MIB, kernel_bytes=700 * 1024
         ),
         group_version=1,
-        swap=False,
         max_slowdown=1.05,
         points=(
             point(None),

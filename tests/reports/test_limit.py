@@ -168,16 +168,15 @@ def test_kubernetes_gets_request_and_limit() -> None:
     assert text.startswith("# encoder.onnx, onnxruntime 1.32.0: found with real limits by memdiag")
 
 
-@pytest.mark.parametrize("swap", [False, True])
-def test_compose_gets_a_service(swap: bool) -> None:
-    document = yaml.safe_load(compose(limits.limit(swap=swap)))
+def test_compose_gets_a_service() -> None:
+    document = yaml.safe_load(compose(limits.limit()))
     service = document["services"]["encoder"]
     assert service["deploy"]["resources"] == {
         "reservations": {"memory": "270M"},
         "limits": {"memory": "324M"},
     }
     assert COMPOSE_BYTES.fullmatch(service["deploy"]["resources"]["limits"]["memory"])
-    assert service.get("memswap_limit") == (None if swap else "324M")
+    assert service["memswap_limit"] == "324M"
 
 
 @pytest.mark.parametrize(

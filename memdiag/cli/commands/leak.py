@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ARGUMENTS = "{MODEL | PID | -- COMMAND [ARGUMENTS...]}"
 
 _MODEL_ONLY = (
-    *("vary", "callers", "reload", "dim", "input", "inputs", "timeout"),
+    *("vary", "reload", "dim", "input", "inputs", "timeout"),
     *SESSION_OPTIONS,
 )
 """The options that have no effect on a process that memdiag does not run."""
@@ -84,26 +84,10 @@ def configure(parser: ArgumentParser) -> None:
         " after that time, as by Ctrl-C.",
     )
     group.add_argument(
-        "--every",
-        dest="period_s",
-        metavar="TIME",
-        type=duration,
-        help="Time between samples of a process or program at the start (default: 0.05s for a"
-        " program, 0.25s for a process, or a 25th of --for if that is less). It grows during long"
-        " recordings: 64 samples are kept.",
-    )
-    group.add_argument(
         "--pause",
         action="store_true",
         help="Stop the process while its memory is read, for some tenths of a second: otherwise the"
         " heap of a busy process often cannot be read. Only for PID.",
-    )
-    group.add_argument(
-        "--callers",
-        metavar="N",
-        type=whole_number(1),
-        default=1,
-        help="Number of threads that call the session at once, each once in a run.",
     )
     group.add_argument(
         "--reload",
@@ -181,8 +165,6 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
     from memdiag.api.leak import leak
     from memdiag.units import format_size
 
-    if options.period_s is not None:
-        raise UsageError("--every is for processes and programs: a model is read between runs.")
     if options.pause:
         raise UsageError("--pause is for running processes: a model is read between runs.")
     unit = "reload" if options.reload else "run"
@@ -192,7 +174,6 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
         runs=options.runs,
         duration_s=options.duration_s,
         vary=comma_list(options.vary) or ("content",),  # type: ignore[arg-type] # checked by leak
-        callers=options.callers,
         reload=options.reload,
         dims=read_dim_ranges(options.dim),
         inputs=read_inputs(options),
@@ -219,7 +200,6 @@ def _observe_process(options: Namespace, line: StatusLine) -> Growth:
     return leak_process(
         int(options.target),
         duration_s=options.duration_s,
-        period_s=options.period_s,
         pause=options.pause,
         on_progress=lambda progress: line.show(format_size(progress.resident_bytes)),
     )
@@ -251,7 +231,6 @@ def _observe_program(options: Namespace) -> int:
         options.program,
         duration_s=options.duration_s,
         runs=options.runs,
-        period_s=options.period_s,
         on_wait=print_wait,
     )
 

@@ -62,11 +62,6 @@ def configure(parser: ArgumentParser) -> None:
         help="Make a trial under each of these limits, such as 512MiB,1GiB, instead of a search.",
     )
     group.add_argument(
-        "--swap",
-        action="store_true",
-        help="Let memory be swapped out. By default it is not, as in Kubernetes.",
-    )
-    group.add_argument(
         "--time-limit",
         metavar="TIME",
         type=duration,
@@ -149,7 +144,6 @@ def _of_model(options: Namespace, line: StatusLine) -> MemoryLimit:
         inputs=read_inputs(options),
         **read_session(options),
         at_bytes=_given_limits(options),
-        swap=options.swap,
         time_limit_s=options.time_limit,
         timeout_s=options.timeout,
         on_progress=line.show,
@@ -164,7 +158,6 @@ def _of_program(options: Namespace, line: StatusLine) -> MemoryLimit:
         options.program,
         duration_s=options.duration_s,
         at_bytes=_given_limits(options),
-        swap=options.swap,
         time_limit_s=options.time_limit,
         timeout_s=options.timeout,
         on_progress=line.show,

@@ -26,9 +26,7 @@ from memdiag.cli.options import (
     read_inputs,
     read_memory_limit,
     read_session,
-    whole_number,
 )
-from memdiag.defaults import BUDGET_REPEATS
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,14 +86,6 @@ def configure(parser: ArgumentParser) -> None:
         "--update-baseline",
         action="store_true",
         help="Write the baseline file instead of comparing with it.",
-    )
-    group.add_argument(
-        "--repeats",
-        metavar="N",
-        type=whole_number(1),
-        default=BUDGET_REPEATS,
-        help="Number of fresh processes to run, one after another, when a budget is exceeded"
-        " or a baseline is written; medians are used.",
     )
     add_switch(
         parser,
@@ -207,7 +197,6 @@ def _measure(
                 model=str(model),
                 baseline=options.baseline,
                 update=options.update_baseline,
-                repeats=options.repeats,
             )
         except Interrupted as interrupt:
             return BudgetResult(profile=interrupt.profile), True

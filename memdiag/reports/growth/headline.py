@@ -73,7 +73,8 @@ def _facts(growth: Growth) -> list[str]:
         facts = [f"observed for {format_duration(last.time_s if last else 0.0)}"]
     else:
         facts = [_runs(growth)]
-    facts += [text for text in (_varied(growth), _callers(growth)) if text]
+    if varied := _varied(growth):
+        facts.append(varied)
     if growth.onnxruntime:
         facts.append(f"onnxruntime {plain(growth.onnxruntime)}")
     return facts
@@ -100,7 +101,3 @@ def _varied(growth: Growth) -> str:
     if varied:
         return f"other {' and '.join(varied)} in each {growth.unit}"
     return f"the same inputs in each {growth.unit}" if growth.varied else ""
-
-
-def _callers(growth: Growth) -> str:
-    return f"{growth.callers} calls at once" if growth.callers > 1 else ""

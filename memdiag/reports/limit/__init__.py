@@ -84,7 +84,6 @@ def compose(limit: MemoryLimit) -> str:
         limit.request_bytes,
         limit.limit_bytes,
         yaml_comments(limit),
-        swap=limit.swap,
     )
 
 

@@ -195,6 +195,6 @@ def _facts(limit: MemoryLimit) -> str:
     parts.append(counted(len(limit.points), "trial"))
     if limit.group_version is not None:
         parts.append(f"control groups v{limit.group_version}")
-        parts.append("swap allowed" if limit.swap else "no swap")
+        parts.append("no swap")
     parts.append(format_duration(limit.duration_s))
     return " · ".join(parts)

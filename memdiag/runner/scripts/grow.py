@@ -20,7 +20,6 @@ import os
 import struct
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ class Runner:
         onnxruntime: the module.
         numpy: the module.
         job: the job of the parent, with `feed_sets`, `input_order` (the index of
-            the set of inputs of each run, in turn), `reload`, `callers` and `max_batch` (the most
-            runs of a request).
+            the set of inputs of each run, in turn), `reload` and `max_batch` (the most runs of a
+            request).
     """
 
     def __init__(self, onnxruntime: Any, numpy: Any, job: dict[str, Any]) -> None:
@@ -61,7 +60,6 @@ class Runner:
         ]
         self._done = self._last = 0
         self._figures = memoryview(bytearray(24 * job["max_batch"]))
-        self._callers = ThreadPoolExecutor(job["callers"]) if job["callers"] > 1 else None
         self._statm = os.open("/proc/self/statm", os.O_RDONLY)
 
     def create(self) -> None:
@@ -107,7 +105,7 @@ class Runner:
         started = time.perf_counter()
         if reload:
             self.create()
-        self._run_once(self._sets[chosen])
+        self._run(None, self._sets[chosen], self._options)
         if reload:
             self.release()
         took = time.perf_counter() - started
@@ -116,17 +114,6 @@ class Runner:
             "<3q", self._figures, 24 * index, int(fields[1]), int(fields[2]), int(took * 1e6)
         )
         self._done += 1
-
-    def _run_once(self, feeds: dict[str, Any]) -> None:
-        if self._callers is None:
-            self._run(None, feeds, self._options)
-            return
-        calls = [
-            self._callers.submit(self._run, None, feeds, self._options)
-            for _ in range(self._job["callers"])
-        ]
-        for call in calls:
-            call.result()
 
 
 def prefix_of(value: Any) -> bytes:
