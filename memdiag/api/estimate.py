@@ -18,7 +18,6 @@ from memdiag.api.arguments import (
 from memdiag.api.estimating.calibration import UNCHANGED, as_measured, calibrate, corrected
 from memdiag.api.estimating.fit import Peaks, find_fit, peaks_of
 from memdiag.api.estimating.fit_trial import with_trial
-from memdiag.api.estimating.formula import fit_formula
 from memdiag.api.estimating.generation import generation_sizes
 from memdiag.api.estimating.options import FOLDING, estimate_options, not_considered
 from memdiag.api.estimating.reductions import reductions
@@ -33,14 +32,12 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.generation import GenerationSizes
 from memdiag.ort.overheads import BASELINES, baseline_bytes
-from memdiag.ort.prepacking import CHANNEL_BLOCKS
 from memdiag.ort.releases import newer_release_note
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import SessionEstimate
 from memdiag.paths import path_text
 from memdiag.records.estimate import (
     Calibration,
-    Cpu,
     Estimate,
     EstimatedPoint,
     Fit,
@@ -53,9 +50,6 @@ from memdiag.units import counted, format_size
 MEASURED_RUNS = 3
 """Runs after the first one, where a point is measured."""
 
-MAX_ERROR = 0.03
-"""A formula with a larger error, as a share of the largest peak, gets a note."""
-
 
 def estimate(
     model: str | Path,
@@ -66,7 +60,6 @@ def estimate(
     optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
     load_from: Literal["path", "bytes"] = "path",
-    cpu: Cpu | None = None,
     runs: int = DEFAULT_RUNS,
     feed: Sequence[str] = (),
     steps: int | None = None,
@@ -94,8 +87,6 @@ def estimate(
         optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
         disabled_optimizers: names of graph transformers to leave out.
         load_from: create the session from the path, or from the bytes of the file.
-        cpu: the processor's instruction set: ``avx512`` (the default) or ``avx2``, with which
-            filters of convolutions are padded less.
         runs: number of runs after the first one; each may read other rows of mapped embeddings.
         feed: estimate the calls of a generation, as `memdiag.profile` runs them: pairs of patterns
             ``OUTPUT=INPUT``. `dims` are single sizes of dimensions that do not count tokens then.
@@ -127,8 +118,6 @@ def estimate(
         )
     check_names("disabled_optimizers", disabled_optimizers, FOLDING)
     check_choice("load_from", load_from, ("path", "bytes"))
-    if cpu is not None:
-        check_choice("cpu", cpu, tuple(CHANNEL_BLOCKS))
     if runs < 0:
         raise UsageError("--runs must be 0 or greater.")
     if fit_bytes is not None and fit_bytes <= 0:
@@ -151,8 +140,6 @@ def estimate(
             f"--measure runs onnxruntime {Runtime.installed()}, which is installed, not {runtime}."
             " Leave out --for-onnxruntime."
         )
-    if measure and cpu is not None:
-        raise UsageError("--measure runs on this processor. Leave out --cpu.")
     with open_model(path) as file:
         on_progress("sizes")
         generation: Generation | None = None
@@ -166,13 +153,11 @@ def estimate(
         else:
             grid = size_grid(file, dims or {})
             dimensions, size_notes = grid.dimensions, grid.notes
-        block = CHANNEL_BLOCKS[cpu or "avx512"]
         ctx = AnalysisContext(
             file,
             runtime,
             sizes=grid.at({}) if called is None else called.prompt,
             reads_weights=False,
-            block=block,
         )
         session = SessionEstimate(ctx, options)
         on_progress("memory")
@@ -247,28 +232,18 @@ def estimate(
             msgspec.structs.replace(each, peak_bytes=round(ratio * each.peak_bytes))
             for each in lower
         )
-        several = [] if called else [n for n, sizes in grid.steps.items() if len(sizes) > 1]
-        is_whole = measure or not first.unknown_values
-        formula = fit_formula(points, several) if is_whole else None
-        if formula and formula.largest_error_bytes > MAX_ERROR * max(p.peak_bytes for p in points):
-            notes.append(
-                "the peak jumps where the arena takes a larger region; the formula misses these"
-                " jumps, the points do not"
-            )
         file.release()  # an error where the file became shorter
         return Estimate(
             model=path_text(path),
             onnxruntime=str(runtime),
             options=given,
             disabled_optimizers=tuple(disabled_optimizers),
-            cpu=cpu or "avx512",
             load_from=load_from,
             runs=runs,
             baseline_bytes=_baseline(runtime),
             is_upper=upper,
             dimensions=dimensions,
             points=points,
-            formula=formula,
             fit=fit,
             reductions=lower,
             calibration=calibration,

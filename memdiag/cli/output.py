@@ -229,11 +229,10 @@ def print_estimate(
     """Print `estimate` on standard output: for people, or in one of the formats for machines."""
     if format == "text":
         show(estimate, written, quiet=quiet)
-    elif format in ("csv", "k8s"):
-        from memdiag.reports.estimate.machine_formats import csv, resources
+    elif format == "k8s":
+        from memdiag.reports.estimate.machine_formats import resources
 
-        text = csv(estimate) if format == "csv" else resources(estimate)
-        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.write(resources(estimate).encode())
     else:
         sys.stdout.buffer.write(report_of(estimate).render(estimate, format))
 

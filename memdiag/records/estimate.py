@@ -21,10 +21,6 @@ PINNED_NOTE: Final = (
 )
 """What is said of figures that sweeps and budgets measure, which differ from those of a profile."""
 
-Cpu = Literal["avx512", "avx2"]
-"""Instruction sets with which kernels pack differently: convolutions compute blocks of 16 channels
-with AVX-512, and of 8 with AVX2."""
-
 TermName = Literal[
     "runtime",
     "graph",
@@ -261,32 +257,6 @@ class Fit(Record, frozen=True, kw_only=True):
     problem: str = ""
 
 
-class FormulaTerm(Record, frozen=True, kw_only=True):
-    """A term of the formula: `coefficient` times the powers of the free dimensions.
-
-    Attributes:
-        coefficient: bytes.
-        powers: the exponent of each dimension by name; empty for the constant term.
-    """
-
-    coefficient: float
-    powers: dict[str, int]
-
-
-class Formula(Record, frozen=True, kw_only=True):
-    """The peak over the free dimensions: a sum of terms, but at least the peak of loading.
-
-    Attributes:
-        terms: the terms, the constant one first.
-        at_least_bytes: the peak of the phases before the runs, which no dimension changes.
-        largest_error_bytes: how far the formula is from the points at most.
-    """
-
-    terms: tuple[FormulaTerm, ...]
-    at_least_bytes: int
-    largest_error_bytes: int
-
-
 class Reduction(Record, frozen=True, kw_only=True):
     """A change with which the peak of the first point is lower.
 
@@ -327,7 +297,6 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         onnxruntime: the release that it is for.
         options: session options by name, as given.
         disabled_optimizers: graph transformers that are left out.
-        cpu: the instruction set of the processor that it is for.
         load_from: ``path`` or ``bytes``.
         runs: the number of runs after the first one.
         baseline_bytes: the process before the session: interpreter, numpy and onnxruntime; None if
@@ -336,7 +305,6 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
             probable values. Phases, terms and tensors are the most probable ones in any case.
         dimensions: the free dimensions, with the sizes of the first point.
         points: the points, the first of them at the default or first given sizes.
-        formula: the peak over the free dimensions; None with one point.
         fit: the largest size that fits into the limit; None without a limit.
         reductions: changes with which the first point needs less, the largest reduction first.
         calibration: measured points; empty unless asked for.
@@ -351,14 +319,12 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     onnxruntime: str
     options: dict[str, str]
     disabled_optimizers: tuple[str, ...] = ()
-    cpu: Cpu = "avx512"
     load_from: Literal["path", "bytes"]
     runs: int
     baseline_bytes: int | None
     is_upper: bool = False
     dimensions: tuple[Dimension, ...] = ()
     points: tuple[EstimatedPoint, ...]
-    formula: Formula | None = None
     fit: Fit | None = None
     reductions: tuple[Reduction, ...] = ()
     calibration: tuple[Calibration, ...] = ()

@@ -156,16 +156,6 @@ def test_a_dimension_that_follows_from_others_does_so_at_each_point(tmp_path: Pa
     assert found.fit.dims == ("n",)
 
 
-def test_the_formula_is_exact_where_memory_is_a_sum_of_terms(weighted: Path) -> None:
-    found = estimate(weighted, dims={"batch": [8, 16, 32, 64], "tokens": [128, 256]})
-    assert found.formula is not None
-    powers = [term.powers for term in found.formula.terms]
-    assert powers[0] == {}
-    assert {"batch": 1, "tokens": 1} in powers
-    assert found.formula.largest_error_bytes < 0.01 * found.points[-1].peak_bytes
-    assert estimate(weighted).formula is None
-
-
 def fit_of(model: Path, limit: int, **arguments: object) -> Fit:
     """Return what fits, without a run."""
     found = estimate(model, fit_bytes=limit, **{"run": False, **arguments}).fit
@@ -351,29 +341,6 @@ def test_live_tensors_state_how_they_grow(tmp_path: Path) -> None:
     assert found.points[1].layout is None
     without_arena = estimate(path, session_options={"enable_cpu_mem_arena": "0"})
     assert without_arena.point.layout is None
-
-
-def test_the_processor_decides_how_much_convolutions_are_padded(tmp_path: Path) -> None:
-    model = parser.parse_model(
-        """
-        <ir_version: 9, opset_import: ["" : 17]>
-        g (float[1, 3, 256, 256] x) => (float[1, 24, 256, 256] y) {
-            a = Conv <pads=[1,1,1,1]> (x, w) y = Sigmoid(a)
-        }
-        """
-    )
-    weight = numpy_helper.from_array(np.ones((24, 3, 3, 3), np.float32), "w")
-    model.graph.initializer.append(weight)
-    path = tmp_path / "conv.onnx"
-    onnx.save(model, path)
-    usual, avx512, avx2 = (estimate(path, cpu=cpu) for cpu in (None, "avx512", "avx2"))
-    assert (usual.cpu, avx2.cpu) == ("avx512", "avx2")
-    assert usual.points == avx512.points
-    # The value of 24 channels is padded to 32 with AVX-512 only.
-    assert max(tensor.bytes for tensor in usual.point.live) == 4 * 32 * 256 * 256
-    assert max(tensor.bytes for tensor in avx2.point.live) == 4 * 24 * 256 * 256
-    with pytest.raises(UsageError, match="Leave out --cpu"):
-        memdiag.estimate(path, cpu="avx2", measure=True)
 
 
 def test_other_options_are_named_in_a_note(weighted: Path) -> None:
@@ -567,7 +534,6 @@ def test_a_point_that_does_not_fit_into_the_machine_is_not_run(
     ("arguments", "words"),
     [
         ({"dims": {"m": 1}}, "unknown dimension 'm': the model has n"),
-        ({"cpu": "sse"}, "cpu cannot be 'sse'. Choose from avx512, avx2."),
         ({"dims": {"n": -1}}, "'n' must be 0 or greater, not -1"),
         ({"dims": {"n": [1, -1]}}, "'n' must be 0 or greater, not -1"),
         ({"dims": {"n": (8, 1)}}, "8..1 is not a range of sizes"),

@@ -29,7 +29,6 @@ KINDS: dict[str, tuple[str, str]] = {
     "--bisect": ("choice", "version"),
     "--budget": ("FIGURE=SIZE,…", "Limits"),
     "--check-with": ("PYTHON", "interpreter"),
-    "--cpu": ("choice", "Instruction set"),
     "--dim": ("NAME=N,…", "Size of a free dimension"),
     "--disable-optimizer": ("NAME", "graph transformer"),
     "--do": ("choice", "What to do"),

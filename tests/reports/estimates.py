@@ -12,8 +12,6 @@ from memdiag.records.estimate import (
     EstimatedPoint,
     EstimatedTerm,
     Fit,
-    Formula,
-    FormulaTerm,
     LiveTensor,
     Reduction,
     RunBlock,
@@ -157,19 +155,10 @@ def single(baseline_bytes: int | None = None) -> Estimate:
 
 
 def grid() -> Estimate:
-    """Return an estimate at two times three sizes, with a formula and a limit."""
+    """Return an estimate at two times three sizes, with a limit."""
     return msgspec.structs.replace(
         single(),
         points=tuple(point(batch, tokens) for batch in (1, 16) for tokens in (128, 256, 512)),
-        formula=Formula(
-            terms=(
-                FormulaTerm(coefficient=150.0 * MIB, powers={}),
-                FormulaTerm(coefficient=65536.0, powers={"batch": 1, "tokens": 1}),
-                FormulaTerm(coefficient=12.5, powers={"tokens": 2}),
-            ),
-            at_least_bytes=200 * MIB,
-            largest_error_bytes=3 * MIB,
-        ),
         fit=fit(),
         notes=("2 values have sizes that depend on the data",),
     )
@@ -261,11 +250,6 @@ def hostile(name: str) -> Estimate:
         disabled_optimizers=(name,),
         dimensions=(dimension(name, 1, "size"), made.dimensions[1]),
         points=tuple(map(of_point, made.points)),
-        formula=Formula(
-            terms=(FormulaTerm(coefficient=5.0, powers={name: 1}),),
-            at_least_bytes=0,
-            largest_error_bytes=0,
-        ),
         fit=fit(dims=(name,), others={name: 1}, trial="not run", problem=name),
         reductions=(Reduction(change=name, peak_bytes=1, run_bytes=1),),
         calibration=(

@@ -14,9 +14,8 @@ from memdiag.records.estimate import Estimate, EstimatedPoint, Fit, Reduction
 from memdiag.reports import report_of
 from memdiag.reports.estimate.chart import estimate_chart
 from memdiag.reports.estimate.layout import layout_caption, layout_chart
-from memdiag.reports.estimate.machine_formats import csv, resources
+from memdiag.reports.estimate.machine_formats import resources
 from memdiag.reports.estimate.sentences import (
-    formula_text,
     interval_text,
     reduction_lines,
 )
@@ -113,12 +112,6 @@ def test_a_size_whose_values_are_not_known_is_not_said_to_fit() -> None:
     assert "at least" in words(unknown(estimates.line()))
 
 
-def test_another_processor_is_named() -> None:
-    avx2 = msgspec.structs.replace(estimates.single(), cpu="avx2")
-    assert "for AVX2 · nothing was run" in words(avx2)
-    assert "AVX2" not in words(estimates.single())
-
-
 def test_an_upper_bound_has_no_interval() -> None:
     upper = msgspec.structs.replace(estimates.single(), is_upper=True)
     assert "may need up to 200 MiB at its peak and 158 MiB after that" in words(upper)
@@ -171,20 +164,6 @@ def test_a_size_whose_interval_ends_above_the_limit_has_a_mark_in_the_grid() -> 
     text = words(msgspec.structs.replace(estimates.grid(), points=points))
     assert "batch 24 342 MiB ? " in text
     assert "✗ does not fit; ? may not fit: the limit is inside the interval" in text
-
-
-def test_the_formula_has_powers_a_bound_and_its_error() -> None:
-    formula = estimates.grid().formula
-    assert formula is not None
-    assert formula_text(formula, None) == (
-        "peak = 150 MiB + 64 KiB·batch·tokens + 12.5 B·tokens², but at least 200 MiB (loading);"
-        " within 3.0 MiB of every point"
-    )
-    exact = msgspec.structs.replace(formula, largest_error_bytes=0, at_least_bytes=0)
-    assert formula_text(exact, BASELINE) == (
-        "peak above the process before the session = 150 MiB + 64 KiB·batch·tokens +"
-        " 12.5 B·tokens²; exact at every point"
-    )
 
 
 @pytest.mark.parametrize(
@@ -331,13 +310,6 @@ def test_measured_points_state_the_error_that_is_left() -> None:
 )
 def test_an_interval_names_its_unit_once(low: int, high: int, text: str) -> None:
     assert interval_text(low, high) == text
-
-
-def test_csv_has_a_row_for_each_point() -> None:
-    lines = csv(estimates.grid()).splitlines()
-    assert lines[0] == "batch,tokens,peak_bytes,peak_phase,steady_bytes,low_bytes,high_bytes"
-    assert lines[1] == f"1,128,{200 * MIB},optimize,{158 * MIB},{190 * MIB},{220 * MIB}"
-    assert len(lines) == 7
 
 
 def test_a_container_gets_the_largest_point() -> None:

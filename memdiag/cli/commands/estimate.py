@@ -36,12 +36,6 @@ def configure(parser: ArgumentParser) -> None:
         help="Release to predict for (default: the installed one).",
     )
     group.add_argument(
-        "--cpu",
-        choices=("avx512", "avx2"),
-        help="Instruction set of the processor to predict for: with AVX2, filters and values of"
-        " convolutions are padded to 8 channels rather than 16 (default: avx512).",
-    )
-    group.add_argument(
         "--fit",
         metavar="SIZE",
         help="Find the largest size with which the process stays below SIZE, e.g. 4GiB: of the"
@@ -78,9 +72,9 @@ def configure(parser: ArgumentParser) -> None:
     add_reports_folder(group)
     add_format(
         group,
-        ("text", "json", "csv", "k8s", "markdown"),
-        "What to print: a summary, the JSON record, a table with a row for each combination of"
-        " sizes, the resources of a Kubernetes container, or a Markdown report.",
+        ("text", "json", "k8s", "markdown"),
+        "What to print: a summary, the JSON record, the resources of a Kubernetes container, or a"
+        " Markdown report.",
     )
     add_quiet(group)
 
@@ -89,8 +83,7 @@ def run(options: Namespace) -> int:
     """Predict the memory of a session, phase by phase, from the model alone.
 
     Nothing is run and no weight is read, except with --fit and --measure. Several sizes of a
-    dimension (--dim batch=1..256, --dim seq=128,512) are estimated in all combinations, and the
-    peak is also given as a formula.
+    dimension (--dim batch=1..256, --dim seq=128,512) are estimated in all combinations.
 
     With --out, writes estimate.json, report.html, report.md and estimate.png. Exit codes: 0; 2 on
     errors.
@@ -110,7 +103,6 @@ def run(options: Namespace) -> int:
             optimization_level=options.optimization_level,
             disabled_optimizers=options.disable_optimizer,
             load_from=options.load_from,
-            cpu=options.cpu,
             runs=options.runs,
             feed=options.feed,
             steps=options.steps,

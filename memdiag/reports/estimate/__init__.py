@@ -13,7 +13,6 @@ from memdiag.reports.estimate.sentences import (
     calibration_lines,
     estimate_headline,
     fit_text,
-    formula_text,
     generation_lines,
     reduction_lines,
 )
@@ -54,10 +53,6 @@ def show(
             console.print()
             line(console, title)
             print_table(console, table)
-    block(
-        console,
-        [formula_text(estimate.formula, estimate.baseline_bytes)] if estimate.formula else [],
-    )
     block(console, generation_lines(estimate))
     block(console, reduction_lines(estimate))
     block(console, calibration_lines(estimate))
@@ -95,12 +90,6 @@ def markdown(estimate: Estimate) -> str:
             md.escape(answer.second),
             md.escape(answer.facts),
             md.section("Sizes", markdown_table(point_table(estimate))),
-            md.section(
-                "Formula",
-                md.escape(formula_text(estimate.formula, estimate.baseline_bytes))
-                if estimate.formula
-                else "",
-            ),
             md.section("Generation", md.bullets(generation_lines(estimate))),
             md.section("What lowers the peak", md.bullets(reduction_lines(estimate))),
             md.section("Measured", md.bullets(calibration_lines(estimate))),

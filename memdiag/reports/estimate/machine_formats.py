@@ -1,9 +1,4 @@
-"""An estimate as CSV, and as the resources of a Kubernetes container."""
-
-from __future__ import annotations
-
-import csv as csv_module
-import io
+"""An estimate as the resources of a Kubernetes container."""
 
 from memdiag.records import codec
 from memdiag.records.estimate import Estimate
@@ -11,23 +6,6 @@ from memdiag.reports.container_resources import kubernetes_resources
 from memdiag.reports.estimate.sentences import BEFORE, sizes_text, unknown_text
 from memdiag.reports.text import model_file, plain
 from memdiag.units import MIB
-
-
-def csv(estimate: Estimate) -> str:
-    """Return a row for each point: the sizes of the dimensions, and bytes without a unit.
-
-    The process before the session is not included.
-    """
-    estimate = codec.escaped(estimate)
-    names = [dimension.name for dimension in estimate.dimensions]
-    out = io.StringIO()
-    writer = csv_module.writer(out, lineterminator="\n")
-    figures = ("peak_bytes", "peak_phase", "steady_bytes", "low_bytes", "high_bytes")
-    writer.writerow([*map(plain, names), *figures])
-    for point in estimate.points:
-        sizes = [point.dims[name] for name in names]
-        writer.writerow([*sizes, *(getattr(point, name) for name in figures)])
-    return out.getvalue()
 
 
 def resources(estimate: Estimate) -> str:

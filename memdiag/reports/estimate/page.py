@@ -12,7 +12,6 @@ from memdiag.reports.estimate.sentences import (
     calibration_lines,
     estimate_headline,
     fit_text,
-    formula_text,
     generation_lines,
     reduction_lines,
 )
@@ -38,9 +37,6 @@ def render(estimate: Estimate, *, plotly: Plotly = "inline") -> bytes:
             "reductions": tuple(reduction_lines(estimate)),
             "points": point_table(estimate),
             "sizes": chart.sizes,
-            "formula": formula_text(estimate.formula, estimate.baseline_bytes)
-            if estimate.formula
-            else "",
             "fits": fit_text(estimate),
             "measured": tuple(calibration_lines(estimate)),
             "notes": tuple(map(plain, estimate.notes)),

@@ -1,5 +1,5 @@
-"""The sentences of an estimate: the answer, the process before the session, formula, sizes that
-fit, and measured points."""
+"""The sentences of an estimate: the answer, the process before the session, sizes that fit, and
+measured points."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import ceil
 from typing import NamedTuple
 
 from memdiag.records.dimension import in_words
-from memdiag.records.estimate import Calibration, Estimate, Fit, Formula
+from memdiag.records.estimate import Calibration, Estimate, Fit
 from memdiag.reports.generation import cache_sentences, calls_text, feed_sentence
 from memdiag.reports.text import at_sizes, model_file, plain
 from memdiag.units import MIB, counted, format_duration, format_limit, format_size, plural
@@ -125,8 +125,6 @@ def _facts(estimate: Estimate) -> str:
     options += [f"without {plain(name)}" for name in estimate.disabled_optimizers]
     if estimate.load_from == "bytes":
         options.append("loaded from bytes")
-    if estimate.cpu != "avx512":
-        options.append("for AVX2")
     done = "nothing was run ·"
     if estimate.calibration:
         done = "measured in"
@@ -140,28 +138,6 @@ def sizes_text(estimate: Estimate, sizes: Mapping[str, int]) -> str:
     names = [each.name for each in estimate.dimensions if each.role != "sum"]
     listed = [f"{plain(name)} {sizes[name]:,}" for name in names if name in sizes]
     return " × ".join(listed) or plain(in_words(estimate.dimensions))
-
-
-def formula_text(formula: Formula, baseline_bytes: int | None) -> str:
-    """Return the formula with its largest error: ``peak = 198 MiB + 81 KiB·batch·seq …``.
-
-    Where other figures include the process before the session, it states that the formula does not.
-    """
-    terms = []
-    for term in formula.terms:
-        factors = [plain(name) + ("²" if power == 2 else "") for name, power in term.powers.items()]
-        terms.append("·".join([_coefficient(term.coefficient), *factors]))
-    text = " + ".join(terms) or "0"
-    if formula.at_least_bytes:
-        text = f"{text}, but at least {format_size(formula.at_least_bytes)} (loading)"
-    error = formula.largest_error_bytes
-    within = f"within {format_size(error)} of every point" if error else "exact at every point"
-    above = "" if baseline_bytes is None else " above the process before the session"
-    return f"peak{above} = {text}; {within}"
-
-
-def _coefficient(value: float) -> str:
-    return format_size(round(value)) if abs(value) >= 10 * 1024 else f"{value:,.4g} B"
 
 
 def fit_text(estimate: Estimate) -> str:
