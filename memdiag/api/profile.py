@@ -29,7 +29,7 @@ from memdiag.api.inputs import (
     save_inputs,
 )
 from memdiag.api.malloc_threshold import measure_malloc_threshold
-from memdiag.api.profile_config import ProfileConfig, profile_config
+from memdiag.api.profile_config import ProfileConfig, XrayTime, profile_config
 from memdiag.api.profile_record import assemble_profile
 from memdiag.api.run_peak import with_run_peak
 from memdiag.api.xray import ChildXray
@@ -49,7 +49,7 @@ from memdiag.records.generation import Generation
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Input, Profile
 from memdiag.rules.match_measurement import match_profile
-from memdiag.runner.job import Job, XrayConfig
+from memdiag.runner.job import Job
 from memdiag.runner.run import MeasuredRun, Measurement, Progress
 from memdiag.runner.temporary import temporary_folder
 
@@ -263,7 +263,7 @@ def profile_job(
         KeyboardInterrupt: the run was interrupted.
     """
     with temporary_folder() as scratch:
-        run = _run_child(file, job, scratch, XrayConfig(when="steady" if xray else "none"))
+        run = _run_child(file, job, scratch, "steady" if xray else "none")
     if run.measurement.interrupted:
         raise KeyboardInterrupt
     result = assemble_profile(
@@ -343,11 +343,7 @@ def _measure(
 
     With `calls`, `inputs` are those of the prompt, and the child goes on with the steps.
     """
-    feeds = save_inputs(
-        inputs.plans,
-        config.inputs.arrays,
-        scratch / "inputs",
-    )
+    feeds = save_inputs(inputs.plans, config.inputs.arrays, scratch / "inputs")
     steps = None if calls is None else save_step_inputs(calls, config.inputs, scratch / "steps")
     job = Job(
         model=file.path,
@@ -385,18 +381,16 @@ def _run_child(
     file: ModelFile,
     job: Job,
     scratch: Path,
-    config: XrayConfig,
+    when: XrayTime,
     on_progress: Callable[[Progress], None] | None = None,
     on_near_limit: Callable[[Measurement, GroupMemory], None] | None = None,
 ) -> _ChildRun:
-    """Measure a child that runs `job`, with X-rays at the moments that `config` names.
+    """Measure a child that runs `job`, with X-rays at the moments that `when` names.
 
     `on_near_limit` is called with the measurement until then and the control group, when that comes
     near its limit.
     """
-    xray: ChildXray | None = None
-    if config.when != "none":
-        xray = ChildXray(file, job, scratch)
+    xray = None if when == "none" else ChildXray(file, job, scratch)
 
     def save(memory: GroupMemory) -> None:
         if on_near_limit is not None:
@@ -406,7 +400,7 @@ def _run_child(
     run = MeasuredRun(
         job,
         None if xray is None else xray.read_memory,
-        phase_ends=config.when == "phases",
+        phase_ends=when == "phases",
         on_progress=on_progress,
         on_sample=group.update,
     )

@@ -21,11 +21,15 @@ from memdiag.defaults import CPU_PROVIDER, DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFA
 from memdiag.errors import UsageError
 from memdiag.ort.runtime import require_runtime
 from memdiag.records.generation import GenaiConfig
-from memdiag.runner.job import InputConfig, Limits, SessionConfig, XrayConfig
+from memdiag.runner.job import InputConfig, Limits, SessionConfig
 
 _LEVELS = ("disable_all", "basic", "extended", "layout", "all")
 _LOG_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid")
 """Session options that memdiag sets itself, as it reads the log."""
+
+XrayTime = Literal["steady", "phases", "none"]
+"""When the owners of resident bytes are identified: at steady state, also at the ends of all
+phases, or never."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +40,7 @@ class ProfileConfig:
         session: how the session is created and run.
         inputs: the inputs, and the number of runs.
         limits: when the child is ended.
-        xray: when the owners of resident bytes are identified.
+        xray: when the owners of resident bytes are identified, as in `memdiag.profile`.
         run_peak: measure the peak of a run by node, in a child of its own.
         rules: the rules to run on the model.
         command: the command line that asked for the profile, for the record.
@@ -45,14 +49,14 @@ class ProfileConfig:
     session: SessionConfig = field(default_factory=SessionConfig)
     inputs: InputConfig = field(default_factory=InputConfig)
     limits: Limits = field(default_factory=Limits)
-    xray: XrayConfig = field(default_factory=XrayConfig)
+    xray: XrayTime = "steady"
     run_peak: bool = False
     rules: Selection = field(default_factory=Selection)
     command: tuple[str, ...] = ()
 
     def figures_only(self) -> "ProfileConfig":
         """Return this configuration without X-rays and peak of a run."""
-        return replace(self, xray=XrayConfig(when="none"), run_peak=False)
+        return replace(self, xray="none", run_peak=False)
 
 
 def profile_config(
@@ -77,7 +81,7 @@ def profile_config(
     python: str | Path | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_limit_bytes: int | None = None,
-    xray: Literal["steady", "phases", "none"],
+    xray: XrayTime,
     run_peak: bool = False,
     rules: Selection,
     command: tuple[str, ...] = (),
@@ -124,7 +128,7 @@ def profile_config(
             generation=generation_config(feed=feed, steps=steps, prefill=prefill, genai=genai),
         ),
         limits=limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes),
-        xray=XrayConfig(when=xray),
+        xray=xray,
         run_peak=run_peak,
         rules=rules,
         command=command,

@@ -1,7 +1,7 @@
 """The job of a child: a model and its inputs, with the configuration of the measurement.
 
-The command line, the Python API and the child share the configuration in four groups:
-`SessionConfig`, `InputConfig`, `Limits` and `XrayConfig`.
+The command line, the Python API and the child share the configuration in three groups:
+`SessionConfig`, `InputConfig` and `Limits`.
 """
 
 import sys
@@ -187,17 +187,6 @@ class Limits:
     timeout_s: float = DEFAULT_TIMEOUT_S
     deadline: Deadline = field(default_factory=Deadline)
     memory_limit_bytes: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class XrayConfig:
-    """Times at which the owner of every resident byte is identified.
-
-    Attributes:
-        when: at ``steady`` state, also at the ends of all ``phases``, or never (``none``).
-    """
-
-    when: Literal["steady", "phases", "none"] = "steady"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
