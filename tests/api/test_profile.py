@@ -377,7 +377,6 @@ def test_ctrl_c_after_the_measurement_keeps_it(
         ),
         ({"session_options": {"graph_optimization_level": "ORT_BASIC"}}, "Choose from disable_all"),
         ({"xray": "all"}, "xray cannot be 'all'. Choose from steady, phases, none."),
-        ({"verify": "some"}, "verify cannot be 'some'. Choose from full, sampled."),
         ({"load_from": "url"}, "load_from cannot be 'url'. Choose from path, bytes."),
         (
             {"providers": "CPUExecutionProvider"},
