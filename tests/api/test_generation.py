@@ -27,7 +27,7 @@ def test_a_prompt_and_steps_are_the_phases(profile: Profile) -> None:
     assert profile.outcome.status == "completed"
     names = [phase.name for phase in profile.phases]
     others = [name for name in PHASES if name not in (*GENERATION_PHASES, "first_run", "steady")]
-    assert names == [*others[:-1], *GENERATION_PHASES]  # without release
+    assert names == [*others, *GENERATION_PHASES]
     assert len(profile.runs) == STEPS
     assert profile.steady_rss_bytes is not None
     notes = {each.name: each.note for each in profile.inputs}
