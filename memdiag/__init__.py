@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from memdiag.api.leak import leak
     from memdiag.api.limit import limit
     from memdiag.api.load import load, load_profile
-    from memdiag.api.optimize import optimize
     from memdiag.api.profile import profile
     from memdiag.api.recording import recording
     from memdiag.api.run import run
     from memdiag.api.sweep import sweep
-    from memdiag.api.tune import tune
     from memdiag.api.xray import xray
     from memdiag.errors import MemdiagError
     from memdiag.records.comparison import Comparison
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from memdiag.records.profile import Profile
     from memdiag.records.run import ProgramRun
     from memdiag.records.sweep import Sweep
-    from memdiag.records.tuning import Tuning
 
 __version__ = "0.1.0"
 
@@ -50,7 +47,6 @@ __all__ = [
     "Profile",
     "ProgramRun",
     "Sweep",
-    "Tuning",
     "check",
     "compare",
     "estimate",
@@ -59,12 +55,10 @@ __all__ = [
     "limit",
     "load",
     "load_profile",
-    "optimize",
     "profile",
     "recording",
     "run",
     "sweep",
-    "tune",
     "xray",
 ]
 
@@ -80,7 +74,6 @@ _MODULES = {
     "Findings": "memdiag.records.finding",
     "Fix": "memdiag.records.fix",
     "Growth": "memdiag.records.growth",
-    "Tuning": "memdiag.records.tuning",
     "check": "memdiag.api.check",
     "compare": "memdiag.api.compare",
     "estimate": "memdiag.api.estimate",
@@ -89,12 +82,10 @@ _MODULES = {
     "limit": "memdiag.api.limit",
     "load": "memdiag.api.load",
     "load_profile": "memdiag.api.load",
-    "optimize": "memdiag.api.optimize",
     "profile": "memdiag.api.profile",
     "recording": "memdiag.api.recording",
     "run": "memdiag.api.run",
     "sweep": "memdiag.api.sweep",
-    "tune": "memdiag.api.tune",
     "xray": "memdiag.api.xray",
 }
 

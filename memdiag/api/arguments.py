@@ -1,7 +1,9 @@
 """Checks of the arguments of the public functions, and configuration groups made from them."""
 
 import os
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from memdiag.defaults import (
 )
 from memdiag.errors import UsageError
 from memdiag.records.generation import GenaiConfig
-from memdiag.runner.job import GenerationConfig, InputConfig, Limits
+from memdiag.runner.job import Deadline, GenerationConfig, InputConfig, Limits
 
 OnProgress = Callable[[str], None]
 """A function that is called with a few words about the current step."""
@@ -40,6 +42,17 @@ def model_path(model: Any) -> Path:
     if not path.name:
         raise UsageError(f"{path}: this is a folder. Name an ONNX file.")
     return path
+
+
+def deadline_after(time_limit_s: float | None) -> Deadline:
+    """Return the deadline of a command that starts now.
+
+    Raises:
+        UsageError: the limit leaves no time.
+    """
+    if time_limit_s is not None and time_limit_s <= 0:
+        raise UsageError("--time-limit must be greater than 0.")
+    return Deadline(inf if time_limit_s is None else time.monotonic() + time_limit_s)
 
 
 def program_advice(name: str) -> str:

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from memdiag.api.arguments import OnProgress, ignore_progress, input_config, limits
+from memdiag.api.arguments import (
+    OnProgress,
+    deadline_after,
+    ignore_progress,
+    input_config,
+    limits,
+)
 from memdiag.api.comparing import column_plans
 from memdiag.api.comparing.column_plans import ColumnPlan
 from memdiag.api.comparing.side_by_side import SideBySide
@@ -18,7 +24,6 @@ from memdiag.api.comparing.version_search import VersionSearch
 from memdiag.api.inputs import ArrayOrFile
 from memdiag.api.leak import check_runs
 from memdiag.api.load import load_profile
-from memdiag.api.search_arguments import deadline_after
 from memdiag.comparison import runtimes
 from memdiag.comparison.changes import changes as changes_of
 from memdiag.comparison.changes import undecided_note

@@ -1,41 +1,49 @@
-"""End a model's waste: build each rewrite, verify and measure it, and keep the best combination."""
+"""Make a model take less memory: rewrites, optimizers and session options, in one search."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from memdiag.api.arguments import OnProgress, check_dims, ignore_progress, model_path
-from memdiag.api.check import Selection, analysis_context, find_waste
-from memdiag.api.inputs import GivenInputs, read_given
-from memdiag.api.original_model import OriginalModel, measured_original
-from memdiag.api.search_arguments import (
-    check_slowdown,
+from memdiag.api.arguments import (
+    OnProgress,
+    check_dims,
     deadline_after,
+    ignore_progress,
+    model_path,
 )
+from memdiag.api.check import Selection, analysis_context, find_waste
+from memdiag.api.fix_scope import REWRITES, FixScope
+from memdiag.api.inputs import GivenInputs, read_given
+from memdiag.api.new_models import NewModels
+from memdiag.api.optimizer_outputs import OptimizerOutputs
+from memdiag.api.option_estimates import expected_savings
+from memdiag.api.original_model import OriginalModel, measured_original
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN
-from memdiag.errors import UsageError
-from memdiag.fixing.candidates import VerifiedResult
-from memdiag.fixing.changes import changes_by_rule
-from memdiag.fixing.model_writer import ModelWriter, SavedModel
-from memdiag.fixing.rewrite_search import RewriteSearch
-from memdiag.fixing.state import ChangesByRule, FixState
+from memdiag.errors import ModelError, UsageError
+from memdiag.fixing.changes import Change, changes_by_rule
+from memdiag.fixing.model_writer import ModelWriter
+from memdiag.fixing.state import FixState
 from memdiag.model.axis_roles import check_dim_names
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.paths import ORT_SUFFIX, path_text
-from memdiag.records.files import unused_data_notes
 from memdiag.records.fix import FIX_SCHEMA, Fix
 from memdiag.runner.job import Job, Limits, TimeLimitReached
-from memdiag.verify.mapped_rows import unread_table_notes
-from memdiag.verify.model_evaluator import ModelEvaluation
-from memdiag.verify.other_runtimes import OtherRuntimes, releases_of
+from memdiag.tuning.option_search import OptionSearch
+from memdiag.tuning.point_evaluator import PointEvaluator
+from memdiag.tuning.points import BUDGETS
+from memdiag.tuning.record import Publication, fix_record
+from memdiag.verify.model_bound import reordered_bound
+from memdiag.verify.outputs import Bound
+
+_SHARE_OF_REWRITING = 0.5
+"""The share of the time after the first measurements that rewriting may take."""
 
 
 def fix(
@@ -43,292 +51,375 @@ def fix(
     output: str | Path | None = None,
     *,
     only: Sequence[str] = (),
-    unsafe: bool = False,
-    unverified: bool = False,
-    dry_run: bool = False,
+    budget: Mapping[str, int] | None = None,
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
+    max_difference: float | None = None,
     dims: Mapping[str, int] | None = None,
     inputs: GivenInputs | None = None,
-    same_inputs: bool = False,
     sizes: Sequence[int] | None = None,
-    check_with: Sequence[str | Path] = (),
+    dry_run: bool = False,
     time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Fix:
-    """Rewrite `model` so that it wastes less memory, verify the result, and return the record.
+    """Search for changes with which `model` takes less memory, and return the record.
 
-    Every remedy of every finding is built, its outputs are compared with the original's, its
-    memory and latency are measured in isolated processes. A remedy that saves nothing measurable,
-    or slows the model down, is left out. The original is never changed, and nothing is written to
-    `output` before its outputs and its latency were compared. The result may refer to weights in
-    the original's files.
+    Session options that usually cost no time are compared with the defaults first, all together.
+    Then each rewrite that answers a finding is built, and every optimizer that is installed
+    (onnxsim, onnxslim, onnxoptimizer, onnxscript, and onnxruntime's own) writes a model. These
+    models and all options are measured in processes of their own, combined, and compared: their
+    outputs with the original's, their latency in alternating runs. What is chosen is measured once
+    more, thoroughly. Ctrl-C, or a time limit, ends the search with the best result so far.
+
+    The original is never changed. If a new model is a part of the result, it is written to
+    `output`, and may refer to weights in the original's files.
 
     Args:
-        model: the ONNX file.
-        output: path of the fixed model; ``NAME.fixed.onnx`` beside the original where None.
-        only: rules (names, codes, beginnings of codes) whose remedies are tried; all where empty.
-        unsafe: try remedies that change values as well.
-        unverified: write remedies also where the model cannot be run here, unverified.
-        dry_run: only record which remedies would be tried.
-        max_slowdown: the largest ratio of latencies that a remedy may cost.
+        model: the ONNX file; of a model in ORT format only options are tried.
+        output: path of the new model; ``NAME.fixed.onnx`` next to the original where None.
+        only: what to try: ``rewrites`` (optimizers are among them), ``options``, or names of
+            rewrites, optimizers, options and rules; everything where empty.
+        budget: bytes above the baseline by ``peak``, ``steady`` or ``anonymous``: the fastest
+            combination that fits is chosen. None to search for the least memory.
+        max_slowdown: the largest ratio of latencies that all changes may cost together.
+        max_difference: the difference of an output that is accepted, as a share of its largest
+            value. Changes of values are tried as well then, such as weights of 8 and 4 bits
+            (``quantize-int8`` and ``quantize-int4``). None to accept only sums in another order.
         dims: sizes of free dimensions by name; realistic ones where not given.
-        inputs: arrays, or paths of ``.npy`` files, by input name; others are generated.
-        same_inputs: run with the same contents each time; by default the contents of generated
-            inputs differ in each run that is measured.
+        inputs: arrays, or paths of ``.npy`` files, by input name; others are generated, with new
+            contents in each run that is measured.
         sizes: further sizes of free dimensions with which the model runs: outputs and latency are
             compared with each, and memory is that after all of them. By default 1 and 4, but no
             further ones if `dims` are given.
-        check_with: interpreters of environments with other releases of onnxruntime, on which the
-            result has to load and to reproduce the original's outputs too.
-        time_limit_s: seconds after which the search ends, as at Ctrl-C; the best result so far is
-            written.
-        on_progress: called with a few words about the current step.
+        dry_run: only record what would be tried.
+        time_limit_s: seconds for everything; rewrites get at most half of what the first
+            measurements leave, and optimizers at most a quarter of the rest.
+        on_progress: called with a few words about the current step and about what is verified.
 
     Raises:
-        ModelError: the file is missing, is no ONNX model, lacks its external data, or changed
+        ModelError: the file is missing, isn't an ONNX model, lacks its external data, or changed
             meanwhile.
         UsageError: an argument is invalid, or the output would overwrite the original.
-        ReportError: the output cannot be written.
-        MeasurementError: there is something to rewrite, and the model does not run here.
+        MeasurementError: the model does not run here.
+        ReportError: the folder of the new model cannot be written. If that is noticed at the end,
+            it is the `write_problem` of the record instead.
     """
     started = time.perf_counter()
-    path = model_path(model)
-    check_dims(dims)
-    target = Path(output) if output is not None else path.with_name(f"{path.stem}.fixed.onnx")
-    check_slowdown(max_slowdown)
-    require_runtime("run memdiag in an environment that has it")
+    deadline = deadline_after(time_limit_s)
     config = FixConfig(
-        only=only,
-        unsafe=unsafe,
-        unverified=unverified,
-        dry_run=dry_run,
+        scope=FixScope(only, changes_values=max_difference is not None),
+        budget=dict(budget or {}),
         max_slowdown=max_slowdown,
-        dims=dims,
-        check_with=check_with,
+        max_difference=max_difference,
+        dims=dict(dims or {}),
+        inputs=inputs or {},
+        sizes=sizes,
     )
-    job = Job(model=path, runs=None, limits=Limits(deadline=deadline_after(time_limit_s)))
-    given = read_given(inputs or {})
-    report_progress = on_progress or ignore_progress
+    config.check()
+    require_runtime("run memdiag in an environment that has it")
+    path = model_path(model)
+    job = Job(model=path, runs=None, limits=Limits(deadline=deadline))
+    config.scope.check_usable(job)
+    progress = _Progress(on_progress or ignore_progress, started)
     with open_model(path) as file, FileStates(path, file.files), ExitStack() as exits:
-        check_dim_names(file.graph, file.functions, dims or ())
-        writer = model_writer(file, target)
-        fixed = fix_file(
-            writer,
-            job,
-            lambda: measured_original(
+        check_dim_names(file.graph, file.functions, config.dims)
+        new_models = _new_models(file, job, config, output, progress)
+        if dry_run:
+            if new_models is not None:
+                new_models.state.record_possible(new_models.rules)
+            unsearched = _unsearched(file, job, config, new_models, started)
+            return msgspec.structs.replace(unsearched, is_dry_run=True)
+        if new_models is not None:
+            new_models.writer.check_writable()
+            exits.callback(new_models.writer.discard_staged)
+        try:
+            base = measured_original(
                 exits,
                 file,
                 job,
-                dims=dims or {},
-                given=given,
-                sizes=sizes,
-                same_inputs=same_inputs,
-                report_progress=report_progress,
-            ),
-            config,
-            report_progress=report_progress,
-            started=started,
-        ).record
-        notes = [*fixed.notes]
-        if fixed.after is not None:
-            notes += unread_table_notes(fixed.after.unread_table_bytes)
-        if fixed.output is None and not dry_run:
-            notes += writer.notes_on_unused_target()
-        return msgspec.structs.replace(fixed, notes=tuple(notes))
-
-
-class EvaluatedFix(NamedTuple):
-    """A fix, with the comparison of its model.
-
-    Attributes:
-        record: the record of the fix.
-        evaluation: outputs and latency of its model beside the original; None if there is no model,
-            or if it was not verified.
-    """
-
-    record: Fix
-    evaluation: ModelEvaluation | None
-
-
-def model_writer(file: ModelFile, target: Path) -> ModelWriter:
-    """Return what writes changed versions of the model `file` to `target`.
-
-    Raises:
-        UsageError: the model or the name of the target is in ORT format, or the original would be
-            overwritten.
-        ReportError: the target exists and is no regular file.
-    """
-    if file.is_ort_format:
-        raise UsageError(
-            f"{file.path}: models in ORT format cannot be rewritten. Fix the ONNX model, and"
-            " convert the result."
-        )
-    if target.suffix.lower() == ORT_SUFFIX:
-        raise UsageError(f"{target}: the new model is in ONNX format. Choose a name with .onnx.")
-    return ModelWriter(file, target)
+                dims=config.dims,
+                given=read_given(config.inputs),
+                sizes=config.sizes,
+                report_progress=progress,
+            )
+        except TimeLimitReached:
+            if new_models is not None:
+                why = "the time limit passed before the original was measured"
+                new_models.state.record_untried(new_models.rules, why)
+            unsearched = _unsearched(file, job, config, new_models, started)
+            return msgspec.structs.replace(unsearched, ended_by="time_limit")
+        return _Search(base, config, new_models, progress, started).run()
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixConfig:
-    """Which rewrites are tried, what they may cost, and what becomes of the result.
-
-    Attributes without a description are the arguments of `memdiag.fix` with these names.
+    """What is searched for, and how the model is run: arguments of `memdiag.fix`.
 
     Attributes:
-        max_difference: the difference of outputs that is accepted; None for a bound that follows
-            from the changes.
-        for_optimize: whether `memdiag.optimize` goes on with the result and verifies it again:
-            measurements are quick then, Ctrl-C ends the search without an exception, and the
-            result is only staged.
+        scope: what is tried.
     """
 
-    only: Sequence[str] = ()
-    unsafe: bool = False
-    unverified: bool = False
-    dry_run: bool = False
+    scope: FixScope = field(default_factory=FixScope)
+    budget: Mapping[str, int] = field(default_factory=dict)
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN
-    dims: Mapping[str, int] | None = None
-    check_with: Sequence[str | Path] = ()
     max_difference: float | None = None
-    for_optimize: bool = False
+    dims: Mapping[str, int] = field(default_factory=dict)
+    inputs: GivenInputs = field(default_factory=dict)
+    sizes: Sequence[int] | None = None
+
+    def check(self) -> None:
+        """Check the values.
+
+        Raises:
+            UsageError: a budget, a name or a dimension is unknown, or a number is out of range.
+        """
+        unknown = sorted(self.budget.keys() - {*BUDGETS})
+        if unknown:
+            raise UsageError(f"unknown budget {unknown[0]!r}. Use one of {', '.join(BUDGETS)}.")
+        if not 0 < self.max_slowdown < inf:
+            raise UsageError("--max-slowdown must be a number greater than 0.")
+        if self.max_difference is not None and not 0 < self.max_difference < 1:
+            raise UsageError("--max-difference must be between 0 and 1.")
+        check_dims(self.dims)
+        self.scope.check()
 
 
-def fix_file(
-    writer: ModelWriter,
-    job: Job,
-    open_original: Callable[[], OriginalModel],
-    config: FixConfig,
-    *,
-    report_progress: OnProgress,
-    started: float,
-) -> EvaluatedFix:
-    """Fix the model of `writer`, as `fix` does.
+class _Progress:
+    """Reports steps, with the duration so far and what is verified so far.
 
     Args:
-        writer: writes the fixed model.
-        job: the session of the model, with the deadline of the search.
-        open_original: returns the model with the evaluator of changes; called if one may be tried.
-        config: which rewrites are tried.
-        report_progress: called with a few words about the current step.
-        started: when the fix began, by `time.perf_counter`.
+        report: receives the text.
+        started: when the command began, by `time.perf_counter`.
+
+    Attributes:
+        verified: the best result so far, in a few words; empty if there is none.
+    """
+
+    def __init__(self, report: OnProgress, started: float) -> None:
+        self._report, self._started = report, started
+        self.verified = ""
+
+    def __call__(self, step: str) -> None:
+        elapsed = f"{time.perf_counter() - self._started:.0f} s"
+        verified = f" · verified: {self.verified} (Ctrl-C keeps this)" if self.verified else ""
+        self._report(f"{elapsed} · {step}{verified}")
+
+
+def _new_models(
+    file: ModelFile,
+    job: Job,
+    config: FixConfig,
+    output: str | Path | None,
+    report_progress: OnProgress,
+) -> NewModels | None:
+    """Return the rewrites and optimizers that are tried; None if only options are.
 
     Raises:
-        UsageError, ReportError, MeasurementError: as in `fix`.
+        UsageError: models in ORT format cannot be rewritten, or nothing would be written to
+            `output`.
+        ReportError: the target exists and isn't a regular file.
     """
-    runtime = Runtime.installed()
+    if file.is_ort_format and REWRITES in config.scope.names:
+        raise UsageError(
+            f"{file.path}: models in ORT format cannot be rewritten. Fix the ONNX model, and"
+            " convert the result."
+        )
+    if file.is_ort_format or not config.scope.needs_new_models:
+        if output is not None:
+            raise UsageError(f"{output}: only options are tried, so no model is written.")
+        return None
+    path = file.path
+    target = Path(output) if output is not None else path.with_name(f"{path.stem}.fixed.onnx")
+    if target.suffix.lower() == ORT_SUFFIX:
+        raise UsageError(f"{target}: the new model is in ONNX format. Choose a name with .onnx.")
     state = FixState(
-        writer=writer,
-        unsafe=config.unsafe,
+        writer=ModelWriter(file, target),
         max_difference=config.max_difference,
-        may_accept_difference=config.for_optimize,
         deadline=job.limits.deadline,
     )
-    rules: ChangesByRule = ()
-    base: OriginalModel | None = None
-    result: VerifiedResult | SavedModel | None = None
     report_progress("searching for findings")
-    try:
-        rules = _changes(state, runtime, config)
-        is_possible = not config.dry_run and state.any_possible(rules)
-    except KeyboardInterrupt:
-        if not config.for_optimize:
-            raise
-        is_possible = False
-        state.ended_by = "interrupt"
-        state.notes.append("the search for rewrites was interrupted")
-        state.record_untried(rules, "the search was interrupted before it was tried")
-    if config.dry_run:
-        state.record_possible(rules)
-    elif is_possible:
-        writer.check_writable()
-        releases = releases_of(config.check_with)
-        try:
-            base = open_original()
-            other_runtimes = _other_runtimes(base, releases)
-        except TimeLimitReached:
-            state.record_untried(rules, "the time limit ended the search before it was tried")
-            state.ended_by = "time_limit"
-            state.notes.append("the time limit passed before any remedy was tried")
-        else:
-            state.notes += base.inputs.notes
-            if base.evaluator is not None:
-                search = RewriteSearch(
-                    state,
-                    base.evaluator,
-                    other_runtimes,
-                    config.max_slowdown,
-                    report_progress,
-                    end=job.limits.deadline.at,
-                    setup_s=time.perf_counter() - started,
-                    for_optimize=config.for_optimize,
-                )
-                result = search.run(rules)
-            elif config.unverified:
-                state.deadline.at = inf  # nothing is measured any more
-                result = state.publish_unverified(rules)
-            else:
-                raise base.not_runnable(", or --unverified to write the model without a comparison")
-    duration_s = round(time.perf_counter() - started, 6)
-    record = _record(state, runtime, result, base, duration_s)
-    return EvaluatedFix(record, result.evaluation if isinstance(result, VerifiedResult) else None)
-
-
-def _changes(state: FixState, runtime: Runtime, config: FixConfig) -> ChangesByRule:
-    """Return the changes that findings call for, and add the notes of the search to `state`."""
-    context = analysis_context(state.writer.file, runtime, dims=config.dims)
-    findings, notes = find_waste(context, Selection(select=config.only, min_bytes=0))
+    context = analysis_context(file, Runtime.installed(), dims=config.dims)
+    findings, notes = find_waste(context, Selection(min_bytes=0))
     state.notes += notes
-    return tuple(changes_by_rule(findings))
+    wanted = (filter(config.scope.has_change, changes) for changes in changes_by_rule(findings))
+    rules: list[tuple[Change, ...]] = [changes for each in wanted if (changes := tuple(each))]
+    optimizers = OptimizerOutputs(
+        config.scope.optimizers(), changes_values=config.max_difference is not None
+    )
+    return NewModels(writer=state.writer, state=state, rules=rules, optimizers=optimizers)
 
 
-def _other_runtimes(base: OriginalModel, releases: Mapping[Path, str]) -> OtherRuntimes:
-    """Return the other releases of onnxruntime; none if the model does not run on this one."""
-    known = releases if base.evaluator is not None else {}
-    return OtherRuntimes(known, base.job, base.inputs.sets, base.scratch)
-
-
-def _record(
-    state: FixState,
-    runtime: Runtime,
-    result: VerifiedResult | SavedModel | None,
-    base: OriginalModel | None,
-    duration_s: float,
+def _unsearched(
+    file: ModelFile, job: Job, config: FixConfig, new_models: NewModels | None, started: float
 ) -> Fix:
-    """Return the record of a fix. A `result` of type `SavedModel` was not verified.
-
-    `base` is None if the original was not opened.
-    """
-    evaluator = base.evaluator if base else None
-    verified = result if isinstance(result, VerifiedResult) else None
-    output = result.output if isinstance(result, VerifiedResult) else result
-    difference = verified.evaluation.difference if verified else None
-    output_files = tuple(map(path_text, output.files)) if output else ()
-    oldest = output.built.oldest if output else None
+    """Return the record of a search that measured nothing."""
+    runtime = Runtime.installed()
+    optimizers = new_models.optimizers.untried if new_models is not None else ()
+    options = (option.name for option in config.scope.options(job, runtime))
     return Fix(
         schema=FIX_SCHEMA,
-        model=path_text(state.writer.file.path),
+        model=path_text(file.path),
         onnxruntime=str(runtime),
-        output=path_text(output.files[0]) if output else None,
-        output_files=output_files,
-        kept_files=tuple(map(path_text, output.built.kept)) if output else (),
-        kept_bytes=output.built.kept_bytes if output else 0,
-        remedies=state.outcomes,
-        before=verified.before if verified else state.before,
-        after=verified.after if verified else None,
-        latencies=verified.evaluation.latencies if verified else (),
-        largest_difference=difference.relative if difference else None,
-        bound=verified.bound.relative if verified else None,
-        bound_reason=verified.bound.why if verified else "",
-        verified=verified is not None,
-        verified_on=verified.verified_on if verified else (),
-        is_valid=state.is_valid if output else None,
-        oldest_onnxruntime=str(oldest.runtime) if oldest and oldest.runtime else None,
-        oldest_reason=oldest.why if oldest else "",
-        sufficient_time_limit_s=state.sufficient_time_limit_s,
-        dimensions=base.inputs.dimensions if base else (),
-        further_sizes=evaluator.further_sizes if evaluator else (),
-        ended_by=state.ended_by,
-        measured_once=verified is not None and verified.measured_once,
-        notes=(*state.notes, *unused_data_notes(output_files)),
-        duration_s=duration_s,
+        duration_s=round(time.perf_counter() - started, 6),
+        notes=tuple(new_models.notes) if new_models is not None else (),
+        remedies=new_models.state.outcomes if new_models is not None else (),
+        untried=(*optimizers, *options),
+        budget=dict(config.budget),
+        max_slowdown=config.max_slowdown,
     )
+
+
+class _Search:
+    """The search of `fix`, from the measured original to the record.
+
+    Raises:
+        MeasurementError: the original has no evaluator, since it does not run.
+    """
+
+    def __init__(
+        self,
+        base: OriginalModel,
+        config: FixConfig,
+        new_models: NewModels | None,
+        progress: _Progress,
+        started: float,
+    ) -> None:
+        if base.evaluator is None:
+            raise base.not_runnable()
+        self._base, self._config, self._new_models = base, config, new_models
+        self._progress, self._started = progress, started
+        self._evaluator = base.evaluator
+        self._runtime = Runtime.parse(base.evaluator.onnxruntime)
+        self._notes: list[str] = []
+        self._points = PointEvaluator(
+            model_evaluator=base.evaluator,
+            bound=_bound(base.file, config),
+            scratch=base.scratch,
+            max_slowdown=config.max_slowdown,
+            budget=dict(config.budget),
+        )
+        if new_models is not None:
+            self._points.without_hidden_names = new_models.writer.without_hidden_names
+        self._search = OptionSearch(
+            point_evaluator=self._points,
+            usable=config.scope.options(base.job, self._runtime),
+            together=config.scope.together(),
+            budget=dict(config.budget),
+            max_slowdown=config.max_slowdown,
+            report_progress=progress,
+            report_verified=self._show_verified,
+            end=base.job.limits.deadline.at,
+            setup_s=time.perf_counter() - started,
+        )
+
+    def run(self) -> Fix:
+        """Search, publish the new model if it is a part of the result, and return the record."""
+        new_models = self._new_models
+        try:
+            self._explore()
+            return self._published()
+        except ModelError:  # the original changed
+            raise
+        except BaseException as error:
+            if new_models is None:
+                raise
+            writer = new_models.writer
+            if writer.has_published:
+                error.add_note(f"The new model is at {writer.target}.")
+            elif writer.staged_targets and not new_models.publish_rewritten().problem:
+                error.add_note(f"The rewritten model is at {writer.target}.")
+            raise
+
+    def _explore(self) -> None:
+        """Try quick options, rewrites, optimizers and all options, in this order."""
+        search = self._search
+        try:
+            search.combine_quick_options()
+            if self._new_models is not None:
+                self._rewrite(self._new_models)
+                self._run_optimizers(self._new_models)
+            if search.ended_by == "completion":
+                search.expected = self._expected_savings()
+        except KeyboardInterrupt:
+            search.ended_by = "interrupt"
+        if search.ended_by != "interrupt":
+            search.run()
+
+    def _rewrite(self, new_models: NewModels) -> None:
+        """Offer the rewritten model as an option."""
+        deadline = self._base.job.limits.deadline
+        deadline.at = self._search.end
+        with deadline.at_most(_SHARE_OF_REWRITING):
+            found = new_models.rewrite(self._points, self._progress)
+        if found is not None:
+            self._search.add_compared(*found)
+        if new_models.state.ended_by == "interrupt":
+            self._search.ended_by = "interrupt"
+
+    def _run_optimizers(self, new_models: NewModels) -> None:
+        """Offer the models of optimizers as options."""
+        if self._search.ended_by == "interrupt":
+            return
+        job, folder = self._base.job, self._base.scratch / "optimizers"
+        self._search.usable[:0] = new_models.write_with_optimizers(
+            job.model, folder, job.limits.deadline, self._progress
+        )
+
+    def _expected_savings(self) -> dict[str, int]:
+        """Return the estimated saving of each option, in bytes by name.
+
+        Nothing is estimated without a time limit: all options are measured then.
+        """
+        base = self._base
+        if base.job.limits.deadline.at == inf:
+            return {}
+        self._progress("estimating what options save")
+        sizes = {dimension.name: dimension.size for dimension in base.inputs.dimensions}
+        try:
+            return expected_savings(base.file, self._runtime, base.job, sizes, self._search.usable)
+        except Exception as error:  # a defect of the estimate must not lose the search
+            self._notes.append(f"what options save could not be estimated ({type(error).__name__})")
+            return {}
+
+    def _published(self) -> Fix:
+        """Publish the chosen model, if it is a new one, and return the record."""
+        config, new_models = self._config, self._new_models
+        if config.max_difference is not None and not config.inputs:
+            self._notes.append(
+                "outputs were compared for generated inputs; give real ones with --input NAME=FILE"
+            )
+        self._progress("writing the result")
+        publication = Publication()
+        if new_models is not None:
+            publication = new_models.publish(self._search.chosen.options)
+        try:
+            return self._record(publication)
+        except KeyboardInterrupt:  # everything is measured and written: only a second one loses it
+            return self._record(publication)
+
+    def _record(self, publication: Publication) -> Fix:
+        base, new_models = self._base, self._new_models
+        return fix_record(
+            base.file,
+            self._search,
+            publication,
+            untried=new_models.optimizers.untried if new_models is not None else (),
+            is_cut_short=new_models is not None and new_models.is_cut_short,
+            notes=(
+                *(new_models.notes if new_models is not None else ()),
+                *self._notes,
+                *base.inputs.notes,
+                *self._evaluator.notes,
+            ),
+            dimensions=base.inputs.dimensions,
+            duration_s=round(time.perf_counter() - self._started, 6),
+        )
+
+    def _show_verified(self, text: str) -> None:
+        self._progress.verified = text
+
+
+def _bound(file: ModelFile, config: FixConfig) -> Bound:
+    """Return how far outputs may differ."""
+    if config.max_difference is not None:
+        return Bound.given(config.max_difference)
+    return replace(reordered_bound(file), may_be_given=True)

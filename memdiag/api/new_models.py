@@ -1,66 +1,80 @@
 """The models that take the original's place: the rewritten one, and one of each optimizer."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from memdiag.api.arguments import OnProgress
-from memdiag.api.fix import EvaluatedFix
 from memdiag.api.optimizer_outputs import OptimizerOutputs, optimizer_names
 from memdiag.errors import ReportError
+from memdiag.fixing.candidates import RewrittenModel
 from memdiag.fixing.model_writer import ModelWriter
+from memdiag.fixing.rewrite_search import RewriteSearch
+from memdiag.fixing.state import ChangesByRule, FixState
 from memdiag.paths import path_text
-from memdiag.records.fix import Fix
-from memdiag.records.tuning import REWRITE, Point
+from memdiag.records.fix import REWRITE, Point, Remedy
 from memdiag.runner.job import Deadline
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.record import Publication, rewrite_option
 
 
+@dataclass(kw_only=True)
 class NewModels:
-    """Offers new models as options of a search, and publishes the one that is chosen.
-
-    Args:
-        writer: wrote the rewritten model, staged, and publishes.
-        fixed: the fix that rewrote it.
-        optimizers: writes the models of optimizers.
+    """Writes new models, offers them as options of a search, and publishes the chosen one.
 
     Attributes:
-        rewrite: the option to load the rewritten model; None if there is none.
+        writer: stages the rewritten model, and publishes.
+        state: the outcomes of the rewrites.
+        rules: the rewrites to try.
+        optimizers: writes the models of optimizers.
+        rewritten: the rewritten model; None if there is none.
     """
 
-    def __init__(
-        self, writer: ModelWriter, fixed: EvaluatedFix, optimizers: OptimizerOutputs
-    ) -> None:
-        self._writer, self._optimizers = writer, optimizers
-        self._fixed, self._evaluation = fixed
-        self.rewrite: TuningOption | None = None
-        if self._fixed.output is not None:
-            self.rewrite = rewrite_option(self._fixed.output, optimizer_names())
+    writer: ModelWriter
+    state: FixState
+    rules: ChangesByRule
+    optimizers: OptimizerOutputs
+    rewritten: RewrittenModel | None = field(init=False, default=None)
 
     @property
     def notes(self) -> Sequence[str]:
-        """Sentences about optimizers that wrote nothing."""
-        return self._optimizers.notes
+        """Sentences about rewriting, and about optimizers that wrote nothing."""
+        return (*self.state.notes, *self.optimizers.notes)
 
     @property
-    def untried(self) -> Sequence[str]:
-        """The names of the optimizers for which there was no time."""
-        return self._optimizers.untried
+    def is_cut_short(self) -> bool:
+        """Whether something was not tried because the search ended before."""
+        return self.state.ended_by != "completion" or bool(self.optimizers.untried)
 
-    def rewritten_point(self, point_evaluator: PointEvaluator) -> Point | None:
-        """Return the point of the rewritten model as the fix compared it; None without one."""
-        if self.rewrite is None:
+    def rewrite(
+        self, points: PointEvaluator, report_progress: OnProgress
+    ) -> tuple[Point, TuningOption] | None:
+        """Search for rewrites, and return the rewritten model as a point and its option.
+
+        The point is compared. None if no rewrite is worth it.
+        """
+        if not self.rules:
             return None
-        assert self._fixed.after is not None
-        assert self._evaluation is not None
-        return point_evaluator.known_point((self.rewrite,), self._fixed.after, self._evaluation)
-
-    def without_hidden_names(self, text: str) -> str:
-        """Return `text` in one line, without the names of models that are not published."""
-        return self._writer.without_hidden_names(text)
+        search = RewriteSearch(
+            self.state,
+            points.model_evaluator,
+            points.max_slowdown,
+            report_progress,
+            end=self.state.deadline.at,
+        )
+        self.rewritten = search.run(self.rules)
+        if self.rewritten is None:
+            return None
+        option = rewrite_option(
+            path_text(self.rewritten.output.files[0]),
+            excludes=optimizer_names(),
+            same_kernels=self.rewritten.same_kernels,
+        )
+        figures, evaluation = self.rewritten.figures, self.rewritten.evaluation
+        return points.known_point((option,), figures, evaluation), option
 
     def write_with_optimizers(
         self, model: Path, folder: Path, deadline: Deadline, report_progress: OnProgress
@@ -70,8 +84,8 @@ class NewModels:
         Raises:
             MeasurementError: this interpreter cannot be started.
         """
-        name = self._writer.target_name
-        return self._optimizers.write(model, name, folder, deadline, report_progress)
+        name = self.writer.target.name
+        return self.optimizers.write(model, name, folder, deadline, report_progress)
 
     def publish(self, chosen: Sequence[str]) -> Publication:
         """Publish the model among the options `chosen`, if there is one, and no other.
@@ -81,39 +95,46 @@ class NewModels:
         """
         if REWRITE in chosen:
             return self.publish_rewritten()
-        optimized = self._optimizers.chosen_model(chosen)
+        optimized = self.optimizers.chosen_model(chosen)
         result = "another model" if optimized else "the original model"
-        fixed = without_model(self._fixed, f"not used, since {result} was chosen")
+        remedies = _unused(self.state.outcomes, f"not used, since {result} was chosen")
         if optimized is None:
-            self._writer.discard_staged()
-            notes = self._writer.notes_on_unused_target()
-            return Publication(msgspec.structs.replace(fixed, notes=(*fixed.notes, *notes)))
+            self.writer.discard_staged()
+            notes = self.writer.notes_on_unused_target()
+            return Publication(remedies=remedies, notes=notes)
 
         def publish() -> None:
             try:
-                self._writer.publish_copy(optimized)
+                self.writer.publish_copy(optimized)
             except ReportError:
-                self._writer.discard_staged()  # there may be room for one model only
-                self._writer.publish_copy(optimized)
+                self.writer.discard_staged()  # there may be room for one model only
+                self.writer.publish_copy(optimized)
 
         problem = self._problem_of(publish)
-        self._writer.discard_staged()
-        return Publication(fixed, self._writer.copy_targets(optimized), problem)
+        self.writer.discard_staged()
+        files = tuple(map(path_text, self.writer.copy_targets(optimized)))
+        return Publication(remedies=remedies, output_files=files, problem=problem)
 
     def publish_rewritten(self) -> Publication:
-        """Publish the fixed model, if there is one.
+        """Publish the rewritten model, if there is one.
 
         Raises:
             ModelError: the original changed meanwhile.
         """
-        if self._fixed.output is None:
-            return Publication(self._fixed)
-        files = map(path_text, self._writer.staged_targets)
-        output_files = (*files, *self._fixed.kept_files)
-        fixed = msgspec.structs.replace(
-            self._fixed, output=output_files[0], output_files=output_files
+        if self.rewritten is None:
+            return Publication(remedies=self.state.outcomes)
+        built = self.rewritten.output.built
+        kept = tuple(map(path_text, built.kept))
+        return Publication(
+            remedies=self.state.outcomes,
+            output_files=(*map(path_text, self.writer.staged_targets), *kept),
+            kept_files=kept,
+            kept_bytes=built.kept_bytes,
+            is_valid=self.rewritten.is_valid,
+            oldest_onnxruntime=str(built.oldest.runtime) if built.oldest.runtime else None,
+            oldest_reason=built.oldest.why,
+            problem=self._problem_of(self.writer.publish_staged),
         )
-        return Publication(fixed, problem=self._problem_of(self._writer.publish_staged))
 
     def _problem_of(self, publish: Callable[[], object]) -> str:
         """Call `publish`; return why files could not be written, or an empty text.
@@ -127,29 +148,18 @@ class NewModels:
             except ReportError as error:
                 return str(error)
             except KeyboardInterrupt:
-                if self._writer.has_published:
+                if self.writer.has_published:
                     return ""
             else:
                 return ""
         return "Ctrl-C came twice meanwhile. Run it again."
 
 
-def without_model(fixed: Fix, why: str) -> Fix:
-    """Return the record of a fix whose model is not a part of the result, for the reason `why`."""
-    remedies = [
+def _unused(remedies: Sequence[Remedy], why: str) -> tuple[Remedy, ...]:
+    """Return the outcomes of rewrites whose model is not a part of the result, as `why` says."""
+    return tuple(
         msgspec.structs.replace(remedy, status="rejected", reason=f"{why} ({remedy.reason})")
         if remedy.status == "applied"
         else remedy
-        for remedy in fixed.remedies
-    ]
-    return msgspec.structs.replace(
-        fixed,
-        output=None,
-        output_files=(),
-        kept_files=(),
-        kept_bytes=0,
-        remedies=tuple(remedies),
-        is_valid=None,
-        oldest_onnxruntime=None,
-        oldest_reason="",
+        for remedy in remedies
     )

@@ -1,4 +1,4 @@
-"""Models that optimizers write: each is an option of a tuning."""
+"""Models that optimizers write: each is an option of a search."""
 
 import importlib.util
 import shutil
@@ -57,7 +57,7 @@ class OptimizerOutputs:
     """Lets each installed optimizer write the model.
 
     Args:
-        only: the names of the options and optimizers to try; all where empty.
+        names: the names of the optimizers to try.
         changes_values: try also those whose models compute other values.
 
     Attributes:
@@ -65,12 +65,9 @@ class OptimizerOutputs:
         untried: the names of the optimizers for which there was no time.
     """
 
-    def __init__(self, only: Sequence[str] = (), *, changes_values: bool = False) -> None:
+    def __init__(self, names: Sequence[str], *, changes_values: bool = False) -> None:
         self._wanted = [
-            name
-            for name in optimizer_names()
-            if (not only or name in only)
-            and (changes_values or not OPTIMIZERS[name].changes_values)
+            name for name in names if changes_values or not OPTIMIZERS[name].changes_values
         ]
         self._installed = [name for name in self._wanted if _is_installed(name)]
         self._written: dict[str, Path] = {}

@@ -61,13 +61,9 @@ def measured_original(
     dims: Mapping[str, int],
     given: Mapping[str, GivenArray],
     sizes: Sequence[int] | None,
-    same_inputs: bool,
-    processes: int = 1,
     report_progress: Callable[[str], None],
 ) -> OriginalModel:
     """Find inputs for `file`, and measure it; its session is open until `exits` closes.
-
-    Figures are of `processes` together.
 
     Raises:
         MeasurementError: the model runs, but not in the process in which it is measured.
@@ -82,13 +78,10 @@ def measured_original(
         dims=dims,
         given=given,
         sizes=sizes,
-        same_inputs=same_inputs,
     )
     if not inputs.sets:
         return OriginalModel(file=file, job=job, scratch=scratch, inputs=inputs, evaluator=None)
     report_progress("measuring the original")
     disk_bytes = sum(each.stat().st_size for each in file.files)
-    evaluator = exits.enter_context(
-        ModelEvaluator(job, inputs.sets, scratch, disk_bytes, processes=processes)
-    )
+    evaluator = exits.enter_context(ModelEvaluator(job, inputs.sets, scratch, disk_bytes))
     return OriginalModel(file=file, job=job, scratch=scratch, inputs=inputs, evaluator=evaluator)

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from memdiag.defaults import (
-    DEFAULT_MAX_SLOWDOWN,
     DEFAULT_PREFILL_TOKENS,
     DEFAULT_PROVIDERS,
     DEFAULT_RUNS,
-    DEFAULT_SIZES,
     DEFAULT_STEPS,
     DEFAULT_TIMEOUT_S,
 )
@@ -267,73 +265,6 @@ def add_limits(group: Group) -> None:
         help="Stop a child process whose memory exceeds this size, e.g. 2GB.",
     )
 
-
-def add_search_options(group: Group) -> None:
-    """Add the options that fix and tune share."""
-    group.add_argument(
-        "--max-slowdown",
-        metavar="RATIO",
-        type=float,
-        default=DEFAULT_MAX_SLOWDOWN,
-        help="Largest acceptable latency, relative to the original.",
-    )
-    group.add_argument(
-        "--unsafe",
-        action="store_true",
-        help="Also try remedies and options that may change outputs beyond rounding.",
-    )
-    group.add_argument(
-        "--time-limit",
-        metavar="TIME",
-        type=duration,
-        help="Stop after this time, such as 90s or 5min, with the best result so far.",
-    )
-    add_inputs(group)
-    add_same_inputs(group)
-    group.add_argument(
-        "--sizes",
-        metavar="N,N…",
-        help="Other sizes of free dimensions to run as well, such as lengths of sequences"
-        " or batches of images. At each, outputs and latency are compared to the original's, and"
-        " memory is measured after runs at all of them (default:"
-        f" {','.join(map(str, DEFAULT_SIZES))}, or none with --dim).",
-    )
-
-
-class SearchArguments(TypedDict):
-    """The arguments of `memdiag.fix` and `memdiag.tune` that `add_search_options` adds."""
-
-    max_slowdown: float
-    unsafe: bool
-    time_limit_s: float | None
-    dims: dict[str, int]
-    inputs: dict[str, ArrayOrFile]
-    same_inputs: bool
-    sizes: tuple[int, ...] | None
-
-
-def read_search_options(options: Namespace, started: float) -> SearchArguments:
-    """Return the options of `add_search_options`, for a command that started at `started`.
-
-    Raises:
-        UsageError: as in `read_dims`, `read_inputs` and `read_sizes`.
-    """
-    return {
-        "max_slowdown": options.max_slowdown,
-        "unsafe": options.unsafe,
-        "dims": read_dims(options.dim),
-        "inputs": read_inputs(options),
-        "same_inputs": options.same_inputs,
-        "sizes": None if options.sizes is None else read_sizes(options.sizes),
-        "time_limit_s": remaining_s(options.time_limit, started),
-    }
-
-
-def add_picture(group: Group) -> None:
-    """Add ``--picture``."""
-    group.add_argument(
-        "--picture", metavar="FILE", type=Path, help="Save the chart to this file, as PNG or .svg."
-    )
 
 
 def add_reports_folder(group: Group, *, default: str = "") -> None:

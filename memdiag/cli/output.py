@@ -13,14 +13,13 @@ from memdiag.paths import MODEL_SUFFIXES
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
 from memdiag.records.estimate import Estimate
-from memdiag.records.files import save_bytes as save_bytes
+from memdiag.records.files import save_bytes
 from memdiag.records.finding import Check
 from memdiag.records.limit import MemoryLimit
 from memdiag.records.schemas import Reported
 from memdiag.records.sweep import Sweep
 from memdiag.regular_files import open_without_waiting
 from memdiag.reports import report_of
-from memdiag.reports.picture import PictureFormat
 from memdiag.reports.text import plain
 
 _JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -185,11 +184,6 @@ def append_job_summary(text: str) -> None:
         raise ReportError(
             f"{name}: cannot be appended to ({error.strerror}). Check {_JOB_SUMMARY}."
         ) from error
-
-
-def picture_kind(path: Path) -> PictureFormat:
-    """Return the format of the picture `path`: SVG for ``.svg``, else PNG."""
-    return "svg" if path.suffix.lower() == ".svg" else "png"
 
 
 def save_record(record: Record, path: Path) -> None:

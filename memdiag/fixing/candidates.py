@@ -1,41 +1,45 @@
 """Candidates: changes that save enough to be kept, their order of preference, and the result."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from memdiag.fixing.changes import Change
 from memdiag.fixing.model_writer import SavedModel
 from memdiag.records.measured_change import Figures
 from memdiag.verify.acceptance import takes_less_memory, takes_less_time
 from memdiag.verify.model_evaluator import Comparisons, ModelEvaluation
-from memdiag.verify.outputs import Bound
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A change that saves enough memory to be kept.
+    """Changes that save enough memory to be kept.
 
     Attributes:
-        change: the change.
-        before: the figures of the model without the change.
-        after: the figures of the model with it.
+        changes: the changes, at least one.
+        before: the figures of the model without them.
+        after: the figures of the model with them.
         evaluation: the comparison of the whole model with the original.
         is_valid: whether the model passes `onnx.checker`.
-        digest: hash of the model's files.
         kept_count: number of the original's files that the model needs.
         file_count: number of all files that it needs.
-        is_confirmed: whether it was measured as thoroughly as is required of a result.
     """
 
-    change: Change
+    changes: tuple[Change, ...]
     before: Figures
     after: Figures
     evaluation: ModelEvaluation
     is_valid: bool | None
-    digest: bytes
     kept_count: int
     file_count: int
-    is_confirmed: bool = False
+
+    @property
+    def name(self) -> str:
+        """The names of the changes."""
+        return " + ".join(change.name for change in self.changes)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all kernels stay."""
+        return all(change.is_exact for change in self.changes)
 
     @property
     def comparisons(self) -> Comparisons:
@@ -43,36 +47,23 @@ class Candidate:
         return self.evaluation.comparisons
 
 
-class UndecidedChange(NamedTuple):
-    """Outcome of a change that saves memory and may be too slow.
-
-    Attributes:
-        reason: the saving, and the latency ratio that may exceed the limit.
-    """
-
-    reason: str
-
-
 @dataclass(frozen=True, kw_only=True)
-class VerifiedResult:
-    """The published model and its comparison with the original.
+class RewrittenModel:
+    """The staged model with all accepted changes, and its comparison with the original.
 
     Attributes:
-        output: the published model.
-        evaluation: outputs and latency beside the original.
-        bound: the allowed difference of outputs.
-        before, after: the figures of the original and of the published model.
-        verified_on: the releases of onnxruntime on which outputs were compared.
-        measured_once: whether its memory was measured in one process only.
+        output: the staged model.
+        evaluation: outputs and latency next to the original.
+        figures: its memory, measured once.
+        is_valid: whether it passes `onnx.checker`.
+        same_kernels: whether no change replaces a kernel.
     """
 
     output: SavedModel
     evaluation: ModelEvaluation
-    bound: Bound
-    before: Figures
-    after: Figures
-    verified_on: tuple[str, ...]
-    measured_once: bool = False
+    figures: Figures
+    is_valid: bool | None
+    same_kernels: bool
 
 
 def preferred(
@@ -102,7 +93,7 @@ def preferred(
         ),
         (_is_less(first.file_count, second.file_count), "is as good, in fewer files"),
         (
-            _is_less(not first.change.is_exact, not second.change.is_exact),
+            _is_less(not first.is_exact, not second.is_exact),
             "is as good, and changes no bit",
         ),
     )

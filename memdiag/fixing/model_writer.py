@@ -66,7 +66,7 @@ class BuiltModel:
 
 
 class SavedModel(NamedTuple):
-    """A model that was moved to its target, or to hidden names beside it (staged).
+    """A model that was moved to hidden names next to its target (staged).
 
     Attributes:
         built: the model as it was written.
@@ -125,9 +125,9 @@ class ModelWriter:
         self._earlier = FileStates(target, (target, data))
 
     @property
-    def target_name(self) -> str:
-        """The name of the target file."""
-        return self._target.name
+    def target(self) -> Path:
+        """The path of the target."""
+        return self._target
 
     def notes_on_unused_target(self) -> tuple[str, ...]:
         """Return a sentence if an earlier model is at the target, where nothing is written now."""
@@ -173,18 +173,6 @@ class ModelWriter:
             path.unlink(missing_ok=True)
             shutil.rmtree(hidden, ignore_errors=True)
 
-    def publish(self, built: BuiltModel) -> SavedModel:
-        """Move a model to the target.
-
-        Raises:
-            ReportError: the target cannot be written, or changed meanwhile.
-            ModelError: the original changed meanwhile.
-        """
-        files = self._target_files(built.written)
-        self._original.check()
-        self._move(built.written, files)
-        return SavedModel(built, (*files, *built.kept))
-
     def stage(self, built: BuiltModel) -> SavedModel:
         """Move a model to hidden names beside the target, until `publish_staged` is called.
 
@@ -206,7 +194,8 @@ class ModelWriter:
         """Move the staged model to the target.
 
         Raises:
-            ReportError, ModelError: as in `publish`.
+            ReportError: the target cannot be written, or changed meanwhile.
+            ModelError: the original changed meanwhile.
         """
         self._original.check()
         self._move(self._staged, self.staged_targets)
@@ -230,7 +219,7 @@ class ModelWriter:
         """Copy a model named like the target, and the file of its weights, to the target.
 
         Raises:
-            ReportError, ModelError: as in `publish`.
+            ReportError, ModelError: as in `publish_staged`.
         """
         hidden = self._hidden_path()
         self._original.check()

@@ -1,4 +1,4 @@
-"""The state of a fix: which changes were accepted so far, and the outcome of each change."""
+"""The state of rewriting: which changes were accepted so far, and the outcome of each."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from memdiag.errors import MemdiagError, ModelError
 from memdiag.fixing.changes import Change
-from memdiag.fixing.model_writer import BuiltModel, ModelWriter, SavedModel
+from memdiag.fixing.model_writer import BuiltModel, ModelWriter
 from memdiag.records.finding import Finding
 from memdiag.records.fix import Remedy, RemedyStatus
-from memdiag.records.measured_change import Figures, SearchEnd
+from memdiag.records.measured_change import SearchEnd
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.rewrites.rewrite import UNSAFE_PROBLEM
 from memdiag.runner.job import Deadline
@@ -26,31 +26,22 @@ class FixState:
 
     Attributes:
         writer: writes changed models.
-        unsafe: whether changes of values are allowed.
         max_difference: the difference of outputs that is accepted; None for a bound that follows
-            from the changes.
-        may_accept_difference: whether messages may suggest ``--max-difference``.
+            from the changes, which then must not change values.
         accepted: the changes accepted so far; further ones are applied on top of them.
         notes: sentences for the record.
         is_valid: whether the model that was checked last passes `onnx.checker`.
-        before: the figures of the original; None where it is not measured.
         deadline: when to stop.
         ended_by: what ended the search.
-        sufficient_time_limit_s: a time limit that is expected to suffice; None if the limit did not
-            end the search, or no limit can be derived.
     """
 
     writer: ModelWriter
-    unsafe: bool
     max_difference: float | None = None
-    may_accept_difference: bool = False
     accepted: list[Change] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     is_valid: bool | None = None
-    before: Figures | None = None
     deadline: Deadline = field(default_factory=Deadline)
     ended_by: SearchEnd = "completion"
-    sufficient_time_limit_s: float | None = None
 
     def __post_init__(self) -> None:
         self._checker = ValidityChecker(self.writer.file.path, deadline=self.deadline)
@@ -62,17 +53,30 @@ class FixState:
         """The outcome of each change, in the order in which it was first decided."""
         return tuple(self._outcomes.values())
 
-    def possible(self, change: Change) -> tuple[Change, ModelEditor] | None:
+    def is_accepted(self, change: Change) -> bool:
+        """Return whether `change` was accepted for all of its findings."""
+        weights = {
+            weight
+            for accepted in self.accepted
+            if (accepted.name, accepted.rule) == (change.name, change.rule)
+            for weight in accepted.weights
+        }
+        return bool(weights) and weights >= {*change.weights}
+
+    def possible(
+        self, change: Change, *, on_top_of: Sequence[Change] = ()
+    ) -> tuple[Change, ModelEditor] | None:
         """Return `change` for the findings that it can be applied to, and the changed model.
 
-        For the other findings the reason is recorded. None where it can be applied to none.
+        The model has the accepted changes and those of `on_top_of`, too. For the other findings the
+        reason is recorded. None where it can be applied to none.
         """
         rewriter, findings = change
-        if not rewriter.rewrite.safe and not self.unsafe:
+        if not rewriter.rewrite.safe and self.max_difference is None:
             self.record(change, "refused", UNSAFE_PROBLEM)
             return None
         try:
-            editor = self.writer.editor(self.accepted)
+            editor = self.writer.editor([*self.accepted, *on_top_of])
         except ModelError as error:
             self.record(change, "refused", f"the graph cannot be rewritten ({error})")
             return None
@@ -129,7 +133,7 @@ class FixState:
             return Bound.given(self.max_difference)
         is_exact = all(change.is_exact for change in changes)
         bound = Bound.exact() if is_exact else reordered_bound(self.writer.file)
-        return replace(bound, may_be_given=self.may_accept_difference)
+        return replace(bound, may_be_given=True)
 
     def invalidity(self, built: BuiltModel) -> str | None:
         """Return why a changed model is not as valid as the original; None if it is."""
@@ -160,32 +164,3 @@ class FixState:
             found = self.possible(change)
             if found is not None:
                 self.record(found[0], "possible", "it would be built, verified and measured")
-
-    def publish_unverified(self, rules: ChangesByRule) -> SavedModel | None:
-        """Publish the model with the first possible and valid change of each rule, unmeasured.
-
-        Raises:
-            MemdiagError: the model cannot be built or written.
-        """
-        for changes in rules:
-            any(self._accept_unverified(change) for change in changes)
-        if not self.accepted:
-            return None
-        with self.writer.built(self.writer.editor(self.accepted)) as built:
-            self.invalidity(built)
-            self.explain_invalidity()
-            return self.writer.publish(built)
-
-    def _accept_unverified(self, change: Change) -> bool:
-        found = self.possible(change)
-        if found is None:
-            return False
-        change, editor = found
-        with self.writer.built(editor) as built:
-            problem = self.invalidity(built)
-        if problem is not None:
-            self.record(change, "rejected", problem)
-            return False
-        self.accepted.append(change)
-        self.record(change, "unverified", "the model could not be run")
-        return True

@@ -1,9 +1,8 @@
-"""The common part of fixes and tunings: memory, latency and outputs, before and after a change."""
+"""Memory and latency of a model before and after a change."""
 
 from typing import Literal
 
-from memdiag.records.base import PlottableRecord, Record
-from memdiag.records.dimension import Dimension
+from memdiag.records.base import Record
 
 SearchEnd = Literal["completion", "time_limit", "interrupt"]
 """What ended a search: that nothing was left to try, its time limit, or Ctrl-C."""
@@ -85,47 +84,3 @@ class Figures(Record, frozen=True, kw_only=True):
         """The largest steady memory of the processes; None in older records."""
         low = self.lowest_steady_bytes
         return None if low is None else low + self.steady_spread_bytes
-
-
-class MeasuredChange(PlottableRecord, frozen=True, kw_only=True):
-    """A model before and after a change of its graph or of its session.
-
-    Attributes:
-        schema: the name and version of the record.
-        model: the path of the original model.
-        onnxruntime: the release that the figures were measured on.
-        before, after: figures of the original and of the result; None if not measured, or if
-            nothing was changed.
-        measured_once: whether `after` was measured in one process only, because the search ended
-            before several could be.
-        latencies: latency before and after, for each set of inputs.
-        largest_difference: the largest difference of any output, relative to the output's largest
-            value; None if outputs were not compared.
-        bound, bound_reason: the allowed difference, and where it comes from.
-        ended_by: what ended the search.
-        notes: sentences about the measurement and the result.
-        command: the words of the command; empty for the Python API.
-        dimensions: the free dimensions, with the measured sizes that are realistic.
-        further_sizes: the sizes that each measured process ran with after these, as text, such as
-            ``batch 4``: its memory includes what these runs left.
-        sufficient_time_limit_s: a time limit that is expected to suffice, from the durations so
-            far; None if the limit did not end the search, or if none is known.
-    """
-
-    schema: str
-    model: str
-    onnxruntime: str
-    before: Figures | None
-    after: Figures | None
-    latencies: tuple[LatencyAt, ...]
-    largest_difference: float | None
-    bound: float | None
-    bound_reason: str
-    ended_by: SearchEnd = "completion"
-    notes: tuple[str, ...]
-    duration_s: float
-    command: tuple[str, ...] = ()
-    dimensions: tuple[Dimension, ...] = ()
-    further_sizes: tuple[str, ...] = ()
-    measured_once: bool = False
-    sufficient_time_limit_s: float | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from memdiag.records.tuning import Point
+from memdiag.records.fix import Point
 
 
 class Fronts(NamedTuple):

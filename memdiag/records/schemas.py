@@ -19,7 +19,6 @@ from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
 from memdiag.records.sweep import Sweep
 from memdiag.records.sweep_job import JobResult
-from memdiag.records.tuning import Tuning
 
 RECORDS: dict[str, type[Record]] = {
     "memdiag.attribution-1": Attribution,
@@ -34,21 +33,11 @@ RECORDS: dict[str, type[Record]] = {
     "memdiag.profile-1": Profile,
     "memdiag.run-1": ProgramRun,
     "memdiag.sweep-1": Sweep,
-    "memdiag.tuning-1": Tuning,
 }
 
 
 Reported = (
-    Profile
-    | Comparison
-    | Fix
-    | Tuning
-    | Attribution
-    | ProgramRun
-    | Growth
-    | Estimate
-    | Sweep
-    | MemoryLimit
+    Profile | Comparison | Fix | Attribution | ProgramRun | Growth | Estimate | Sweep | MemoryLimit
 )
 """The records that have reports."""
 

@@ -16,14 +16,12 @@ from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun
 from memdiag.records.schemas import Reported
 from memdiag.records.sweep import Sweep
-from memdiag.records.tuning import Tuning
 from memdiag.reports.report import Report
 
 MODULES: dict[type[Reported], str] = {
     Profile: "memdiag.reports.profile",
     Comparison: "memdiag.reports.comparison",
     Fix: "memdiag.reports.fix",
-    Tuning: "memdiag.reports.tuning",
     Attribution: "memdiag.reports.xray",
     ProgramRun: "memdiag.reports.run",
     Growth: "memdiag.reports.growth",

@@ -28,7 +28,6 @@ from memdiag.records.limit import MemoryLimit
 from memdiag.records.profile import Profile
 from memdiag.records.run import ProgramRun, ProgramSession
 from memdiag.records.sweep import Sweep
-from memdiag.records.tuning import Tuning
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +39,7 @@ _MAX_MESSAGE = 200
 _DPI = 100
 _OMITTED_FIELDS = ("expected",)
 _INDENT = "; padding-left: 1.5em"
-_DRAWN = (Profile, Comparison, Fix, Tuning, ProgramRun, Growth, Estimate, MemoryLimit)
+_DRAWN = (Profile, Comparison, Fix, ProgramRun, Growth, Estimate, MemoryLimit)
 
 
 def one_line(record: Any) -> str:
@@ -305,8 +304,6 @@ def _rows(record: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(record, Comparison):
         yield from map(_of_column, record.columns)
     elif isinstance(record, Fix):
-        yield from map(_plain, record.remedies)
-    elif isinstance(record, Tuning):
         yield from map(_plain, record.points)
     elif isinstance(record, Check):
         yield from map(_plain, record.findings)

@@ -5,7 +5,7 @@ import inspect
 
 from memdiag import rewrites
 from memdiag.comparison.optimizers import OPTIMIZERS
-from memdiag.records.tuning import REWRITE
+from memdiag.records.fix import REWRITE
 from memdiag.reports.rule_pages import all_detectors
 from memdiag.tuning.options import TuningOption, tuning_options
 

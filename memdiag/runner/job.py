@@ -83,25 +83,6 @@ class Feed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SharedWeight:
-    """An initializer in a file that is mapped once for all sessions of a process.
-
-    Attributes:
-        name: the name of the initializer.
-        path: the file.
-        offset: the first byte in the file.
-        dtype: numpy's name of the element type.
-        shape: the shape of the tensor.
-    """
-
-    name: str
-    path: Path
-    offset: int
-    dtype: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SessionConfig:
     """Configuration of a session, its runs, and the interpreter that runs them.
 
@@ -117,9 +98,6 @@ class SessionConfig:
         run_options: config entries of each run.
         shared_arena: use an arena of the environment that grows by no more than is requested
             (kSameAsRequested).
-        sessions: number of sessions. The others are created after the first run of the first one
-            and run like it; latencies are measured in the first.
-        shared_weights: initializers that are mapped once for all sessions.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -132,8 +110,6 @@ class SessionConfig:
     python: Path = Path(sys.executable)
     run_options: Mapping[str, str] = field(default_factory=dict)
     shared_arena: bool = False
-    sessions: int = 1
-    shared_weights: tuple[SharedWeight, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

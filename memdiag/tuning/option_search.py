@@ -1,4 +1,4 @@
-"""The search of a tuning: memory of each option, combinations, and the choice."""
+"""The search for the best combination: memory of each option, combinations, and the choice."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -7,8 +7,8 @@ from math import inf
 
 import msgspec
 
+from memdiag.records.fix import REWRITE, Point
 from memdiag.records.measured_change import Figures, SearchEnd
-from memdiag.records.tuning import Point
 from memdiag.runner.job import TimeLimitReached
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.point_evaluator import PointEvaluator
@@ -23,7 +23,7 @@ from memdiag.tuning.points import (
     usable_points,
     with_pareto_front,
 )
-from memdiag.units import counted, format_duration
+from memdiag.units import counted, format_duration, format_sizes
 from memdiag.verify.step_estimate import TIME_LIMIT_MARGIN, StepEstimate
 
 _PROMISING = 0.1
@@ -49,20 +49,23 @@ class OptionSearch:
     Measuring memory takes a session, and comparing latency many runs. So memory decides which
     points are compared:
 
-    1. The memory of each option is measured alone (`_measure_single_options`), and those that fit a
-       budget are compared (`_compare_singles_that_fit`).
-    2. Of up to three starts, the first one that is fast enough alone is kept. Options that usually
-       cost no time are added to it by memory alone, and the combination is compared. So are those
-       from the starts that follow (`_best_combination`).
-    3. Every other option is added to the best combination, and compared where it saves more
+    1. Options that usually cost no time, and write no file, are compared all at once
+       (`combine_quick_options`), and then together with the rewritten model.
+    2. The memory of each option is measured alone (`_measure_single_options`), and those that fit a
+       budget are compared (`_compare_singles_that_fit`). What saves nothing alone leaves the first
+       combination (`_drop_idle`).
+    3. Of up to three starts, options that usually cost no time are added to each by memory alone,
+       and the combination is compared if it takes less than the best one
+       (`_best_combination`).
+    4. Every other option is added to the best combination, and compared where it saves more
        (`_grow`).
-    4. Options without which the combination is as good are left out (`_shrink`).
-    5. Options that save a little each are added together (`_gather`).
-    6. The option with the least memory is compared, which shows what it costs
+    5. Options without which the combination is as good are left out (`_shrink`).
+    6. Options that save a little each are added together (`_gather`).
+    7. The option with the least memory is compared, which shows what it costs
        (`_compare_smallest_option`).
-    7. The options of `together` are compared together, without and with a rewritten model
+    8. The options of `together` are compared together, without and with a rewritten model
        (`_compare_all_together`).
-    8. The best point is confirmed: measured in several processes, and compared precisely
+    9. The best point is confirmed: measured in several processes, and compared precisely
        (`_confirm`). If it does not stand, the smallest point that is left is compared, and the next
        best is confirmed.
 
@@ -71,7 +74,7 @@ class OptionSearch:
     believed to be fast enough: all, or the plausible ones. A point is refuted if a thorough
     measurement did not confirm it.
 
-    Comparisons before the last step are quick. With a time limit, the first step gets a third of
+    Comparisons before the last step are quick. With a time limit, the second step gets a third of
     the time, begins with what estimates promise most, and compares that at once; options that save
     nothing alone are not added. Later starts are left out if they take more than `_FAR` times the
     memory of the best combination. Points that are probably fast enough are confirmed before the
@@ -83,8 +86,8 @@ class OptionSearch:
         budget: bytes above the baseline by kind.
         max_slowdown: the largest ratio of latencies.
         report_progress: called with a few words about the current step.
+        report_verified: called with the best result that was compared so far, in a few words.
         together: the names of options that are compared together too, if they can be combined.
-        known_points: points that were compared before the search, each with its options.
         expected: the bytes of peak plus steady memory that options are expected to save, by name.
         end: when the search has to end, by `clock`.
         setup_s: duration of everything before the search.
@@ -92,12 +95,12 @@ class OptionSearch:
     """
 
     point_evaluator: PointEvaluator
-    usable: Sequence[TuningOption]
+    usable: list[TuningOption]
     budget: Mapping[str, int]
     max_slowdown: float
     report_progress: Callable[[str], None]
+    report_verified: Callable[[str], None] = field(default=lambda text: None)
     together: Sequence[str] = ()
-    known_points: Sequence[tuple[Point, tuple[TuningOption, ...]]] = ()
     expected: Mapping[str, int] = field(default_factory=dict)
     end: float = inf
     setup_s: float = 0.0
@@ -112,15 +115,31 @@ class OptionSearch:
 
     def __post_init__(self) -> None:
         self._keep(self.point_evaluator.defaults(), ())
-        for point, chosen in self.known_points:
-            self._keep(point, chosen)
+        self._deadline = self.end
+        self._restart_estimate()
+
+    def combine_quick_options(self) -> None:
+        """Compare all options at once that usually cost no time and write no file.
+
+        One measurement and one comparison are the shortest way to a first result. A time limit ends
+        it without an exception.
+        """
+        try:
+            self._combine(())
+        except TimeLimitReached:
+            self.ended_by = "time_limit"
+
+    def add_compared(self, point: Point, option: TuningOption) -> None:
+        """Add an option that was measured and compared before."""
+        self.usable.insert(0, option)
+        self._keep(point, (option,))
+        self._report_best()
 
     def run(self) -> None:
         """Search until nothing more helps, the time is over, or Ctrl-C comes."""
         self._deadline = self.end - self.point_evaluator.reserve_s(self.end - self.clock())
-        self._step_estimate = StepEstimate(
-            first_s=self.point_evaluator.measuring_s, end=self.end, clock=self.clock
-        )
+        self._restart_estimate()
+        self.ended_by = "completion"
         try:
             self._explore()
             self.point_evaluator.set_deadline(self.end)
@@ -296,8 +315,11 @@ class OptionSearch:
     def _explore(self) -> None:
         """Combine what costs no time by memory alone, and then add options that may cost time."""
         try:
+            rewrite = tuple(option for option in self.usable if option.name == REWRITE)
+            self._combine(rewrite)
             self._measure_single_options()
             self._compare_singles_that_fit()
+            self._drop_idle()
             best = self._best_combination()
             best = self._shrink(self._grow(best, self.usable))
             self._gather(best)
@@ -305,6 +327,41 @@ class OptionSearch:
             self._compare_all_together()
         except TimeLimitReached:
             self.ended_by = "time_limit"
+
+    def _combine(self, base: tuple[TuningOption, ...]) -> None:
+        """Compare `base` with all options that usually cost no time, if they save memory.
+
+        Options that write a file are left out: with them the program depends on it.
+        """
+        chosen = base
+        for option in self.usable:
+            is_quick = not (option.costs_time or option.changes_values)
+            if is_quick and not (option.model or option.save_options or _clashes(option, chosen)):
+                chosen = (*chosen, option)
+        if _names(chosen) == _names(base) or _names(chosen) in self._points:
+            return
+        figures = self._measure(chosen).figures
+        smallest = self._best_if_fast().figures or self.point_evaluator.before
+        if figures is not None and is_worth_an_option(figures, smallest):
+            self._compare(chosen)
+            if not self._is_probably_fast(chosen):
+                self._compare_again(chosen)
+
+    def _drop_idle(self) -> None:
+        """Compare the best combination without the options that save nothing alone."""
+        base, point = self.point_evaluator.before, self._best_if_fast()
+        useful = tuple(
+            option
+            for option in self.options_of(point)
+            if option.model
+            or (alone := self._measured_figures((option,))) is None
+            or saves_a_little(alone, base)
+        )
+        if not useful or len(useful) == len(point.options) or point.figures is None:
+            return
+        figures = self._measure(useful).figures
+        if figures is not None and not is_worth_an_option(point.figures, figures):
+            self._compare(useful)
 
     def _measure_single_options(self) -> None:
         """Measure the memory of each option alone, in a part of the time where it is limited.
@@ -343,11 +400,12 @@ class OptionSearch:
 
         Beginning with each of a few options, others are added while memory falls, and only a
         combination that takes less than the best so far is compared. Where it is too slow, its
-        options are compared one by one. Until one start is fast enough, each is first compared
-        alone, so that there is a result early; a start that is too slow is left out.
+        options are compared one by one. Until something is fast enough, each start is first
+        compared alone, so that there is a result early; a start that is too slow is left out.
         """
-        best: tuple[TuningOption, ...] = ()
-        smallest = self.point_evaluator.before
+        point = self._best_if_fast()
+        best = self.options_of(point)
+        smallest = point.figures or self.point_evaluator.before
         for start in self._starts(smallest):
             if self.end < inf and best and self._cost(start) > _FAR * peak_plus_steady(smallest):
                 continue
@@ -623,13 +681,35 @@ class OptionSearch:
         if point.ratio is None and not point.problem:
             self.report_progress(f"comparing {_joined(added)}")
             self._keep(self.point_evaluator.compare(point, added), added)
+            self._report_best()
 
     def _compare_again(self, added: tuple[TuningOption, ...]) -> None:
-        """Compare a point again if it is undecided: its few pairs may be slower by chance."""
+        """Compare a point again if its few pairs may be slower by chance.
+
+        That is if it is undecided, or if its kernels are those of the defaults.
+        """
         point = self._points[_names(added)]
-        if point.undecided and not point.problem:
+        is_doubtful = point.undecided or all(option.same_kernels for option in added)
+        if point.ratio is not None and is_doubtful and not point.problem:
             self.report_progress(f"comparing {_joined(added)} again")
             self._keep(self.point_evaluator.compare(point, added), added)
+            self._report_best()
+
+    def _report_best(self) -> None:
+        """Report the best point that is probably fast enough, if it is not the defaults."""
+        point = self._best(self._believing_plausible)
+        if not point.options or point.figures is None:
+            return
+        before = self.point_evaluator.before
+        peak = " → ".join(format_sizes(before.peak_bytes, point.figures.peak_bytes))
+        steady = " → ".join(format_sizes(before.steady_bytes, point.figures.steady_bytes))
+        chosen = " + ".join(point.options)
+        self.report_verified(f"{chosen}, peak {peak}, steady {steady}")
+
+    def _restart_estimate(self) -> None:
+        self._step_estimate = StepEstimate(
+            first_s=self.point_evaluator.measuring_s, end=self.end, clock=self.clock
+        )
 
     def _check_deadline(self) -> None:
         # While only the defaults can be chosen, no thorough measurement is needed at the end.

@@ -9,18 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from memdiag.ort.releases import (
     FOLDING_LIMITED_SINCE,
     ORT_FILE_MAPPED_SINCE,
     PREPACKED_SAVED_SINCE,
-    TELEMETRY_SINCE,
 )
 from memdiag.ort.runtime import Runtime
 from memdiag.paths import ORT_SUFFIX
-from memdiag.records.tuning import LOAD_BY_PATH
-from memdiag.runner.child import TELEMETRY_OFF
 from memdiag.runner.job import Job
 
 _LIBRARY_FOLDERS = (
@@ -66,14 +62,13 @@ class TuningOption:
         run: config entries of RunOptions.
         disabled: names of graph transformers to disable.
         shared_arena: whether to use an arena of the environment (see `Job`).
-        load_from: what the session is created from; None leaves it as it is.
         model: another model file to load; None for the original.
         save_options: config entries with which the runtime writes its optimized model once, which
             is then loaded.
-        shares_weights: whether all sessions of the process share weights that are mapped from a
-            file once.
         excludes: names of options that cannot be combined with this one.
         costs_time: whether runs usually take longer: it is tried after the others.
+        same_kernels: whether the same kernels run on the same shapes, so that only chance makes
+            runs longer.
         changes_values: whether outputs may change beyond the order of sums.
         is_available: whether a release of onnxruntime, and this machine, have the option.
         is_relevant: whether the option can make a difference to a job.
@@ -88,24 +83,22 @@ class TuningOption:
     run: dict[str, str] = field(default_factory=dict)
     disabled: tuple[str, ...] = ()
     shared_arena: bool = False
-    load_from: Literal["path"] | None = None
     model: Path | None = None
     save_options: dict[str, str] = field(default_factory=dict)
-    shares_weights: bool = False
     excludes: tuple[str, ...] = ()
     costs_time: bool = False
+    same_kernels: bool = False
     changes_values: bool = False
     is_available: Callable[[Runtime], bool] = _always
     is_relevant: Callable[[Job], bool] = _for_every_job
     needs: str = ""
 
     def added_to(self, job: Job) -> Job:
-        """Return `job` with this option, without files for `save_options` and `shares_weights`."""
+        """Return `job` with this option, without the file for `save_options`."""
         before = job.session
         disabled = dict.fromkeys((*before.disabled_optimizers, *self.disabled))
         session = replace(
             before,
-            load_from=self.load_from or before.load_from,
             options={**before.options, **self.session},
             environment={**before.environment, **self.environment},
             run_options={**before.run_options, **self.run},
@@ -126,32 +119,9 @@ def _table() -> list[TuningOption]:
     mimalloc = _library("libmimalloc.so.2", "libmimalloc.so.2.0")
     return [
         TuningOption(
-            name=LOAD_BY_PATH,
-            does="The runtime reads the file itself: Python keeps no copy of it for the session's"
-            " life.",
-            hurts="The model must be in a file.",
-            load_from="path",
-            is_relevant=lambda job: job.session.load_from == "bytes",
-            needs="--load-from bytes",
-        ),
-        # Python cannot pass the container in which sessions could share packed weights, so packing
-        # is disabled. Folded and reordered copies are not shared either.
-        TuningOption(
-            name="share-weights",
-            does="Weights are mapped once and passed to every session (`add_initializer`),"
-            " unpacked.",
-            costs_time=True,
-            hurts="Weights must be in a separate file, and matrix products pack them in every run."
-            " Mapped pages count only while they are resident.",
-            session={"session.disable_prepacking": "1"},
-            shares_weights=True,
-            excludes=("disable-prepacking", "save-prepacked"),
-            is_relevant=lambda job: job.session.sessions > 1 and _for_onnx_format(job),
-            needs="--sessions 2 or more, and a model in ONNX format",
-        ),
-        TuningOption(
             name="save-prepacked",
             does="Packed weights are written to a file once, and mapped from it by every session.",
+            same_kernels=True,
             hurts="Writing the file at the first start may take more memory than the defaults, and"
             " malloc may keep that memory until the process ends: write the file in another"
             " process, for example in the build of a container image. The file is valid only for"
@@ -159,13 +129,14 @@ def _table() -> list[TuningOption]:
             " only while they are resident: the measured memory falls when the system evicts pages,"
             " and rises when they are read again.",
             save_options={"session.save_external_prepacked_constant_initializers": "1"},
-            excludes=("disable-prepacking", "share-weights"),
+            excludes=("disable-prepacking",),
             is_available=lambda runtime: runtime >= PREPACKED_SAVED_SINCE,
             is_relevant=_for_onnx_format,
         ),
         TuningOption(
             name="map-ort-file",
             does="The file in ORT format is mapped, and its weights are used where they are in it.",
+            same_kernels=True,
             hurts="The file must not change while the session exists. Weights that kernels pack"
             " stay mapped beside their packed copies; mapped pages count only while they are"
             " resident.",
@@ -173,7 +144,6 @@ def _table() -> list[TuningOption]:
                 "session.use_memory_mapped_ort_model": "1",
                 "session.use_ort_model_bytes_for_initializers": "1",
             },
-            load_from="path",
             is_available=lambda runtime: runtime >= ORT_FILE_MAPPED_SINCE,
             is_relevant=_for_ort_format,
             needs="a model in ORT format",
@@ -182,6 +152,7 @@ def _table() -> list[TuningOption]:
             name="mmap-threshold",
             does="malloc maps blocks of 128 KiB and more, and returns them to the system as soon as"
             " they are freed.",
+            same_kernels=True,
             hurts="Each block of 128 KiB and more costs a system call and fresh pages, in the rest"
             " of the program too. Measured on three models: 0.94 to 1.02 times the CPU time.",
             environment=_RETURNING_BLOCKS,
@@ -200,6 +171,7 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="jemalloc",
             does="Memory comes from jemalloc, which returns freed pages after some seconds.",
+            same_kernels=True,
             hurts="It must be installed where the model runs; small blocks take more at first.",
             environment={"LD_PRELOAD": jemalloc} if jemalloc else {},
             excludes=("malloc-arenas", "mimalloc", "mmap-threshold"),
@@ -209,6 +181,7 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="mimalloc",
             does="Memory comes from mimalloc, which is fast and returns freed pages.",
+            same_kernels=True,
             hurts="It must be installed where the model runs; it reserves address space ahead.",
             environment={"LD_PRELOAD": mimalloc} if mimalloc else {},
             excludes=("jemalloc", "malloc-arenas", "mmap-threshold"),
@@ -241,12 +214,13 @@ def _table() -> list[TuningOption]:
             hurts="Matrix products pack their operand in every run: slower, most of all with few"
             " rows.",
             session={"session.disable_prepacking": "1"},
-            excludes=("save-prepacked", "share-weights"),
+            excludes=("save-prepacked",),
         ),
         TuningOption(
             name="patterns-off",
             does="onnxruntime no longer plans and caches a block of memory for each new combination"
             " of input shapes.",
+            same_kernels=True,
             hurts="Tensors of a run are allocated one by one.",
             session={"enable_mem_pattern": "false"},
         ),
@@ -280,6 +254,7 @@ def _table() -> list[TuningOption]:
         TuningOption(
             name="malloc-arenas",
             does="All threads share one arena of malloc instead of keeping freed memory in many.",
+            same_kernels=True,
             hurts="Threads wait for each other when they allocate.",
             environment={"MALLOC_ARENA_MAX": "1"},
             excludes=("jemalloc", "mimalloc"),
@@ -329,19 +304,11 @@ def _table() -> list[TuningOption]:
             name="same-as-requested",
             does="All sessions share one arena, which grows by what is requested only"
             " (kSameAsRequested).",
+            same_kernels=True,
             hurts="The arena grows by what is requested instead of doubling, in more and smaller"
             " regions.",
             shared_arena=True,
             excludes=("arena-off",),
-        ),
-        TuningOption(
-            name="telemetry-off",
-            does="onnxruntime starts no telemetry: no thread for it, no files in the home folder.",
-            hurts="Microsoft does not learn of the use.",
-            environment=TELEMETRY_OFF,
-            is_available=lambda runtime: runtime >= TELEMETRY_SINCE,
-            is_relevant=lambda job: job.session.telemetry,
-            needs="--telemetry",
         ),
     ]
 

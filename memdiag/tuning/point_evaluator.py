@@ -11,8 +11,8 @@ import msgspec
 
 from memdiag.errors import MemdiagError
 from memdiag.model.model_file import open_model
+from memdiag.records.fix import Point
 from memdiag.records.measured_change import Figures
-from memdiag.records.tuning import Point
 from memdiag.runner.job import Job, TimeLimitReached
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.points import is_probably_fast, over_budget_bytes
@@ -224,18 +224,26 @@ class PointEvaluator:
     ) -> Point:
         """Return `point` with the latency of its comparison, which is kept."""
         self._evaluations[point.options] = evaluation
-        point = self._with_latency(point, evaluation.comparisons, doubt * self.max_slowdown)
+        point = self._with_latency(point, chosen, evaluation.comparisons, doubt * self.max_slowdown)
         return self._with_fit(point, chosen)
 
-    def _with_latency(self, point: Point, comparisons: Comparisons, slower: float) -> Point:
+    def _with_latency(
+        self,
+        point: Point,
+        chosen: Sequence[TuningOption],
+        comparisons: Comparisons,
+        slower: float,
+    ) -> Point:
         """Return `point` with its ratio, which is undecided unless it is certainly above `slower`.
 
-        As in a fix, a median of at most the allowed ratio counts as fast enough.
+        A median of at most the allowed ratio counts as fast enough. If the same kernels run on the
+        same shapes, so does every ratio that is not certainly above `slower`: it is noise.
         """
         name, slowest = max(
             comparisons, key=lambda entry: entry[1].counted_ratio(self.max_slowdown)
         )
         is_slower = any(comparison.is_slower(slower) for _, comparison in comparisons)
+        same_kernels = not is_slower and all(option.same_kernels for option in chosen)
         ratio = slowest.counted_ratio(self.max_slowdown)
         return msgspec.structs.replace(
             point,
@@ -245,7 +253,8 @@ class PointEvaluator:
             largest_high=max(each.ratio.high for _, each in comparisons),
             slowest_with=name,
             unnoticed=ratio < slowest.ratio.median,
-            undecided=ratio > self.max_slowdown and not is_slower,
+            same_kernels=same_kernels,
+            undecided=ratio > self.max_slowdown and not is_slower and not same_kernels,
         )
 
     def _with_fit(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
@@ -300,8 +309,6 @@ def _point(job: Job, chosen: Sequence[TuningOption]) -> Point:
         saved_options={
             name: text for option in chosen for name, text in option.save_options.items()
         },
-        load_from=job.session.load_from,
-        shares_weights=any(option.shares_weights for option in chosen),
         figures=None,
         ratio=None,
         low=None,

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from memdiag.records.fix import Point
 from memdiag.records.measured_change import Figures
 from memdiag.records.pareto_front import pareto_fronts
-from memdiag.records.tuning import Point
 from memdiag.tuning.options import TuningOption
 from memdiag.units import MIB
 from memdiag.verify.acceptance import MIN_SHARE, peaks_are_below, steady_is_below

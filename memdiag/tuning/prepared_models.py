@@ -1,4 +1,4 @@
-"""Models that some options need: one that the runtime optimized, one with external weights.
+"""Models that some options need, which the runtime optimized.
 
 Such models are large, so one is kept at a time.
 """
@@ -14,10 +14,7 @@ import onnx
 from memdiag.errors import MeasurementError
 from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
 from memdiag.model.model_file import ModelFile, open_model
-from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME
-from memdiag.rewrites.model_editor import ModelEditor
-from memdiag.rewrites.saving import save
-from memdiag.runner.job import Job, SharedWeight
+from memdiag.runner.job import Job
 from memdiag.runner.optimized_model import save_optimized_model
 from memdiag.tuning.options import TuningOption
 from memdiag.units import format_size
@@ -48,21 +45,16 @@ class PreparedModels:
         self.saved_count = 0
 
     def prepare(self, job: Job, chosen: tuple[TuningOption, ...]) -> Job:
-        """Return `job` with the model and shared weights that the options `chosen` need.
+        """Return `job` with the model that the options `chosen` need.
 
         Raises:
             MeasurementError: the runtime could not save its optimized model, or there is no room
                 for one.
-            MemdiagError: the weights could not be written.
         """
         entries = {name: text for option in chosen for name, text in option.save_options.items()}
         if entries:
             session = replace(job.session, options={**job.session.options, **entries})
             return replace(job, model=self._optimized(replace(job, session=session)))
-        if any(option.shares_weights for option in chosen):
-            job = replace(job, model=self._external(job.model))
-            session = replace(job.session, shared_weights=_shared(job.model))
-            return replace(job, session=session)
         return job
 
     def _optimized(self, job: Job) -> Path:
@@ -79,15 +71,6 @@ class PreparedModels:
             )
         with open_model(job.model) as file:
             remove_initializers_from_inputs(file, path)
-
-    def _external(self, model: Path) -> Path:
-        """Return `model`, or a copy of it with external data if its weights are embedded."""
-        with open_model(model) as file:
-            if file.external_bytes:
-                return model
-            return self._cached(
-                model, model, lambda path: save(ModelEditor(file), path, "external")
-            )
 
     def _cached(self, key: Hashable, model: Path, write: Callable[[Path], object]) -> Path:
         """Return the path of a version of `model` with `key`; `write` writes it if it is missing.
@@ -136,21 +119,3 @@ def remove_initializers_from_inputs(original: ModelFile, path: Path) -> None:
     prepared.graph.input.extend(kept)
     prepared.ir_version = max(prepared.ir_version, OVERRIDABLE_SINCE_IR)
     onnx.save(prepared, path)
-
-
-def _shared(model: Path) -> tuple[SharedWeight, ...]:
-    """Return the main graph's external initializers whose type numpy has."""
-    with open_model(model) as file:
-        return tuple(
-            SharedWeight(
-                name=weight.name,
-                path=model.parent / weight.file,
-                offset=weight.offset,
-                dtype=ELEMENT_TYPES_BY_NAME[weight.dtype].dtype.name,
-                shape=weight.shape,
-            )
-            for weight in file.weights
-            if weight.origin == "initializer" and not weight.graph and weight.storage == "external"
-            if weight.file is not None and weight.offset is not None and weight.nbytes
-            if ELEMENT_TYPES_BY_NAME[weight.dtype].native
-        )

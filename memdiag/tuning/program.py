@@ -6,8 +6,7 @@ from pathlib import PurePath
 from textwrap import wrap
 
 from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
-from memdiag.records.tuning import Point
-from memdiag.runner.child import TELEMETRY_OFF
+from memdiag.records.fix import Point
 from memdiag.runner.optimized_model import EXTERNAL_DATA_OPTION
 
 _LEVELS = {
@@ -30,24 +29,22 @@ _PROVIDERS = 'providers=["CPUExecutionProvider"]'
 def session_program(
     model: str,
     point: Point,
-    sessions: int = 1,
     *,
     data: Sequence[str] = (),
     listed: bool = False,
     costs: Mapping[str, str] | None = None,
 ) -> str:
-    """Return a program that creates the session of `point` for `model`, or several of them.
+    """Return a program that creates the session of `point` for `model`.
 
     Args:
         model: path of the model file.
         point: the combination of options.
-        sessions: number of sessions to create.
         data: paths of the files of its weights, relative to the model's folder; empty if they are
             in the model file.
         listed: whether the IR version lists initializers among the inputs.
         costs: a sentence about the cost of each option, for comments.
     """
-    lines = [*_costs(point, costs or {}), *_lines(model, point, sessions, data, listed)]
+    lines = [*_costs(point, costs or {}), *_lines(model, point, data, listed)]
     return "\n".join(_for_prompt(lines)) + "\n"
 
 
@@ -68,24 +65,17 @@ def _for_prompt(lines: Sequence[str]) -> Iterator[str]:
         yield line
 
 
-def _lines(
-    model: str, point: Point, sessions: int, data: Sequence[str], listed: bool
-) -> Iterator[str]:
+def _lines(model: str, point: Point, data: Sequence[str], listed: bool) -> Iterator[str]:
     yield from _environment(point.environment)
     yield from _imports(point)
     yield f"MODEL = {model!r}"
     if point.saved_options:
         yield from _save_once(model, point, data, listed)
-    if point.shares_weights:
-        yield from _share_once(model, data)
     yield ""
     yield from _options("options", point.session_options)
     if point.shared_arena:
         yield from _shared_arena()
-    if point.shares_weights:
-        yield "for name, value in weights.items():"
-        yield "    options.add_initializer(name, value)"
-    yield from _creation(point, sessions)
+    yield _creation(point)
     if point.run_options:
         yield "run_options = ort.RunOptions()"
         for name, value in point.run_options.items():
@@ -112,16 +102,8 @@ def _costs(point: Point, costs: Mapping[str, str]) -> Iterator[str]:
 def _environment(variables: Mapping[str, str]) -> Iterator[str]:
     """Yield code that has the effect of the `variables`; it comes first, to apply to the rest."""
     within = {name: text for name, text in variables.items() if name in _MALLOPT}
-    early = {name: text for name, text in variables.items() if name in TELEMETRY_OFF}
-    for name, text in variables.items() - within.items() - early.items():
+    for name, text in variables.items() - within.items():
         yield f"# Before Python starts: export {name}={text}"
-    if early:
-        yield "import os"
-        yield ""
-    for name, text in early.items():
-        yield f"os.environ[{name!r}] = {text!r}  # or export {name}={text}"
-    if early:
-        yield ""
     if within:
         yield "import ctypes"
         yield ""
@@ -134,18 +116,12 @@ def _environment(variables: Mapping[str, str]) -> Iterator[str]:
 
 
 def _imports(point: Point) -> Iterator[str]:
-    if point.shares_weights and not point.saved_options:
-        yield "import os"
     if point.saved_options:
         # hashlib and tempfile would take 4 MiB, a part of what the options save.
         yield from ("import os", "import platform", "import zlib")
-    if point.shares_weights:
-        yield "import json"
-    if point.shares_weights or point.saved_options or point.load_from == "bytes":
+    if point.saved_options:
         yield "from pathlib import Path"
         yield ""
-    if point.shares_weights:
-        yield "import numpy as np"
     yield "import onnxruntime as ort"
     if point.shared_arena:
         yield "from onnxruntime.capi import onnxruntime_pybind11_state as kinds"
@@ -218,53 +194,6 @@ def _save_once(model: str, point: Point, data: Sequence[str], listed: bool) -> I
     yield "            os.replace(part, saved.with_name(part.name))"
 
 
-def _share_once(model: str, data: Sequence[str]) -> Iterator[str]:
-    external = f"{PurePath(model).with_suffix('')}.external.onnx"
-    yield "EXTERNAL = Path(MODEL)" if data else f"EXTERNAL = Path({external!r})"
-    yield 'RANGES = EXTERNAL.with_suffix(".ranges.json")'
-    yield ""
-    yield from _modified(data)
-    yield ""
-    yield "# Once for each model: the file and range of each weight."
-    yield "if not RANGES.exists() or int(RANGES.stat().st_mtime) != modified:"
-    yield "    import tempfile"
-    yield ""
-    yield "    import onnx"
-    yield ""
-    # Written to another folder: no process ever reads a file that is half written.
-    yield "    folder = tempfile.TemporaryDirectory(dir=EXTERNAL.parent)"
-    if not data:
-        yield '    model, data = onnx.load(MODEL), f"{EXTERNAL.name}.data"'
-        yield "    written = Path(folder.name, EXTERNAL.name)"
-        # onnx.save(location=…) refuses if a file of that name is in the working directory.
-        yield "    for tensor in model.graph.initializer:"
-        yield "        if tensor.float_data or tensor.double_data:"
-        yield "            array = onnx.numpy_helper.to_array(tensor)"
-        yield "            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))"
-        yield "        if len(tensor.raw_data) >= 1024:"
-        yield "            onnx.external_data_helper.set_external_data(tensor, data)"
-        yield "    onnx.save(model, written)"
-        yield "    for part in (written.with_name(data), written):  # the model last"
-        yield "        os.replace(part, EXTERNAL.with_name(part.name))"
-    yield "    ranges = {}"
-    yield "    for tensor in onnx.load(EXTERNAL, load_external_data=False).graph.initializer:"
-    yield "        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)"
-    yield "        at = {entry.key: entry.value for entry in tensor.external_data}"
-    yield "        if at and dtype.isbuiltin == 1 and all(tensor.dims):"
-    yield '            offset = int(at.get("offset", 0))'
-    yield '            ranges[tensor.name] = at["location"], dtype.name, offset, [*tensor.dims]'
-    yield "    written = Path(folder.name, RANGES.name)"
-    yield "    written.write_text(json.dumps(ranges))"
-    yield "    os.utime(written, (modified, modified))"
-    yield "    os.replace(written, RANGES)"
-    yield "    folder.cleanup()"
-    yield ""
-    yield "weights = {}  # must live as long as the sessions"
-    yield "for name, (file, dtype, offset, shape) in json.loads(RANGES.read_text()).items():"
-    yield '    mapped = np.memmap(EXTERNAL.parent / file, dtype, "r", offset, tuple(shape))'
-    yield "    weights[name] = ort.OrtValue.ortvalue_from_numpy(mapped)"
-
-
 def _options(variable: str, settings: Mapping[str, str]) -> Iterator[str]:
     yield f"{variable} = ort.SessionOptions()"
     for name, value in settings.items():
@@ -285,21 +214,9 @@ def _shared_arena() -> Iterator[str]:
     yield 'options.add_session_config_entry("session.use_env_allocators", "1")'
 
 
-def _creation(point: Point, sessions: int) -> Iterator[str]:
+def _creation(point: Point) -> str:
     source = "OPTIMIZED" if point.saved_options else "MODEL"
-    source = "str(EXTERNAL)" if point.shares_weights else source
-    if point.load_from == "bytes":
-        folder = "session.model_external_initializers_file_folder_path"
-        yield f"options.add_session_config_entry({folder!r}, str(Path({source}).resolve().parent))"
-        source = f"Path({source}).read_bytes()"
-    created = f"ort.InferenceSession({source}, options, {_PROVIDERS}{_disabled(point)})"
-    if sessions == 1:
-        yield f"session = {created}"
-        return
-    yield "sessions = ["
-    yield f"    {created}"
-    yield f"    for _ in range({sessions})"
-    yield "]"
+    return f"session = ort.InferenceSession({source}, options, {_PROVIDERS}{_disabled(point)})"
 
 
 def _disabled(point: Point) -> str:

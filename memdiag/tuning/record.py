@@ -1,16 +1,15 @@
-"""The record of a tuning, assembled from its search."""
+"""The record of a fix, assembled from its search."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import NamedTuple
 
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.paths import path_text
 from memdiag.records.dimension import Dimension
 from memdiag.records.files import unused_data_notes
-from memdiag.records.fix import Fix
-from memdiag.records.tuning import REWRITE, TUNING_SCHEMA, Point, Tuning
+from memdiag.records.fix import FIX_SCHEMA, REWRITE, Fix, Point, Remedy
 from memdiag.tuning.option_search import OptionSearch
 from memdiag.tuning.options import TuningOption
 from memdiag.tuning.prepared_models import lists_initializers
@@ -20,67 +19,78 @@ from memdiag.verify.latency import MAX_UNNOTICED_S
 from memdiag.verify.mapped_rows import unread_table_notes
 
 
-class Publication(NamedTuple):
-    """What was published at the end of a search: the rewritten model, an optimizer's, or none.
+@dataclass(frozen=True, kw_only=True)
+class Publication:
+    """What was published at the end of a search.
 
     Attributes:
-        fixed: the record of the fix; with the files of its model if that is the one.
-        optimized: the files of an optimizer's model, itself first, if that is the one.
-        problem: why these files could not be written; empty if they were.
+        remedies, output_files, kept_files, kept_bytes, is_valid, oldest_onnxruntime, oldest_reason:
+            as in `Fix`.
+        notes: sentences about files.
+        problem: why the new model could not be written; empty if it was, or if there is none.
     """
 
-    fixed: Fix
-    optimized: tuple[Path, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    output_files: tuple[str, ...] = ()
+    kept_files: tuple[str, ...] = ()
+    kept_bytes: int = 0
+    is_valid: bool | None = None
+    oldest_onnxruntime: str | None = None
+    oldest_reason: str = ""
+    notes: tuple[str, ...] = ()
     problem: str = ""
 
 
-def rewrite_option(path: str, excludes: Sequence[str] = ()) -> TuningOption:
-    """Return the option to load the model that a fix wrote to `path`.
+def rewrite_option(
+    path: str, excludes: Sequence[str] = (), *, same_kernels: bool = False
+) -> TuningOption:
+    """Return the option to load the rewritten model at `path`.
 
-    `excludes` are the names of options that load another model.
+    `excludes` are the names of options that load another model; `same_kernels` is whether no
+    rewrite replaces a kernel.
     """
     return TuningOption(
         name=REWRITE,
-        does="The copy of the model with the remedies that are listed as applied is loaded.",
+        does="The copy of the model with the rewrites that are listed as applied is loaded.",
         hurts="Instead of the original, the program loads the rewritten model. Keep all files of"
         " that model in one folder.",
         model=Path(path),
         excludes=tuple(excludes),
+        same_kernels=same_kernels,
     )
 
 
-def tuning_record(
+def fix_record(
     file: ModelFile,
     search: OptionSearch,
-    published: Publication | None,
+    published: Publication,
     *,
     untried: Sequence[str] = (),
+    is_cut_short: bool = False,
     notes: Sequence[str],
     dimensions: tuple[Dimension, ...],
     duration_s: float,
-) -> Tuning:
-    """Return the record of the tuning of `file` by `search`, after the end of the search.
+) -> Fix:
+    """Return the record of the fix of `file` by `search`, after the end of the search.
 
     Args:
         file: the original model.
         search: the search, after its end.
-        published: the rewritten or optimized model; None if only options were searched for.
+        published: the new model, if there is one, and the outcomes of rewrites.
         untried: the names of the optimizers for which there was no time.
+        is_cut_short: whether rewrites or optimizers were not tried; how long they take is unknown.
         notes: sentences that come before the sentences about the search.
         dimensions: the free dimensions, with the realistic sizes.
         duration_s: the duration of everything.
     """
     evaluator, chosen = search.point_evaluator, search.chosen
-    fixed = published.fixed if published else None
-    optimized = published.optimized if published else ()
     evaluation = evaluator.evaluation(chosen)
     difference = evaluation.difference if evaluation else None
-    loaded = _loaded_model(file.path, chosen, published)
     # What was not verified is no program, nor what loads a missing model.
-    is_missing = published is not None and published.problem and loaded != file.path
-    has_program = bool(chosen.options) and not chosen.undecided and not is_missing
-    return Tuning(
-        schema=TUNING_SCHEMA,
+    has_program = bool(chosen.options) and not chosen.undecided and not published.problem
+    loaded = Path(published.output_files[0]) if published.output_files else file.path
+    return Fix(
+        schema=FIX_SCHEMA,
         model=path_text(file.path),
         onnxruntime=evaluator.model_evaluator.onnxruntime,
         before=evaluator.before,
@@ -92,48 +102,41 @@ def tuning_record(
         ended_by=search.ended_by,
         notes=_distinct(
             [
-                *(fixed.notes if fixed else ()),
+                *published.notes,
                 *notes,
                 *unread_table_notes(chosen.figures.unread_table_bytes if chosen.figures else 0),
-                *_notes(search, published),
+                *_notes(search),
+                *([] if published.problem else unused_data_notes(published.output_files)),
             ]
         ),
         duration_s=duration_s,
         dimensions=dimensions,
         further_sizes=evaluator.model_evaluator.further_sizes,
+        remedies=published.remedies,
         points=search.points,
         untried=(*untried, *search.untried()),
         chosen=chosen.options,
         measured_once=not search.is_confirmed,
-        sufficient_time_limit_s=_sufficient_time_limit_s(search, fixed, untried),
+        sufficient_time_limit_s=None if is_cut_short else search.sufficient_time_limit_s(),
         program=_program(loaded, chosen, search) if has_program else "",
         budget=dict(search.budget),
         max_slowdown=search.max_slowdown,
         session_count=evaluator.session_count,
-        sessions=evaluator.model_evaluator.job.session.sessions,
-        processes=evaluator.model_evaluator.processes,
-        fix=fixed,
-        output_files=tuple(map(path_text, optimized)),
-        write_problem=published.problem if published else "",
+        output_files=published.output_files,
+        kept_files=published.kept_files,
+        kept_bytes=published.kept_bytes,
+        is_valid=published.is_valid,
+        oldest_onnxruntime=published.oldest_onnxruntime,
+        oldest_reason=published.oldest_reason,
+        write_problem=published.problem,
     )
-
-
-def _sufficient_time_limit_s(
-    search: OptionSearch, fixed: Fix | None, untried: Sequence[str]
-) -> float | None:
-    """Return a time limit that is expected to suffice; None if none is needed or known.
-
-    Nothing is known about the time that `untried` optimizers and rewrites take.
-    """
-    is_rewritten = fixed is None or fixed.ended_by == "completion"
-    return search.sufficient_time_limit_s() if is_rewritten and not untried else None
 
 
 def _distinct(notes: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]:
+def _notes(search: OptionSearch) -> Iterator[str]:
     """Yield notes about the chosen point and about how the search ended."""
     chosen = search.chosen
     for option in search.options_of(chosen):
@@ -147,11 +150,12 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
         )
     evaluation = search.point_evaluator.evaluation(chosen)
     ratios = [at.ratio for at in evaluation.latencies] if evaluation else []
-    if (
-        not chosen.is_too_slow(search.max_slowdown)
-        and not chosen.undecided
-        and any(ratio > search.max_slowdown for ratio in ratios)
-    ):
+    if chosen.same_kernels and chosen.ratio is not None and chosen.ratio > search.max_slowdown:
+        yield (
+            "the same kernels run on the same shapes, so a latency above the allowed"
+            f" {search.max_slowdown:.2f} × that isn't certain counts as noise of this machine"
+        )
+    elif any(ratio > search.max_slowdown for ratio in ratios) and chosen.unnoticed:
         yield (
             f"a run takes at most {format_duration(MAX_UNNOTICED_S)} longer: so little is ignored,"
             " even where the ratio is above the allowed one"
@@ -184,32 +188,8 @@ def _notes(search: OptionSearch, published: Publication | None) -> Iterator[str]
                 f"{' + '.join(slower.options)} would fit the budget at {_latency(slower)};"
                 f" --max-slowdown {_accepting_slowdown(slower)} or more accepts it"
             )
-    if published is not None and not published.problem:
-        yield from _notes_on_files(published)
     if chosen.run_options:
         yield "the saving needs the run options: pass them to every session.run"
-    processes = search.point_evaluator.model_evaluator.processes
-    if processes > 1:
-        yield (
-            f"memory is that of {processes} processes together, computed from one: what is mapped"
-            " from files counts once. memdiag profile --processes measures them together"
-        )
-    if search.point_evaluator.model_evaluator.job.session.sessions > 1:
-        yield (
-            "pages of files that sessions share are counted once for each session, so that the"
-            " process takes less than these figures"
-        )
-
-
-def _notes_on_files(published: Publication) -> Iterator[str]:
-    fixed, optimized = published.fixed, published.optimized
-    yield from unused_data_notes([*map(path_text, optimized)] or fixed.output_files)
-    if optimized or fixed.output is not None:
-        return
-    if fixed.remedies or fixed.ended_by != "completion":
-        yield "the result contains no rewrite, so no new model is written"
-    else:
-        yield "the model contains nothing to rewrite, so no new model is written"
 
 
 def _accepting_slowdown(point: Point) -> str:
@@ -232,16 +212,6 @@ def _sizes(point: Point) -> str:
     return f"{peak} at the peak, {steady} steady"
 
 
-def _loaded_model(original: Path, point: Point, published: Publication | None) -> Path:
-    """Return the model that a session of `point` loads."""
-    if published is None:
-        return original
-    if published.optimized:
-        return published.optimized[0]
-    output = published.fixed.output
-    return Path(output) if output is not None and REWRITE in point.options else original
-
-
 def _program(model: Path, point: Point, search: OptionSearch) -> str:
     """Return the program that sets up `point` for `model`."""
     with open_model(model) as file:
@@ -249,12 +219,4 @@ def _program(model: Path, point: Point, search: OptionSearch) -> str:
         external = [weight for weight in file.weights if weight.storage == "external"]
         data = sorted({weight.file for weight in external if weight.file is not None})
     costs = {option.name: option.hurts for option in search.options_of(point)}
-    sessions = search.point_evaluator.model_evaluator.job.session.sessions
-    return session_program(
-        path_text(model),
-        point,
-        sessions,
-        data=data,
-        listed=listed,
-        costs=costs,
-    )
+    return session_program(path_text(model), point, data=data, listed=listed, costs=costs)

@@ -107,33 +107,19 @@ def measure_interleaved(jobs: Sequence[Job], times: int) -> list[list[MeasuredPr
     return seen
 
 
-def summarize(
-    measured: Sequence[MeasuredProcess], *, disk_bytes: int, processes: int = 1
-) -> Figures:
-    """Return the medians of the processes `measured`, memory above the baseline of each process.
-
-    With several `processes` the memory is that of all together, computed from one: what is mapped
-    from files is in memory once, and everything else in each. This is the sum of their proportional
-    set sizes, if all have the same peak at the same time.
-    """
+def summarize(measured: Sequence[MeasuredProcess], *, disk_bytes: int) -> Figures:
+    """Return the medians of the processes `measured`, memory above the baseline of each process."""
     measurements = [each.measurement for each in measured]
-    files = [_steady(each)[2] for each in measurements]
-    peaks = [
-        _of_all(_peak(each), file, processes)
-        for each, file in zip(measurements, files, strict=True)
-    ]
-    steady = [
-        _of_all(_steady(each)[0], file, processes)
-        for each, file in zip(measurements, files, strict=True)
-    ]
+    peaks = [*map(_peak, measurements)]
+    steady = [_steady(each)[0] for each in measurements]
     latencies = [run.latency_s for each in measurements for run in each.runs]
     return Figures(
         peak_bytes=round(median(peaks)),
         peak_spread_bytes=max(peaks) - min(peaks),
         steady_bytes=round(median(steady)),
         steady_spread_bytes=max(steady) - min(steady),
-        anonymous_bytes=processes * round(median(_steady(each)[1] for each in measurements)),
-        file_bytes=round(median(files)),
+        anonymous_bytes=round(median(_steady(each)[1] for each in measurements)),
+        file_bytes=round(median(_steady(each)[2] for each in measurements)),
         load_s=median(_creation_s(each) for each in measurements),
         latency_s=median(latencies) if latencies else None,
         disk_bytes=disk_bytes,
@@ -141,12 +127,6 @@ def summarize(
         lowest_steady_bytes=min(steady),
         unread_table_bytes=round(median(each.unread_table_bytes for each in measured)),
     )
-
-
-def _of_all(resident_bytes: int, file_bytes: int, processes: int) -> int:
-    """Return the memory of `processes` that share what is mapped from files."""
-    shared_bytes = max(0, min(file_bytes, resident_bytes))
-    return processes * (resident_bytes - shared_bytes) + shared_bytes
 
 
 def _peak(measurement: Measurement) -> int:

@@ -114,11 +114,9 @@ class ModelEvaluator:
         input_sets: the inputs that models are compared with.
         scratch: a folder for outputs.
         disk_bytes: the size of the original's files.
-        processes: the number of processes whose memory together is returned, computed from one.
 
     Attributes:
         job: the job of the original.
-        processes: as above.
         before: the figures of the original.
         unstable: names of outputs that are random.
         onnxruntime: the release that models run on.
@@ -135,10 +133,8 @@ class ModelEvaluator:
         input_sets: Sequence[InputSet],
         scratch: Path,
         disk_bytes: int,
-        *,
-        processes: int = 1,
     ) -> None:
-        self.job, self.processes = job, processes
+        self.job = job
         self.session_count = 0
         self._input_sets = input_sets
         self._timed = tuple(_timed_inputs(input_sets))
@@ -285,9 +281,9 @@ class ModelEvaluator:
         Raises:
             MeasurementError: it does not run.
         """
-        self.session_count += times * job.session.sessions
+        self.session_count += times
         (measurements,) = measure_interleaved([self._memory_job(job)], times)
-        return summarize(measurements, disk_bytes=disk_bytes, processes=self.processes)
+        return summarize(measurements, disk_bytes=disk_bytes)
 
     def measure_both(
         self,
@@ -308,7 +304,7 @@ class ModelEvaluator:
             MeasurementError: `job` does not run.
         """
         jobs = [self._memory_job(before or self.job), self._memory_job(job)]
-        self.session_count += times * sum(each.session.sessions for each in jobs)
+        self.session_count += times * len(jobs)
         try:
             old, new = measure_interleaved(jobs, times)
         except JobError as error:
@@ -316,8 +312,8 @@ class ModelEvaluator:
                 raise
             return known or self.before, self.measure(job, times, disk_bytes=after_bytes)
         return (
-            summarize(old, disk_bytes=before_bytes, processes=self.processes),
-            summarize(new, disk_bytes=after_bytes, processes=self.processes),
+            summarize(old, disk_bytes=before_bytes),
+            summarize(new, disk_bytes=after_bytes),
         )
 
     def _measured_original(self, disk_bytes: int) -> Figures:
@@ -326,11 +322,11 @@ class ModelEvaluator:
         started = time.monotonic()
         while len(measured) < _ORIGINAL_PROCESSES:
             measured += measure_interleaved([job], 1)[0]
-            self.session_count += job.session.sessions
+            self.session_count += 1
             self._process_s = (time.monotonic() - started) / len(measured)
             if self._process_s > _MAX_PROCESS_SHARE * self.job.limits.deadline.remaining_s:
                 break
-        return summarize(measured, disk_bytes=disk_bytes, processes=self.processes)
+        return summarize(measured, disk_bytes=disk_bytes)
 
     def _compared(
         self,

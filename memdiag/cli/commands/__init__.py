@@ -15,12 +15,10 @@ COMMANDS = (
     "fix",
     "leak",
     "limit",
-    "optimize",
     "profile",
     "report",
     "run",
     "sweep",
-    "tune",
     "watch",
     "xray",
 )

@@ -1,58 +1,86 @@
-"""``memdiag fix``: rewrite a model so that it wastes less, verified and measured."""
+"""``memdiag fix``: make a model take less memory, verified and measured."""
 
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from memdiag.cli import CLEAN, FINDINGS
+from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
     add_format,
+    add_inputs,
     add_list,
     add_model,
     add_quiet,
     add_reports_folder,
-    add_search_options,
     comma_list,
     command_line,
-    read_search_options,
+    duration,
+    read_dims,
+    read_inputs,
+    read_sizes,
+    remaining_s,
+    sizes_by_name,
 )
+from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_SIZES
 
 ARGUMENTS = "MODEL"
 
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
-    add_model(parser, ort_format=False)
+    add_model(parser)
     parser.add_argument(
         "-o",
         "--output",
         metavar="FILE",
         type=Path,
-        help="Write the fixed model to this file (default: NAME.fixed.onnx).",
+        help="Write the new model to this file (default: NAME.fixed.onnx).",
     )
     add_list(
         parser,
         "--only",
-        metavar="RULE",
-        help="Try only remedies for what these rules find, separated by commas (names of rules, as"
-        " memdiag check MODEL prints them, not of remedies); can be repeated.",
+        metavar="NAME",
+        help="Try only rewrites (changes of the model), only options (of the session and the"
+        " environment), or what these names say: rewrites, optimizers, options, or rules whose"
+        " findings are to be fixed; separated by commas; can be repeated.",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="Only list what would be tried.")
+    parser.add_argument(
+        "--time-limit",
+        metavar="TIME",
+        type=duration,
+        help="Stop after this time, such as 90s or 5min, with the best result so far.",
     )
     parser.add_argument(
-        "--unverified",
-        action="store_true",
-        help="Apply remedies even if the model cannot be run here.",
+        "--budget",
+        metavar="FIGURE=SIZE,…",
+        help="Limits of memory above the baseline (peak, steady or anonymous), e.g."
+        " peak=1.2GB,steady=800MB. The fastest combination that fits is chosen.",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="Only list the remedies that would be tried."
+        "--max-slowdown",
+        metavar="RATIO",
+        type=float,
+        default=DEFAULT_MAX_SLOWDOWN,
+        help="Largest acceptable latency, relative to the original.",
     )
-    add_search_options(parser)
-    add_list(
-        parser,
-        "--check-with",
-        metavar="PYTHON",
-        type=Path,
-        help="An interpreter with another onnxruntime to verify on too; can be repeated.",
+    parser.add_argument(
+        "--max-difference",
+        metavar="SHARE",
+        type=float,
+        help="Accept outputs that differ by this share of their largest value, such as 0.02, and"
+        " try what changes values as well: weights of 8 and 4 bits (quantize-int8, quantize-int4),"
+        " and denormal values as zero.",
+    )
+    add_inputs(parser)
+    parser.add_argument(
+        "--sizes",
+        metavar="N,N…",
+        help="Other sizes of free dimensions to run as well, such as lengths of sequences"
+        " or batches of images. At each, outputs and latency are compared to the original's, and"
+        " memory is measured after runs at all of them (default:"
+        f" {','.join(map(str, DEFAULT_SIZES))}, or none with --dim).",
     )
     add_reports_folder(parser)
     add_format(parser)
@@ -60,16 +88,19 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Rewrite a model so that it wastes less memory, verified and measured.
+    """Make a model take less memory: rewrites, optimizers and session options in one search.
 
-    It searches the model for causes of waste (findings), tries each change that is known to help (a
-    remedy) on a copy, compares outputs, memory and latency with the original's in isolated
-    processes, and keeps the best combination. The original is not changed.
+    It tries every change that is known to help: rewrites of the model for the waste that it finds,
+    the models of installed optimizers, session options and settings of malloc. Each is run in a
+    process of its own. What saves memory, keeps the outputs and is as fast as before is kept,
+    together. It prints a program to paste, and writes the new model if one is a part of the result.
+    The original is not changed.
 
-    Ctrl-C or --time-limit ends the search and writes the best result so far.
+    Ctrl-C or --time-limit ends the search with the best result so far.
 
     --out DIR writes fix.json, fix.html, fix.md and fix.png. Exit codes: 0 on success; 1 if
-    the search ended before every remedy was tried; 2 on errors.
+    nothing fits a budget that was given, or if the search ended before anything was compared;
+    2 on errors.
     """
     started = time.monotonic()
     import msgspec
@@ -77,24 +108,33 @@ def run(options: Namespace) -> int:
     from memdiag.api.fix import fix
     from memdiag.cli.output import Destination, print_record
     from memdiag.cli.progress import StatusLine
+    from memdiag.tuning.points import BUDGETS
 
+    budget = sizes_by_name("--budget", options.budget, BUDGETS)
     destination = Destination(options.out)
     with StatusLine(options.model.name) as line:
         result = fix(
             options.model,
             options.output,
             only=comma_list(",".join(options.only)),
-            unverified=options.unverified,
+            budget=budget,
+            max_slowdown=options.max_slowdown,
+            max_difference=options.max_difference,
+            dims=read_dims(options.dim),
+            inputs=read_inputs(options),
+            sizes=None if options.sizes is None else read_sizes(options.sizes),
             dry_run=options.dry_run,
-            check_with=options.check_with,
+            time_limit_s=remaining_s(options.time_limit, started),
             on_progress=line.show,
-            **read_search_options(options, started),
         )
     result = msgspec.structs.replace(result, command=command_line())
-    is_cut_short = any(remedy.status == "untried" for remedy in result.remedies)
+    fits = result.chosen_point is not None and result.chosen_point.fits
 
     def print_answer(written: Sequence[Path]) -> int:
         print_record(result, written, format=options.format, quiet=options.quiet)
-        return FINDINGS if is_cut_short else CLEAN
+        if result.write_problem:
+            return ERROR
+        is_answer = fits if budget else result.is_conclusive
+        return CLEAN if is_answer or options.dry_run else FINDINGS
 
     return destination.write_and_print(result, print_answer)

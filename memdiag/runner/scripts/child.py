@@ -54,8 +54,6 @@ RETURNS_OF_FREED_HEAP: tuple[tuple[str, tuple[Any, ...]], ...] = (
 )
 """Functions that return freed heap to the system, with their arguments."""
 
-SHARED: list[Any] = []  # keeps values alive that sessions use without a reference
-
 
 class ParentChannel:
     """The line to the parent: events out, one acknowledgement in for each.
@@ -180,16 +178,6 @@ def run_options(onnxruntime: Any, job: dict[str, Any]) -> Any:
     return options
 
 
-def share_weights(onnxruntime: Any, numpy: Any, options: Any, job: dict[str, Any]) -> None:
-    """Map the weights that all sessions share, and have `options` give them to each."""
-    for entry in job["shared_weights"]:
-        shape = tuple(entry["shape"])
-        array = numpy.memmap(entry["path"], entry["dtype"], "r", entry["offset"], shape)
-        value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
-        options.add_initializer(entry["name"], value)
-        SHARED.append(value)
-
-
 def check_providers(onnxruntime: Any, names: list[str]) -> None:
     """Refuse a provider that this runtime lacks: it would only warn and take another."""
     available = onnxruntime.get_available_providers()
@@ -265,12 +253,6 @@ def runner(onnxruntime: Any, session: Any) -> Any:
     return run
 
 
-def create_others(onnxruntime: Any, options: Any, job: dict[str, Any]) -> list[Any]:
-    """Return the sessions after the first, whose log would look like more phases of that one."""
-    options.log_severity_level = SEVERITY_WARNING
-    return [create_session(onnxruntime, options, job) for _ in range(job["sessions"] - 1)]
-
-
 def send_cache(channel: ParentChannel, cache: generation.Generation | None) -> None:
     """Send the addresses of the values that the next run receives."""
     for index, ranges in enumerate([] if cache is None else cache.ranges()):
@@ -315,7 +297,6 @@ def main() -> None:
         channel.step("ready")
 
         stage = "create"
-        share_weights(onnxruntime, numpy, options, job)
         session = create_session(onnxruntime, options, job)
         channel.step("created", providers=session.get_providers())
 
@@ -334,9 +315,6 @@ def main() -> None:
             channel.step("first_run", latency_s=latency_s)
             onnxruntime.set_default_logger_severity(SEVERITY_WARNING)
             each_run.log_severity_level = SEVERITY_WARNING
-            others = [
-                runner(onnxruntime, other) for other in create_others(onnxruntime, options, job)
-            ]
             for number in range(job["runs"]):
                 varied[number % len(later)].change()
                 given = later[number % len(later)]
@@ -349,8 +327,6 @@ def main() -> None:
                     cache.keep(outputs)
                     given = {}  # the past is not needed any more
                 outputs = None
-                for run_other in others:
-                    run_other(None, given, each_run)
                 channel.step("run", latency_s=latency_s)
             send_cache(channel, cache)
             channel.step("steady")

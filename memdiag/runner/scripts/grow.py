@@ -48,7 +48,6 @@ class Runner:
 
     def __init__(self, onnxruntime: Any, numpy: Any, job: dict[str, Any]) -> None:
         self._onnxruntime = onnxruntime
-        self._numpy = numpy
         self._job = job
         self._options = child.run_options(onnxruntime, job)
         self._session: Any = None
@@ -64,13 +63,12 @@ class Runner:
 
     def create(self) -> None:
         """Create the session."""
-        self._session = unlogged_session.create_session(self._onnxruntime, self._numpy, self._job)
+        self._session = unlogged_session.create_session(self._onnxruntime, self._job)
         self._run = child.runner(self._onnxruntime, self._session)
 
     def release(self) -> None:
         """Release the session and everything that only it uses."""
         self._session = self._run = None
-        child.SHARED.clear()
         gc.collect()
 
     def run(self, times: int, reload: bool, path: str) -> None:

@@ -25,7 +25,7 @@ def main() -> None:
         import numpy
         import onnxruntime
 
-        session = unlogged_session.create_session(onnxruntime, numpy, job)
+        session = unlogged_session.create_session(onnxruntime, job)
         run = child.runner(onnxruntime, session)
         feeds = child.load_inputs(onnxruntime, numpy, job["feeds"])
         run(None, feeds, child.run_options(onnxruntime, job))

@@ -125,7 +125,7 @@ def main() -> None:
         import numpy
         import onnxruntime
 
-        session = unlogged_session.create_session(onnxruntime, numpy, job)
+        session = unlogged_session.create_session(onnxruntime, job)
         run = child.runner(onnxruntime, session)
         each_run = child.run_options(onnxruntime, job)
         sets = [ChangingInputs(onnxruntime, numpy, entries) for entries in job["feed_sets"]]

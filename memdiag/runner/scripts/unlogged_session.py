@@ -11,10 +11,9 @@ else:
     import child
 
 
-def create_session(onnxruntime: Any, numpy: Any, job: dict[str, Any]) -> Any:
+def create_session(onnxruntime: Any, job: dict[str, Any]) -> Any:
     """Return a session of the job without reading its log."""
     onnxruntime.set_default_logger_severity(child.SEVERITY_FATAL)
     options = child.session_options(onnxruntime, job)
     options.log_severity_level = child.SEVERITY_FATAL
-    child.share_weights(onnxruntime, numpy, options, job)
     return child.create_session(onnxruntime, options, job)

@@ -1,4 +1,4 @@
-"""The chart of a tuning: memory and latency of its points, with the Pareto front of both."""
+"""The chart of a fix: memory and latency of its points, with the Pareto front of both."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memdiag.records.fix import Fix, Point
 from memdiag.records.pareto_front import is_drawn, pareto_fronts
-from memdiag.records.tuning import Point, Tuning
 from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.text import plain, shortened
 from memdiag.units import MIB, format_sizes
@@ -75,9 +75,9 @@ def point_sizes(points: Sequence[Point]) -> list[tuple[str, str]]:
     return [(next(peaks), next(steady)) if point.figures else ("", "") for point in points]
 
 
-def pareto_points(tuning: Tuning) -> tuple[ParetoPoint, ...]:
-    """Return the points of `tuning` that can be used and were compared: the fronts first."""
-    usable = [point for point in tuning.points if is_drawn(point)]
+def pareto_points(fix: Fix) -> tuple[ParetoPoint, ...]:
+    """Return the points of `fix` that can be used and were compared: the fronts first."""
+    usable = [point for point in fix.points if is_drawn(point)]
     with_fronts = sorted(
         zip(usable, pareto_fronts(usable), strict=True),
         key=lambda each: (not any(each[1]), _steady_bytes(each[0]), each[0].known_ratio),
@@ -103,7 +103,7 @@ def pareto_points(tuning: Tuning) -> tuple[ParetoPoint, ...]:
                 high=ratio if point.high is None else point.high,
                 may_equal_defaults=point.may_equal_defaults and bool(point.options),
                 drawn_ratio=point.known_ratio,
-                is_chosen=tuning.is_chosen(point),
+                is_chosen=fix.is_chosen(point),
                 is_defaults=not point.options,
             )
         )

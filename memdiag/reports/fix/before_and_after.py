@@ -1,0 +1,196 @@
+"""Memory, latency and outputs before and after a fix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isinf
+
+from memdiag.records.fix import Fix
+from memdiag.records.measured_change import LatencyAt
+from memdiag.reports.table import Cell, Column, Row, Table
+from memdiag.reports.text import at_sizes, listed, plain
+from memdiag.units import MIB, format_duration, format_size, format_sizes
+
+_MAX_NAMES = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeforeAndAfter:
+    """One figure before and after, as text.
+
+    Attributes:
+        label: the name of the figure.
+        before, after: the figure with its unit.
+        ratio: after ÷ before; empty if it is not meaningful.
+        note: the ratio and its uncertainty.
+        exact: both figures in bytes or seconds.
+    """
+
+    label: str
+    before: str
+    after: str
+    ratio: str
+    note: str
+    exact: tuple[str, str]
+
+
+_FEW_PAIRS = 8
+
+
+def measured_sizes(fix: Fix) -> str:
+    """Return the sizes that each measured process ran with; empty if all sizes are fixed."""
+    return at_sizes(fix.dimensions, fix.further_sizes)
+
+
+def memory_changes(fix: Fix) -> tuple[BeforeAndAfter, ...]:
+    """Return memory, loading time and files before and after: peak and steady first.
+
+    Empty if either is unknown.
+    """
+    before, after = fix.before, fix.after
+    if before is None or after is None:
+        return ()
+    peak_spread = max(before.peak_spread_bytes, after.peak_spread_bytes)
+    steady_spread = max(before.steady_spread_bytes, after.steady_spread_bytes)
+    if fix.measured_once:  # the spread of the figures before would be taken for that of both
+        peak_spread = steady_spread = 0
+    return (
+        _size_change("peak", before.peak_bytes, after.peak_bytes, peak_spread),
+        _size_change("steady", before.steady_bytes, after.steady_bytes, steady_spread),
+        _size_change("  anonymous", before.anonymous_bytes, after.anonymous_bytes),
+        _size_change("  mapped files", before.file_bytes, after.file_bytes),
+        _duration_change("load", before.load_s, after.load_s),
+        _size_change("on disk", before.disk_bytes, after.disk_bytes),
+    )
+
+
+def latency_changes(fix: Fix) -> tuple[BeforeAndAfter, ...]:
+    """Return the latencies before and after, by inputs; empty if either is unknown."""
+    if fix.before is None or fix.after is None:
+        return ()
+    return tuple(map(_latency_change, fix.latencies))
+
+
+def change_table(changes: Sequence[BeforeAndAfter], heading: str = "") -> Table:
+    """Return the table of `changes`; `heading` is the heading of the first column."""
+    return Table(
+        columns=(
+            Column(heading, css="name"),
+            Column("before", "right"),
+            Column("after", "right", css="strong"),
+            Column("after ÷ before", css="shape"),
+        ),
+        rows=tuple(
+            Row(
+                change.label,
+                Cell(change.before, title=change.exact[0]),
+                Cell(change.after, title=change.exact[1]),
+                change.note,
+            )
+            for change in changes
+        ),
+    )
+
+
+def outputs_text(fix: Fix) -> str:
+    """Return how far the outputs differ from the original's."""
+    largest = fix.largest_difference
+    if largest is None:
+        return "not compared"
+    if not largest:
+        return "equal, bit by bit"
+    if isinf(largest) or fix.bound is None:
+        return "differ"
+    bound = f"allowed {fix.bound:.1e}: {plain(fix.bound_reason)}" if fix.bound else "no limit"
+    return f"largest difference {largest:.1e} of the largest value ({bound})"
+
+
+def saving_text(changes: Sequence[BeforeAndAfter]) -> str:
+    """Return ``peak 2.0 GiB → 1.0 GiB (0.50 ×)`` for each of `changes`, after commas."""
+    return ", ".join(
+        f"{change.label} {change.before} → {change.after}"
+        f"{f' ({change.ratio})' if change.ratio else ''}"
+        for change in changes
+    )
+
+
+def latency_clause(latencies: Sequence[LatencyAt]) -> str:
+    """Return ``latency 1.02 × (0.99–1.04)``; empty if none was compared.
+
+    Of several comparisons it is the one with the largest ratio, which is said. So is a small number
+    of pairs of runs.
+    """
+    if not latencies:
+        return ""
+    slowest = _slowest(latencies)
+    further = [
+        *([f"{slowest.pairs} pairs of runs"] if slowest.pairs < _FEW_PAIRS else []),
+        *([f"the worst of {len(latencies)} comparisons"] if len(latencies) > 1 else []),
+    ]
+    return f"latency {', '.join([_ratio(slowest).removesuffix(')'), *further])})"
+
+
+def joined_names(names: Sequence[str]) -> str:
+    """Return the names of remedies or options that belong together: ``one + two``."""
+    return listed(names, limit=_MAX_NAMES, separator=" + ")
+
+
+def added_by_inputs(fix: Fix) -> str:
+    """Return the clause on the memory once inputs have used all rows of mapped tables.
+
+    Empty if it is not much more.
+    """
+    before, after = fix.before, fix.after
+    if before is None or after is None or after.unread_table_bytes < MIB:
+        return ""
+    ratio = (
+        f" ({after.most_steady_bytes / before.steady_bytes:.2f} ×)" if before.steady_bytes else ""
+    )
+    most = format_size(after.most_steady_bytes)
+    which = "both" if after.most_peak_bytes > after.peak_bytes else "steady"
+    return f", {which} at most {most}{ratio} once all rows of its embeddings were used"
+
+
+def _size_change(label: str, before: int, after: int, spread: int = 0) -> BeforeAndAfter:
+    ratio = f"{after / before:.2f} ×" if before > 0 and after >= 0 else ""
+    uncertainty = f" (± {format_size(spread // 2)})" if spread and ratio else ""
+    texts = format_sizes(before, after)
+    return BeforeAndAfter(
+        label=label,
+        before=texts[0],
+        after=texts[1],
+        ratio=ratio,
+        note=ratio + uncertainty,
+        exact=(f"{before:,} bytes", f"{after:,} bytes"),
+    )
+
+
+def _latency_change(at: LatencyAt) -> BeforeAndAfter:
+    clock = ", CPU time" if at.clock == "cpu" else ""
+    interval = f"{_ratio(at).removesuffix(')')}, {at.pairs} pairs{clock})"
+    return _duration_change(
+        plain(at.inputs), at.before_s, at.after_s, f"{at.ratio:.2f} ×", interval
+    )
+
+
+def _duration_change(
+    label: str, before: float, after: float, ratio: str = "", note: str = ""
+) -> BeforeAndAfter:
+    return BeforeAndAfter(
+        label=label,
+        before=format_duration(before),
+        after=format_duration(after),
+        ratio=ratio,
+        note=note,
+        exact=(f"{before:.6g} s", f"{after:.6g} s"),
+    )
+
+
+def _ratio(at: LatencyAt) -> str:
+    """Return the ratio of latencies with its interval: ``0.99 × (0.97–1.01)``."""
+    return f"{at.ratio:.2f} × ({at.low:.2f}–{at.high:.2f})"
+
+
+def _slowest(latencies: Sequence[LatencyAt]) -> LatencyAt:
+    return max(latencies, key=lambda at: at.ratio)

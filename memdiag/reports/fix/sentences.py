@@ -1,0 +1,394 @@
+"""A fix in sentences: the answer, why, what to do, and what it depends on."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from memdiag.records.fix import REWRITE, Fix, Point, RemedyStatus
+from memdiag.reports.fix.before_and_after import (
+    added_by_inputs,
+    joined_names,
+    latency_clause,
+    measured_sizes,
+    memory_changes,
+    outputs_text,
+    saving_text,
+)
+from memdiag.reports.fix.chart import point_label
+from memdiag.reports.text import (
+    again_with_time,
+    capitalized,
+    dim_option,
+    listed,
+    plain,
+    shortened,
+    time_limit,
+)
+from memdiag.units import counted, format_duration, format_limit, format_size, format_sizes
+
+_MAX_PROBLEM = 200
+_MAX_OFFERS = 5
+_MAX_NAMES = 6
+_LEFT_OUT = ("--only", "--time-limit", "--out")
+
+
+def answer(fix: Fix) -> str:
+    """Return what the chosen changes save, or that nothing was found or verified."""
+    model = plain(fix.model)
+    if fix.is_dry_run:
+        return f"{model}: {_would_be_tried(fix)}. Nothing was measured."
+    before, after, chosen = fix.before, fix.after, fix.chosen_point
+    if before is None or after is None or chosen is None:
+        passed = f"{time_limit(fix.command)} passed before the original itself was measured"
+        return f"{model}: nothing was verified, since {passed}."
+    sizes_of_inputs = measured_sizes(fix)
+    at = f", {sizes_of_inputs}" if sizes_of_inputs else ""
+    start = f"{model}: {_budget_words(fix, chosen)}"
+    if not chosen.options:
+        sizes = f"peak {format_size(after.peak_bytes)}, steady {format_size(after.steady_bytes)}"
+        if not fix.is_conclusive and not (fix.budget and chosen.fits):
+            return f"{model}: nothing was verified {_until(fix)}. The defaults take {sizes}{at}."
+        return f"{start}the defaults are the best that was found ({sizes}{at})."
+    if fix.write_problem and chosen.fits:
+        start += "the new model was not written; with it "
+    clause = latency_clause(fix.latencies)
+    ratio = f", {clause}" if clause else ""
+    if ratio and chosen.undecided:
+        ratio += ", undecided"
+    once = ", memory measured once" if fix.measured_once else ""
+    saving = f"{saving_text(memory_changes(fix)[:2])}{added_by_inputs(fix)}"
+    return f"{start}{saving}{once}{ratio}{at}."
+
+
+def why(fix: Fix) -> str:
+    """Return what the saving comes from; or what became of everything that was tried."""
+    if fix.is_dry_run:
+        return _candidates(fix)
+    if fix.chosen:
+        left = _uncompared(fix)
+        return f"{joined_names(_changes(fix))}; outputs {outputs_text(fix)}{left}."
+    if fix.before is None:
+        return f"Of the changes, {_outcomes(fix)}." if _outcomes(fix) else ""
+    if fix.budget and fits(fix):
+        return "No change that was compared is clearly faster."
+    outcomes = _outcomes(fix)
+    if not outcomes:
+        return "There is nothing to try."
+    return f"{capitalized(outcomes)}."
+
+
+def next_step(fix: Fix) -> str:
+    """Return what to do with the result."""
+    if fix.is_dry_run:
+        return "Run it again without --dry-run."
+    if fix.write_problem:
+        return f"Run it again where the new model can be written: {plain(fix.write_problem)}"
+    if fix.program:
+        needs = "" if _settings(fix) else ", or load the new model as before"
+        return f"Create the session as the program below does{needs}.{_kept_clause(fix)}"
+    offered = _offered(fix)
+    if offered:
+        figures, label = offered[0].figures, point_label(offered[0])
+        assert figures is not None
+        sizes = (
+            f"peak {format_size(figures.peak_bytes)}, steady {format_size(figures.steady_bytes)}"
+        )
+        return (
+            f"{capitalized(_again(fix))}. The most promising is {label} ({sizes}), whose outputs"
+            " and latency were not compared."
+        )
+    if not fix.is_complete:
+        return f"{capitalized(_again(fix))}."
+    if not fits(fix):
+        return "Keep the defaults, and raise the budget or --max-slowdown."
+    if fix.chosen:
+        return "Run it again on a quieter machine, or with a higher --max-slowdown."
+    return "Keep the defaults."
+
+
+def facts(fix: Fix) -> str:
+    """Return the sizes of the inputs, the release of onnxruntime, and the effort."""
+    parts = (
+        measured_sizes(fix),
+        f"onnxruntime {plain(fix.onnxruntime)}",
+        search_cost(fix),
+    )
+    return " · ".join(part for part in parts if part)
+
+
+def conditions(fix: Fix) -> Iterator[tuple[str, str]]:
+    """Yield further sentences on the result, each with a label."""
+    if not fix.chosen:
+        return
+    if fix.measured_once:
+        yield (
+            "Memory",
+            "Measured in one process only: the search ended before it could be measured in"
+            " several.",
+        )
+    settings = _settings(fix)
+    yield (
+        "Settings",
+        f"{', '.join(map(plain, settings))}."
+        if settings
+        else "The files alone: no option has to be set, and no variable.",
+    )
+    if fix.output_files:
+        yield "Files", _needed_files(fix)
+    if releases := _releases(fix):
+        yield "onnxruntime", releases
+
+
+def offers(fix: Fix) -> Iterator[str]:
+    """Yield a sentence on each point whose latency was not compared, and how to continue."""
+    offered = _offered(fix)
+    advice = _advice_on_one(fix, offered[0]) if len(offered) == 1 else ""
+    for point in offered[:_MAX_OFFERS]:
+        assert point.figures is not None
+        peak, steady = format_sizes(point.figures.peak_bytes, point.figures.steady_bytes)
+        yield f"not compared: {point_label(point)} takes peak {peak}, steady {steady}{advice}"
+    if len(offered) > _MAX_OFFERS:
+        left = len(offered) - _MAX_OFFERS
+        more = "combination that saves" if left == 1 else "combinations that save"
+        yield f"not compared: {left} more {more} memory"
+    if len(offered) > 1:
+        yield (
+            f"to compare the latency of all of them, {_again(fix)}; to compare one, and get its"
+            " program if it is fast enough, add --only with its names, separated by commas"
+        )
+    untried = [*_with_status(fix, "untried"), *fix.untried]
+    if untried and not fix.is_dry_run:
+        again = "" if len(offered) > 1 else f"; to try all, {_again(fix)}"
+        yield f"not tried{_in_time(fix)}: {', '.join(map(plain, untried))}{again}"
+
+
+def written_files(fix: Fix) -> str:
+    """Return which files were written; empty if none were."""
+    written = [path for path in fix.output_files if path not in fix.kept_files]
+    if not written or fix.write_problem:
+        return ""
+    return f"wrote {', '.join(map(plain, written))}"
+
+
+def search_cost(fix: Fix) -> str:
+    """Return how many sessions were started, and how long it took."""
+    duration = format_duration(fix.duration_s)
+    if not fix.session_count:
+        return f"took {duration}"
+    return f"{counted(fix.session_count, 'session')} in {duration}"
+
+
+def points_by_memory(fix: Fix) -> list[Point]:
+    """Return the points, the least memory first."""
+    return sorted(fix.points, key=_memory)
+
+
+def problem_of(point: Point) -> str:
+    """Return why a point cannot be used, in a few words; empty if it can."""
+    return shortened(plain(point.problem), _MAX_PROBLEM)
+
+
+def fits(fix: Fix) -> bool:
+    """Return whether the chosen point keeps the budget."""
+    point = fix.chosen_point
+    return point is None or point.fits
+
+
+def _changes(fix: Fix) -> list[str]:
+    """Return the names of the chosen changes: of the rewritten model, its rewrites."""
+    names: list[str] = []
+    for name in fix.chosen:
+        names += dict.fromkeys(_with_status(fix, "applied")) if name == REWRITE else [plain(name)]
+    return names
+
+
+def _would_be_tried(fix: Fix) -> str:
+    rewrites = len(_with_status(fix, "possible"))
+    parts = (
+        counted(rewrites, "rewrite"),
+        counted(len(fix.untried), "option or optimizer", "options and optimizers"),
+    )
+    return f"{' and '.join(parts)} would be tried"
+
+
+def _candidates(fix: Fix) -> str:
+    """Return the names of everything that would be tried."""
+    rewrites = list(dict.fromkeys(_with_status(fix, "possible")))
+    kinds = (("rewrites", rewrites), ("options and optimizers", [*map(plain, fix.untried)]))
+    return ". ".join(f"{capitalized(kind)}: {', '.join(names)}" for kind, names in kinds if names)
+
+
+def _uncompared(fix: Fix) -> str:
+    """Return the clause on the points that take less but were not compared; empty for none."""
+    count = sum(point.offered for point in fix.points)
+    if not count:
+        return ""
+    some = "1 combination takes" if count == 1 else f"{count} combinations take"
+    latency = "its latency" if count == 1 else "their latency"
+    but = f"there was no time to compare {latency}"
+    if fix.ended_by == "interrupt":
+        but = f"{latency} was not compared"
+    return f"; {some} less memory, but {but}"
+
+
+def _budget_words(fix: Fix, chosen: Point) -> str:
+    """Return the words on whether the chosen point fits the budget; empty without one."""
+    nothing = "nothing" if fix.is_complete else "nothing that was compared"
+    nearest = "the nearest is "
+    if fix.write_problem:
+        nearest = "the nearest, whose model was not written, is "
+    if not fix.budget:
+        return "" if chosen.fits else f"{nothing} fits; {nearest}"
+    limits = " and ".join(
+        f"{format_limit(size)} {plain(name)}" for name, size in fix.budget.items()
+    )
+    if chosen.fits:
+        return f"fits the budget of {limits}: "
+    return f"{nothing} fits the budget of {limits}; {nearest}"
+
+
+def _outcomes(fix: Fix) -> str:
+    """Return what became of the changes, with how many or the name of a single one."""
+    tried = [point for point in fix.points if point.options]
+    problems = Counter(problem_of(point) for point in tried if point.problem)
+    often = ", most often" if problems.total() > 1 else ""
+    reason = "".join(f"{often}: {problem}" for problem, _ in problems.most_common(1))
+    least = _memory(fix.points[0]) if fix.points else (False, 0)
+    unusable = [point for point in tried if point.problem]
+    saving = [point for point in tried if not point.problem and _memory(point) < least]
+    undecided = [point for point in saving if point.undecided]
+    slower = [point for point in saving if point.is_too_slow(fix.max_slowdown)]
+    offered = [point for point in saving if point.offered]
+    containing = [
+        point
+        for point in saving
+        if point.ratio is None
+        if not point.offered
+        if any({*slow.options} < {*point.options} for slow in slower)
+    ]
+    others = [*unusable, *undecided, *slower, *offered, *containing]
+    idle = [point for point in tried if point not in others]
+    refused = list(dict.fromkeys(_with_status(fix, "refused")))
+    rejected = list(dict.fromkeys(_with_status(fix, "rejected")))
+    untried = [*_with_status(fix, "untried"), *fix.untried]
+    was = "was" if len(untried) == 1 else "were"
+    parts = (
+        (_named(idle), "saved too little memory"),
+        (_named(slower), "saved memory but lost too much time"),
+        (_named(containing), "contained options that lost too much time"),
+        (_named(undecided), "saved memory but may be too slow"),
+        (_named(offered), f"saved memory but latency was not compared{_in_time(fix)}"),
+        (listed(rejected, limit=_MAX_NAMES), "not worth it"),
+        (listed(refused, limit=_MAX_NAMES), "cannot be applied"),
+        (untried[0] if len(untried) == 1 else len(untried), f"{was} not tried{_in_time(fix)}"),
+        (_named(unusable), f"could not be used{reason}"),
+    )
+    return ", ".join(f"{subject} {text}" for subject, text in parts if subject)
+
+
+def _named(points: Sequence[Point]) -> str | int:
+    """Return the name of a single point, or the number of points."""
+    return point_label(points[0]) if len(points) == 1 else len(points)
+
+
+def _in_time(fix: Fix) -> str:
+    """Return what is said of steps that are missing, unless the user ended the search."""
+    return "" if fix.ended_by == "interrupt" else " in time"
+
+
+def _until(fix: Fix) -> str:
+    """Return the end of the search as a clause."""
+    if fix.ended_by == "interrupt":
+        return "before the interruption"
+    return f"within {time_limit(fix.command)}"
+
+
+def _advice_on_one(fix: Fix, point: Point) -> str:
+    """Return how to compare the latency of `point`, which is the only one that is offered."""
+    model = shlex.quote(plain(fix.model)) + dim_option(fix.dimensions)
+    names = ["rewrites" if name == REWRITE else name for name in point.options]
+    start = _without_limits(fix.command) or f"memdiag fix {model}"
+    again = f"run {start} --only {','.join(names)}"
+    return f". To compare its latency, and get its program if it is fast enough, {again}"
+
+
+def _without_limits(command: Sequence[str]) -> str:
+    """Return `command` without what limits it, and without the folder of this report."""
+    kept: list[str] = []
+    is_value = False
+    for word in command:
+        if not is_value and word.partition("=")[0] not in _LEFT_OUT:
+            kept.append(word)
+        is_value = word in _LEFT_OUT
+    return plain(shlex.join(kept))
+
+
+def _again(fix: Fix) -> str:
+    """Return the advice to continue a search that ended early."""
+    if fix.ended_by == "interrupt":
+        return "run it again"
+    return again_with_time(fix.sufficient_time_limit_s)
+
+
+def _offered(fix: Fix) -> list[Point]:
+    return [point for point in points_by_memory(fix) if point.offered]
+
+
+def _needed_files(fix: Fix) -> str:
+    """Return the files that the new model needs."""
+    names = ", ".join(map(plain, fix.output_files))
+    if len(fix.output_files) == 1:
+        return f"{names}."
+    kept = ", ".join(map(plain, fix.kept_files))
+    reason = f", because {format_size(fix.kept_bytes)} of the weights are in {kept}" if kept else ""
+    return f"{names}: keep them together{reason}."
+
+
+def _kept_clause(fix: Fix) -> str:
+    """Return that the new model needs files of the original; empty if it needs none."""
+    if not fix.kept_files:
+        return ""
+    kept = ", ".join(map(plain, fix.kept_files))
+    return f" Keep {kept}: {format_size(fix.kept_bytes)} of the weights are still there."
+
+
+def _releases(fix: Fix) -> str:
+    """Return the releases of onnxruntime that can load the rewritten model; empty without one."""
+    if REWRITE not in fix.chosen:
+        return ""
+    verified, reason = f"Verified on {plain(fix.onnxruntime)}", fix.oldest_reason
+    loadable = "no release is known that can load it"
+    if fix.oldest_onnxruntime is not None:
+        loadable = f"{plain(fix.oldest_onnxruntime)} and newer can load it"
+        reason = reason or "by its versions of the IR and operators"
+    return f"{verified}; {loadable}{f' ({plain(reason)})' if reason else ''}."
+
+
+def _settings(fix: Fix) -> list[str]:
+    """Return the settings that the saving depends on."""
+    point = fix.chosen_point
+    return [*_point_settings(point)] if point else []
+
+
+def _point_settings(point: Point) -> Iterator[str]:
+    """Yield the settings of a point."""
+    yield from (f"{name}={value}" for name, value in point.session_options.items())
+    yield from (f"${name}={value} in the environment" for name, value in point.environment.items())
+    yield from (f"{name}={value} for each run" for name, value in point.run_options.items())
+    yield from (f"without the graph transformer {name}" for name in point.disabled_optimizers)
+    if point.shared_arena:
+        yield "an arena of the environment"
+    if point.saved_options:
+        yield "the optimized model, saved once"
+
+
+def _memory(point: Point) -> tuple[bool, int]:
+    figures = point.figures
+    return figures is None, figures.peak_bytes + figures.steady_bytes if figures else 0
+
+
+def _with_status(fix: Fix, status: RemedyStatus) -> list[str]:
+    """Return the names of the remedies with `status`."""
+    return [plain(remedy.name) for remedy in fix.remedies if remedy.status == status]

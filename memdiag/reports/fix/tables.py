@@ -1,0 +1,138 @@
+"""The tables of a fix: the combinations that were measured, and the rewrites."""
+
+from collections.abc import Sequence
+
+from memdiag.records.fix import Fix, Point, Remedy, RemedyStatus
+from memdiag.reports.fix.chart import point_label, point_sizes
+from memdiag.reports.fix.sentences import points_by_memory, problem_of
+from memdiag.reports.table import Cell, Column, Row, Table
+from memdiag.reports.text import listed, plain
+from memdiag.units import format_duration, format_size
+
+_STATUS_ORDER: tuple[RemedyStatus, ...] = ("applied", "possible", "rejected", "refused", "untried")
+_MAX_WEIGHTS = 3
+
+
+def is_listed(fix: Fix, point: Point) -> bool:
+    """Return whether summaries list `point`.
+
+    They list the Pareto front, the defaults, the chosen point, and points that save memory but
+    whose latency was not compared.
+    """
+    is_chosen = point.options == fix.chosen
+    return point.on_front or not point.options or is_chosen or point.offered
+
+
+def points_table(fix: Fix, *, only_listed: bool, limit: int | None = None) -> Table:
+    """Return the table of the points; on pages unlisted points are at the end.
+
+    With a `limit` the chosen point and the defaults come first, before the table is cut.
+    """
+    points = points_by_memory(fix)
+    if limit is not None:
+        points = [each for each in points if is_listed(fix, each)]
+        points.sort(key=lambda each: each.options != fix.chosen and bool(each.options))
+        kept = points[:limit]
+        points = [point for point in points_by_memory(fix) if point in kept]
+    sizes = point_sizes(points)
+    rows = [
+        (is_listed(fix, point), _point_cells(fix, point, *size))
+        for point, size in zip(points, sizes, strict=True)
+    ]
+    listed_rows = tuple(cells for kept, cells in rows if kept)
+    others = tuple(cells for kept, cells in rows if not kept)
+    return Table(
+        columns=(
+            Column("changes", wraps=True, css="name"),
+            Column("peak", "right"),
+            Column("steady", "right"),
+            Column("anonymous", "right", formats=("html",)),
+            Column("mapped", "right", formats=("html",)),
+            Column("load", "right", formats=("html",)),
+            Column("latency", "right"),
+            Column(formats=("console", "markdown")),
+        ),
+        rows=listed_rows if only_listed else listed_rows + others,
+    )
+
+
+def _point_cells(fix: Fix, point: Point, peak: str, steady: str) -> Row:
+    figures = point.figures
+    is_chosen = fix.is_chosen(point)
+    remark = _remark(point, fix.max_slowdown, is_chosen=is_chosen)
+    ratio = "" if point.problem else "not compared"
+    if point.ratio is not None:
+        interval = f" ({point.low:.2f}–{point.high:.2f})" if point.low and point.high else ""
+        ratio = f"{point.ratio:.2f} ×{interval}"
+    name = Cell(
+        point_label(point),
+        is_code=True,
+        tags=(remark,) if is_chosen or remark == "undecided" else (),
+        note="on the front" if point.on_front else "",
+        problem=problem_of(point),
+    )
+    sizes = (
+        (figures.peak_bytes, figures.steady_bytes, figures.anonymous_bytes, figures.file_bytes)
+        if figures
+        else (None, None, None, None)
+    )
+    texts = (peak, steady, *(format_size(size) if size is not None else "" for size in sizes[2:]))
+    return Row(
+        name,
+        *(_size_cell(text, size) for text, size in zip(texts, sizes, strict=True)),
+        Cell(
+            format_duration(figures.load_s) if figures else "",
+            sort_key=figures.load_s if figures else -1,
+        ),
+        Cell(ratio, sort_key=-1 if point.ratio is None else point.ratio),
+        Cell(remark, is_strong=is_chosen),
+        is_strong=is_chosen,
+    )
+
+
+def _size_cell(text: str, size: int | None) -> Cell:
+    if size is None:
+        return Cell(text, sort_key=-1)
+    return Cell(text, title=f"{size:,} bytes", sort_key=size)
+
+
+def _remark(point: Point, max_slowdown: float, *, is_chosen: bool) -> str:
+    if is_chosen:
+        return "chosen, undecided" if point.undecided else "chosen"
+    if point.problem:
+        return "cannot be used"
+    if point.undecided:
+        return "undecided"
+    return "slower" if point.is_too_slow(max_slowdown) else ""
+
+
+def remedy_table(fix: Fix) -> Table:
+    """Return the result of each rewrite: the applied ones first."""
+    rows = []
+    for remedy in sorted(fix.remedies, key=lambda each: _STATUS_ORDER.index(each.status)):
+        status = Cell(remedy.status, is_strong=remedy.status == "applied")
+        name, rule = Cell(plain(remedy.name), is_code=True), Cell(plain(remedy.rule), is_code=True)
+        reason = _reason_with_weights(remedy, fix.remedies)
+        rows.append(Row(status, name, rule, _weights(remedy), plain(remedy.reason), reason))
+    return Table(
+        columns=(
+            Column("status"),
+            Column("rewrite", css="name"),
+            Column("rule", css="name"),
+            Column("weights", css="name", formats=("html",)),
+            Column("why", css="prose", formats=("html",)),
+            Column("why", formats=("markdown",)),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _weights(remedy: Remedy) -> str:
+    return listed(remedy.weights, limit=_MAX_WEIGHTS)
+
+
+def _reason_with_weights(remedy: Remedy, remedies: Sequence[Remedy]) -> str:
+    """Return the reason, after the weights if the rewrite ended differently for other weights."""
+    reason, weights = plain(remedy.reason), _weights(remedy)
+    same = [r for r in remedies if (r.name, r.rule) == (remedy.name, remedy.rule)]
+    return f"{weights}: {reason}" if len(same) > 1 and weights else reason
