@@ -29,7 +29,7 @@ from memdiag.runner.try_inputs import Trial, inputs_that_run, try_once
 from memdiag.stored_arrays import GivenArray
 from memdiag.verify.model_evaluator import InputSet
 
-_SHORT_TRIAL = 1 / 10
+_SHORT_TRIAL = 1 / 20
 """Share of limited time that loading a model and running it once with all inputs may take."""
 
 

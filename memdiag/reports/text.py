@@ -127,10 +127,13 @@ def again_with_time(sufficient_s: float | None) -> str:
     return f"run it again with --time-limit {limit_s}, which is expected to suffice, or without"
 
 
-def at_sizes(dimensions: Sequence[Dimension], further: Sequence[str] = ()) -> str:
+def at_sizes(
+    dimensions: Sequence[Dimension], further: Sequence[str] = (), *, with_option: bool = True
+) -> str:
     """Return the sizes and the option that changes them: ``at batch 1 × sequence 128 (--dim …)``.
 
-    Empty if all sizes are fixed. The option is left out if the user gave all sizes. `further` are
+    Empty if all sizes are fixed. The option is left out if the user gave all sizes, and unless
+    `with_option`. `further` are
     sizes that follow in the same process: ``after runs at batch 1 and batch 4 (--dim …, --sizes)``.
     """
     if not dimensions:
@@ -140,7 +143,7 @@ def at_sizes(dimensions: Sequence[Dimension], further: Sequence[str] = ()) -> st
         *first, last = (in_words(dimensions), *further)
         text = f"after runs at {plain(', '.join(first))} and {plain(last)}"
     chosen = [axis for axis in dimensions if axis.source == "chosen" and axis.role != "sum"]
-    if not chosen:
+    if not chosen or not with_option:
         return text
     # A stable sort: dimensions of one role stay in the order of the model.
     chosen.sort(key=lambda axis: _interest(axis.role))

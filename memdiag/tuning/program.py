@@ -3,7 +3,6 @@
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
-from textwrap import wrap
 
 from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
 from memdiag.records.fix import Point
@@ -32,7 +31,6 @@ def session_program(
     *,
     data: Sequence[str] = (),
     listed: bool = False,
-    costs: Mapping[str, str] | None = None,
 ) -> str:
     """Return a program that creates the session of `point` for `model`.
 
@@ -42,9 +40,8 @@ def session_program(
         data: paths of the files of its weights, relative to the model's folder; empty if they are
             in the model file.
         listed: whether the IR version lists initializers among the inputs.
-        costs: a sentence about the cost of each option, for comments.
     """
-    lines = [*_costs(point, costs or {}), *_lines(model, point, data, listed)]
+    lines = [*_latency(point), *_lines(model, point, data, listed)]
     return "\n".join(_for_prompt(lines)) + "\n"
 
 
@@ -75,7 +72,7 @@ def _lines(model: str, point: Point, data: Sequence[str], listed: bool) -> Itera
     yield from _options("options", point.session_options)
     if point.shared_arena:
         yield from _shared_arena()
-    yield _creation(point)
+    yield from _creation(point)
     if point.run_options:
         yield "run_options = ort.RunOptions()"
         for name, value in point.run_options.items():
@@ -83,19 +80,14 @@ def _lines(model: str, point: Point, data: Sequence[str], listed: bool) -> Itera
         yield "# session.run(outputs, inputs, run_options)"
 
 
-def _costs(point: Point, costs: Mapping[str, str]) -> Iterator[str]:
-    """Yield comments on the costs of the point: of each option, and as measured."""
-    for name, hurts in costs.items():
-        yield from wrap(f"{name}: {hurts}", 88, initial_indent="# ", subsequent_indent="#   ")
-    if costs and point.ratio is not None and point.slowest_with:
+def _latency(point: Point) -> Iterator[str]:
+    """Yield a comment on the measured latency of the point."""
+    if point.ratio is not None and point.slowest_with:
         interval = f" ({point.low:.2f}-{point.high:.2f})" if point.low and point.high else ""
         yield f"# Measured: latency {point.ratio:.2f} ×{interval} that of the defaults, with"
         # Names of dimensions are the model's: one with a line break would end the comment.
         inputs = " ".join(point.slowest_with.replace("×", "x").split())
         yield f"# {ascii(inputs)[1:-1]}."
-    if costs and point.offered:
-        yield "# Its latency and outputs were not compared with those of the defaults."
-    if costs:
         yield ""
 
 
@@ -107,10 +99,12 @@ def _environment(variables: Mapping[str, str]) -> Iterator[str]:
     if within:
         yield "import ctypes"
         yield ""
+        exports = " ".join(f"{name}={text}" for name, text in within.items())
+        yield f"# Or before Python starts: export {exports}"
         yield "libc = ctypes.CDLL(None)"
     for name, text in within.items():
         number, constant = _MALLOPT[name]
-        yield f"libc.mallopt({number}, {text})  # {constant}, or export {name}={text}"
+        yield f"libc.mallopt({number}, {text})  # {constant}"
     if within:
         yield ""
 
@@ -208,15 +202,20 @@ def _options(variable: str, settings: Mapping[str, str]) -> Iterator[str]:
 
 def _shared_arena() -> Iterator[str]:
     yield "info = kinds.OrtMemoryInfo("
-    yield '    "Cpu", kinds.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, kinds.OrtMemType.DEFAULT'
+    yield '    "Cpu",'
+    yield "    kinds.OrtAllocatorType.ORT_ARENA_ALLOCATOR,"
+    yield "    0,"
+    yield "    kinds.OrtMemType.DEFAULT,"
     yield ")"
     yield "ort.create_and_register_allocator(info, kinds.OrtArenaCfg(0, 1, -1, -1))"
     yield 'options.add_session_config_entry("session.use_env_allocators", "1")'
 
 
-def _creation(point: Point) -> str:
+def _creation(point: Point) -> Iterator[str]:
     source = "OPTIMIZED" if point.saved_options else "MODEL"
-    return f"session = ort.InferenceSession({source}, options, {_PROVIDERS}{_disabled(point)})"
+    yield "session = ort.InferenceSession("
+    yield f"    {source}, options, {_PROVIDERS}{_disabled(point)}"
+    yield ")"
 
 
 def _disabled(point: Point) -> str:

@@ -14,6 +14,9 @@ MAX_PAIRS = CHECKPOINTS[-1]
 QUICK_PAIRS = 4
 """Pairs of a quick comparison, which only reveals what is clearly slower."""
 
+FEWEST_PAIRS = 2
+"""Pairs of a quick comparison of a slow model in limited time."""
+
 MAX_UNNOTICED_S = 20e-6
 """A difference per run that no user notices: calling a session from Python takes as long. Models
 that differ by no more count as equally fast, whatever the ratio: a run of 0.07 ms is never decided
@@ -85,6 +88,7 @@ def compare_latency(
     then: Sequence[int] = (),
     pairs: int = 30,
     max_s: float = MAX_COMPARISON_S,
+    min_pairs: int = MIN_PAIRS,
     limit: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     rest: Callable[[float], None] = time.sleep,
@@ -93,7 +97,7 @@ def compare_latency(
 
     In its turn a session rests, runs a few times to warm up, and is then timed: the fastest of its
     runs counts, which was disturbed least. The session that goes first alternates, so that drift of
-    the machine affects both. `MIN_PAIRS` pairs are run (or `pairs`, if that is less) whatever they
+    the machine affects both. `min_pairs` pairs are run (or `pairs`, if that is less) whatever they
     take.
     With a `limit` the comparison ends at the first of `CHECKPOINTS` that decides whether the ratio
     is above it, or after four pairs that all are clearly above.
@@ -118,7 +122,7 @@ def compare_latency(
     started = clock()
     seconds: tuple[list[float], list[float]] = ([], [])
     for number in range(pairs):
-        if number >= MIN_PAIRS and clock() - started > max_s:
+        if number >= min_pairs and clock() - started > max_s:
             break
         if limit is not None and _is_decided(number, seconds, limit):
             break

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -11,8 +12,11 @@ from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
 from memdiag.verify.latency import (
+    FEWEST_PAIRS,
     MAX_COMPARISON_S,
     MAX_PAIRS,
+    MIN_PAIRS,
+    QUICK_PAIRS,
     LatencyComparison,
     compare_latency,
     expected_s,
@@ -29,6 +33,12 @@ _MAX_PROCESS_SHARE = 1 / 12
 _CONFIRMING_S = 60.0
 """Maximum duration of a comparison that has to confirm that a model is slower."""
 
+
+_QUICK_S = 5.0
+"""Duration after which a quick comparison in limited time has enough pairs."""
+
+_QUICK_SHARE = 1 / 10
+"""Share of limited time that a quick comparison with all inputs in turn may take."""
 
 _NO_SPINNING = {
     "session.intra_op.allow_spinning": "0",
@@ -213,7 +223,7 @@ class ModelEvaluator:
         model is slower are not compared.
 
         With `is_quick` only the first timed inputs and the last are compared, which are all sizes
-        in turn where there are several, and nothing is confirmed in new sessions.
+        in turn where there are several and time allows, and nothing is confirmed in new sessions.
 
         Where a time limit is near, the comparisons share the remaining time: fewer pairs decide
         more often than none.
@@ -254,7 +264,7 @@ class ModelEvaluator:
         may_confirm = limit is not None and not is_quick
         latency_of: dict[_TimedInputs, LatencyComparison] = {}
         worst: Difference | None = None
-        rest = self._quick_timed if is_quick else self._timed
+        rest = self._quick_inputs() if is_quick else self._timed
         while rest:
             if self._needs_restart:
                 self._restart()
@@ -264,7 +274,12 @@ class ModelEvaluator:
                     if problem is not None:
                         return ModelEvaluation(problem=problem, difference=worst)
                 found = self._compared(
-                    server, rest, pairs=pairs, limit=limit, may_confirm=may_confirm
+                    server,
+                    rest,
+                    pairs=pairs,
+                    limit=limit,
+                    is_quick=is_quick,
+                    may_confirm=may_confirm,
                 )
             rest = rest[len(found) :]
             if limit is not None and may_confirm:
@@ -335,9 +350,11 @@ class ModelEvaluator:
         *,
         pairs: int,
         limit: float | None,
+        is_quick: bool,
         may_confirm: bool,
     ) -> dict[_TimedInputs, LatencyComparison]:
         """Compare with each of the timed inputs, up to the first that seems to be slower."""
+        is_limited = self.job.limits.deadline.at < inf
         found: dict[_TimedInputs, LatencyComparison] = {}
         for number, inputs in enumerate(timed):
             parts = len(timed) - number + may_confirm
@@ -349,7 +366,10 @@ class ModelEvaluator:
                     then=inputs.then,
                     pairs=pairs,
                     limit=limit,
-                    max_s=self._max_s(MAX_COMPARISON_S, parts),
+                    max_s=self._max_s(
+                        _QUICK_S if is_quick and is_limited else MAX_COMPARISON_S, parts
+                    ),
+                    min_pairs=self._min_pairs(is_quick=is_quick),
                 )
             if limit is not None and found[inputs].is_slower(limit):
                 break
@@ -406,6 +426,7 @@ class ModelEvaluator:
                         pairs=MAX_PAIRS,
                         limit=limit,
                         max_s=self._max_s(_CONFIRMING_S, len(slow) - number),
+                        min_pairs=self._min_pairs(is_quick=False),
                     )
                 except MeasurementError as error:
                     if original.has_ended:
@@ -415,6 +436,18 @@ class ModelEvaluator:
                 if again[inputs].is_slower(limit):
                     break
         return again
+
+    def _min_pairs(self, *, is_quick: bool) -> int:
+        """Return how many pairs are run whatever they take: fewer where time is limited."""
+        if self.job.limits.deadline.at == inf:
+            return MIN_PAIRS
+        return FEWEST_PAIRS if is_quick else QUICK_PAIRS
+
+    def _quick_inputs(self) -> tuple[_TimedInputs, ...]:
+        """Return the inputs of a quick comparison: the first, and all in turn if there is time."""
+        first, *in_turn = self._quick_timed
+        most_s = _QUICK_SHARE * self.job.limits.deadline.remaining_s
+        return first, *(each for each in in_turn if self._expected_s(each, FEWEST_PAIRS) <= most_s)
 
     def _max_s(self, most_s: float, parts: int) -> float:
         """Return how long a comparison may take: `most_s`, or 1/`parts` of the time left."""
