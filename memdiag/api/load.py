@@ -17,7 +17,7 @@ def load(path: str | Path) -> Record:
 
     Its type depends on the schema in the file.
 
-    It is a profile, comparison, fix, tuning, X-ray, recorded program, growth, estimate, check,
+    It is a profile, comparison, fix, X-ray, recorded program, growth, estimate, check,
     baseline, sweep or job of a sweep.
 
     Raises:

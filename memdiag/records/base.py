@@ -41,7 +41,7 @@ class NotebookRecord(Record, frozen=True):
     def to_dataframe(self) -> Any:
         """Return a pandas data frame.
 
-        Rows are phases, columns, remedies, points of a tuning or an estimate, copies, owners,
+        Rows are phases, columns, remedies, points of a fix or an estimate, copies, owners,
         sessions, moments or jobs.
 
         Raises:

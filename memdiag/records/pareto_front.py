@@ -1,4 +1,4 @@
-"""The Pareto fronts of a tuning: steady memory against latency, and peak against latency."""
+"""The Pareto fronts of a fix: steady memory against latency, and peak against latency."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -179,12 +179,12 @@ def _advice(judgement: Judgement) -> Iterator[str]:
         return
     elif slack >= _MIN_SLACK_SHARE * main.measured:
         yield f"arena slack is free memory that onnxruntime keeps for later runs. {ARENA_ADVICE}"
-        yield f"try: memdiag tune {model}{sizes}"
+        yield f"try: memdiag fix {model}{sizes}"
     elif not judgement.processes or _is_transient(judgement, main):
         command = f"memdiag estimate {model}{_words(judgement.arguments)}"
         yield f"try: {command} (shows what takes the peak, and what lowers it)"
     else:
-        yield f"try: memdiag tune {model}{sizes} (measures session options and settings of malloc)"
+        yield f"try: memdiag fix {model}{sizes} (measures session options and settings of malloc)"
 
 
 def _comparison(judgement: Judgement, model: str) -> str:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 _AGREEMENT = 0.05  # relative difference up to which prediction and measurement agree
 _MAX_FINDINGS_OF_A_RULE = 5
 _MAX_TABLE_ROWS = 50
-_TRY_REMEDIES = "memdiag fix tries the remedies, and "
-_TRY_OPTIONS = "memdiag optimize tries options of the session and optimizers"
+_TRY = "memdiag fix tries {}options of the session and optimizers"
 
 # Read, not imported: a saved profile is rendered where onnx is not installed.
 _RULES = [
@@ -115,7 +114,7 @@ def _summary(
         if count < len(confirmed):
             of_all = f"{'one' if count == 1 else f'{count:,}'} of {of_all}"
         unsaved = (
-            f"No rewrite is known for {of_all} ({format_size(int(rest))}); memdiag optimize tries"
+            f"No rewrite is known for {of_all} ({format_size(int(rest))}); memdiag fix tries"
             " options of the session as well"
         )
     if len(findings) > len(confirmed):
@@ -142,7 +141,7 @@ def check_summary(check: Check) -> str:
         parts = [found, *parts] if failed else [found]
         if examined == 1 and not failed and not unsaved:
             has_remedy = any(finding.remedies for finding in check.findings)
-            unsaved = f"{_TRY_REMEDIES if has_remedy else ''}{_TRY_OPTIONS}"
+            unsaved = _TRY.format("the remedies, " if has_remedy else "")
     answer = ", ".join((*parts, f"for onnxruntime {plain(check.onnxruntime)}"))
     return f"{answer}. {unsaved}." if unsaved else answer
 

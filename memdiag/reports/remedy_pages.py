@@ -32,7 +32,7 @@ _OPTIMIZERS = {
     "quantize-int4": "onnxruntime's quantizer stores the weights of matrix products and of Gather"
     " with 4 bits, in blocks of 32 with a scale each.",
 }
-"""What the optimizers do that `memdiag optimize` tries, by name."""
+"""What the optimizers do that `memdiag fix` tries, by name."""
 
 
 def rules_by_remedy() -> dict[str, list[str]]:
@@ -50,7 +50,7 @@ def rewrite_texts() -> dict[str, str]:
     for rewriter in rewrites.rewriters():
         rewrite = rewriter.rewrite
         module = importlib.import_module(rewriter.apply.__module__)
-        safety = "" if rewrite.safe else " It is only tried with `--unsafe`."
+        safety = "" if rewrite.safe else " It is only tried with `--max-difference`."
         described = inspect.cleandoc(module.__doc__ or "")
         texts[rewrite.name] = f"{described}\n\n{_ARITHMETIC[rewrite.arithmetic]}{safety}"
     return texts
@@ -66,8 +66,7 @@ def remedy_page(name: str) -> str:
     """Return the documentation of a rewrite or session option in Markdown; empty if unknown."""
     text = {**rewrite_texts(), **option_texts(), **_new_model_texts()}.get(name, "")
     rules = ", ".join(f"`{rule}`" for rule in rules_by_remedy().get(name, ()))
-    command = "optimize" if name in _new_model_texts() else "tune"
-    ending = f"A remedy for {rules}." if rules else f"Tried by `memdiag {command}`."
+    ending = f"A remedy for {rules}." if rules else "Tried by `memdiag fix`."
     return f"# {name}\n\n{text}\n\n{ending}\n" if text else ""
 
 
@@ -79,8 +78,8 @@ def known_names() -> list[str]:
 def _new_model_texts() -> dict[str, str]:
     """Return a sentence on each model that takes the original's place in a search, by name."""
     texts = {
-        REWRITE: "The program loads a changed copy of the model: the remedies that are listed as"
-        " applied, which `memdiag fix` would make alone."
+        REWRITE: "The program loads a changed copy of the model, with the rewrites that are listed"
+        " as applied."
     }
     for name, does in _OPTIMIZERS.items():
         optimizer, limits = OPTIMIZERS[name], ""

@@ -11,7 +11,7 @@ Arithmetic = Literal["same", "reordered", "changed"]
 """``same``: all kernels stay, only data moves; ``reordered``: other kernels or fusions may run, so
 that the same sums are added in another order; ``changed``: values themselves change."""
 
-UNSAFE_PROBLEM = "it changes values (see --unsafe)"
+UNSAFE_PROBLEM = "it changes values (see --max-difference)"
 """Why a rewrite that is not safe is refused by default."""
 
 
@@ -24,7 +24,7 @@ class Rewrite:
         summary: one line without a full stop.
         rules: the names of the rules whose findings it is for.
         arithmetic: what may change in the computation.
-        safe: whether it is tried without ``--unsafe``; a rewrite that changes values is not.
+        safe: whether it is tried without ``--max-difference``: whether it changes no values.
     """
 
     name: str

@@ -19,7 +19,7 @@ def configure(parser: ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         help="A saved profile.json, run.json, growth.json, limit.json, comparison.json,"
-        " estimate.json, fix.json, tune.json or X-ray, or the folder that it is in.",
+        " estimate.json, fix.json or X-ray, or the folder that it is in.",
     )
     add_list(
         parser,

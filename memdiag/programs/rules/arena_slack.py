@@ -25,7 +25,7 @@ bound: the next run needs some of it for a moment. Pages that forks share are co
   before the sessions are created, and set the config entry `session.use_env_allocators` to `1`
   in the options of each. Six models that ran one after another took 435 MiB instead of 1,079,
   and four of a text recognition program 185 instead of 240, in the same CPU time (1.32.0).
-- `memdiag tune MODEL --only arena-shrinkage,arena-off` measures both, with the latency.
+- `memdiag fix MODEL --only arena-shrinkage,arena-off` measures both, with the latency.
 
 ## Not reported
 
@@ -111,7 +111,7 @@ def _remedies(sessions: Sequence[ProgramSession]) -> Iterator[str]:
     )
     yield (
         "Or set enable_cpu_mem_arena=False with MALLOC_MMAP_THRESHOLD_=131072 in the environment:"
-        " otherwise malloc retains what the arena frees. memdiag tune MODEL --only"
+        " otherwise malloc retains what the arena frees. memdiag fix MODEL --only"
         " arena-shrinkage,arena-off measures both."
     )
 

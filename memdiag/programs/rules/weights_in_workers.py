@@ -27,7 +27,7 @@ file are saved.
   the same instruction set.
 - Or move the weights to external data (`memdiag fix`, or `onnx.save` with
   `save_as_external_data=True`), and set `session.disable_prepacking` to `1` in the workers.
-  Products are slower then: `memdiag tune MODEL --only disable-prepacking,save-prepacked`
+  Products are slower then: `memdiag fix MODEL --only disable-prepacking,save-prepacked`
   measures both.
 - Load the model by its path: weights of a model from bytes cannot be mapped.
 - Or have fewer processes with several threads each: `run()` may be called by several

@@ -56,7 +56,7 @@ def show(fix: Fix, console: Console, *, written: Sequence[Path] = (), quiet: boo
         return
     if fix.points:
         console.print()
-        print_table(console, points_table(fix, only_listed=True, limit=_MAX_POINTS))
+        print_table(console, points_table(fix, only_listed=False, limit=_MAX_POINTS))
     last = [written_files(fix)] if written_files(fix) else []
     if fix.points and not written:
         last.append(f"{_measured(fix)}; --out DIR writes all, with notes")

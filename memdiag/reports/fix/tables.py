@@ -26,14 +26,12 @@ def is_listed(fix: Fix, point: Point) -> bool:
 def points_table(fix: Fix, *, only_listed: bool, limit: int | None = None) -> Table:
     """Return the table of the points; on pages unlisted points are at the end.
 
-    With a `limit` the chosen point and the defaults come first, before the table is cut.
+    `limit` points are kept: the chosen one and the defaults, then listed points, then others.
     """
     points = points_by_memory(fix)
     if limit is not None:
-        points = [each for each in points if is_listed(fix, each)]
-        points.sort(key=lambda each: each.options != fix.chosen and bool(each.options))
-        kept = points[:limit]
-        points = [point for point in points_by_memory(fix) if point in kept]
+        kept = sorted(points, key=lambda each: _rank(fix, each))[:limit]
+        points = [point for point in points if point in kept]
     sizes = point_sizes(points)
     rows = [
         (is_listed(fix, point), _point_cells(fix, point, *size))
@@ -54,6 +52,11 @@ def points_table(fix: Fix, *, only_listed: bool, limit: int | None = None) -> Ta
         ),
         rows=listed_rows if only_listed else listed_rows + others,
     )
+
+
+def _rank(fix: Fix, point: Point) -> tuple[bool, bool, bool]:
+    is_needed = point.options == fix.chosen or not point.options
+    return not is_needed, not is_listed(fix, point), point.ratio is None
 
 
 def _point_cells(fix: Fix, point: Point, peak: str, steady: str) -> Row:

@@ -466,7 +466,7 @@ def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ..
             AdviceStep("Or measure it in the program that loads it:", IN_ITS_PROGRAM),
         )
     costly = _costly(profile.findings)
-    tuning = _tune_steps(profile, costly, model, largest)
+    tuning = _option_steps(profile, costly, model, largest)
     if profile.outcome.status != "completed":
         if profile.outcome.message == "interrupted":
             return (AdviceStep("Run it again to the end: the steady state is not known."),)
@@ -474,13 +474,13 @@ def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ..
             text = "onnxruntime crashed: try other session options or another version of it:"
             return (AdviceStep(text, f"memdiag compare {model} --onnxruntime latest"),)
         text = "Give it more time or memory, or look for session options that need less:"
-        tuning = [AdviceStep(text, f"memdiag tune {model}")]
+        tuning = [AdviceStep(text, f"memdiag fix {model}")]
     fixing = _fix_steps(costly, model)
     steps = [*tuning, *fixing] if largest else [*fixing, *tuning]
     if steps and not tuning:
         steps += _lever_steps(profile, model, _avoidable_bytes(profile), "Beside that,")
     if steps:
-        return tuple(steps)
+        return tuple(_merged(steps))
     worst = _worst(costly)
     if worst is not None:
         text = (
@@ -493,6 +493,18 @@ def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ..
     nothing = "Nothing: no rewrite and no session option is expected to save much."
     levers = _lever_steps(profile, model, 0, "No rule applies, but")
     return tuple(levers) or (AdviceStep(nothing),)
+
+
+def _merged(steps: Sequence[AdviceStep]) -> list[AdviceStep]:
+    """Return `steps`, those that follow each other with the same command as one."""
+    merged: list[AdviceStep] = []
+    for step in steps:
+        if merged and step.command and merged[-1].command == step.command:
+            text = merged[-1].text.removesuffix(":")
+            step = AdviceStep(f"{text}. {step.text}", step.command)
+            merged.pop()
+        merged.append(step)
+    return merged
 
 
 def _lever_steps(profile: Profile, model: str, least_bytes: int, start: str) -> list[AdviceStep]:
@@ -514,7 +526,7 @@ def _lever_steps(profile: Profile, model: str, least_bytes: int, start: str) -> 
             f" The {format_size(pages)} of library pages may not; all processes that use"
             " onnxruntime share them."
         )
-    return [AdviceStep(f"{text} Let memdiag measure it:", f"memdiag optimize {model}")]
+    return [AdviceStep(f"{text} Let memdiag measure it:", f"memdiag fix {model}")]
 
 
 def _fix_steps(costly: Sequence[Finding], model: str) -> list[AdviceStep]:
@@ -533,12 +545,12 @@ def _fix_steps(costly: Sequence[Finding], model: str) -> list[AdviceStep]:
     return []
 
 
-def _tune_steps(
+def _option_steps(
     profile: Profile, costly: Sequence[Finding], model: str, largest: MemoryPart | None
 ) -> list[AdviceStep]:
     """Return the step that searches session options, if they can be expected to save memory."""
     if not _is_on_cpu(profile):
-        # memdiag tune measures sessions of the CPU provider.
+        # memdiag fix measures sessions of the CPU provider.
         return [AdviceStep(largest.remedy)] if largest is not None and largest.remedy else []
     # Without an applicable rewrite, the other remedies of a finding are session options.
     not_rewritable = [finding for finding in costly if finding.rewrites == ()]
@@ -555,7 +567,7 @@ def _tune_steps(
         text = f"Let memdiag measure session options, such as {names}:"
         if not any(finding.rewrites for finding in costly):
             refusal = _refusal(not_rewritable)
-            text = f"memdiag fix has no rewrite for this model{refusal}. {text}"
+            text = f"No rewrite can be applied to this model{refusal}. {text}"
     elif is_tunable(profile):
         size = format_size(sum(part.size_bytes for part in unused_parts(profile)))
         text = (
@@ -564,7 +576,7 @@ def _tune_steps(
         )
     else:
         return []
-    return [AdviceStep(text, f"memdiag tune {model}")]
+    return [AdviceStep(text, f"memdiag fix {model}")]
 
 
 def _largest_with_remedy(profile: Profile) -> MemoryPart | None:

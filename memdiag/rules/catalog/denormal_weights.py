@@ -96,7 +96,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         ctx,
         f"{subject} denormal values: {listed}{f'; and {more} more' if more > 0 else ''}",
         detail="This costs time on some processors, and no memory. Measure it with"
-        " memdiag tune --unsafe --only denormal-as-zero --all: its table has the latency.",
+        " memdiag fix --max-difference 0.001 --only denormal-as-zero: its table has the latency.",
         weights=[qualified_name(entry.weight) for entry in affected],
         nodes=node_names(ctx, [reader for entry in affected for reader in entry.readers]),
     )
