@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, settings
 
 from benchmarks.real_models import FetchError
 from benchmarks.real_models import real_models as fetch_real_models
-from memdiag.fixing.effort import THOROUGH
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
 from sample_models import load_recipes
@@ -145,7 +144,6 @@ def one_process_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let memory be measured in one process, where several would make the figures more precise."""
     monkeypatch.setattr("memdiag.verify.model_evaluator._ORIGINAL_PROCESSES", 1)
     monkeypatch.setattr("memdiag.tuning.point_evaluator._FINAL_PROCESSES", 1)
-    monkeypatch.setattr("memdiag.fixing.rewrite_search.THOROUGH", replace(THOROUGH, processes=1))
 
 
 @pytest.fixture

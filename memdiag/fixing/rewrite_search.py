@@ -100,15 +100,12 @@ class RewriteSearch:
             self.state.record_untried(rules, "the search was interrupted before it was tried")
 
     def _try_together(self, rules: ChangesByRule) -> None:
-        """Accept the first change of each rule at once, of those that keep the kernels.
+        """Accept all changes at once that keep the kernels and have no alternative.
 
         One measurement and one comparison then verify what would take one for each change. If they
         are not worth it together, nothing is recorded, and each is tried alone.
         """
-        exact = [next((each for each in changes if each.is_exact), None) for changes in rules]
-        wanted = [change for change in exact if change is not None]
-        if len(wanted) < 2:
-            return
+        wanted = [changes[0] for changes in rules if len(changes) == 1 and changes[0].is_exact]
         accepted: list[Change] = []
         editor = None
         for change in wanted:

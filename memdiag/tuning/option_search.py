@@ -316,7 +316,8 @@ class OptionSearch:
         """Combine what costs no time by memory alone, and then add options that may cost time."""
         try:
             rewrite = tuple(option for option in self.usable if option.name == REWRITE)
-            self._combine(rewrite)
+            if rewrite:
+                self._combine(rewrite)
             self._measure_single_options()
             self._compare_singles_that_fit()
             self._drop_idle()

@@ -237,13 +237,14 @@ class PointEvaluator:
         """Return `point` with its ratio, which is undecided unless it is certainly above `slower`.
 
         A median of at most the allowed ratio counts as fast enough. If the same kernels run on the
-        same shapes, so does every ratio that is not certainly above `slower`: it is noise.
+        same shapes, so does every ratio whose interval reaches the allowed one: it is noise.
         """
         name, slowest = max(
             comparisons, key=lambda entry: entry[1].counted_ratio(self.max_slowdown)
         )
         is_slower = any(comparison.is_slower(slower) for _, comparison in comparisons)
-        same_kernels = not is_slower and all(option.same_kernels for option in chosen)
+        is_above = any(each.is_slower(self.max_slowdown) for _, each in comparisons)
+        same_kernels = not is_above and all(option.same_kernels for option in chosen)
         ratio = slowest.counted_ratio(self.max_slowdown)
         return msgspec.structs.replace(
             point,

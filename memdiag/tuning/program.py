@@ -19,6 +19,7 @@ _MALLOPT = {
 }
 """Variables of glibc that a running process can set too: numbers and names of malloc.h."""
 
+_MAX_LINE = 71  # of 79, since calls may be indented by 8
 _MAX_DATA_FILES = 8
 """So many files of weights are watched for changes."""
 
@@ -76,7 +77,7 @@ def _lines(model: str, point: Point, data: Sequence[str], listed: bool) -> Itera
     if point.run_options:
         yield "run_options = ort.RunOptions()"
         for name, value in point.run_options.items():
-            yield f"run_options.add_run_config_entry({name!r}, {value!r})"
+            yield from _call("run_options.add_run_config_entry", repr(name), repr(value))
         yield "# session.run(outputs, inputs, run_options)"
 
 
@@ -188,14 +189,25 @@ def _save_once(model: str, point: Point, data: Sequence[str], listed: bool) -> I
     yield "            os.replace(part, saved.with_name(part.name))"
 
 
+def _call(function: str, *arguments: str) -> Iterator[str]:
+    """Yield a call in one line, or with each argument in a line of its own if that is too long."""
+    line = f"{function}({', '.join(arguments)})"
+    if len(line) <= _MAX_LINE:
+        yield line
+        return
+    yield f"{function}("
+    yield from (f"    {argument}," for argument in arguments)
+    yield ")"
+
+
 def _options(variable: str, settings: Mapping[str, str]) -> Iterator[str]:
     yield f"{variable} = ort.SessionOptions()"
     for name, value in settings.items():
         if "." in name:
-            yield f"{variable}.add_session_config_entry({name!r}, {value!r})"
+            yield from _call(f"{variable}.add_session_config_entry", repr(name), repr(value))
         elif name == "graph_optimization_level":
-            level = f"ort.GraphOptimizationLevel.{_LEVELS[value]}"
-            yield f"{variable}.graph_optimization_level = {level}"
+            yield "levels = ort.GraphOptimizationLevel"
+            yield f"{variable}.graph_optimization_level = levels.{_LEVELS[value]}"
         else:
             yield f"{variable}.{name} = {_value(value)}"
 
@@ -213,8 +225,11 @@ def _shared_arena() -> Iterator[str]:
 
 def _creation(point: Point) -> Iterator[str]:
     source = "OPTIMIZED" if point.saved_options else "MODEL"
+    disabled = _disabled(point).removeprefix(", ")
     yield "session = ort.InferenceSession("
-    yield f"    {source}, options, {_PROVIDERS}{_disabled(point)}"
+    yield f"    {source}, options, {_PROVIDERS}{',' if disabled else ''}"
+    if disabled:
+        yield f"    {disabled},"
     yield ")"
 
 

@@ -27,7 +27,7 @@ from memdiag.verify.reference_outputs import ReferenceOutputs
 from memdiag.verify.step_estimate import DurationRatio
 
 _ORIGINAL_PROCESSES = 3
-_MAX_PROCESS_SHARE = 1 / 12
+_MAX_PROCESS_SHARE = 1 / 20
 """Share of the time left that a process of the original may take if another one is to follow."""
 
 _CONFIRMING_S = 60.0

@@ -6,6 +6,7 @@ from typing import Self
 
 import pytest
 
+from memdiag.records.measured_change import Figures
 from memdiag.rewrites import rewriters_for
 from memdiag.rewrites.rewrite import Rewriter
 from memdiag.runner.job import Job
@@ -23,8 +24,6 @@ class HalvingEvaluator(ScriptedEvaluator):
         input_sets: Sequence[InputSet],
         scratch: Path,
         disk_bytes: int,
-        *,
-        processes: int = 1,
     ) -> None:
         super().__init__(job, {"changed": 50})
 
@@ -33,6 +32,9 @@ class HalvingEvaluator(ScriptedEvaluator):
 
     def __exit__(self, *error: object) -> None:
         pass
+
+    def measure_both(self, job: Job, times: int, **how: object) -> tuple[Figures, Figures]:
+        return self.before, self._figures(job, 100)
 
     def _name(self, job: Job) -> str:
         return "original" if job.model == self.job.model else "changed"
@@ -62,6 +64,6 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def choose(*names: str) -> None:
         chosen = tuple(one for one in tuning_options() if one.name in names)
         assert len(chosen) == len(names)
-        monkeypatch.setattr("memdiag.api.option_tuning.tuning_options", lambda: chosen)
+        monkeypatch.setattr("memdiag.api.fix_scope.tuning_options", lambda: chosen)
 
     return choose

@@ -430,7 +430,7 @@ def test_onnxruntimes_own_names_of_levels_are_accepted(tmp_path: Path, level: st
 
 @pytest.mark.parametrize(
     "function",
-    [memdiag.profile, memdiag.check, memdiag.fix, memdiag.tune],
+    [memdiag.profile, memdiag.check, memdiag.fix],
     ids=lambda function: function.__name__,
 )
 @pytest.mark.parametrize("model", [None, ["model.onnx"]])

@@ -1,6 +1,5 @@
 """Which inputs have other contents in each run, and where it is set and recorded."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ from onnx import TensorProto, helper
 import memdiag
 from memdiag.api.inputs import describe_inputs, save_inputs
 from memdiag.cli.app import command_parser
-from memdiag.cli.commands import fix, tune
-from memdiag.cli.options import read_search_options
 from memdiag.model.inputs import plan_inputs
 from memdiag.model.model_file import open_model
 
@@ -96,36 +93,3 @@ def test_a_comparison_names_the_inputs_that_varied(small_model: Path) -> None:
     for column in found.columns:
         assert column.profile is not None
         assert [each.name for each in column.profile.inputs if each.varied] == ["x"]
-
-
-class Asked(Exception):
-    """Raised instead of a search for inputs, with the arguments of the search."""
-
-
-def _ask(*args: object, **arguments: object) -> None:
-    raise Asked(arguments["same_inputs"])
-
-
-@pytest.mark.parametrize("same_inputs", [False, True])
-def test_tune_passes_it_on(
-    small_model: Path, monkeypatch: pytest.MonkeyPatch, same_inputs: bool
-) -> None:
-    monkeypatch.setattr("memdiag.api.original_model.find_comparison_inputs", _ask)
-    with pytest.raises(Asked, match=str(same_inputs)):
-        memdiag.tune(small_model, same_inputs=same_inputs)
-
-
-@pytest.mark.parametrize("same_inputs", [False, True])
-def test_fix_passes_it_on(
-    sample_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, same_inputs: bool
-) -> None:
-    monkeypatch.setattr("memdiag.api.original_model.find_comparison_inputs", _ask)
-    with pytest.raises(Asked, match=str(same_inputs)):
-        memdiag.fix(sample_model("tied_if", 1), same_inputs=same_inputs)
-
-
-@pytest.mark.parametrize(("words", "same_inputs"), [([], False), (["--same-inputs"], True)])
-def test_the_commands_read_the_flag(words: list[str], same_inputs: bool) -> None:
-    for name, command in (("fix", fix), ("tune", tune)):
-        options = command_parser(name, command).parse_args(["m.onnx", *words])
-        assert read_search_options(options, 0.0)["same_inputs"] is same_inputs

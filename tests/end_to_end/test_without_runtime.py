@@ -90,7 +90,6 @@ def test_functions_that_need_it_say_so(folder: Path, monkeypatch: pytest.MonkeyP
         lambda: memdiag.estimate(model),
         lambda: memdiag.fix(model),
         lambda: memdiag.fix(model, dry_run=True),
-        lambda: memdiag.tune(model),
         lambda: memdiag.compare(model, model),
         lambda: memdiag.compare(model, optimizers=["all"]),
     ]

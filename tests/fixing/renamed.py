@@ -53,7 +53,7 @@ def renaming(
     to: str,
     *,
     refuse: Callable[[Finding], str | None] = lambda finding: None,
-    arithmetic: Arithmetic = "same",
+    arithmetic: Arithmetic = "reordered",
     safe: bool = True,
 ) -> Rewriter:
     """Return a rewriter called `name`, whose work is to have the graph's name end in `to`."""

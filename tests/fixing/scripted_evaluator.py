@@ -1,4 +1,4 @@
-"""An evaluator and other runtimes with figures that a test sets: nothing is measured."""
+"""An evaluator with figures that a test sets: nothing is measured."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,8 +26,7 @@ class ScriptedEvaluator:
         later: the same from the second time on.
         broken: models that do not run.
         ends: exceptions that end the work, after `ends_after` measurements of the model.
-        intervals: ratios with confidence intervals.
-        measured, compared: the models that were measured, alone and in pairs.
+        measured, compared: the models that were measured and compared.
     """
 
     job: Job
@@ -37,13 +36,13 @@ class ScriptedEvaluator:
     broken: Sequence[str] = ()
     ends: dict[str, type[BaseException]] = field(default_factory=dict)
     ends_after: int = 0
-    intervals: dict[str, LatencyRatio] = field(default_factory=dict)
     further_sizes: tuple[str, ...] = ()
     notes: Sequence[str] = ()
     onnxruntime: str = "1.31.1"
     session_s: float = 0.0
+    session_count: int = 0
     measured: list[str] = field(default_factory=list)
-    compared: list[tuple[str, str]] = field(default_factory=list)
+    compared: list[str] = field(default_factory=list)
 
     @property
     def before(self) -> Figures:
@@ -66,28 +65,14 @@ class ScriptedEvaluator:
             raise MeasurementError(f"{job.model}: it ended.")
         return self._figures(job, disk_bytes)
 
-    def measure_both(
-        self,
-        job: Job,
-        times: int,
-        *,
-        before_bytes: int,
-        after_bytes: int,
-        before: Job | None = None,
-        known: Figures | None = None,
-    ) -> tuple[Figures, Figures]:
-        self._may_end(self._name(job))
-        self.compared.append((self._name(before or self.job), self._name(job)))
-        return self._figures(before or self.job, before_bytes), self._figures(job, after_bytes)
-
     def evaluate(self, job: Job, bound: Bound, **how: Any) -> ModelEvaluation:
         name = self._name(job)
         self._may_end(name)
         ratio = self.ratios.get(name, 1.0)
         if name in self.later:
             self.ratios[name] = self.later[name]
-        interval = self.intervals.get(name, LatencyRatio(ratio, ratio, ratio, 15))
-        found = LatencyComparison(1.0, ratio, interval)
+        self.compared.append(name)
+        found = LatencyComparison(1.0, ratio, LatencyRatio(ratio, ratio, ratio, 15))
         return ModelEvaluation(problem=None, comparisons=(("size 1", found),))
 
     def _may_end(self, name: str) -> None:
@@ -112,16 +97,3 @@ class ScriptedEvaluator:
             latency_s=1.0,
             disk_bytes=100,
         )
-
-
-@dataclass
-class ScriptedRuntimes:
-    """Other runtimes, on which models of some names do not run."""
-
-    wrong: Sequence[str] = ()
-    versions: tuple[str, ...] = ("1.20.1",)
-    notes: Sequence[str] = ()
-
-    def problem(self, job: Job, bound: Bound) -> str | None:
-        name = onnx.load(job.model, load_external_data=False).graph.name
-        return "on onnxruntime 1.20.1 it does not run" if name in self.wrong else None

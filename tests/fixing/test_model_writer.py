@@ -25,6 +25,14 @@ def names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
+def publish(files: ModelWriter, built: BuiltModel) -> SavedModel:
+    """Stage and publish `built`; return it with its files at the target."""
+    files.stage(built)
+    targets = files.staged_targets
+    files.publish_staged()
+    return SavedModel(built, (*targets, *built.kept))
+
+
 def published(model: Path, target: Path, storage: TargetStorage | None = None) -> SavedModel:
     with open_model(model) as file:
         files = ModelWriter(file, target)
@@ -32,7 +40,7 @@ def published(model: Path, target: Path, storage: TargetStorage | None = None) -
         editor.storage = storage
         with files.built(editor) as built:
             assert not target.exists()
-            return files.publish(built)
+            return publish(files, built)
 
 
 def test_an_embedded_model_is_one_file(tmp_path: Path) -> None:
@@ -65,7 +73,8 @@ def test_a_target_that_another_process_has_written_stays(tmp_path: Path, name: s
         with writer.built(editor) as built:
             (tmp_path / name).write_bytes(b"theirs")
             with pytest.raises(ReportError, match=r"out\.onnx: another process has written it"):
-                writer.publish(built)
+                publish(writer, built)
+        writer.discard_staged()
     assert (tmp_path / name).read_bytes() == b"theirs"
     assert names(tmp_path) == sorted({"m.onnx", "out.onnx", name})
 
@@ -172,10 +181,10 @@ def test_a_copied_model_goes_where_a_link_points(tmp_path: Path, exists: bool) -
     link.symlink_to(real)
     with open_model(write(tmp_path / "m.onnx")) as file:
         files = ModelWriter(file, link)
-        assert files.target_name == "real.onnx"
+        assert files.target.name == "real.onnx"
         (tmp_path / "made").mkdir()
-        made = tmp_path / "made" / files.target_name
-        location = f"{files.target_name}.data"
+        made = tmp_path / "made" / files.target.name
+        location = f"{files.target.name}.data"
         onnx.save(onnx.load(file.path), made, save_as_external_data=True, location=location)
         files.publish_copy(made)
         assert files.copy_targets(made) == (real, real.with_name(location))
@@ -201,7 +210,7 @@ def test_a_link_stays_and_the_model_goes_where_it_points(
         editor = files.editor([Change(renaming("one", "_1"), (finding(),))])
         editor.storage = storage
         with files.built(editor) as built:
-            output = files.publish(built)
+            output = publish(files, built)
     data = [f"{real}.data"] if storage == "external" else []
     assert [*map(str, output.files)] == [str(real), *data]
     assert os.readlink(link) == str(real)
@@ -251,9 +260,10 @@ def test_ctrl_c_between_two_files_comes_when_both_are_there(
         editor = ModelEditor(file)
         editor.storage = "external"
         with files.built(editor) as built:
+            files.stage(built)
             monkeypatch.setattr(os, "replace", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                files.publish(built)
+                files.publish_staged()
     assert b"from an earlier time" not in target.read_bytes() + data.read_bytes()
     with pytest.raises(KeyboardInterrupt):  # as before
         signal.raise_signal(signal.SIGINT)

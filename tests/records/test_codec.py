@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from memdiag.records.tuning import Tuning
 
 from memdiag.errors import RecordError
 from memdiag.records import codec
@@ -15,7 +16,6 @@ from memdiag.records.finding import CHECK_SCHEMA, Check
 from memdiag.records.fix import Fix
 from memdiag.records.profile import MAX_PHASES, MAX_SPANS, Memory, Profile
 from memdiag.records.sweep import SWEEP_SCHEMA, Sweep
-from memdiag.records.tuning import Tuning
 from tests.reports import comparisons, fix_records, profiles, tuning_records
 from tests.sweeps.results import result
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from memdiag.records.tuning import Tuning
 
 from memdiag.records import codec
 from memdiag.records.comparison import Comparison
@@ -14,7 +15,6 @@ from memdiag.records.fix import Fix
 from memdiag.records.growth import Growth
 from memdiag.records.limit import MemoryLimit
 from memdiag.records.schemas import Reported
-from memdiag.records.tuning import Tuning
 from memdiag.reports import report_of
 from memdiag.reports.page import PLOTLY_FILE
 from tests.reports import (

@@ -4,11 +4,11 @@ import io
 
 import msgspec
 import pytest
+from memdiag.records.tuning import REWRITE, Tuning
+from memdiag.reports.tuning import REPORT, tuning_summary
 from rich.console import Console
 
 from memdiag.records.dimension import Dimension
-from memdiag.records.tuning import REWRITE, Tuning
-from memdiag.reports.tuning import REPORT, tuning_summary
 from tests.reports import fix_records
 from tests.reports import tuning_records as tunings
 

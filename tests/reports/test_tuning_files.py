@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from memdiag.records.tuning import Tuning
+from memdiag.reports.tuning import REPORT, markdown
 
 from memdiag.records import codec
-from memdiag.records.tuning import Tuning
 from memdiag.reports import report_of
-from memdiag.reports.tuning import REPORT, markdown
 from tests.reports import fix_records, tuning_records
 from tests.reports.test_profile_page import Page, embedded
 

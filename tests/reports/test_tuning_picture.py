@@ -5,9 +5,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-
 from memdiag.reports.pareto_chart import pareto_points
 from memdiag.reports.tuning import REPORT, draw
+
 from tests.reports import tuning_records
 from tests.reports import tuning_records as tunings
 

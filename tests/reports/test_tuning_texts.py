@@ -1,8 +1,8 @@
 """The sentences of a tuning: what it saves, what that depends on, what to do."""
 
 import msgspec
-
 from memdiag.reports.tuning import tuning_summary
+
 from tests.reports import tuning_records
 
 

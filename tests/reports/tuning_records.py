@@ -1,8 +1,9 @@
 """A tuning with made-up figures that hang together."""
 
+from memdiag.records.tuning import TUNING_SCHEMA, Point, Tuning
+
 from memdiag.records.fix import Fix
 from memdiag.records.measured_change import Figures, LatencyAt
-from memdiag.records.tuning import TUNING_SCHEMA, Point, Tuning
 from memdiag.units import MIB
 
 

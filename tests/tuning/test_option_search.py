@@ -1,4 +1,4 @@
-"""The search of a tuning, on figures that are made up: what is tried, and what is chosen."""
+"""The search on figures that are made up: what is tried, and what is chosen."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,8 +10,8 @@ from typing import cast
 import msgspec
 import pytest
 
+from memdiag.records.fix import Point
 from memdiag.records.measured_change import Figures
-from memdiag.records.tuning import Point
 from memdiag.runner.job import TimeLimitReached
 from memdiag.tuning.option_search import OptionSearch
 from memdiag.tuning.options import TuningOption
@@ -127,16 +127,17 @@ def searched(
 ) -> OptionSearch:
     search = OptionSearch(
         point_evaluator=cast(PointEvaluator, scripted),
-        usable=usable,
+        usable=list(usable),
         budget=scripted.budget,
         max_slowdown=LIMIT,
         report_progress=cast(Callable[[str], None], say or (lambda words: None)),
         expected=expected or {},
         together=together,
-        known_points=compared,
         end=end,
         clock=lambda: scripted.seconds,
     )
+    for point, chosen in compared:
+        search._keep(point, chosen)
     search.run()
     return search
 
@@ -190,14 +191,14 @@ def test_ctrl_c_after_the_first_comparison_leaves_its_point() -> None:
 def test_options_that_were_named_are_compared_together() -> None:
     # b costs memory beside a, so that nothing else leads to the three.
     size = less(a=30, b=-10, c=20)
-    names, options = ("a", "b", "c"), [option("a"), option("b"), option("c"), option("rewrite")]
+    names, options = ("a", "b", "c"), [option("a"), option("b"), option("c"), option("d")]
     freely = Scripted(size)
     searched(freely, *options)
     assert not any({*names} <= each for each in freely.compared)
     named = Scripted(size)
     search = searched(named, *options, together=names)
     assert {*names} in named.compared
-    assert {*names, "rewrite"} in named.compared
+    assert {*names, "d"} in named.compared
     assert {*search.chosen.options} == {"a", "c"}
     # A model that one of them excludes stays out, and options that exclude each other alone.
     beside = Scripted(size)

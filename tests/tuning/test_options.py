@@ -1,7 +1,6 @@
 """Every option is known to the runtime, and does what it says to a session."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,14 +42,10 @@ def test_the_runtime_takes_it(
     path = sample_model("plain_mlp")
     if option.name == "map-ort-file":
         path = ort_file(path, tmp_path)
-    plain = Job(
-        model=path,
-        session=SessionConfig(load_from="bytes", sessions=2, telemetry=True),
-    )
+    plain = Job(model=path)
     assert option.is_relevant(plain)
-    plain = replace(plain, session=replace(plain.session, telemetry=False))
     job = option.added_to(plain)
-    assert job != plain or option.save_options or option.shares_weights
+    assert job != plain or option.save_options
     with SessionServer(job, []) as server:
         assert server.signature["inputs"]
 
@@ -58,12 +53,12 @@ def test_the_runtime_takes_it(
 def test_some_options_suit_some_jobs_only() -> None:
     plain = Job(model=Path("m.onnx"))
     unsuited = {one.name for one in tuning_options() if not one.is_relevant(plain)}
-    assert unsuited == {"load-by-path", "map-ort-file", "share-weights", "telemetry-off"}
-    converted = Job(model=Path("m.ort"), session=SessionConfig(sessions=2))
+    assert unsuited == {"map-ort-file"}
+    converted = Job(model=Path("m.ort"))
     suited = {one.name for one in tuning_options() if one.is_relevant(converted)}
     assert "map-ort-file" in suited
     # Its graph is optimized already, and cannot be written again.
-    assert not suited & {"disable-constant-folding", "save-prepacked", "share-weights"}
+    assert not suited & {"disable-constant-folding", "save-prepacked"}
 
 
 def test_options_add_up() -> None:

@@ -2,8 +2,8 @@
 
 import msgspec
 
+from memdiag.records.fix import Point
 from memdiag.records.measured_change import Figures
-from memdiag.records.tuning import Point
 from memdiag.tuning.points import (
     is_worth_an_option,
     over_budget_bytes,

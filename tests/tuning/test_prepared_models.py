@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import numpy_helper, parser
 
 from memdiag.errors import MeasurementError
 from memdiag.runner.job import Job
@@ -18,7 +18,7 @@ from memdiag.units import MIB
 
 SampleModel = Callable[..., Path]
 BY_NAME = {one.name: one for one in tuning_options()}
-SHARE, SAVE = BY_NAME["share-weights"], BY_NAME["save-prepacked"]
+SAVE = BY_NAME["save-prepacked"]
 
 
 def test_a_job_without_such_options_stays_as_it_is(tmp_path: Path) -> None:
@@ -44,48 +44,8 @@ def test_without_room_or_after_an_error_nothing_is_left(
     usage = SimpleNamespace(free=MIB)  # the model needs about twice as much
     monkeypatch.setattr("memdiag.tuning.prepared_models.shutil.disk_usage", lambda _: usage)
     with pytest.raises(MeasurementError, match=r"MiB of free space .* TMPDIR"):
-        models.prepare(job, (SHARE,))
+        models.prepare(job, (SAVE,))
     assert [*(tmp_path / "written").iterdir()] == []
-
-
-def test_embedded_weights_get_a_file_of_their_own_and_are_found_in_it(
-    tmp_path: Path, sample_model: SampleModel
-) -> None:
-    model = sample_model("plain_mlp", 1)
-    job = PreparedModels(tmp_path).prepare(Job(model=model), (SHARE,))
-    assert job.model != model
-    stored = {one.name: one for one in onnx.load(model).graph.initializer}
-    assert job.session.shared_weights
-    for one in job.session.shared_weights:
-        mapped = np.memmap(one.path, one.dtype, "r", one.offset, one.shape)
-        np.testing.assert_array_equal(mapped, numpy_helper.to_array(stored[one.name]))
-
-
-def test_external_weights_are_mapped_where_they_are(
-    tmp_path: Path, sample_model: SampleModel
-) -> None:
-    model = sample_model("plain_mlp", 1, external=True)
-    job = PreparedModels(tmp_path).prepare(Job(model=model), (SHARE,))
-    assert job.model == model
-    assert {one.path.parent for one in job.session.shared_weights} == {model.parent}
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_types_that_numpy_lacks_are_left_alone(tmp_path: Path) -> None:
-    size = 1 << 17
-    values = np.ones(size, np.uint16).tobytes()
-    tensors = [
-        helper.make_tensor("half", TensorProto.FLOAT16, [size], values, raw=True),
-        helper.make_tensor("brain", TensorProto.BFLOAT16, [size], values, raw=True),
-    ]
-    proto = parser.parse_model(
-        '<ir_version: 9, opset_import: ["" : 17]> g (float[1] x) => (float[1] y) { y = Abs(x) }'
-    )
-    proto.graph.initializer.extend(tensors)
-    path = tmp_path / "m.onnx"
-    onnx.save(proto, path)
-    shared = PreparedModels(tmp_path).prepare(Job(model=path), (SHARE,)).session.shared_weights
-    assert [(one.name, one.dtype) for one in shared] == [("half", "float16")]
 
 
 def test_a_model_is_saved_once_for_the_same_settings(

@@ -1,4 +1,4 @@
-"""The record of a tuning: what is said about the choice, and which point the program sets up."""
+"""The record of a fix: what is said about the choice, and which point the program sets up."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from memdiag.model.model_file import open_model
-from memdiag.records.tuning import Point, Tuning
+from memdiag.records.fix import Fix, Point
 from memdiag.tuning.option_search import OptionSearch
 from memdiag.tuning.options import TuningOption
-from memdiag.tuning.record import tuning_record
+from memdiag.tuning.record import Publication, fix_record
 from memdiag.verify.outputs import Bound
 from tests.tuning.test_option_search import Names, Scripted, less, option, searched
 
@@ -26,19 +26,16 @@ class Recordable(Scripted):
 
     @property
     def model_evaluator(self) -> SimpleNamespace:
-        job = SimpleNamespace(session=SimpleNamespace(sessions=1))
-        return SimpleNamespace(
-            before=self.before, onnxruntime="1.32.0", processes=1, job=job, further_sizes=()
-        )
+        return SimpleNamespace(before=self.before, onnxruntime="1.32.0", further_sizes=())
 
     def evaluation(self, point: Point) -> None:
         """Return nothing: outputs and latencies of single inputs are made up nowhere."""
 
 
-def recorded(search: OptionSearch, model: Path) -> Tuning:
+def recorded(search: OptionSearch, model: Path) -> Fix:
     """Return the record of `search`, as if it had been that of `model`."""
     with open_model(model) as file:
-        return tuning_record(file, search, None, notes=(), dimensions=(), duration_s=1.0)
+        return fix_record(file, search, Publication(), notes=(), dimensions=(), duration_s=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +48,10 @@ def interrupted(names: Names) -> float:
 
 
 def test_what_was_not_compared_is_no_program(model: Path) -> None:
-    tuning = recorded(searched(Recordable(less(a=60), interrupted), option("a")), model)
-    assert [point.offered for point in tuning.points] == [False, True]
-    assert (tuning.chosen, tuning.program) == ((), "")
-    assert not tuning.measured_once  # nothing is claimed
+    fix = recorded(searched(Recordable(less(a=60), interrupted), option("a")), model)
+    assert [point.offered for point in fix.points] == [False, True]
+    assert (fix.chosen, fix.program) == ((), "")
+    assert not fix.measured_once  # nothing is claimed
     compared = recorded(searched(Recordable(less(a=60)), option("a")), model)
     assert compared.program
 
@@ -66,9 +63,9 @@ def test_a_choice_of_which_several_processes_were_not_measured_is_marked(model: 
 
     saving = less(a=20)
     assert not recorded(searched(Recordable(saving), option("a")), model).measured_once
-    tuning = recorded(searched(Interrupted(saving), option("a")), model)
-    assert tuning.chosen == ("a",)
-    assert tuning.measured_once
+    fix = recorded(searched(Interrupted(saving), option("a")), model)
+    assert fix.chosen == ("a",)
+    assert fix.measured_once
 
 
 @pytest.mark.parametrize(("size", "is_told"), [(10, True), (58, False)])
@@ -80,11 +77,11 @@ def test_what_takes_far_less_but_is_too_slow_is_told_with_the_slowdown_that_acce
 
     saving = less(slow=100 - size, a=40)
     search = searched(Recordable(saving, ratio), option("slow", "a"), option("a", "slow"))
-    tuning = recorded(search, model)
-    assert tuning.chosen == ("a",)
-    assert any("slower: slow would take 10 MiB" in note for note in tuning.notes) is is_told
+    fix = recorded(search, model)
+    assert fix.chosen == ("a",)
+    assert any("slower: slow would take 10 MiB" in note for note in fix.notes) is is_told
     if is_told:
-        assert any("; --max-slowdown 1.24 or more accepts it" in note for note in tuning.notes)
+        assert any("; --max-slowdown 1.24 or more accepts it" in note for note in fix.notes)
 
 
 @pytest.mark.parametrize(("taken", "told"), [(23, "slow"), (26, "slower")])
@@ -97,9 +94,9 @@ def test_of_what_is_too_slow_the_faster_is_told_if_it_takes_nearly_as_little(
     saving = less(slow=100 - taken, slower=100 - 20, a=40)
     names = ("slow", "slower", "a")
     options = [option(name, *({*names} - {name})) for name in names]
-    tuning = recorded(searched(Recordable(saving, ratio), *options, together=("slow",)), model)
-    assert tuning.chosen == ("a",)
-    assert any(note.startswith(f"slower: {told} would take") for note in tuning.notes)
+    fix = recorded(searched(Recordable(saving, ratio), *options, together=("slow",)), model)
+    assert fix.chosen == ("a",)
+    assert any(note.startswith(f"slower: {told} would take") for note in fix.notes)
 
 
 @pytest.mark.parametrize("is_external", [False, True])
@@ -112,10 +109,10 @@ def test_the_program_watches_the_files_of_external_weights(
             return msgspec.structs.replace(super().measure(chosen), saved_options=saved)
 
     path = sample_model("plain_mlp", 1, external=is_external)
-    tuning = recorded(searched(Saving(less(a=40)), option("a")), path)
+    fix = recorded(searched(Saving(less(a=40)), option("a")), path)
     watched = f"(Path(MODEL).parent / '{path.name}.data').stat()"
-    assert (watched in tuning.program) is is_external
-    assert tuning.program.count("modified = ") == 1 + is_external
+    assert (watched in fix.program) is is_external
+    assert fix.program.count("modified = ") == 1 + is_external
 
 
 @pytest.mark.parametrize(("saving", "is_told"), [(0.4, True), (0, False)])
@@ -124,9 +121,9 @@ def test_why_a_point_with_a_little_more_memory_was_chosen_is_said(
 ) -> None:
     scripted = Recordable(less(a=40, b=saving))
     search = searched(scripted, option("a"), option("b"), together=("a", "b"))
-    tuning = recorded(search, model)
-    assert tuning.chosen == ("a",)
-    assert any(note.startswith("a + b takes ") for note in tuning.notes) is is_told
+    fix = recorded(search, model)
+    assert fix.chosen == ("a",)
+    assert any(note.startswith("a + b takes ") for note in fix.notes) is is_told
 
 
 @pytest.mark.parametrize(("ratio", "is_told"), [(1.04, False), (1.08, True)])
@@ -138,8 +135,8 @@ def test_why_a_point_above_the_bound_was_chosen_is_said(
             point = super().compare(point, chosen)
             return msgspec.structs.replace(point, low=0.9, high=1.2, undecided=ratio > 1.05)
 
-    tuning = recorded(searched(Undecided(less(a=40), lambda _: ratio), option("a"), end=99), model)
-    assert tuning.chosen == ("a",)
+    fix = recorded(searched(Undecided(less(a=40), lambda _: ratio), option("a"), end=99), model)
+    assert fix.chosen == ("a",)
     why = "It was chosen because it may be as fast as the defaults"
-    assert any(why in note for note in tuning.notes) is is_told
-    assert bool(tuning.program) is not is_told  # what is not verified is no program
+    assert any(why in note for note in fix.notes) is is_told
+    assert bool(fix.program) is not is_told  # what is not verified is no program

@@ -61,17 +61,6 @@ def test_a_model_that_fails_is_named(tmp_path: Path) -> None:
         memory.measure_once(Job(model=tmp_path / "missing.onnx", runs=None))
 
 
-def test_of_several_processes_pages_of_files_count_once(job: Job) -> None:
-    seen = measure(replace(job, runs=1))
-    one = memory.summarize([memory.MeasuredProcess(seen)], disk_bytes=1)
-    three = memory.summarize([memory.MeasuredProcess(seen)], disk_bytes=1, processes=3)
-    assert three.anonymous_bytes == 3 * one.anonymous_bytes
-    assert three.file_bytes == one.file_bytes
-    assert three.steady_bytes == 3 * one.steady_bytes - 2 * one.file_bytes
-    assert three.peak_bytes == 3 * one.peak_bytes - 2 * one.file_bytes
-    assert three.disk_bytes == 1
-
-
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no tmpfs here")
 def test_weights_on_a_tmpfs_count_as_mapped() -> None:
     text = """<ir_version: 9, opset_import: ["" : 17]>

@@ -70,13 +70,13 @@ def why(fix: Fix) -> str:
         left = _uncompared(fix)
         return f"{joined_names(_changes(fix))}; outputs {outputs_text(fix)}{left}."
     if fix.before is None:
-        return f"Of the changes, {_outcomes(fix)}." if _outcomes(fix) else ""
+        return f"{_outcomes(fix)}." if _outcomes(fix) else ""
     if fix.budget and fits(fix):
         return "No change that was compared is clearly faster."
     outcomes = _outcomes(fix)
     if not outcomes:
         return "There is nothing to try."
-    return f"{capitalized(outcomes)}."
+    return f"{outcomes}."
 
 
 def next_step(fix: Fix) -> str:
@@ -270,7 +270,6 @@ def _outcomes(fix: Fix) -> str:
     ]
     others = [*unusable, *undecided, *slower, *offered, *containing]
     idle = [point for point in tried if point not in others]
-    refused = list(dict.fromkeys(_with_status(fix, "refused")))
     rejected = list(dict.fromkeys(_with_status(fix, "rejected")))
     untried = [*_with_status(fix, "untried"), *fix.untried]
     was = "was" if len(untried) == 1 else "were"
@@ -280,8 +279,7 @@ def _outcomes(fix: Fix) -> str:
         (_named(containing), "contained options that lost too much time"),
         (_named(undecided), "saved memory but may be too slow"),
         (_named(offered), f"saved memory but latency was not compared{_in_time(fix)}"),
-        (listed(rejected, limit=_MAX_NAMES), "not worth it"),
-        (listed(refused, limit=_MAX_NAMES), "cannot be applied"),
+        (listed(rejected, limit=_MAX_NAMES), "saved nothing"),
         (untried[0] if len(untried) == 1 else len(untried), f"{was} not tried{_in_time(fix)}"),
         (_named(unusable), f"could not be used{reason}"),
     )

@@ -1,4 +1,4 @@
-"""memdiag.optimize: the fix, the models of optimizers, and the options, as one search."""
+"""memdiag.fix: the rewritten model, the models of optimizers, and options, as one search."""
 
 import os
 import re
@@ -18,19 +18,22 @@ import pytest
 from onnx import numpy_helper, parser
 
 import memdiag
-from memdiag.api.fix import EvaluatedFix
 from memdiag.comparison.optimizers import Optimizer
 from memdiag.errors import MeasurementError, ReportError, UsageError
-from memdiag.fixing.model_writer import ModelWriter
-from memdiag.records.tuning import Tuning
-from memdiag.reports.tuning import markdown
+from memdiag.fixing.candidates import RewrittenModel
+from memdiag.fixing.changes import Change
+from memdiag.fixing.rewrite_search import RewriteSearch
+from memdiag.records.fix import Fix
+from memdiag.records.measured_change import SearchEnd
+from memdiag.reports.fix import markdown
 from memdiag.rewrites.model_editor import ModelEditor
 from memdiag.tuning.options import tuning_options
-from memdiag.tuning.record import tuning_record
+from memdiag.tuning.record import fix_record
 from memdiag.units import MIB
 from memdiag.verify.latency import LatencyComparison
 from memdiag.verify.latency_ratio import LatencyRatio
 from memdiag.verify.model_evaluator import ModelEvaluation
+from tests.fixing.renamed import finding, renaming
 from tests.reports import fix_records
 
 SampleModel = Callable[..., Path]
@@ -94,114 +97,128 @@ def no_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memdiag.api.optimizer_outputs.OPTIMIZERS", {})
 
 
-def staged(target: Path, **changes: Any) -> Callable[..., EvaluatedFix]:
-    """Return a fix that stages the unchanged model, and checks that it leaves `target` alone.
+@pytest.fixture
+def staged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function after which rewriting stages the unchanged model, and leaves `target` alone.
 
     It claims that the model takes 1 MiB and is as fast.
     """
-    equal = LatencyComparison(1e-3, 1e-3, LatencyRatio(1.0, 1.0, 1.0, 15))
-    evaluation = ModelEvaluation(problem=None, comparisons=(("size 1", equal),))
 
-    def fix_file(writer: ModelWriter, *arguments: object, **options: object) -> EvaluatedFix:
-        before = target.read_bytes() if target.exists() else None
-        with writer.built(ModelEditor(writer.file)) as built:
-            files = tuple(map(str, writer.stage(built).files))
-        assert (target.read_bytes() if target.exists() else None) == before
-        record = fix_records.verified(
-            **{
-                "output": files[0],
-                "output_files": files,
-                "kept_files": (),
-                "after": fix_records.figures(1, 1, 0, 1),
-                **changes,
-            }
-        )
-        return EvaluatedFix(record, evaluation)
+    def stage(target: Path, ended_by: SearchEnd = "completion") -> None:
+        equal = LatencyComparison(1e-3, 1e-3, LatencyRatio(1.0, 1.0, 1.0, 15))
+        evaluation = ModelEvaluation(problem=None, comparisons=(("size 1", equal),))
 
-    return fix_file
+        def run(search: RewriteSearch, rules: object) -> RewrittenModel:
+            before = target.read_bytes() if target.exists() else None
+            writer = search.state.writer
+            with writer.built(ModelEditor(writer.file)) as built:
+                output = writer.stage(built)
+            assert (target.read_bytes() if target.exists() else None) == before
+            search.state.ended_by = ended_by
+            search.state.record(_CHANGE, "applied", "peak 2 MiB → 1 MiB")
+            return RewrittenModel(
+                output=output,
+                evaluation=evaluation,
+                figures=fix_records.figures(1, 1, 0, 1),
+                is_valid=True,
+                same_kernels=True,
+            )
+
+        monkeypatch.setattr("memdiag.api.fix.changes_by_rule", lambda findings: [[_CHANGE]])
+        monkeypatch.setattr("memdiag.api.new_models.RewriteSearch.run", run)
+
+    return stage
 
 
-def tried(tuning: Tuning) -> list[Sequence[str]]:
-    return [point.options for point in tuning.points]
+_CHANGE = Change(renaming("renamed", "_1"), (finding(),))
+
+
+def tried(fix: Fix) -> list[Sequence[str]]:
+    return [point.options for point in fix.points]
 
 
 @pytest.mark.usefixtures("equal_latency", "one_process_each", "optimizers")
 def test_the_best_model_of_an_optimizer_is_the_result(
-    only: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    staged: Callable[..., None],
+    only: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     only("patterns-off")
     model = gathering(tmp_path / "m.onnx")
-    target = tmp_path / "m.optimized.onnx"
+    target = tmp_path / "m.fixed.onnx"
     target.write_text("from an earlier search")
-    (tmp_path / "m.optimized.onnx.data").write_text("from an earlier search")
-    monkeypatch.setattr("memdiag.api.optimize.fix_file", staged(target))
-    tuning = memdiag.optimize(model, sizes=[1])
-    assert {*tuning.chosen} - {"patterns-off"} == {"smaller"}  # which may save a little by chance
-    assert tuning.before is not None
-    assert tuning.after is not None
-    assert tuning.before.peak_bytes - tuning.after.peak_bytes > 12 * MIB
-    assert tuning.output_files == (str(target), f"{target}.data")
-    assert not any("was there before" in note for note in tuning.notes)
-    assert repr(str(target)) in tuning.program
+    (tmp_path / "m.fixed.onnx.data").write_text("from an earlier search")
+    staged(target)
+    fix = memdiag.fix(model, sizes=[1])
+    assert {*fix.chosen} - {"patterns-off"} == {"smaller"}  # which may save a little by chance
+    assert fix.before is not None
+    assert fix.after is not None
+    assert fix.before.peak_bytes - fix.after.peak_bytes > 12 * MIB
+    assert fix.output_files == (str(target), f"{target}.data")
+    assert not any("was there before" in note for note in fix.notes)
+    assert repr(str(target)) in fix.program
     assert not list(tmp_path.glob(".memdiag*"))
-    subprocess.run([sys.executable, "-c", tuning.program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", fix.program], check=True, timeout=60)
     # Of the others one computes something else, and two wrote nothing.
-    problems = {point.options: point.problem for point in tuning.points if point.problem}
+    problems = {point.options: point.problem for point in fix.points if point.problem}
     assert ("another",) in problems
     assert any(
-        note.startswith("crashing wrote no model: the optimizer died of") for note in tuning.notes
+        note.startswith("crashing wrote no model: the optimizer died of") for note in fix.notes
     )
-    assert any(note.startswith("absent is not installed and is not tried") for note in tuning.notes)
+    assert any(note.startswith("absent is not installed and is not tried") for note in fix.notes)
     # Two models are never combined.
-    assert not any({"smaller", "rewrite"} <= {*names} for names in tried(tuning))
+    assert not any({"smaller", "rewrite"} <= {*names} for names in tried(fix))
 
 
 @pytest.mark.usefixtures("equal_latency", "one_process_each", "optimizers")
 def test_an_error_after_a_model_was_published_leaves_that_model(
-    only: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    staged: Callable[..., None],
+    only: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def failing(*_: object, **__: object) -> None:
         raise ValueError("a defect")
 
     only("patterns-off")
-    model, target = gathering(tmp_path / "m.onnx"), tmp_path / "m.optimized.onnx"
-    monkeypatch.setattr("memdiag.api.optimize.fix_file", staged(target))
-    monkeypatch.setattr("memdiag.api.option_tuning.tuning_record", failing)
+    model, target = gathering(tmp_path / "m.onnx"), tmp_path / "m.fixed.onnx"
+    staged(target)
+    monkeypatch.setattr("memdiag.api.fix.fix_record", failing)
     with pytest.raises(ValueError, match="a defect"):
-        memdiag.optimize(model, sizes=[1])
+        memdiag.fix(model, sizes=[1])
     assert [each.op_type for each in onnx.load(target).graph.node] == ["Sub", "Gather"]
     assert not list(tmp_path.glob(".memdiag*"))
 
 
 @pytest.mark.usefixtures("equal_latency", "one_process_each", "no_optimizers")
 def test_a_rewritten_model_that_is_not_chosen_is_removed(
+    staged: Callable[..., None],
     sample_model: SampleModel,
     only: Callable[..., None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     only("patterns-off")
-    model, target = tmp_path / "m.onnx", tmp_path / "m.optimized.onnx"
+    model, target = tmp_path / "m.onnx", tmp_path / "m.fixed.onnx"
     model.write_bytes(sample_model("plain_mlp").read_bytes())
     target.write_text("from an earlier search")
-    monkeypatch.setattr("memdiag.api.optimize.fix_file", staged(target))
-    tuning = memdiag.optimize(model, sizes=[1])
-    assert ("rewrite",) in tried(tuning)
-    assert tuning.chosen == ()
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["m.onnx", "m.optimized.onnx"]
+    staged(target)
+    fix = memdiag.fix(model, sizes=[1])
+    assert ("rewrite",) in tried(fix)
+    assert fix.chosen == ()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["m.fixed.onnx", "m.onnx"]
     assert target.read_text() == "from an earlier search"
-    assert tuning.fix is not None
-    assert (tuning.fix.output, tuning.fix.output_files) == (None, ())
-    assert all(remedy.status != "applied" for remedy in tuning.fix.remedies)
-    assert f"{target} was there before, and the result does not use it" in tuning.notes
+    assert fix.output_files == ()
+    assert [remedy.status for remedy in fix.remedies] == ["rejected"]
+    assert f"{target} was there before, and the result does not use it" in fix.notes
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("denormal-as-zero", "changes values. Allow that with --unsafe"),
+        ("denormal-as-zero", "changes values. Allow that with --max-difference"),
         ("map-ort-file", "makes no difference to this model"),
-        ("share-weights", r"makes no difference .* \(it needs --sessions 2 or more, "),
         ("mimalloc", r"is not available here, .* \(it needs the library libmimalloc.so.2\)"),
     ],
 )
@@ -212,18 +229,16 @@ def test_an_option_that_cannot_be_tried_is_refused_with_the_reason(
         replace(option, is_available=lambda _: False) if option.name == "mimalloc" else option
         for option in tuning_options()
     ]
-    monkeypatch.setattr("memdiag.api.option_tuning.tuning_options", lambda: found)
+    monkeypatch.setattr("memdiag.api.fix_scope.tuning_options", lambda: found)
     steps: list[str] = []
-    for search in (memdiag.tune, memdiag.optimize):
-        with pytest.raises(UsageError, match=f"{name}: it {reason}"):
-            search(sample_model("plain_mlp"), only=[name], on_progress=steps.append)
+    with pytest.raises(UsageError, match=f"{name}: it {reason}"):
+        memdiag.fix(sample_model("plain_mlp"), only=[name], on_progress=steps.append)
     assert not steps
 
 
 def test_an_output_in_ort_format_is_refused(sample_model: SampleModel, tmp_path: Path) -> None:
-    for search in (memdiag.fix, memdiag.optimize):
-        with pytest.raises(UsageError, match=r"is in ONNX format\. Choose a name with \.onnx"):
-            search(sample_model("plain_mlp"), tmp_path / "m.ort")
+    with pytest.raises(UsageError, match=r"is in ONNX format\. Choose a name with \.onnx"):
+        memdiag.fix(sample_model("plain_mlp"), tmp_path / "m.ort")
 
 
 @pytest.mark.slow
@@ -234,84 +249,96 @@ def test_what_is_rewritten_is_measured_beside_the_original(
     only("disable-prepacking")
     model = tmp_path / "m.onnx"
     model.write_bytes(sample_model("tied_if", 16).read_bytes())
-    tuning = memdiag.optimize(model, max_slowdown=100, dims={"tokens": 1}, sizes=[1])
-    assert tuning.fix is not None
-    assert tuning.fix.output == str(tmp_path / "m.optimized.onnx")
-    assert any(remedy.status == "applied" for remedy in tuning.fix.remedies)
-    assert tried(tuning)[:2] == [(), ("rewrite",)]
-    assert "rewrite" in tuning.chosen
-    assert not tuning.measured_once
-    assert tuning.points[0].figures is not None
-    assert tuning.points[1].figures is not None
-    assert tuning.points[0].figures.peak_bytes - tuning.points[1].figures.peak_bytes > 8 * MIB
-    assert tuning.model == str(model)
-    assert tuning.output_files == ()
-    assert repr(tuning.fix.output) in tuning.program
+    fix = memdiag.fix(model, max_slowdown=100, dims={"tokens": 1}, sizes=[1])
+    assert fix.output == str(tmp_path / "m.fixed.onnx")
+    assert any(remedy.status == "applied" for remedy in fix.remedies)
+    assert tried(fix)[:2] == [(), ("rewrite",)]
+    assert "rewrite" in fix.chosen
+    assert not fix.measured_once
+    assert fix.points[0].figures is not None
+    assert fix.points[1].figures is not None
+    assert fix.points[0].figures.peak_bytes - fix.points[1].figures.peak_bytes > 8 * MIB
+    assert fix.model == str(model)
+    assert repr(fix.output) in fix.program
 
 
 @pytest.mark.usefixtures("equal_latency", "one_process_each", "no_optimizers")
-def test_nothing_to_rewrite_is_said(sample_model: SampleModel, only: Callable[..., None]) -> None:
+def test_without_a_rewrite_options_are_tried(
+    sample_model: SampleModel, only: Callable[..., None]
+) -> None:
     only("patterns-off")
-    tuning = memdiag.optimize(sample_model("plain_mlp"), sizes=[1])
-    assert tuning.fix is not None
-    assert tuning.fix.output is None
-    assert tuning.notes == ("the model contains nothing to rewrite, so no new model is written",)
-    assert tried(tuning) == [(), ("patterns-off",)]
+    fix = memdiag.fix(sample_model("plain_mlp"), sizes=[1])
+    assert (fix.output, fix.remedies) == (None, ())
+    assert tried(fix) == [(), ("patterns-off",)]
 
 
 def test_an_interrupted_fix_ends_the_search_before_any_option(
-    sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    only: Callable[..., None],
+    staged: Callable[..., None],
+    sample_model: SampleModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    only("arena-off")
     target = tmp_path / "new.onnx"
-    monkeypatch.setattr("memdiag.api.optimize.fix_file", staged(target, ended_by="interrupt"))
-    tuning = memdiag.optimize(sample_model("plain_mlp"), target, budget={"peak": MIB})
-    check_only_the_fix_is_left(tuning, target)
+    staged(target, ended_by="interrupt")
+    fix = memdiag.fix(sample_model("plain_mlp"), target, budget={"peak": MIB})
+    check_only_the_fix_is_left(fix, target)
 
 
 def test_ctrl_c_while_an_optimizer_works_leaves_the_result_of_the_fix(
-    sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    only: Callable[..., None],
+    staged: Callable[..., None],
+    sample_model: SampleModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    only("arena-off")
+
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     target = tmp_path / "new.onnx"
-    monkeypatch.setattr("memdiag.api.optimize.fix_file", staged(target))
-    monkeypatch.setattr("memdiag.api.optimize.OptimizerOutputs.write", interrupted)
-    tuning = memdiag.optimize(sample_model("plain_mlp"), target, budget={"peak": MIB}, sizes=[1])
-    check_only_the_fix_is_left(tuning, target)
+    staged(target)
+    monkeypatch.setattr("memdiag.api.new_models.OptimizerOutputs.write", interrupted)
+    fix = memdiag.fix(sample_model("plain_mlp"), target, budget={"peak": MIB}, sizes=[1])
+    check_only_the_fix_is_left(fix, target)
 
 
 def test_ctrl_c_while_the_record_is_made_loses_nothing(
-    sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    only: Callable[..., None],
+    staged: Callable[..., None],
+    sample_model: SampleModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    only("arena-off")
     calls = []
 
-    def interrupted(*arguments: Any, **options: Any) -> Tuning:
+    def interrupted(*arguments: Any, **options: Any) -> Fix:
         calls.append(options)
         if len(calls) == 1:
             raise KeyboardInterrupt
-        return tuning_record(*arguments, **options)
+        return fix_record(*arguments, **options)
 
     target = tmp_path / "new.onnx"
-    monkeypatch.setattr("memdiag.api.optimize.fix_file", staged(target, ended_by="interrupt"))
-    monkeypatch.setattr("memdiag.api.option_tuning.tuning_record", interrupted)
-    tuning = memdiag.optimize(sample_model("plain_mlp"), target, budget={"peak": MIB})
-    check_only_the_fix_is_left(tuning, target)
+    staged(target, ended_by="interrupt")
+    monkeypatch.setattr("memdiag.api.fix.fix_record", interrupted)
+    fix = memdiag.fix(sample_model("plain_mlp"), target, budget={"peak": MIB})
+    check_only_the_fix_is_left(fix, target)
 
 
-def check_only_the_fix_is_left(tuning: Tuning, target: Path) -> None:
+def check_only_the_fix_is_left(fix: Fix, target: Path) -> None:
     assert [each.name for each in target.parent.iterdir()] == [target.name]
     onnx.checker.check_model(target)
-    assert tuning.fix is not None
-    assert (tuning.fix.output, tuning.fix.output_files) == (str(target), (str(target),))
-    assert (tried(tuning), tuning.chosen) == ([(), ("rewrite",)], ("rewrite",))
-    assert (tuning.ended_by, tuning.measured_once) == ("interrupt", True)
-    assert tuning.after == tuning.fix.after
-    assert (tuning.budget, tuning.write_problem) == ({"peak": MIB}, "")
-    assert {"arena-off", "onnxruntime-all"} <= {*tuning.untried}
-    assert tuning.is_conclusive
-    assert repr(str(target)) in tuning.program
-    assert "memory measured once, latency 1.00 × (1.00–1.00), by rewrite" in repr(tuning)
+    assert fix.output_files == (str(target),)
+    assert (tried(fix), fix.chosen) == ([(), ("rewrite",)], ("rewrite",))
+    assert (fix.ended_by, fix.measured_once) == ("interrupt", True)
+    assert (fix.budget, fix.write_problem) == ({"peak": MIB}, "")
+    assert {"arena-off", "onnxruntime-all"} <= {*fix.untried}
+    assert fix.is_conclusive
+    assert repr(str(target)) in fix.program
+    assert "memory measured once, latency 1.00 × (1.00–1.00)" in repr(fix)
 
 
 @pytest.mark.usefixtures("no_optimizers")
@@ -319,23 +346,27 @@ def check_only_the_fix_is_left(tuning: Tuning, target: Path) -> None:
     "where",
     [
         "fixing.rewrite_search.RewriteSearch._try",
-        "fixing.state.FixState.any_possible",
-        "api.fix.find_waste",
+        "fixing.state.FixState.possible",
     ],
 )
 def test_ctrl_c_before_anything_was_rewritten_leaves_the_figures_of_the_original(
-    where: str, sample_model: SampleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    only: Callable[..., None],
+    where: str,
+    sample_model: SampleModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    only("arena-off")
+
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(f"memdiag.{where}", interrupted)
-    tuning = memdiag.optimize(sample_model("tied_if"), tmp_path / "new.onnx", sizes=[1])
-    assert (tried(tuning), tuning.ended_by) == ([()], "interrupt")
-    assert tuning.before is not None
-    assert not tuning.is_conclusive
-    assert not any("nothing to rewrite" in note for note in tuning.notes)
-    assert "nothing was verified before the interruption" in repr(tuning)
+    fix = memdiag.fix(sample_model("tied_if"), tmp_path / "new.onnx", sizes=[1])
+    assert (tried(fix), fix.ended_by) == ([()], "interrupt")
+    assert fix.before is not None
+    assert not fix.is_conclusive
+    assert "nothing was verified before the interruption" in repr(fix)
     assert not list(tmp_path.iterdir())
 
 
@@ -353,13 +384,13 @@ def test_a_model_that_cannot_be_written_at_the_end_loses_no_record(
     only()
     model = gathering(tmp_path / "m.onnx")
     monkeypatch.setattr("memdiag.fixing.model_writer.shutil.copyfile", failing)
-    tuning = memdiag.optimize(model, sizes=[1], only=["smaller"])
-    assert tuning.chosen == ("smaller",)
-    assert ("No space left" if isinstance(error, OSError) else "Ctrl-C") in tuning.write_problem
-    assert tuning.program == ""
-    assert "The new model was not written: " in markdown(tuning)
-    assert ": the new model was not written; with it peak " in repr(tuning)
-    assert not list(tmp_path.glob("*.optimized.*"))
+    fix = memdiag.fix(model, sizes=[1], only=["smaller"])
+    assert fix.chosen == ("smaller",)
+    assert ("No space left" if isinstance(error, OSError) else "Ctrl-C") in fix.write_problem
+    assert fix.program == ""
+    assert "Run it again where the new model can be written: " in markdown(fix)
+    assert ": the new model was not written; with it peak " in repr(fix)
+    assert not list(tmp_path.glob("*.fixed.*"))
     assert not list(tmp_path.glob(".memdiag*"))
 
 
@@ -379,10 +410,10 @@ def test_one_ctrl_c_while_the_model_is_copied_loses_nothing(
     only()
     model = gathering(tmp_path / "m.onnx")
     monkeypatch.setattr("memdiag.fixing.model_writer.shutil.copyfile", interrupted_once)
-    tuning = memdiag.optimize(model, sizes=[1], only=["smaller"])
-    assert (tuning.chosen, tuning.write_problem) == (("smaller",), "")
-    assert tuning.output_files
-    assert [path for path in tuning.output_files if not Path(path).exists()] == []
+    fix = memdiag.fix(model, sizes=[1], only=["smaller"])
+    assert (fix.chosen, fix.write_problem) == (("smaller",), "")
+    assert fix.output_files
+    assert [path for path in fix.output_files if not Path(path).exists()] == []
     assert not list(tmp_path.glob(".memdiag*"))
 
 
@@ -399,10 +430,10 @@ def test_ctrl_c_while_the_model_is_moved_to_the_output_loses_nothing(
     only()
     model = gathering(tmp_path / "m.onnx")
     monkeypatch.setattr("memdiag.fixing.model_writer.os.replace", interrupted)
-    tuning = memdiag.optimize(model, sizes=[1], only=["smaller"])
-    assert (tuning.chosen, tuning.write_problem) == (("smaller",), "")
-    assert tuning.program
-    assert [path for path in tuning.output_files if not Path(path).exists()] == []
+    fix = memdiag.fix(model, sizes=[1], only=["smaller"])
+    assert (fix.chosen, fix.write_problem) == (("smaller",), "")
+    assert fix.program
+    assert [path for path in fix.output_files if not Path(path).exists()] == []
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_measured(
@@ -411,10 +442,10 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_measured
     (tmp_path / "file").write_text("")
     steps: list[str] = []
     with pytest.raises(ReportError, match="cannot be written"):
-        memdiag.optimize(
+        memdiag.fix(
             sample_model("plain_mlp"), tmp_path / "file" / "m.onnx", on_progress=steps.append
         )
-    assert not steps
+    assert not any("measuring" in step for step in steps)
 
 
 @pytest.mark.slow
@@ -426,17 +457,17 @@ def test_weights_of_fewer_bits_are_tried_where_a_difference_is_accepted(
     model = tmp_path / "m.onnx"
     model.write_bytes(sample_model("plain_mlp", 32).read_bytes())
     names = ["quantize-int8", "quantize-int4"]
-    tuning = memdiag.optimize(model, only=names, max_difference=0.05, sizes=[1])
-    assert tuning.chosen == ("quantize-int8",)
-    assert tuning.before is not None
-    assert tuning.after is not None
-    assert tuning.after.steady_bytes < 0.5 * tuning.before.steady_bytes
-    assert tuning.bound == 0.05
-    assert tuning.largest_difference is not None
-    assert 1e-4 < tuning.largest_difference < 0.05
-    assert any("give real ones with --input" in note for note in tuning.notes)
+    fix = memdiag.fix(model, only=names, max_difference=0.05, sizes=[1])
+    assert fix.chosen == ("quantize-int8",)
+    assert fix.before is not None
+    assert fix.after is not None
+    assert fix.after.steady_bytes < 0.5 * fix.before.steady_bytes
+    assert fix.bound == 0.05
+    assert fix.largest_difference is not None
+    assert 1e-4 < fix.largest_difference < 0.05
+    assert any("give real ones with --input" in note for note in fix.notes)
     # 4 bits differ by more, which a larger bound would accept.
-    (problem,) = (point.problem for point in tuning.points if point.problem)
+    (problem,) = (point.problem for point in fix.points if point.problem)
     assert re.search(
         r"0\.05 is allowed \(--max-difference\)\. --max-difference 0\.\d+ accepts it$", problem
     )
@@ -444,10 +475,10 @@ def test_weights_of_fewer_bits_are_tried_where_a_difference_is_accepted(
 
 def test_a_difference_has_to_be_accepted_and_sensible(sample_model: SampleModel) -> None:
     with pytest.raises(UsageError, match="quantize-int8 changes outputs"):
-        memdiag.optimize(sample_model("plain_mlp"), only=["quantize-int8"])
+        memdiag.fix(sample_model("plain_mlp"), only=["quantize-int8"])
     for value in (0.0, 1.0, float("nan")):
         with pytest.raises(UsageError, match="--max-difference must be between 0 and 1"):
-            memdiag.optimize(sample_model("plain_mlp"), max_difference=value)
+            memdiag.fix(sample_model("plain_mlp"), max_difference=value)
 
 
 @pytest.mark.usefixtures("equal_latency", "one_process_each", "no_optimizers")
@@ -458,7 +489,7 @@ def test_a_rewritten_model_that_cannot_be_moved_leaves_the_earlier_one_and_the_r
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     only()
-    model, target = tmp_path / "m.onnx", tmp_path / "m.optimized.onnx"
+    model, target = tmp_path / "m.onnx", tmp_path / "m.fixed.onnx"
     model.write_bytes(sample_model("tied_if", 16).read_bytes())
     for path in (target, Path(f"{target}.data")):
         path.write_text("from an earlier search")
@@ -470,11 +501,11 @@ def test_a_rewritten_model_that_cannot_be_moved_leaves_the_earlier_one_and_the_r
         replace(source, to)
 
     monkeypatch.setattr("memdiag.fixing.model_writer.os.replace", failing)
-    tuning = memdiag.optimize(model, max_slowdown=100, dims={"tokens": 1}, sizes=[1])
-    assert "rewrite" in tuning.chosen
-    assert "Read-only file system" in tuning.write_problem
-    assert tuning.program == ""
-    assert not any(str(target) in note for note in tuning.notes)
+    fix = memdiag.fix(model, max_slowdown=100, dims={"tokens": 1}, sizes=[1])
+    assert "rewrite" in fix.chosen
+    assert "Read-only file system" in fix.write_problem
+    assert fix.program == ""
+    assert not any(str(target) in note for note in fix.notes)
     assert target.read_text() == "from an earlier search"
     assert not list(tmp_path.glob(".memdiag*"))
 
@@ -489,6 +520,7 @@ def test_a_rewritten_model_that_cannot_be_moved_leaves_the_earlier_one_and_the_r
     ],
 )
 def test_an_error_after_the_fix_leaves_its_model(
+    staged: Callable[..., None],
     error: Exception,
     expected: type[Exception],
     sample_model: SampleModel,
@@ -499,10 +531,10 @@ def test_an_error_after_the_fix_leaves_its_model(
         raise error
 
     target = tmp_path / "new.onnx"
-    monkeypatch.setattr("memdiag.api.optimize.fix_file", staged(target))
-    monkeypatch.setattr("memdiag.api.optimize.OptimizerOutputs.write", failing)
+    staged(target)
+    monkeypatch.setattr("memdiag.api.new_models.OptimizerOutputs.write", failing)
     with pytest.raises(expected) as raised:
-        memdiag.optimize(sample_model("plain_mlp"), target, sizes=[1])
+        memdiag.fix(sample_model("plain_mlp"), target, sizes=[1])
     assert raised.value.__notes__ == [f"The rewritten model is at {target}."]
     onnx.checker.check_model(target)
 
@@ -514,13 +546,13 @@ def test_optimizers_are_left_out_where_their_models_would_fill_the_temporary_fol
     only()
     room = SimpleNamespace(free=30 * MIB)  # the model has 16 MiB
     monkeypatch.setattr("memdiag.api.optimizer_outputs.shutil.disk_usage", lambda _: room)
-    tuning = memdiag.optimize(gathering(tmp_path / "m.onnx"), sizes=[1])
-    assert tried(tuning) == [()]
-    assert tuning.untried == ()  # more time would not help
-    assert tuning.is_conclusive
+    fix = memdiag.fix(gathering(tmp_path / "m.onnx"), sizes=[1])
+    assert tried(fix) == [()]
+    assert fix.untried == ()  # more time would not help
+    assert fix.is_conclusive
     assert any(
         note.startswith("smaller, another, crashing: not tried, since each needs 32 MiB of free")
-        for note in tuning.notes
+        for note in fix.notes
     )
 
 
@@ -529,14 +561,12 @@ def test_an_optimizer_that_is_not_installed_is_refused(
 ) -> None:
     monkeypatch.setattr("memdiag.api.optimizer_outputs._is_installed", lambda name: False)
     with pytest.raises(UsageError, match="onnxsim: it is not installed"):
-        memdiag.optimize(sample_model("plain_mlp"), only=["onnxsim"])
+        memdiag.fix(sample_model("plain_mlp"), only=["onnxsim"])
 
 
 def test_names_of_optimizers_may_be_chosen_and_others_not(sample_model: SampleModel) -> None:
-    with pytest.raises(UsageError, match=r"unknown option 'faster'.*onnxslim"):
-        memdiag.optimize(sample_model("plain_mlp"), only=["onnxslim", "faster"])
-    with pytest.raises(UsageError, match=r"onnxslim: it is an optimizer\. Try it with memdiag opt"):
-        memdiag.tune(sample_model("plain_mlp"), only=["onnxslim"])
+    with pytest.raises(UsageError, match=r"'onnxslin' is not .* Did you mean onnxslim\?"):
+        memdiag.fix(sample_model("plain_mlp"), only=["onnxslin"])
 
 
 @pytest.mark.usefixtures("equal_latency", "one_process_each", "optimizers")
@@ -545,9 +575,9 @@ def test_optimizers_for_which_there_was_no_time_are_named_as_untried(
 ) -> None:
     only()
     monkeypatch.setattr("memdiag.api.optimizer_outputs.MAX_SHARE", 0.0)
-    tuning = memdiag.optimize(gathering(tmp_path / "m.onnx"), sizes=[1], time_limit_s=120)
-    assert tuning.untried == ("smaller", "another", "crashing")
-    assert tried(tuning) == [()]
+    fix = memdiag.fix(gathering(tmp_path / "m.onnx"), sizes=[1], time_limit_s=120)
+    assert fix.untried == ("smaller", "another", "crashing")
+    assert tried(fix) == [()]
 
 
 LISTING = """
@@ -578,7 +608,7 @@ def test_what_an_optimizer_still_lists_as_an_input_is_not_asked_for(
     for name in ("unused", "w"):
         model.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), name))
     onnx.save(model, tmp_path / "m.onnx")
-    tuning = memdiag.optimize(tmp_path / "m.onnx", sizes=[1])
-    (point,) = (point for point in tuning.points if point.options)
+    fix = memdiag.fix(tmp_path / "m.onnx", sizes=[1])
+    (point,) = (point for point in fix.points if point.options)
     assert (point.options, point.problem) == (("listing",), "")
     assert point.figures is not None
