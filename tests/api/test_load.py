@@ -9,7 +9,7 @@ import memdiag
 from memdiag.errors import RecordError
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
-from tests.reports import comparisons, fix_records, profiles, tied_xray, tuning_records
+from tests.reports import comparisons, fix_records, profiles, tied_xray
 
 XRAY = tied_xray.with_xrays().attribution
 assert XRAY is not None
@@ -17,7 +17,6 @@ RECORDS: dict[str, Record] = {
     "attribution": XRAY,
     "comparison": comparisons.versions(),
     "fix": fix_records.verified(),
-    "tuning": tuning_records.tuning(),
 }
 
 

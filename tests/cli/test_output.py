@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from memdiag.cli.output import Destination, picture_kind
+from memdiag.cli.output import Destination
 from memdiag.errors import ReportError
 from memdiag.records.codec import load
 from memdiag.records.fix import Fix
 from memdiag.records.profile import Profile
-from tests.reports import comparisons, fix_records, profiles, tuning_records
+from tests.reports import comparisons, fix_records, profiles
 
 
 def test_without_a_folder_nothing_is_written() -> None:
@@ -22,10 +22,9 @@ def test_without_a_folder_nothing_is_written() -> None:
     ("record", "stem"),
     [
         (fix_records.verified(), "fix"),
-        (tuning_records.tuning(), "tune"),
         (comparisons.alike(), "comparison"),
     ],
-    ids=["fix", "tuning", "comparison"],
+    ids=["fix", "comparison"],
 )
 def test_every_kind_of_record_is_written_as_four_files(
     tmp_path: Path, record: Fix, stem: str
@@ -120,10 +119,3 @@ def test_another_error_while_reports_are_rendered_has_the_place_of_the_record(
     with pytest.raises(MemoryError) as raised:
         Destination(tmp_path).write(fix_records.verified())
     assert raised.value.__notes__ == [f"The fix itself is at {tmp_path / 'fix.json'}."]
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"), [("a.svg", "svg"), ("a.SVG", "svg"), ("a.png", "png"), ("a", "png")]
-)
-def test_a_picture_is_what_it_is_called(name: str, kind: str) -> None:
-    assert picture_kind(Path(name)) == kind

@@ -12,7 +12,7 @@ import pytest
 
 from memdiag.records.base import Record
 from memdiag.records.codec import encode
-from tests.reports import comparisons, fix_records, profiles, runs, tied_xray, tuning_records
+from tests.reports import comparisons, fix_records, profiles, runs, tied_xray
 
 RunMemdiag = Callable[..., "CompletedProcess[str]"]
 
@@ -47,7 +47,6 @@ def test_every_kind_of_record_is_rendered_again_without_model_or_runtime(tmp_pat
         "profile": (profiles.tied_if(), "tied_if.onnx: peak 1.50 GiB"),
         "comparison": (comparisons.versions(), "model.onnx: 3 versions of onnxruntime"),
         "fix": (fix_records.verified(), "dir/m.onnx: peak 1.55 GiB → 559 MiB"),
-        "tune": (tuning_records.tuning(), "dir/m.onnx: peak 200 MiB → 150 MiB"),
         "xray": (tied_xray.attribution(), "process 4242: 1,000 MiB of 1.54 GiB are copies"),
         "run": (runs.server(), ""),
     }
@@ -70,7 +69,7 @@ def test_every_kind_of_record_is_rendered_again_without_model_or_runtime(tmp_pat
             names = ["report.html", "timeline.png", "report.md", "trace.json", f"{stem}.json"]
         files = f"{stem}/   {' · '.join(names)}"
         lines = output.splitlines()
-        assert files in lines if stem == "tune" else files == lines[-1]  # whose program is last
+        assert files in lines if stem == "fix" else files == lines[-1]  # whose program is last
         assert {path.name for path in (tmp_path / stem).iterdir()} == {*names}
         assert (tmp_path / stem / f"{stem}.json").read_bytes() == encode(record)
 

@@ -20,7 +20,7 @@ from memdiag.records.finding import CheckedModel
 from memdiag.reports import check as check_report
 from memdiag.reports import github, report_of, sarif
 from memdiag.reports import xray as xray_report
-from tests.reports import comparisons, fix_records, profiles, runs, tied_xray, tuning_records
+from tests.reports import comparisons, fix_records, profiles, runs, tied_xray
 from tests.reports.checks import check, finding
 
 BENIGN = "name of something-else.onnx"
@@ -45,7 +45,6 @@ RECORDS: dict[str, Any] = {
     "killed": profiles.killed,
     "comparison": comparisons.versions,
     "fix": fix_records.verified,
-    "tuning": tuning_records.tuning,
     "run": runs.server,
 }
 

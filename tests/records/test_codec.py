@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from memdiag.records.tuning import Tuning
 
 from memdiag.errors import RecordError
 from memdiag.records import codec
@@ -16,7 +15,7 @@ from memdiag.records.finding import CHECK_SCHEMA, Check
 from memdiag.records.fix import Fix
 from memdiag.records.profile import MAX_PHASES, MAX_SPANS, Memory, Profile
 from memdiag.records.sweep import SWEEP_SCHEMA, Sweep
-from tests.reports import comparisons, fix_records, profiles, tuning_records
+from tests.reports import comparisons, fix_records, profiles
 from tests.sweeps.results import result
 
 MEMORY = Memory(rss_bytes=3, anonymous_bytes=1, file_bytes=2, shared_bytes=None)
@@ -113,12 +112,12 @@ def test_a_text_that_no_report_could_show_is_refused() -> None:
         (fix_records.verified(), ("duration_s",)),
         (fix_records.verified(), ("before", "disk_bytes")),
         (fix_records.verified(), ("latencies", 0, "pairs")),
-        (tuning_records.tuning(), ("session_count",)),
-        (tuning_records.tuning(), ("points", 0, "figures", "load_s")),
+        (fix_records.fix(), ("session_count",)),
+        (fix_records.fix(), ("points", 0, "figures", "load_s")),
     ],
 )
 def test_a_negative_size_duration_or_count_is_refused(
-    record: Profile | Fix | Tuning, path: tuple[str | int, ...]
+    record: Profile | Fix, path: tuple[str | int, ...]
 ) -> None:
     assert decode(encode(record), type(record)) == record
     content = json.loads(encode(record))

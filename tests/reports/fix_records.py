@@ -1,11 +1,11 @@
-"""Fixes made by hand, and what makes any text of a record hostile."""
+"""Fixes with made-up figures that hang together, and hostile texts for any record."""
 
 from typing import Any, TypeVar
 
 import msgspec
 
 from memdiag.records.base import Record
-from memdiag.records.fix import FIX_SCHEMA, Fix, Remedy
+from memdiag.records.fix import FIX_SCHEMA, Fix, Point, Remedy
 from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.units import MIB
 from tests.reports import profiles
@@ -13,7 +13,7 @@ from tests.reports import profiles
 R = TypeVar("R", bound=Record)
 
 EVIL = f"\x1b[31m\n\u202e{profiles.HOSTILE}{'界' * 30} {'m' * 300}"
-_FIXED = ("schema", "status", "load_from", "ended_by", "clock")  # they have a choice of values
+_FIXED = ("schema", "status", "ended_by", "clock")  # they have a choice of values
 
 
 def remedy(name: str, *weights: str, status: Any = "applied") -> Remedy:
@@ -48,13 +48,74 @@ def latency(inputs: str, ratio: float, low: float, high: float) -> LatencyAt:
     )
 
 
-def verified(**changes: Any) -> Fix:
-    """Return a fix whose output stands beside the original."""
+def point(
+    *options: str,
+    at: tuple[int, int] | None,
+    ratio: float | None = None,
+    on_front: bool = False,
+    fits: bool = True,
+    problem: str = "",
+) -> Point:
+    """Return a point that takes the peak and steady memory `at`, in MiB."""
+    return Point(
+        options=options,
+        session_options={"session.disable_prepacking": "1"} if options else {},
+        environment={},
+        run_options={},
+        disabled_optimizers=(),
+        shared_arena=False,
+        saved_options={},
+        figures=msgspec.structs.replace(figures(*at, 0, 60), peak_spread_bytes=0) if at else None,
+        ratio=ratio,
+        low=ratio - 0.05 if ratio and options else None,
+        high=ratio + 0.05 if ratio and options else None,
+        on_front=on_front,
+        fits=fits,
+        problem=problem,
+    )
+
+
+DEFAULTS = point(at=(200, 150), ratio=1.0, on_front=True)
+CHOSEN = point("disable-prepacking", "mmap-threshold", at=(150, 75), ratio=1.02, on_front=True)
+POINTS = (
+    DEFAULTS,
+    point("disable-prepacking", at=(150, 90), ratio=1.01),
+    point("mmap-threshold", at=(195, 148)),
+    CHOSEN,
+    point("optimization-off", at=(100, 60), ratio=2.5, on_front=True, fits=False),
+    point("save-prepacked", at=None, fits=False, problem="it does not run: \x1b[31m" + 300 * "x"),
+)
+REWRITTEN = point("rewrite", at=(559, 540), ratio=1.02, on_front=True)
+
+
+def fix(chosen_point: Point = CHOSEN, points: tuple[Point, ...] = POINTS, **changes: Any) -> Fix:
+    """Return a fix by options alone."""
     made = Fix(
         schema=FIX_SCHEMA,
         model="dir/m.onnx",
         onnxruntime="1.31.1",
-        output="dir/m.fixed.onnx",
+        before=points[0].figures,
+        after=chosen_point.figures,
+        latencies=(latency("size 4", 1.02, 0.97, 1.07),),
+        largest_difference=0.0,
+        bound=1e-4,
+        bound_reason="sums reordered",
+        notes=("a note",),
+        duration_s=12.0,
+        points=points,
+        chosen=chosen_point.options,
+        program="import onnxruntime as ort\n" if chosen_point.options else "",
+        session_count=20,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def verified(**changes: Any) -> Fix:
+    """Return a fix by rewrites, whose model needs the original's weights."""
+    defaults = point(at=(1583, 1500), ratio=1.0, on_front=True)
+    made = fix(
+        REWRITTEN,
+        (defaults, REWRITTEN),
         output_files=("dir/m.fixed.onnx", "dir/m.onnx"),
         kept_files=("dir/m.onnx",),
         kept_bytes=500 * MIB,
@@ -69,52 +130,35 @@ def verified(**changes: Any) -> Fix:
         largest_difference=2.4e-6,
         bound=6.1e-5,
         bound_reason="sums of 1,024 products",
-        verified=True,
-        verified_on=("1.31.1",),
         is_valid=True,
         oldest_onnxruntime="1.20.0",
-        notes=("a note",),
         duration_s=34.0,
         command=("memdiag", "fix", "dir/m.onnx"),
     )
     return msgspec.structs.replace(made, **changes)
 
 
-_NOTHING_WRITTEN: dict[str, Any] = {
-    "output": None,
-    "output_files": (),
-    "kept_files": (),
-    "kept_bytes": 0,
-    "after": None,
-    "latencies": (),
-    "largest_difference": None,
-    "verified_on": (),
-}
+def nothing_helps() -> Fix:
+    rejected = remedy("slow-one", "w", status="rejected")
+    return fix(DEFAULTS, (DEFAULTS,), remedies=(rejected,), latencies=())
 
 
-def nothing_found() -> Fix:
-    return verified(**_NOTHING_WRITTEN, remedies=(), before=None)
-
-
-def all_rejected() -> Fix:
-    return verified(**_NOTHING_WRITTEN, remedies=(remedy("slow-one", "w", status="rejected"),))
+def _unsearched(**changes: Any) -> Fix:
+    return Fix(
+        schema=FIX_SCHEMA, model="dir/m.onnx", onnxruntime="1.31.1", duration_s=3.0, **changes
+    )
 
 
 def dry_run() -> Fix:
     possible = (remedy("good-one", "w", status="possible"),)
-    return verified(**_NOTHING_WRITTEN, remedies=possible, before=None)
+    return _unsearched(remedies=possible, untried=("arena-off", "onnxslim"), is_dry_run=True)
 
 
-def unverified() -> Fix:
-    return verified(
-        remedies=(remedy("good-one", "w", status="unverified"),),
-        before=None,
-        after=None,
-        latencies=(),
-        largest_difference=None,
-        bound=None,
-        verified=False,
-        verified_on=(),
+def unmeasured() -> Fix:
+    left = (remedy("good-one", "w", status="untried"),)
+    command = ("memdiag", "fix", "dir/m.onnx", "--time-limit", "60")
+    return _unsearched(
+        remedies=left, untried=("arena-off",), ended_by="time_limit", command=command
     )
 
 
@@ -133,4 +177,4 @@ def _hostile(value: Any) -> Any:
     return value
 
 
-ALL = (verified, nothing_found, all_rejected, dry_run, unverified)
+ALL = (fix, verified, nothing_helps, dry_run, unmeasured)

@@ -132,7 +132,7 @@ def test_the_parts_of_a_peak_are_not_known_without_an_estimate_near_it(
 def test_what_stays_is_explained_by_the_owners_and_settings_are_to_try() -> None:
     *_, last = lines(at_runs(1532 * MIB, estimated=None))
     assert last == (
-        "  try: memdiag tune models/tied_if.onnx --dim 'n 1=6' (measures session options and"
+        "  try: memdiag fix models/tied_if.onnx --dim 'n 1=6' (measures session options and"
         " settings of malloc)"
     )
     assert OWNERS in lines(at_runs(1532 * MIB, estimated=None))
@@ -148,7 +148,7 @@ def test_large_arena_slack_has_its_own_setting() -> None:
         return "\n".join(lines(msgspec.structs.replace(judgement, suspect=None, owners=(slack,))))
 
     assert "memory.enable_memory_arena_shrinkage=cpu:0" in advice(600)
-    assert "try: memdiag tune models/tied_if.onnx" in advice(600)
+    assert "try: memdiag fix models/tied_if.onnx" in advice(600)
     assert "memory.enable_memory_arena_shrinkage" not in advice(300)
 
 

@@ -84,10 +84,7 @@ def test_rules_of_several_models_are_named_in_one_line() -> None:
     ]
 
 
-LEADS_ON = (
-    " memdiag fix tries the remedies, and memdiag optimize tries options of the session and"
-    " optimizers."
-)
+LEADS_ON = " memdiag fix tries the remedies, options of the session and optimizers."
 
 
 def test_the_last_line_is_the_answer_and_all_that_is_quiet() -> None:
@@ -111,7 +108,7 @@ def test_findings_without_a_known_remedy_are_counted(
 ) -> None:
     [answer] = shown(check(*(finding(remedies=each) for each in remedies)), quiet=True, width=300)
     assert answer.startswith(start)
-    advice = "; memdiag optimize tries options of the session as well."
+    advice = "; memdiag fix tries options of the session as well."
     sentence = (
         f". No rewrite is known for {end.removesuffix('.')}{advice}" if end else f".{LEADS_ON}"
     )
@@ -120,7 +117,7 @@ def test_findings_without_a_known_remedy_are_counted(
 
 def test_clean_models_are_said_to_be_clean() -> None:
     assert shown(check(), width=200) == [
-        "no findings, in 310 ms, for onnxruntime 1.31.1. memdiag optimize tries options of the"
+        "no findings, in 310 ms, for onnxruntime 1.31.1. memdiag fix tries options of the"
         " session and optimizers."
     ]
 

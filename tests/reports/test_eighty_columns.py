@@ -12,7 +12,7 @@ from rich.console import Console
 from memdiag.records.comparison import Comparison
 from memdiag.records.schemas import Reported
 from memdiag.reports import report_of
-from tests.reports import comparisons, estimates, fix_records, growths, runs, tuning_records
+from tests.reports import comparisons, estimates, fix_records, growths, runs
 from tests.reports.fix_records import EVIL, hostile
 
 WRITTEN = (Path("some folder") / f"x{'y' * 200}" / "a.json",)
@@ -22,13 +22,13 @@ def fix() -> Reported:
     return hostile(fix_records.verified())
 
 
-def tuning() -> Reported:
-    return hostile(tuning_records.tuning(fix=fix_records.verified(), sessions=3))
+def options() -> Reported:
+    return hostile(fix_records.fix())
 
 
 def nearest() -> Reported:
-    near = tuning_records.point("arena-off", at=(150, 75), ratio=1.0, fits=False)
-    return hostile(tuning_records.tuning(near, (tuning_records.DEFAULTS, near)))
+    near = fix_records.point("arena-off", at=(150, 75), ratio=1.0, fits=False)
+    return hostile(fix_records.fix(near, (fix_records.DEFAULTS, near)))
 
 
 def comparison() -> Comparison:
@@ -73,7 +73,7 @@ def estimate() -> Reported:
     return estimates.hostile(EVIL)
 
 
-BUILDERS = (fix, tuning, nearest, comparison, run, growth, estimate)
+BUILDERS = (fix, options, nearest, comparison, run, growth, estimate)
 
 
 def printed(record: Reported, console: Console) -> list[str]:
@@ -88,7 +88,7 @@ def file(encoding: str = "utf-8") -> io.TextIOWrapper:
 
 
 def without_program(lines: list[str]) -> list[str]:
-    """Return `lines` without the program of a tuning, whose lines would not run if broken."""
+    """Return `lines` without the program of a fix, whose lines would not run if broken."""
     starts = [i for i, line in enumerate(lines) if line.startswith("import onnxruntime")]
     if not starts:
         return lines

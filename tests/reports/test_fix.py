@@ -1,47 +1,303 @@
-"""What a fix prints: its remedies, before and after, and the files that were written."""
+"""What a fix prints: the answer, why, what to do, the main points, and the program last."""
 
 import io
-from pathlib import Path
 
+import msgspec
+import pytest
 from rich.console import Console
 
-from memdiag.records.fix import Fix
-from memdiag.reports.fix import REPORT
+from memdiag.records.dimension import Dimension
+from memdiag.records.fix import REWRITE, Fix, Point
+from memdiag.reports.fix import REPORT, markdown
+from memdiag.reports.fix.sentences import answer, conditions, next_step, offers, why
+from memdiag.units import MIB
 from tests.reports import fix_records
+from tests.reports.fix_records import CHOSEN, DEFAULTS, POINTS, point
+
+ANSWER = (
+    "dir/m.onnx: peak 200 MiB → 150 MiB (0.75 ×), steady 150 MiB → 75 MiB (0.50 ×),"
+    " latency 1.02 × (0.97–1.07)."
+)
 
 
-def printed(fix: Fix, *, quiet: bool = False, written: tuple[Path, ...] = ()) -> list[str]:
-    out = io.StringIO()
-    REPORT.print_summary(fix, Console(file=out, width=80), written=written, quiet=quiet)
-    return out.getvalue().splitlines()
+def printed(fix: Fix, *, quiet: bool = False, width: int = 80, to: str = "utf-8") -> list[str]:
+    out = io.TextIOWrapper(io.BytesIO(), encoding=to)
+    REPORT.print_summary(fix, Console(file=out, width=width), quiet=quiet)
+    out.seek(0)
+    return out.read().splitlines()
 
 
-def test_remedies_come_by_what_became_of_them_and_figures_before_and_after() -> None:
-    lines = printed(fix_records.verified())
-    assert lines[0].startswith("dir/m.onnx: peak 1.55 GiB → 559 MiB (0.35 ×), steady 1.46 GiB")
-    start = lines.index("") + 1
-    assert [line.split()[:2] for line in lines[start : start + 3]] == [
-        ["applied", "good-one"],
-        ["rejected", "slow-one"],
-        ["refused", "no-one"],
+def kept(*others: Point, **changes: object) -> Fix:
+    """Return a fix that keeps the defaults, with other points."""
+    return fix_records.fix(DEFAULTS, (DEFAULTS, *others), latencies=(), **changes)
+
+
+def offered(*names: str, at: tuple[int, int] = (150, 75)) -> Point:
+    return msgspec.structs.replace(point(*names, at=at), offered=True)
+
+
+def test_the_answer_comes_first_then_why_and_what_to_do_and_quiet_prints_no_more() -> None:
+    lines = printed(fix_records.fix(), width=200)
+    assert lines[:3] == [
+        ANSWER,
+        "Why        disable-prepacking + mmap-threshold; outputs equal, bit by bit.",
+        "Do         Create the session as the program below does.",
     ]
-    rows = [" ".join(line.split()) for line in lines]
-    assert "peak 1.55 GiB 559 MiB 0.35 × (± 1.0 MiB)" in rows
-    assert "mapped files 8.0 MiB 510 MiB 63.75 ×" in rows
-    assert "size 4 10 ms 10 ms 1.02 × (0.98–1.05, 25 pairs)" in rows
-    assert rows[-2].startswith("wrote dir/m.fixed.onnx in 34 s; 500 MiB of its weights are still")
+    assert printed(fix_records.fix(), quiet=True, width=200) == lines[:3]
+    assert lines[-1] == "import onnxruntime as ort"
 
 
-def test_quiet_is_the_answer_alone_and_files_are_named_last() -> None:
-    written = (Path("out/fix.html"), Path("out/fix.json"))
-    answer = printed(fix_records.nothing_found(), quiet=True, written=written)
-    assert answer == [
-        "dir/m.onnx: nothing to fix was found, in 34 s. memdiag optimize tries options of",
-        "the session and optimizers, too",
+@pytest.mark.parametrize("build", fix_records.ALL, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("to", ["utf-8", "ascii"])
+def test_it_has_at_most_30_lines_of_80_columns(build: type[Fix], to: str) -> None:
+    lines = printed(build(), to=to)
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 30 - 12  # a program has a dozen lines and more
+
+
+def test_the_main_points_are_in_the_table_at_most_four() -> None:
+    lines = printed(fix_records.fix(), width=100)
+    start = next(i for i, line in enumerate(lines) if line.startswith("changes"))
+    assert [" ".join(line.split()) for line in lines[start : start + 6]] == [
+        "changes peak steady latency",
+        "optimization-off 100 MiB 60 MiB 2.50 × (2.45–2.55) slower",
+        "disable-prepacking + mmap-threshold 150 MiB 75 MiB 1.02 × (0.97–1.07) chosen",
+        "defaults 200 MiB 150 MiB 1.00 ×",
+        "disable-prepacking 150 MiB 90 MiB 1.01 × (0.96–1.06)",
+        "",
     ]
-    assert printed(fix_records.verified(), written=written)[-1] == "out/   fix.html · fix.json"
 
 
-def test_without_figures_there_is_no_empty_table() -> None:
-    for build in (fix_records.nothing_found, fix_records.all_rejected, fix_records.unverified):
-        assert not any("before" in line for line in printed(build()))
+def test_of_a_rewritten_model_the_rewrites_and_the_files_are_named() -> None:
+    fix = fix_records.verified()
+    assert why(fix).startswith("good-one; outputs largest difference 2.4e-06")
+    assert next_step(fix_records.verified(program="x")).endswith(
+        "does. Keep dir/m.onnx: 500 MiB of the weights are still there."
+    )
+    assert any(line.startswith("wrote dir/m.fixed.onnx") for line in printed(fix))
+    # What is not a part of the result is not named as written.
+    assert not any(line.startswith("wrote") for line in printed(fix_records.fix()))
+
+
+def test_a_model_that_was_not_written_is_told_however_little_is_printed() -> None:
+    failed = fix_records.fix(write_problem="no space. Free some.", program="")
+    lines = printed(failed, quiet=True, width=200)
+    assert lines[0] == ANSWER.replace("m.onnx: ", "m.onnx: the new model was not written; with it ")
+    assert lines[-1].endswith("where the new model can be written: no space. Free some.")
+
+
+def test_memory_of_one_process_is_called_that() -> None:
+    once = fix_records.fix(measured_once=True)
+    assert answer(once) == ANSWER.replace(", latency", ", memory measured once, latency")
+    assert dict(conditions(once))["Memory"].startswith("Measured in one process")
+    assert "Memory" not in dict(conditions(fix_records.fix()))
+    assert once.before is not None
+    spread = msgspec.structs.replace(once.before, peak_spread_bytes=9 * MIB)
+    assert "±" in markdown(fix_records.fix(before=spread))
+    assert "±" not in markdown(fix_records.fix(before=spread, measured_once=True))
+
+
+def test_where_nothing_is_worth_it_the_defaults_are_the_answer() -> None:
+    fix = kept(point("arena-off", at=(150, 75), ratio=2.5, fits=False))
+    assert answer(fix) == (
+        "dir/m.onnx: the defaults are the best that was found (peak 200 MiB, steady 150 MiB)."
+    )
+    assert why(fix) == "arena-off saved memory but lost too much time."
+    assert next_step(fix) == "Keep the defaults."
+    assert why(fix_records.nothing_helps()) == "slow-one saved nothing."
+    assert why(kept()) == "There is nothing to try."
+
+
+def test_a_dry_run_lists_what_would_be_tried() -> None:
+    fix = fix_records.dry_run()
+    assert answer(fix) == (
+        "dir/m.onnx: 1 rewrite and 2 options and optimizers would be tried. Nothing was measured."
+    )
+    assert why(fix) == "Rewrites: good-one. Options and optimizers: arena-off, onnxslim"
+    assert next_step(fix) == "Run it again without --dry-run."
+
+
+def test_a_search_that_measured_nothing_says_what_is_left() -> None:
+    fix = fix_records.unmeasured()
+    assert answer(fix) == (
+        "dir/m.onnx: nothing was verified, since the time limit of 60 s passed before the original"
+        " itself was measured."
+    )
+    assert why(fix) == "2 were not tried in time."
+    assert next_step(fix).startswith("Run it again with a longer --time-limit")
+
+
+def test_what_was_not_compared_in_time_is_named() -> None:
+    fix = kept(
+        offered("arena-off"),
+        point("patterns-off", at=(200, 150)),
+        untried=("one-thread",),
+        command=("memdiag", "fix", "m.onnx", "--time-limit", "60"),
+        ended_by="time_limit",
+    )
+    assert answer(fix) == (
+        "dir/m.onnx: nothing was verified within the time limit of 60 s. The defaults take peak 200"
+        " MiB, steady 150 MiB."
+    )
+    assert next_step(fix) == (
+        "Run it again with a longer --time-limit, or none. The most promising is arena-off (peak"
+        " 150 MiB, steady 75 MiB), whose outputs and latency were not compared."
+    )
+    assert [*offers(fix)] == [
+        "not compared: arena-off takes peak 150 MiB, steady 75 MiB. To compare its latency, and"
+        " get its program if it is fast enough, run memdiag fix m.onnx --only arena-off",
+        "not tried in time: one-thread; to try all, run it again with a longer --time-limit, or"
+        " none",
+    ]
+    assert "program" not in " ".join(printed(fix))
+    known = msgspec.structs.replace(fix, sufficient_time_limit_s=101.0)
+    assert "with --time-limit 110, which is expected to suffice" in next_step(known)
+    interrupted = msgspec.structs.replace(fix, ended_by="interrupt")
+    assert "nothing was verified before the interruption" in answer(interrupted)
+    assert next_step(interrupted).startswith("Run it again. ")
+
+
+@pytest.mark.parametrize(
+    ("count", "clause"),
+    [
+        (0, "equal, bit by bit."),
+        (1, "; 1 combination takes less memory, but there was no time to compare its latency."),
+        (2, "; 2 combinations take less memory, but there was no time to compare their latency."),
+    ],
+)
+def test_smaller_points_that_were_not_compared_are_told(count: int, clause: str) -> None:
+    names = ("optimization-off", "arena-shrinkage")[:count]
+    points = (*POINTS, *(offered(name, at=(50, 40)) for name in names))
+    assert why(fix_records.fix(points=points)).endswith(clause)
+
+
+def test_what_is_suggested_has_the_options_of_the_command_that_was_run() -> None:
+    limits = "--only arena-off,one-thread --budget steady=80MB --out r --time-limit=60"
+    words = f"memdiag fix m.onnx {limits}".split()
+    (first, *_) = offers(kept(offered("arena-off"), command=tuple(words)))
+    assert first.endswith("run memdiag fix m.onnx --budget steady=80MB --only arena-off")
+    given = Dimension(name="n", size=4, role="batch", source="given", reason="")
+    (first, *_) = offers(kept(offered(REWRITE, "arena-off"), dimensions=(given,)))
+    assert first.endswith("run memdiag fix dir/m.onnx --dim n=4 --only rewrites,arena-off")
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        (
+            (
+                msgspec.structs.replace(
+                    point("arena-off", at=(150, 75), ratio=1.5),
+                    problem="it does not run",
+                    undecided=True,
+                ),
+                point("one-thread", at=(150, 75), ratio=1.0),
+            ),
+            "one-thread saved too little memory, arena-off could not be used: it does not run.",
+        ),
+        (
+            (
+                point("arena-off", at=(150, 75), ratio=2.5, fits=False),
+                point("arena-off", "patterns-off", at=(140, 70), fits=False),
+                point("patterns-off", at=(199, 149)),
+            ),
+            "patterns-off saved too little memory, arena-off saved memory but lost too much time,"
+            " arena-off + patterns-off contained options that lost too much time.",
+        ),
+        (
+            tuple(
+                msgspec.structs.replace(point(f"option-{n}", at=(200, 150)), problem=problem)
+                for n, problem in enumerate(("it ends", "outputs differ", "it ends"))
+            ),
+            "3 could not be used, most often: it ends.",
+        ),
+    ],
+    ids=["unusable", "slow", "most often"],
+)
+def test_each_point_is_counted_once_where_the_defaults_are_kept(
+    points: tuple[Point, ...], expected: str
+) -> None:
+    assert why(kept(*points)) == expected
+
+
+@pytest.mark.parametrize(
+    ("max_slowdown", "expected"),
+    [(1.05, "lost too much time."), (1.5, "arena-off saved too little memory.")],
+)
+def test_too_slow_is_what_exceeds_the_allowed_slowdown(max_slowdown: float, expected: str) -> None:
+    slow = point("arena-off", at=(199, 149), ratio=1.3)
+    assert why(kept(slow, max_slowdown=max_slowdown)).endswith(expected)
+
+
+@pytest.mark.parametrize("undecided", [True, False])
+def test_a_chosen_point_that_is_undecided_is_called_so(undecided: bool) -> None:
+    chosen = msgspec.structs.replace(CHOSEN, undecided=undecided)
+    fix = fix_records.fix(chosen, (DEFAULTS, chosen))
+    assert answer(fix).endswith("(0.97–1.07), undecided.") is undecided
+    ends = [line.rstrip().partition("chosen")[2] for line in printed(fix, width=200)]
+    assert (", undecided" in ends) is undecided
+
+
+def test_the_answer_has_the_largest_ratio_with_its_own_interval() -> None:
+    (at,) = fix_records.fix().latencies
+    wider = msgspec.structs.replace(at, ratio=at.ratio - 0.01, high=at.high + 1)
+    assert answer(fix_records.fix(latencies=(wider, at))) == ANSWER.replace(
+        "(0.97–1.07)", "(0.97–1.07, the worst of 2 comparisons)"
+    )
+
+
+def test_a_point_that_is_too_slow_is_called_slower_whatever_its_interval() -> None:
+    slow = point("arena-off", at=(100, 75), ratio=1.3, on_front=True)
+    slow = msgspec.structs.replace(slow, low=0.9, high=2.0)
+    lines = printed(kept(slow), width=200)
+    assert any(line.startswith("arena-off") and line.rstrip().endswith("slower") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("fits", "start"),
+    [
+        (True, "fits the budget of 160 MiB peak: peak 200 MiB → 150 MiB"),
+        (False, "nothing fits the budget of 160 MiB peak; the nearest is peak 200 MiB → 150 MiB"),
+    ],
+)
+def test_the_answer_says_whether_the_budget_is_kept(fits: bool, start: str) -> None:
+    near = point("arena-off", at=(150, 75), ratio=1.0, fits=fits)
+    fix = fix_records.fix(near, (DEFAULTS, near), budget={"peak": 160 * MIB})
+    assert answer(fix).startswith(f"dir/m.onnx: {start}")
+    unwritten = msgspec.structs.replace(fix, write_problem="no space. Free some.")
+    if not fits:
+        assert "; the nearest, whose model was not written, is peak" in answer(unwritten)
+
+
+def test_what_was_not_compared_may_still_fit_the_budget() -> None:
+    over = msgspec.structs.replace(DEFAULTS, fits=False)
+    slow = point("one-thread", at=(150, 75), ratio=2.5, fits=False)
+    points = (over, offered("arena-off", at=(100, 75)), slow)
+    fix = fix_records.fix(
+        over, points, budget={"peak": 120 * MIB}, ended_by="interrupt", latencies=()
+    )
+    assert answer(fix).startswith("dir/m.onnx: nothing that was compared fits the budget of 120")
+    ended = msgspec.structs.replace(fix, points=(over, slow), ended_by="completion")
+    assert answer(ended).startswith("dir/m.onnx: nothing fits the budget")
+    assert next_step(ended) == "Keep the defaults, and raise the budget or --max-slowdown."
+
+
+def test_all_that_a_point_sets_is_named() -> None:
+    chosen = msgspec.structs.replace(
+        CHOSEN,
+        environment={"MALLOC_MMAP_THRESHOLD_": "131072"},
+        run_options={"memory.enable_memory_arena_shrinkage": "cpu:0"},
+        disabled_optimizers=("MatMulAddFusion",),
+        shared_arena=True,
+        saved_options={"x": "y"},
+    )
+    assert dict(conditions(fix_records.fix(chosen, (DEFAULTS, chosen))))["Settings"] == (
+        "session.disable_prepacking=1, $MALLOC_MMAP_THRESHOLD_=131072 in the environment,"
+        " memory.enable_memory_arena_shrinkage=cpu:0 for each run, without the graph"
+        " transformer MatMulAddFusion, an arena of the environment, the optimized model, saved"
+        " once."
+    )
+
+
+def test_a_point_that_is_not_among_the_points_is_no_crash() -> None:
+    assert "m.onnx" in answer(fix_records.fix(chosen=("another",)))

@@ -26,7 +26,6 @@ from tests.reports import (
     runs,
     sweeps,
     tied_xray,
-    tuning_records,
 )
 
 FOUND = findings.TIED
@@ -37,7 +36,6 @@ RECORDS: dict[str, Callable[[], NotebookRecord]] = {
     "Profile": profiles.tied_if,
     "Comparison": comparisons.versions,
     "Fix": fix_records.verified,
-    "Tuning": tuning_records.tuning,
     "Check": lambda: CHECK,
     "Finding": lambda: FOUND,
     "ProgramRun": runs.server,
@@ -50,7 +48,6 @@ DRAWN = (
     "Profile",
     "Comparison",
     "Fix",
-    "Tuning",
     "ProgramRun",
     "Growth",
     "Estimate",
@@ -194,9 +191,7 @@ def test_data_frames_have_a_row_for_each_part() -> None:
     assert frame["arena_slack_bytes"] == [30 << 20, None, None, 100 << 20, None]
     assert frame["resident_slack_bytes"] == [30 << 20, None, None, 40 << 20, None]
     fix = fix_records.verified()
-    assert fix.to_dataframe()["name"] == [each.name for each in fix.remedies]
-    tuning = tuning_records.tuning()
-    assert len(tuning.to_dataframe()["options"]) == len(tuning.points)
+    assert fix.to_dataframe()["options"] == [each.options for each in fix.points]
     for found in (CHECK, Findings((FOUND,)), FOUND):
         frame = found.to_dataframe()
         assert (frame["name"], frame["bytes"]) == ([FOUND.name], [FOUND.bytes])
@@ -246,9 +241,7 @@ def test_the_picture_of_the_reports_is_a_figure(name: str) -> None:
 
 def test_the_api_is_listed_without_being_loaded() -> None:
     listed = dir(memdiag)
-    assert {"check", "compare", "fix", "load", "load_profile", "profile", "tune", "xray"} <= {
-        *listed
-    }
+    assert {"check", "compare", "fix", "load", "load_profile", "profile", "xray"} <= {*listed}
     assert {name for name in listed if name[0] != "_"} == {*memdiag.__all__}
     assert all(getattr(memdiag, name) is not None for name in listed)
     program = "import sys, memdiag; dir(memdiag); assert 'msgspec' not in sys.modules"

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from memdiag.records.tuning import Tuning
 
 from memdiag.records import codec
 from memdiag.records.comparison import Comparison
@@ -24,7 +23,6 @@ from tests.reports import (
     growths,
     limits,
     tied_xray,
-    tuning_records,
 )
 from tests.reports.browsing import (
     DRAWN,
@@ -72,10 +70,10 @@ def test_a_hostile_fix_fits_a_dark_phone(opened: Callable[..., Any]) -> None:
     assert_quiet(page)
 
 
-def test_a_tuning_draws_sorts_copies_and_prints(opened: Callable[..., Any]) -> None:
-    page = opened(tuning_records.tuning(), dark=True)
+def test_a_fix_draws_sorts_copies_and_prints(opened: Callable[..., Any]) -> None:
+    page = opened(fix_records.fix(), dark=True)
     wait_for(lambda: page.execute_script(POINTS) == 4)
-    assert_requests_only(page, "tune.html")
+    assert_requests_only(page, "fix.html")
     values = (
         "return [...document.querySelectorAll('#points tbody tr')]"
         ".map((row) => Number(row.cells[2].dataset.value))"
@@ -105,12 +103,12 @@ def test_a_tuning_draws_sorts_copies_and_prints(opened: Callable[..., Any]) -> N
         wait_for(lambda: page.execute_script(ink) == "rgb(23, 32, 42)")
         width = "return document.querySelector('#points thead button').offsetWidth"
         assert page.execute_script(width) > 0
-    assert saved(page, Tuning, "tune.json") == tuning_records.tuning()
+    assert saved(page, Fix, "fix.json") == fix_records.fix()
     assert_quiet(page)
 
 
-def test_a_hostile_tuning_stays_text_on_a_phone(opened: Callable[..., Any]) -> None:
-    record = hostile(tuning_records.tuning(fix=fix_records.verified()))
+def test_a_hostile_fix_stays_text_on_a_phone(opened: Callable[..., Any]) -> None:
+    record = hostile(fix_records.fix())
     page = opened(record, width=390)
     wait_for(lambda: page.execute_script(POINTS) == 4)
     assert_fits(page, 390)
@@ -120,7 +118,7 @@ def test_a_hostile_tuning_stays_text_on_a_phone(opened: Callable[..., Any]) -> N
     label = wait_for(lambda: page.execute_script(hover))
     assert "optimization-off" in label
     assert "<img src=x onerror=alert(1)>" in label
-    assert_requests_only(page, "tune.html")
+    assert_requests_only(page, "fix.html")
     assert_quiet(page)
 
 

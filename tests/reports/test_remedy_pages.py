@@ -20,7 +20,7 @@ def test_everything_that_a_search_tries_is_explained() -> None:
         ("onnxslim", "onnxslim folds constants"),
         ("onnxruntime-all", "for this release of onnxruntime and this kind of CPU"),
         ("quantize-int4", "it is tried with `--max-difference`"),
-        ("rewrite", "Tried by `memdiag optimize`."),
+        ("rewrite", "Tried by `memdiag fix`."),
     ],
 )
 def test_a_page_says_what_is_done_and_what_limits_it(name: str, expected: str) -> None:

@@ -12,7 +12,7 @@ from memdiag.records.dimension import Dimension
 from memdiag.reports import report_of
 from memdiag.reports.budget import first_line
 from memdiag.reports.text import at_sizes
-from tests.reports import comparisons, fix_records, profiles, tuning_records
+from tests.reports import comparisons, profiles
 
 
 def dimension(
@@ -97,11 +97,9 @@ def printed(record: Any) -> list[str]:
     "record",
     [
         profiles.tied_if(),
-        fix_records.verified(),
-        tuning_records.tuning(),
         comparisons.versions(),
     ],
-    ids=["profile", "fix", "tuning", "comparison"],
+    ids=["profile", "comparison"],
 )
 def test_the_first_line_has_the_sizes_and_the_flag(record: Any) -> None:
     sizes = "at batch 1 × sequence 128 (--dim sequence=N,batch=N)"
