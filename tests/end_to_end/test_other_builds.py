@@ -113,7 +113,7 @@ def test_without_onnxruntime_a_sentence_says_what_to_install(
     model = sample_model("plain_mlp", 32.0)
     for words in (("--version",), ("--help",), ("explain",)):
         assert without("-m", "memdiag", *words).returncode == 0
-    for command in ("profile", "check", "estimate", "fix", "tune", "leak"):
+    for command in ("profile", "check", "estimate", "fix", "leak"):
         done = without("-m", "memdiag", command, model)
         assert done.returncode == 2
         assert done.stderr.count("\n") == 1

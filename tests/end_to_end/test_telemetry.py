@@ -17,7 +17,6 @@ COMMANDS = {
     "profile": ["profile", "MODEL", "--runs", "1", "--out", "out"],
     "check": ["check", "MODEL"],
     "fix": ["fix", "MODEL", "-o", "fixed.onnx", "--sizes", "1", "--only", "subgraph-weights"],
-    "tune": ["tune", "MODEL", "--only", "arena-off", "--sizes", "1"],
     "compare": ["compare", "MODEL", "--optimizers", "onnxruntime-basic", *ONCE],
 }
 

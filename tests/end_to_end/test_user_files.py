@@ -38,7 +38,6 @@ RUNS: dict[str, list[list[str]]] = {
         ["leak", "--out", "out", "--", sys.executable, "program.py"],
     ],
     "limit": [["limit", MODEL, "--at", "400MiB", "--out", "out"]],
-    "optimize": [["optimize", MODEL, "-o", "models/fixed.onnx", *SEARCH]],
     "profile": [
         ["profile", MODEL, "--runs", "2", "--out", "out"],
         ["profile", MODEL, "--baseline", "baselines/m.json", "--update-baseline", "--out", "out"],
@@ -46,7 +45,6 @@ RUNS: dict[str, list[list[str]]] = {
     "report": [["report", "out/profile.json"]],
     "run": [["run", "--out", "out", "--", sys.executable, "program.py"]],
     "sweep": [["sweep", MODEL, "--runs", "1", "--out", "out"]],
-    "tune": [["tune", MODEL, *SEARCH]],
     "watch": [["watch", "PID", "--for", "1s", "--out", "out"]],
     "xray": [["xray", "PID", "-o", "out/xray.json"]],
 }
