@@ -36,9 +36,8 @@ from benchmarks.statistics import interleave, spread
 from memdiag.api.comparison_inputs import find_comparison_inputs
 from memdiag.errors import MeasurementError
 from memdiag.model.model_file import open_model
-from memdiag.records.fix import Fix
+from memdiag.records.fix import REWRITE, Fix
 from memdiag.records.measured_change import Figures, LatencyAt
-from memdiag.records.tuning import REWRITE, Tuning
 from memdiag.runner.job import Job
 from memdiag.runner.machine import describe_machine
 from memdiag.runner.session_server import SessionServer
@@ -156,14 +155,18 @@ def rows_of(
         rows.append([title, "unchanged", *_cells(before, unique), ""])
         for slowdown in slowdowns:
             fixed = memdiag.fix(
-                model, folder / f"{slowdown}.onnx", sizes=_SIZES, max_slowdown=slowdown
+                model,
+                folder / f"{slowdown}.onnx",
+                only=["rewrites"],
+                sizes=_SIZES,
+                max_slowdown=slowdown,
             )
-            name = f"memdiag fix, at most {slowdown:g} × as slow"
+            name = f"memdiag fix --only rewrites, at most {slowdown:g} × as slow"
             rows.append(["", name, *_cells(fixed.after or before, unique), _remark(fixed)])
-        found = memdiag.optimize(
-            model, folder / "optimized.onnx", sizes=_SIZES, time_limit_s=_LARGE_SEARCH_S
+        found = memdiag.fix(
+            model, folder / "fixed.onnx", sizes=_SIZES, time_limit_s=_LARGE_SEARCH_S
         )
-        rows.append(["", "memdiag optimize", *_cells(found.after or before, unique), _by(found)])
+        rows.append(["", "memdiag fix", *_cells(found.after or before, unique), _by(found)])
         for name in OPTIMIZERS:
             target = folder / f"{name.partition(',')[0]}.onnx"
             why = optimize(name, model, target)
@@ -325,9 +328,7 @@ def _repeated(name: str, path: Path, folder: Path) -> list[str]:
     shutil.copy(path, model)
     results = []
     for _ in range(_SEARCHES):
-        found = memdiag.optimize(
-            model, folder / "optimized.onnx", sizes=(1,), time_limit_s=_SEARCH_S
-        )
+        found = memdiag.fix(model, folder / "fixed.onnx", sizes=(1,), time_limit_s=_SEARCH_S)
         results.append(found)
         print(name, found.chosen, found.after, flush=True)
     named = Counter(" + ".join(sorted(found.chosen)) or "nothing" for found in results)
@@ -392,9 +393,9 @@ def _real_result(name: str, path: Path, folder: Path, search_s: float) -> _RealR
         weight_bytes = sum(weight.nbytes for weight in file.weights)
         for each in file.files:
             shutil.copy(each, home / each.name)
-    found = memdiag.optimize(
+    found = memdiag.fix(
         model,
-        home / "optimized.onnx",
+        home / "fixed.onnx",
         sizes=(1,),
         time_limit_s=search_s,
     )
@@ -428,11 +429,11 @@ def _real_result(name: str, path: Path, folder: Path, search_s: float) -> _RealR
     )
 
 
-def _latency(found: Tuning, model: Path, home: Path) -> LatencyRatio:
+def _latency(found: Fix, model: Path, home: Path) -> LatencyRatio:
     """Return the latency of the chosen point as a multiple of that of the unchanged model."""
     unchanged = _with_inputs(model, home / "latency", (1,))
     assert unchanged is not None
-    written = home / "optimized.onnx"
+    written = home / "fixed.onnx"
     changed = replace(unchanged, model=written if written.exists() else model, runs=None)
     options = tuple(option for option in tuning_options() if option.name in found.chosen)
     for option in options:
@@ -446,7 +447,7 @@ def _latency(found: Tuning, model: Path, home: Path) -> LatencyRatio:
 
 
 def _real_cells(
-    name: str, weight_bytes: int, found: Tuning, latency: LatencyRatio | None
+    name: str, weight_bytes: int, found: Fix, latency: LatencyRatio | None
 ) -> list[str]:
     before, after = found.before, found.after
     assert before is not None
@@ -465,9 +466,9 @@ def _real_cells(
     ]
 
 
-def _by(found: Tuning) -> str:
+def _by(found: Fix) -> str:
     """Return the names of the rewrites and options that are chosen."""
-    remedies = found.fix.remedies if found.fix and REWRITE in found.chosen else ()
+    remedies = found.remedies if REWRITE in found.chosen else ()
     applied = [remedy.name for remedy in remedies if remedy.status == "applied"]
     options = [name for name in found.chosen if name != REWRITE]
     return ", ".join((*applied, *options)) or "nothing"

@@ -120,12 +120,12 @@ def _autodoc(directives: Iterator[str]) -> str:
 
 
 def remedies() -> str:
-    """Return a section for each rewrite and session option that a rule names or `tune` tries."""
+    """Return a section for each rewrite and session option that a rule names or `fix` tries."""
     rules = remedy_pages.rules_by_remedy()
 
     def section(name: str, text: str) -> str:
         links = ", ".join(f"[{rule}](../rules/{rule}.md)" for rule in rules.get(name, ()))
-        ending = f"A remedy for {links}." if links else "Tried by `memdiag tune`."
+        ending = f"A remedy for {links}." if links else "Tried by `memdiag fix`."
         return f"### {name}\n\n{text}\n\n{ending}\n"
 
     return "\n".join(

@@ -1,6 +1,7 @@
 """What a fix prints: the answer, why, what to do, the main points, and the program last."""
 
 import io
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -49,7 +50,7 @@ def test_the_answer_comes_first_then_why_and_what_to_do_and_quiet_prints_no_more
 
 @pytest.mark.parametrize("build", fix_records.ALL, ids=lambda build: build.__name__)
 @pytest.mark.parametrize("to", ["utf-8", "ascii"])
-def test_it_has_at_most_30_lines_of_80_columns(build: type[Fix], to: str) -> None:
+def test_it_has_at_most_30_lines_of_80_columns(build: Callable[[], Fix], to: str) -> None:
     lines = printed(build(), to=to)
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 30 - 12  # a program has a dozen lines and more
