@@ -3,7 +3,8 @@
 A sample whose weight is held three times: fixed, its profile with what that won, the same stopped
 at a memory limit, and by versions of onnxruntime; a real model, profiled and fixed by options; a
 sweep of all real models; and the memory limits of a model whose weights are mapped (which needs
-control groups). Records, pictures and Markdown are kept in git; the pages are some megabytes each and are not.
+control groups). Records, pictures and Markdown are kept in git; the pages are some megabytes each
+and are not.
 """
 
 import argparse

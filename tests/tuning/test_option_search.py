@@ -656,3 +656,77 @@ def test_the_recommended_time_limit_suffices() -> None:
     again = searched(Scripted(size), *options, end=recommended_s)
     assert (again.ended_by, again.untried()) == ("completion", ())
     assert again.sufficient_time_limit_s() is None
+
+
+def quick(scripted: Scripted, *usable: TuningOption, end: float = inf) -> OptionSearch:
+    """Return a search of which only the first step was made."""
+    search = OptionSearch(
+        point_evaluator=cast(PointEvaluator, scripted),
+        usable=list(usable),
+        budget=scripted.budget,
+        max_slowdown=LIMIT,
+        report_progress=lambda words: None,
+        end=end,
+        clock=lambda: scripted.seconds,
+    )
+    search.combine_quick_options()
+    return search
+
+
+def test_what_costs_no_time_is_first_compared_all_at_once() -> None:
+    scripted = Scripted(less(a=10, b=20, slow=50, file=30))
+    slow = TuningOption(name="slow", does="x.", hurts="x.", costs_time=True)
+    file = TuningOption(name="file", does="x.", hurts="x.", save_options={"x": "1"})
+    search = quick(scripted, option("a"), slow, option("b"), option("c", "a"), file)
+    assert scripted.compared == [{"a", "b"}]
+    assert {*search.chosen.options} == {"a", "b"}
+
+
+def test_a_first_combination_that_saves_nothing_is_not_compared() -> None:
+    scripted = Scripted(less(a=0.1))
+    assert quick(scripted, option("a"), option("b")).chosen.options == ()
+    assert scripted.compared == []
+
+
+def test_a_time_limit_in_the_first_step_keeps_what_was_measured() -> None:
+    class Late(Scripted):
+        def compare(self, point: Point, chosen: tuple[TuningOption, ...]) -> Point:
+            raise TimeLimitReached
+
+    search = quick(Late(less(a=20)), option("a"), option("b"), end=10)
+    assert search.ended_by == "time_limit"
+    assert [point.offered for point in search.points] == [False, True]
+
+
+def test_what_saves_nothing_alone_leaves_the_first_combination() -> None:
+    scripted = Scripted(less(a=30))
+    search = quick(scripted, option("a"), option("b"), option("c"))
+    assert {*search.chosen.options} == {"a", "b", "c"}
+    search.run()
+    assert search.chosen.options == ("a",)
+
+
+def test_a_rewritten_model_is_combined_with_the_quick_options() -> None:
+    scripted = Scripted(less(a=10, rewrite=40))
+    search = quick(scripted, option("a"), option("b"))
+    rewrite = TuningOption(name="rewrite", does="x.", hurts="x.", model=Path("fixed.onnx"))
+    point = scripted.compare(scripted.measure((rewrite,)), (rewrite,))
+    search.add_compared(point, rewrite)
+    search.run()
+    assert scripted.compared[2] == {"rewrite", "a", "b"}
+    assert {*search.chosen.options} == {"rewrite", "a"}
+
+
+def test_the_best_so_far_is_reported() -> None:
+    found: list[str] = []
+    scripted = Scripted(less(a=40, b=1))
+    search = OptionSearch(
+        point_evaluator=cast(PointEvaluator, scripted),
+        usable=[option("a")],
+        budget={},
+        max_slowdown=LIMIT,
+        report_progress=lambda words: None,
+        report_verified=found.append,
+    )
+    search.combine_quick_options()
+    assert found == ["a, peak 100 MiB → 60 MiB, steady 100 MiB → 60 MiB"]

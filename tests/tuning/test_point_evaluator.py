@@ -267,3 +267,27 @@ def test_an_interval_is_that_of_the_slowest_inputs_and_a_median_within_the_bound
     assert (point.ratio, point.low, point.high, point.slowest_with) == (0.98, 0.94, 0.99, "small")
     assert point.largest_high == 1.12
     assert not point.undecided
+
+
+@pytest.mark.usefixtures("same_memory")
+@pytest.mark.parametrize(
+    ("name", "interval", "counted"),
+    [
+        ("patterns-off", (1.02, 1.3), 1.0),  # noise: nothing but allocations changed
+        ("patterns-off", (1.1, 1.3), 1.2),
+        ("disable-prepacking", (1.02, 1.3), 1.2),
+    ],
+)
+def test_an_uncertain_latency_of_the_same_kernels_is_noise(
+    points: PointEvaluator,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    interval: tuple[float, float],
+    counted: float,
+) -> None:
+    compare_as(monkeypatch, LatencyComparison(1.0, 1.2, LatencyRatio(1.2, *interval, 32)))
+    monkeypatch.setattr(points, "max_slowdown", 1.05)
+    chosen = (BY_NAME[name],)
+    point = points.compare(points.measure(chosen), chosen)
+    assert (point.counted_ratio, point.ratio) == (counted, 1.2)
+    assert (counted == 1.0) == (point.same_kernels and not point.undecided and point.fits)

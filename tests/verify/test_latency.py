@@ -57,6 +57,21 @@ def test_both_sessions_start_with_the_same_contents() -> None:
     assert before.count - ran == third.count
 
 
+def test_a_slow_model_is_compared_in_fewer_pairs_once_the_time_is_over() -> None:
+    now = iter(range(0, 1000, 2))  # each look at the clock comes 2 s later
+    for min_pairs in (2, 4):
+        found = compare_latency(
+            *pair(lambda n: 1.0, lambda n: 1.0),
+            0,
+            pairs=4,
+            max_s=1.0,
+            min_pairs=min_pairs,
+            rest=rested,
+            clock=lambda: float(next(now)),
+        )
+        assert found.ratio.pairs == min_pairs
+
+
 def test_a_limit_ends_the_race_when_it_is_decided() -> None:
     before, after = pair(lambda n: 0.01, lambda n: 0.02)
     # All of the first four pairs are clearly above the limit; those of the second are just above.
