@@ -172,14 +172,16 @@ def _option(name: str, result: OptimizerResult, others: Sequence[str]) -> Tuning
     path, caveats = result.path, ""
     if path is not None and path.with_name(f"{path.name}.data").exists():
         caveats += " Keep both files of that model, .onnx and .data, in one folder."
+    bound = ""
     if OPTIMIZERS[name].fits_one_machine:
-        caveats += " It fits this release of onnxruntime and this machine's instruction set only."
+        bound = "It fits this release of onnxruntime and this machine's instruction set only."
     if OPTIMIZERS[name].changes_values:
         caveats += " Its outputs differ from the original's, since its weights are rounded."
     return TuningOption(
         name=name,
         does=f"The model is loaded as {name}{version} wrote it, its weights in a file beside it.",
         hurts=f"Instead of the original, the program loads the model that {name} wrote.{caveats}",
+        caveat=bound,
         model=path,
         excludes=tuple(others),
     )

@@ -57,6 +57,7 @@ class TuningOption:
         name: the name in kebab case.
         does: a sentence that describes the effect.
         hurts: a sentence that describes the cost.
+        caveat: where it must not be used, as a sentence for the program; empty for everywhere.
         session: SessionOptions attributes and config entries.
         environment: variables that must be set before the process starts.
         run: config entries of RunOptions.
@@ -78,6 +79,7 @@ class TuningOption:
     name: str
     does: str
     hurts: str
+    caveat: str = ""
     session: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     run: dict[str, str] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
+from textwrap import wrap
 
 from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
 from memdiag.records.fix import Point
@@ -32,6 +33,7 @@ def session_program(
     *,
     data: Sequence[str] = (),
     listed: bool = False,
+    caveats: Mapping[str, str] | None = None,
 ) -> str:
     """Return a program that creates the session of `point` for `model`.
 
@@ -41,8 +43,9 @@ def session_program(
         data: paths of the files of its weights, relative to the model's folder; empty if they are
             in the model file.
         listed: whether the IR version lists initializers among the inputs.
+        caveats: where changes must not be used, by name, for comments.
     """
-    lines = [*_latency(point), *_lines(model, point, data, listed)]
+    lines = [*_caveats(caveats or {}), *_latency(point), *_lines(model, point, data, listed)]
     return "\n".join(_for_prompt(lines)) + "\n"
 
 
@@ -79,6 +82,11 @@ def _lines(model: str, point: Point, data: Sequence[str], listed: bool) -> Itera
         for name, value in point.run_options.items():
             yield from _call("run_options.add_run_config_entry", repr(name), repr(value))
         yield "# session.run(outputs, inputs, run_options)"
+
+
+def _caveats(caveats: Mapping[str, str]) -> Iterator[str]:
+    for name, caveat in caveats.items():
+        yield from wrap(f"{name}: {caveat}", 78, initial_indent="# ", subsequent_indent="# ")
 
 
 def _latency(point: Point) -> Iterator[str]:

@@ -118,7 +118,7 @@ def fix_record(
         chosen=chosen.options,
         measured_once=not search.is_confirmed,
         sufficient_time_limit_s=None if is_cut_short else search.sufficient_time_limit_s(),
-        program=_program(loaded, chosen) if has_program else "",
+        program=_program(loaded, chosen, search) if has_program else "",
         budget=dict(search.budget),
         max_slowdown=search.max_slowdown,
         session_count=evaluator.session_count,
@@ -140,7 +140,7 @@ def _notes(search: OptionSearch) -> Iterator[str]:
     """Yield notes about the chosen point and about how the search ended."""
     chosen = search.chosen
     for option in search.options_of(chosen):
-        yield f"{option.name}: {option.does} {option.hurts}"
+        yield " ".join(filter(None, (f"{option.name}:", option.does, option.hurts, option.caveat)))
     if chosen.undecided:
         yield (
             "the latency of the chosen combination may exceed the allowed"
@@ -212,10 +212,11 @@ def _sizes(point: Point) -> str:
     return f"{peak} at the peak, {steady} steady"
 
 
-def _program(model: Path, point: Point) -> str:
+def _program(model: Path, point: Point, search: OptionSearch) -> str:
     """Return the program that sets up `point` for `model`."""
     with open_model(model) as file:
         listed = lists_initializers(file)
         external = [weight for weight in file.weights if weight.storage == "external"]
         data = sorted({weight.file for weight in external if weight.file is not None})
-    return session_program(path_text(model), point, data=data, listed=listed)
+    caveats = {each.name: each.caveat for each in search.options_of(point) if each.caveat}
+    return session_program(path_text(model), point, data=data, listed=listed, caveats=caveats)

@@ -268,6 +268,13 @@ def test_the_program_states_its_latency() -> None:
     assert "Measured" not in session_program("m.onnx", point())
 
 
+def test_the_program_says_where_it_must_not_be_used() -> None:
+    caveats = {"onnxruntime-all": "It fits this release of onnxruntime only."}
+    program = session_program("m.onnx", point(), caveats=caveats)
+    assert program.startswith("# onnxruntime-all: It fits this release of onnxruntime only.\n")
+    compile(program, "snippet", "exec")
+
+
 @pytest.mark.parametrize("name", [name for name in BY_NAME if name != "save-prepacked"])
 def test_a_program_fits_a_terminal(name: str) -> None:
     assert max(map(len, session_program("m.onnx", point(BY_NAME[name])).splitlines())) <= 80
