@@ -54,7 +54,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--model": ("FILE", "The ONNX model"),
     "--no-run": ("flag", "Do not run the model"),
     "--on": ("PLACE", "this machine"),
-    "--only": ("NAME or RULE", " only "),
+    "--only": ("NAME", " only "),
     "--onnxruntime": ("VERSION,…", "Versions"),
     "--optimization-level": ("LEVEL", "disable_all"),
     "--optimizers": ("NAME,…", "Optimizers"),
