@@ -58,14 +58,13 @@ def find_comparison_inputs(
     dims: Mapping[str, int],
     given: Mapping[str, GivenArray],
     sizes: Sequence[int] | None = None,
-    same_inputs: bool = False,
 ) -> ComparisonInputs:
     """Return sets of inputs that the model of `job` runs with, saved below `folder`.
 
     For realistic sizes of the free dimensions (or the first others that run), and for each of
     `sizes` that runs too: two sets of random values, with flags that choose a branch once true and
     once false. Inputs that are all given are one set. The contents of generated inputs differ in
-    each run that is measured, unless `same_inputs` is True.
+    each run that is measured.
 
     By default `sizes` are `DEFAULT_SIZES`, or none with `dims`: what was asked for is what is
     measured. With a deadline they are left out if running once with all is expected to take more
@@ -83,7 +82,7 @@ def find_comparison_inputs(
         candidates = [
             candidate
             for number, (text, plans) in enumerate(_sizes(model, dims, given, further, realistic))
-            for candidate in _input_sets(plans, given, folder / f"size-{number}", text, same_inputs)
+            for candidate in _input_sets(plans, given, folder / f"size-{number}", text)
         ]
         feeds = [each.feeds for each in candidates]
         first_size = sum(each.sizes == candidates[0].sizes for each in candidates)
@@ -110,7 +109,7 @@ def find_comparison_inputs(
         found = find_inputs(model, job, folder, dims=dims, given=given, first=chosen)
         sets = sets_that_run(found) if found is not None else ()
         if found is None or not sets:  # what ran once may not run again if memory is short
-            feeds = save_inputs(chosen.plans, given, folder / "first", same_inputs=same_inputs)
+            feeds = save_inputs(chosen.plans, given, folder / "first")
             return ComparisonInputs(trial=try_once(job, feeds))
         chosen = found
     notes = chosen.notes
@@ -125,13 +124,12 @@ def _input_sets(
     given: Mapping[str, GivenArray],
     folder: Path,
     sizes: str,
-    same_inputs: bool,
 ) -> Iterator[InputSet]:
     """Yield the sets of inputs of one size: two of random values, or one if all are given."""
     is_random = any(plan.fill != "given" for plan in plans)
     for seed in (0, 1) if is_random else (0,):
         arrays = (_array(plan, given, seed) for plan in plans)
-        feeds = save_arrays(plans, arrays, folder / f"set-{seed}", same_inputs=same_inputs)
+        feeds = save_arrays(plans, arrays, folder / f"set-{seed}")
         flags = _flags(plans, given, seed)
         name = ", ".join(part for part in (sizes, flags) if part) or "the inputs of the model"
         yield InputSet(name, tuple(feeds), timed=not seed or bool(flags), sizes=sizes)

@@ -61,15 +61,6 @@ def add_inputs(group: Group, *, ranges: bool = False) -> None:
     )
 
 
-def add_same_inputs(group: Group) -> None:
-    """Add ``--same-inputs``."""
-    group.add_argument(
-        "--same-inputs",
-        action="store_true",
-        help="Run with the same contents each time; by default generated contents differ.",
-    )
-
-
 def add_runs(group: Group, default: int = DEFAULT_RUNS) -> None:
     """Add ``--runs``."""
     group.add_argument(
@@ -264,7 +255,6 @@ def add_limits(group: Group) -> None:
         metavar="SIZE",
         help="Stop a child process whose memory exceeds this size, e.g. 2GB.",
     )
-
 
 
 def add_reports_folder(group: Group, *, default: str = "") -> None:

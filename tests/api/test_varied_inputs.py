@@ -10,7 +10,6 @@ from onnx import TensorProto, helper
 
 import memdiag
 from memdiag.api.inputs import describe_inputs, save_inputs
-from memdiag.cli.app import command_parser
 from memdiag.model.inputs import plan_inputs
 from memdiag.model.model_file import open_model
 
