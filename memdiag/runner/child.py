@@ -27,15 +27,10 @@ RECORDING_ADDRESS = "MEMDIAG_RUN_ADDRESS"
 not recorded: both would read the log of the session."""
 
 
-def child_environment(*, telemetry: bool = False) -> dict[str, str]:
-    """Return the environment of a process that may import onnxruntime.
-
-    Args:
-        telemetry: leave telemetry on, as it is by default, instead of turning it off.
-    """
-    removed = {RECORDING_ADDRESS, *TELEMETRY_OFF}
-    kept = {name: text for name, text in os.environ.items() if name not in removed}
-    return kept if telemetry else {**kept, **TELEMETRY_OFF}
+def child_environment() -> dict[str, str]:
+    """Return the environment of a process that may import onnxruntime, without its telemetry."""
+    kept = {name: text for name, text in os.environ.items() if name != RECORDING_ADDRESS}
+    return {**kept, **TELEMETRY_OFF}
 
 
 def is_measurement(command: Sequence[str]) -> bool:
@@ -78,7 +73,7 @@ class Child:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 env={
-                    **child_environment(telemetry=session.telemetry),
+                    **child_environment(),
                     **session.environment,
                 },
                 # Ctrl-C in the terminal is for memdiag, which reads the memory first.

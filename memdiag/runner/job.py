@@ -93,7 +93,6 @@ class SessionConfig:
         provider_options: options of providers by name, by the name of the provider.
         environment: variables to add to the environment of the child.
         load_from: whether the session receives the path or the bytes of the file.
-        telemetry: leave onnxruntime's telemetry on, as it is by default.
         python: the interpreter of the child.
         run_options: config entries of each run.
         shared_arena: use an arena of the environment that grows by no more than is requested
@@ -106,7 +105,6 @@ class SessionConfig:
     provider_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     load_from: Literal["path", "bytes"] = "path"
-    telemetry: bool = False
     python: Path = Path(sys.executable)
     run_options: Mapping[str, str] = field(default_factory=dict)
     shared_arena: bool = False

@@ -170,7 +170,6 @@ def test_each_optimization_has_a_job(
     ]
     for job in jobs:
         assert job.session.environment == {"PYTHONPATH": "/lib/a:/lib/b"}
-        assert not job.session.telemetry
         assert (job.runs, job.limits.timeout_s) == (None, module.MAX_OPTIMIZING_S)
 
 
