@@ -30,15 +30,13 @@ from memdiag.runner.job import Job
 from memdiag.runner.machine import describe_machine
 from memdiag.runner.phases import peak_phase
 from memdiag.runner.run import KILLED_BY_SYSTEM, Measurement
-from memdiag.units import MIB, counted, format_limit, format_size
+from memdiag.units import counted, format_limit
 
 MAX_WARNINGS = 5
 MIN_NOTABLE_LAG_S = 0.002
 MAX_SLOPE_POINTS = 500
 """Steps of a generation from which the growth of a token is computed, evenly spread."""
 
-MIN_NOTABLE_RETENTION = 0.05
-"""Share of the steady memory above the baseline."""
 
 BELOW_LIMIT = "the whole process stayed below the memory limit of"
 """Start of the note on a memory limit that was not reached."""
@@ -214,7 +212,6 @@ def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
             " counts as part of the second"
         )
     yield from _about_peaks(measured)
-    yield from _about_retention(measured)
     if job.session.load_from == "bytes":
         yield "loaded from bytes: the file's bytes stay resident for as long as the session lives"
     warnings = measured.warnings
@@ -222,23 +219,6 @@ def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
         yield f"{runtime} warned: {warning}"
     if len(warnings) > MAX_WARNINGS:
         yield f"{runtime} gave at least {counted(len(warnings) - MAX_WARNINGS, 'more warning')}"
-
-
-def _about_retention(measured: Measurement) -> Iterator[str]:
-    retained, steady, baseline = (
-        measured.allocator_retained_bytes,
-        measured.steady,
-        measured.baseline,
-    )
-    if not retained or steady is None or baseline is None:
-        return
-    above = steady.rss_bytes - baseline.rss_bytes
-    if retained >= max(MIB, MIN_NOTABLE_RETENTION * above):
-        yield (
-            f"{format_size(retained)} of the steady memory is freed memory that malloc has not"
-            " returned to the system. This size can differ from process to process; with"
-            " --env MALLOC_MMAP_THRESHOLD_=131072 malloc returns large blocks at once"
-        )
 
 
 def _about_peaks(measured: Measurement) -> Iterator[str]:

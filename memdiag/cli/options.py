@@ -18,6 +18,7 @@ from memdiag.defaults import (
     DEFAULT_STEPS,
     DEFAULT_TIMEOUT_S,
 )
+from memdiag.detail import Detail
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -288,14 +289,26 @@ def add_output_record(group: Group) -> None:
     )
 
 
-def add_quiet(group: Group) -> None:
-    """Add ``--quiet``."""
+def add_detail(group: Group, *, has_more: bool = True) -> None:
+    """Add ``--quiet``, and ``--verbose`` if the summary `has_more` than it prints usually."""
+    group.set_defaults(detail=Detail.USUAL)
     group.add_argument(
         "-q",
         "--quiet",
-        action="store_true",
-        help="Print only the result at the top, without tables.",
+        dest="detail",
+        action="store_const",
+        const=Detail.ANSWER,
+        help="Print only the answer, why, and what to do.",
     )
+    if has_more:
+        group.add_argument(
+            "-v",
+            "--verbose",
+            dest="detail",
+            action="store_const",
+            const=Detail.ALL,
+            help="Print all that is known, without a limit of lines.",
+        )
 
 
 def add_list(group: Group, name: str, *, metavar: str, help: str, type: Any = str) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import memdiag
+from memdiag.detail import Detail
 from memdiag.errors import ReportError
 from memdiag.paths import MODEL_SUFFIXES
 from memdiag.records.base import Record
@@ -140,7 +141,11 @@ class Destination:
 
 
 def show(
-    record: Reported, written: Sequence[Path] = (), *, quiet: bool = False, **options: bool
+    record: Reported,
+    written: Sequence[Path] = (),
+    *,
+    detail: Detail = Detail.USUAL,
+    **options: bool,
 ) -> None:
     """Print the summary of `record` on standard output, and the files that were written.
 
@@ -149,7 +154,7 @@ def show(
     from rich.console import Console
 
     console = Console(highlight=False)
-    report_of(record).print_summary(record, console, written=written, quiet=quiet, **options)
+    report_of(record).print_summary(record, console, written=written, detail=detail, **options)
 
 
 def print_wait(text: str) -> None:
@@ -159,13 +164,18 @@ def print_wait(text: str) -> None:
 
 
 def print_record(
-    record: Reported, written: Sequence[Path], *, format: str, quiet: bool, **options: bool
+    record: Reported,
+    written: Sequence[Path],
+    *,
+    format: str,
+    detail: Detail = Detail.USUAL,
+    **options: bool,
 ) -> None:
     """Print `record` on standard output, as JSON or as a summary."""
     if format == "json":
         sys.stdout.buffer.write(encode(record))
     else:
-        show(record, written, quiet=quiet, **options)
+        show(record, written, detail=detail, **options)
 
 
 def append_job_summary(text: str) -> None:
@@ -197,7 +207,7 @@ def save_record(record: Record, path: Path) -> None:
     save_bytes(encode(record), path)
 
 
-def print_check(check: Check, format: str, *, quiet: bool = False) -> None:
+def print_check(check: Check, format: str, *, detail: Detail = Detail.USUAL) -> None:
     """Print `check` on standard output: for people, or in one of the formats for machines."""
     if format == "json":
         sys.stdout.buffer.write(encode(check))
@@ -214,15 +224,15 @@ def print_check(check: Check, format: str, *, quiet: bool = False) -> None:
 
         from memdiag.reports.check import show as show_check
 
-        show_check(check, Console(highlight=False), quiet=quiet)
+        show_check(check, Console(highlight=False), detail=detail)
 
 
 def print_estimate(
-    estimate: Estimate, written: Sequence[Path], format: str, *, quiet: bool = False
+    estimate: Estimate, written: Sequence[Path], format: str, *, detail: Detail
 ) -> None:
     """Print `estimate` on standard output: for people, or in one of the formats for machines."""
     if format == "text":
-        show(estimate, written, quiet=quiet)
+        show(estimate, written, detail=detail)
     elif format == "k8s":
         from memdiag.reports.estimate.machine_formats import resources
 
@@ -232,11 +242,11 @@ def print_estimate(
 
 
 def print_limit(
-    limit: MemoryLimit, written: Sequence[Path], format: str, *, quiet: bool = False
+    limit: MemoryLimit, written: Sequence[Path], format: str, *, detail: Detail
 ) -> None:
     """Print `limit` on standard output: for people, or in one of the formats for machines."""
     if format == "text":
-        show(limit, written, quiet=quiet)
+        show(limit, written, detail=detail)
     elif format in ("k8s", "compose"):
         from memdiag.reports.limit import compose, kubernetes
 
@@ -264,10 +274,12 @@ def write_sweep(sweep: Sweep, folder: Path) -> tuple[Path, ...]:
     return write_site(sweep, folder, load)
 
 
-def print_sweep(sweep: Sweep, written: Sequence[Path], format: str, *, quiet: bool = False) -> None:
+def print_sweep(
+    sweep: Sweep, written: Sequence[Path], format: str, *, detail: Detail = Detail.USUAL
+) -> None:
     """Print `sweep` on standard output: for people, or in one of the formats for machines."""
     if format == "console":
-        show(sweep, written, quiet=quiet)
+        show(sweep, written, detail=detail)
     elif format in ("json", "markdown"):
         sys.stdout.buffer.write(report_of(sweep).render(sweep, format))
     else:

@@ -2,44 +2,85 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
+from memdiag.detail import Detail
 from memdiag.records.dimension import ModelInput
-from memdiag.records.finding import Check, CheckedModel
+from memdiag.records.finding import Check, CheckedModel, Finding
 from memdiag.reports import markdown as md
-from memdiag.reports.console import line, plain_output
-from memdiag.reports.findings import check_summary, findings_markdown, show_findings
+from memdiag.reports.console import block, line, plain_output
+from memdiag.reports.findings import (
+    check_summary,
+    finding_text,
+    findings_markdown,
+    show_findings,
+)
 from memdiag.reports.text import plain
-from memdiag.units import some_of
+from memdiag.units import counted, some_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_MAX_FINDINGS = 5
+_MAX_MESSAGE = 200
 _MAX_NAMED = 4
 """Inputs and dimensions of a model that are listed."""
 
 
-def show(check: Check, console: Console, *, quiet: bool = False) -> None:
-    """Print `check` on `console`; `quiet` prints only the last line."""
+def show(check: Check, console: Console, *, detail: Detail = Detail.USUAL) -> None:
+    """Print `check` on `console`; `detail` is how much."""
     with plain_output(console):
-        if not quiet:
-            for model in check.models:
-                found = [finding for finding in check.findings if finding.model == model.path]
-                show_findings(found, console, names_model=True)
-                for text in (*_inputs(model), *(f"note: {plain(note)}" for note in model.notes)):
-                    line(console, f"{plain(model.path)}: {text}", "dim")
-            names = dict.fromkeys(plain(finding.name) for finding in check.findings)
-            if names:
-                hints = " · ".join(f"memdiag explain {name}" for name in names)
-                line(console, f"explanation: {hints}", "dim")
-        line(console, check_summary(check))
+        line(console, check_summary(check), "bold")
+        if detail is Detail.ALL:
+            _show_all(check, console)
+        else:
+            _show_costliest(check, console, detail)
+
+
+def _show_all(check: Check, console: Console) -> None:
+    if check.findings or any(model.inputs or model.notes for model in check.models):
+        console.print()
+    for model in check.models:
+        show_findings(_found_in(check, model), console, names_model=True)
+        for text in (*_inputs(model), *(f"note: {plain(note)}" for note in model.notes)):
+            line(console, f"{plain(model.path)}: {text}", "dim")
+    names = dict.fromkeys(plain(finding.name) for finding in check.findings)
+    if names:
+        hints = " · ".join(f"memdiag explain {name}" for name in names)
+        line(console, f"explanation: {hints}", "dim")
+
+
+def _show_costliest(check: Check, console: Console, detail: Detail) -> None:
+    """Print the costliest findings without details, and how many are left out."""
+    findings = sorted(check.findings, key=lambda each: -max(each.bytes, each.peak_bytes))
+    limit = _MAX_FINDINGS if detail is Detail.USUAL else 1
+    for finding in findings[:limit]:
+        text = finding_text(finding)
+        message = textwrap.shorten(text.message, _MAX_MESSAGE, placeholder=" …")
+        console.print()
+        line(console, f"{text.model}: {message} [{text.name}]")
+        remedies = some_of(text.remedies, _MAX_NAMED)
+        line(console, f"  {text.cost or text.evidence}{remedies and f' · remedy: {remedies}'}")
+    more = len(findings) - limit
+    left_out = [f"{counted(more, 'more finding')}"] if more > 0 else []
+    notes = sum(len(model.notes) for model in check.models)
+    left_out += [counted(notes, "note")] if notes else []
+    if detail is Detail.USUAL and len(check.models) == 1:
+        block(console, _inputs(check.models[0]))
+    if left_out or findings:
+        block(console, [f"With -v: {', '.join([*left_out, 'details'])}."])
+
+
+def _found_in(check: Check, model: CheckedModel) -> list[Finding]:
+    return [finding for finding in check.findings if finding.model == model.path]
 
 
 def markdown(check: Check) -> str:
     """Return Markdown: the result, the findings, and the models that could not be examined."""
     blocks = ["## Memory check", f"**{md.escape(check_summary(check))}**"]
     for model in check.models:
-        found = [finding for finding in check.findings if finding.model == model.path]
+        found = _found_in(check, model)
         blocks += [
             f"### {md.code(plain(model.path))}",
             md.escape(plain(model.error or "")),

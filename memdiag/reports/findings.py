@@ -151,22 +151,17 @@ def show_findings(
     console: Console,
     *,
     names_model: bool = False,
-    printed_above: str = "",
 ) -> None:
     """Print `findings`, the first of each rule in full.
 
-    `names_model` starts each with its model. A finding whose sentences are in `printed_above` is
-    referred to, not repeated.
+    `names_model` starts each with its model.
     """
     for finding in _first_of_each_rule(findings):
         text = finding_text(finding)
         model = f"{text.model}: " if names_model else ""
-        if text.message.rstrip(".") in printed_above and text.detail.rstrip(".") in printed_above:
-            line(console, f"{model}The finding above [{text.name}]", "bold")
-        else:
-            style = "dim" if text.is_refuted else "bold"
-            line(console, f"{model}{text.message} [{text.name}]", style)
-            line(console, f"  {text.detail}" if text.detail else "")
+        style = "dim" if text.is_refuted else "bold"
+        line(console, f"{model}{text.message} [{text.name}]", style)
+        line(console, f"  {text.detail}" if text.detail else "")
         line(console, f"  {text.path}" if text.path else "")
         line(console, f"  {text.facts}", "dim")
     for sentence in _left_out(findings):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from memdiag.detail import Detail
 from memdiag.errors import ReportError, UsageError
 from memdiag.records.attribution import Attribution
 from memdiag.records.codec import escaped
@@ -52,7 +53,7 @@ def one_line(record: Any) -> str:
         cost = f", {finding.cost}" if finding.cost else ""
         text = f"{finding.name}{cost}: {shortened(finding.message, _MAX_MESSAGE)}"
     else:
-        text = _printed(record, quiet=True, width=_ANY_WIDTH)
+        text = _headline(_printed(record, detail=Detail.ANSWER, width=_ANY_WIDTH))
     return f"<{_kind(record)} {' '.join(text.split())}>"
 
 
@@ -163,9 +164,13 @@ def _rest(record: Any) -> str:
         message = finding.message if len(finding.message) > _MAX_MESSAGE else ""
         lines = (message, finding.detail, finding.path, finding.facts)
         return "\n".join(text for text in lines if text)
-    text = _printed(record, quiet=False, width=_WIDTH)
-    answer = _printed(record, quiet=True, width=_WIDTH)
-    return text.removeprefix(answer).removesuffix(answer).strip("\n") or text
+    text = _printed(record, detail=Detail.ALL, width=_WIDTH)
+    return text.removeprefix(_headline(text)).strip("\n") or text
+
+
+def _headline(text: str) -> str:
+    """Return the first paragraph of a summary."""
+    return text.partition("\n\n")[0]
 
 
 def html_of_findings(findings: Sequence[Finding]) -> str:
@@ -245,10 +250,10 @@ def _kind(record: Any) -> str:
     return type(record).__name__
 
 
-def _printed(record: Any, *, quiet: bool, width: int) -> str:
+def _printed(record: Any, *, detail: Detail, width: int) -> str:
     """Return the summary of `record` as a terminal prints it."""
     console, out = _console(width)
-    _console_of(record)(console, quiet)
+    _console_of(record)(console, detail)
     return out.getvalue().strip("\n")
 
 
@@ -263,18 +268,18 @@ def _console(width: int) -> tuple[Console, io.StringIO]:
     return console, out
 
 
-def _console_of(record: Any) -> Callable[[Console, bool], None]:
+def _console_of(record: Any) -> Callable[[Console, Detail], None]:
     if isinstance(record, Finding):
         from memdiag.reports.findings import show_findings
 
-        return lambda console, quiet: show_findings([record], console)
+        return lambda console, detail: show_findings([record], console)
     if isinstance(record, Check):
         from memdiag.reports import check
 
-        return lambda console, quiet: check.show(record, console, quiet=quiet)
+        return lambda console, detail: check.show(record, console, detail=detail)
     from memdiag.reports import report_of
 
-    return lambda console, quiet: report_of(record).print_summary(record, console, quiet=quiet)
+    return lambda console, detail: report_of(record).print_summary(record, console, detail=detail)
 
 
 def _rows(record: Any) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from memdiag.detail import Detail
 from memdiag.errors import ReportError, UsageError
 from memdiag.records import codec
 from memdiag.records.base import Record
@@ -35,7 +36,7 @@ class Report(Generic[R]):
     Attributes:
         name: the kind of record in messages, such as ``comparison``.
         files: the name of the file by format: html, issue, json, markdown, png, svg, trace.
-        show: prints the summary: ``show(record, console, written=…, quiet=…)``. `print_summary`
+        show: prints the summary: ``show(record, console, written=…, detail=…)``. `print_summary`
             calls it.
         page: renders the page; ``page(record, plotly=…)``.
         markdown: renders Markdown.
@@ -138,16 +139,16 @@ class Report(Generic[R]):
         console: Console,
         *,
         written: Sequence[Path] = (),
-        quiet: bool = False,
+        detail: Detail = Detail.USUAL,
         **options: Any,
     ) -> None:
         """Print the summary of `record` on `console`.
 
-        `written` are the files to name; `quiet` prints only the headline; `options` are the
+        `written` are the files to name; `detail` is how much; `options` are the
         options of this kind of record.
         """
         with plain_output(console):
-            self.show(codec.escaped(record), console, written=written, quiet=quiet, **options)
+            self.show(codec.escaped(record), console, written=written, detail=detail, **options)
 
 
 ISSUE_FILE = {"issue": "issue.md"}

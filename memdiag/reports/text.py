@@ -13,7 +13,7 @@ from memdiag.records.dimension import Dimension, in_words
 from memdiag.records.profile import PeakKind
 from memdiag.units import MIB, format_duration, format_size, parse_duration, some_of
 
-MAX_HINTED_DIMENSIONS = 3
+MAX_HINTED_DIMENSIONS = 1
 """Maximum dimensions that the hint ``(--dim a=N,b=N)`` names."""
 
 MAX_DECIMAL_BYTES = 200 * MIB
@@ -127,14 +127,10 @@ def again_with_time(sufficient_s: float | None) -> str:
     return f"run it again with --time-limit {limit_s}, which is expected to suffice, or without"
 
 
-def at_sizes(
-    dimensions: Sequence[Dimension], further: Sequence[str] = (), *, with_option: bool = True
-) -> str:
-    """Return the sizes and the option that changes them: ``at batch 1 × sequence 128 (--dim …)``.
+def at_sizes(dimensions: Sequence[Dimension], further: Sequence[str] = ()) -> str:
+    """Return the sizes: ``at batch 1 × sequence 128``; empty if all sizes are fixed.
 
-    Empty if all sizes are fixed. The option is left out if the user gave all sizes, and unless
-    `with_option`. `further` are
-    sizes that follow in the same process: ``after runs at batch 1 and batch 4 (--dim …, --sizes)``.
+    `further` are sizes that follow in the same process: ``after runs at batch 1 and batch 4``.
     """
     if not dimensions:
         return ""
@@ -142,15 +138,23 @@ def at_sizes(
     if further:
         *first, last = (in_words(dimensions), *further)
         text = f"after runs at {plain(', '.join(first))} and {plain(last)}"
+    return text
+
+
+def dim_hint(dimensions: Sequence[Dimension]) -> str:
+    """Return the option that changes sizes: ``--dim sequence=N,batch=N``.
+
+    Empty if the user gave all sizes, or all are fixed.
+    """
     chosen = [axis for axis in dimensions if axis.source == "chosen" and axis.role != "sum"]
-    if not chosen or not with_option:
-        return text
+    if not chosen:
+        return ""
     # A stable sort: dimensions of one role stay in the order of the model.
     chosen.sort(key=lambda axis: _interest(axis.role))
     names = ",".join(
         f"{plain(_name_for_dim(axis, dimensions))}=N" for axis in chosen[:MAX_HINTED_DIMENSIONS]
     )
-    return f"{text} (--dim {names}{', --sizes' if further else ''})"
+    return f"other sizes: --dim {names}"
 
 
 def _name_for_dim(axis: Dimension, dimensions: Sequence[Dimension]) -> str:

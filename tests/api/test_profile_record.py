@@ -24,28 +24,6 @@ from tests.runner.conftest import fake_job
 __all__ = ["fake_job"]
 
 
-@pytest.mark.parametrize(
-    ("above", "retained", "is_said"),
-    [(94, 13, True), (94, 4, False), (10, 1, True), (10, 0, False), (10, None, False)],
-)
-def test_what_malloc_retains_is_said_where_it_is_notable(
-    above: int, retained: int | None, is_said: bool, fake_job: Callable[..., Job]
-) -> None:
-    job = fake_job({})
-    measured = measure(job)
-    assert measured.steady is not None
-    assert measured.baseline is not None
-    steady = msgspec.structs.replace(
-        measured.steady, rss_bytes=measured.baseline.rss_bytes + above * MIB
-    )
-    retained_bytes = None if retained is None else retained * MIB
-    seen = replace(measured, steady=steady, allocator_retained_bytes=retained_bytes)
-    found = [note for note in measurement_notes(seen, job) if "malloc has not returned" in note]
-    assert len(found) == is_said
-    if is_said:
-        assert found[0].startswith(f"{retained}")
-
-
 def test_a_provider_that_the_session_lacks_is_noted(fake_job: Callable[..., Job]) -> None:
     measured = measure(fake_job({}))
     asked = fake_job({}, providers=("MyProvider", "CPUExecutionProvider"))

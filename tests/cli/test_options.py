@@ -19,6 +19,7 @@ from memdiag.cli.app import (
     parse_command_line,
 )
 from memdiag.cli.commands import COMMANDS
+from memdiag.detail import Detail
 
 # The kind of value of each option, and a word that its help has in every command.
 KINDS: dict[str, tuple[str, str]] = {
@@ -68,7 +69,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--provider": ("NAME", "execution provider"),
     "--provider-option": ("PROVIDER:KEY=VALUE", "option of an execution provider"),
     "--python": ("PYTHON", "interpreter"),
-    "--quiet": ("flag", "Print only the result at the top"),
+    "--quiet": ("flag", "Print only the answer"),
     "--reload": ("flag", "create the session"),
     "--retry-failed": ("flag", "jobs again that failed"),
     "--run": ("flag", "Run the model"),
@@ -84,6 +85,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "--timeout": ("TIME", "Stop a child process"),
     "--update-baseline": ("flag", "Write the baseline"),
     "--upper": ("flag", "upper ends of intervals"),
+    "--verbose": ("flag", "Print all that is known"),
     "--vary": ("KIND,…", "variation from run to run"),
     # A profile has several moments for X-rays, a recording has none or all.
     "--xray": ("choice or flag", "dentify the owner"),
@@ -148,6 +150,7 @@ def test_short_names_are_those_of_one_option() -> None:
     assert {name: found for name, found in shorts.items() if found} == {
         "--output": {"-o"},
         "--quiet": {"-q"},
+        "--verbose": {"-v"},
     }
     for name in ("--output", "--quiet"):
         assert all(len(option.names) == 2 for option in all_options()[name])
@@ -212,18 +215,18 @@ def test_a_wrong_argument_is_one_sentence(
 
 
 @pytest.mark.parametrize(
-    ("words", "models", "quiet"),
+    ("words", "models", "detail"),
     [
-        (["a.onnx", "--quiet", "b.onnx"], ["a.onnx", "b.onnx"], True),
-        (["a.onnx", "--", "-b.onnx"], ["a.onnx", "-b.onnx"], False),
+        (["a.onnx", "--quiet", "b.onnx"], ["a.onnx", "b.onnx"], Detail.ANSWER),
+        (["a.onnx", "--", "-b.onnx"], ["a.onnx", "-b.onnx"], Detail.USUAL),
     ],
 )
 def test_options_may_stand_between_arguments(
-    words: list[str], models: list[str], quiet: bool
+    words: list[str], models: list[str], detail: Detail
 ) -> None:
     found = parse(parser_of("check"), words)
     assert [str(path) for path in found.models] == models
-    assert found.quiet is quiet
+    assert found.detail is detail
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from unittest.mock import ANY
 import pytest
 
 from memdiag.cli.commands import run as run_command
+from memdiag.detail import Detail
 
 PROGRAM = """
 import os, signal, sys, time
@@ -193,7 +194,8 @@ from memdiag.cli import main
 from memdiag.cli.worker import signals_for_main_thread
 
 with signals_for_main_thread():
-    from memdiag.programs.xrays import xray_task
+    from memdiag.detail import Detail
+from memdiag.programs.xrays import xray_task
 
 def wait(*_):
     time.sleep(15)
@@ -229,4 +231,4 @@ def test_ctrl_c_before_the_summary_is_printed_keeps_the_exit_code(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("memdiag.reports.report_of", interrupted)
-    run_command._print_summary(ANY, (), quiet=True)
+    run_command._print_summary(ANY, (), detail=Detail.ANSWER)

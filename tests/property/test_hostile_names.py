@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from memdiag.detail import Detail
 from memdiag.records.finding import CheckedModel
 from memdiag.reports import check as check_report
 from memdiag.reports import github, report_of, sarif
@@ -152,7 +153,9 @@ def rendered(kind: str, name: str) -> Rendered:
 def test_reports_stay_well_formed(kind: str, name: str) -> None:
     record = renamed(RECORDS[kind](), name)
     report = report_of(record)
-    check_text(console_text(lambda console: report.print_summary(record, console)))
+    check_text(
+        console_text(lambda console: report.print_summary(record, console, detail=Detail.ALL))
+    )
     assert json.loads(report.render(record, "json"))["schema"]
     hostile, benign = rendered(kind, name), rendered(kind, BENIGN)
     check_markdown_text(hostile.markdown, benign.markdown)
@@ -222,4 +225,10 @@ def test_checks_stay_well_formed(name: str) -> None:
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_other_summaries_stay_text(name: str) -> None:
     attribution = renamed(tied_xray.attribution(), name)
-    check_text(console_text(lambda console: xray_report.REPORT.print_summary(attribution, console)))
+    check_text(
+        console_text(
+            lambda console: xray_report.REPORT.print_summary(
+                attribution, console, detail=Detail.ALL
+            )
+        )
+    )

@@ -30,7 +30,7 @@ def test_the_three_sentences_say_what_is_wrong_why_and_what_to_do() -> None:
         "Most of the memory is waste: model.shared.weight +1 more (500 MiB) is in memory three"
         " times. Up to 1,000 MiB of 1.50 GiB could be saved."
     )
-    assert shown.reason == f"{TIED.message} {TIED.detail}"
+    assert shown.reason == TIED.message
     # A record that does not say which rewrites can be applied.
     assert commands(shown) == ["memdiag fix --dry-run models/tied_if.onnx"]
 
@@ -241,7 +241,7 @@ def test_what_was_measured_to_return_retained_memory_is_advised(
     positions = [text.index(words) for words in named]
     assert positions == sorted(positions)
     assert ("MALLOC_MMAP_THRESHOLD_" in text) == any("another process" in words for words in named)
-    assert "measure what other settings save" in text
+    assert "Measure what other settings save" in text
 
 
 def test_a_setting_is_named_beside_what_only_a_phase_needs() -> None:
@@ -274,7 +274,7 @@ def test_bytes_that_a_session_keeps_are_named(
 
 def test_each_reason_ends_with_a_full_stop() -> None:
     shown = profile_advice(found(tied_xray.with_attribution(), message="Twice", detail="Seen"))
-    assert shown.reason == "Twice. Seen."
+    assert shown.reason == "Twice."
 
 
 def test_little_memory_is_not_tuned_whatever_its_share() -> None:

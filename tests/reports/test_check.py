@@ -6,15 +6,16 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from memdiag.detail import MAX_LINES, Detail
 from memdiag.records.dimension import Dimension, ModelInput
 from memdiag.records.finding import Check, CheckedModel
 from memdiag.reports.check import markdown, show
 from tests.reports.checks import MIB, check, finding
 
 
-def shown(result: Check, *, quiet: bool = False, width: int = 80) -> list[str]:
+def shown(result: Check, *, detail: Detail = Detail.ALL, width: int = 80) -> list[str]:
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    show(result, console, quiet=quiet)
+    show(result, console, detail=detail)
     file = console.file
     assert isinstance(file, io.StringIO)
     return file.getvalue().splitlines()
@@ -22,7 +23,7 @@ def shown(result: Check, *, quiet: bool = False, width: int = 80) -> list[str]:
 
 def test_a_finding_says_what_where_how_much_and_what_to_do() -> None:
     text = "\n".join(shown(check(finding()), width=200))
-    assert text.startswith("models/tied.onnx: shared.weight is read as it is by embed/Gather")
+    assert "\nmodels/tied.onnx: shared.weight is read as it is by embed/Gather" in text
     assert "[shared-weight-transposed]" in text
     assert "  Folding copies it once." in text
     assert "costs 64 MiB steady and 128 MiB at the peak, in constant_fold · predicted" in text
@@ -43,7 +44,7 @@ def test_inputs_are_named_with_the_sizes_that_are_assumed() -> None:
         ),
     )
     lines = shown(msgspec.structs.replace(check(), models=(model,)), width=200)
-    assert lines[:-1] == [
+    assert lines[2:] == [
         "m.onnx: inputs ids: int64[batch, ?], image: float of unknown rank",
         "m.onnx: free dimensions batch=4 (given)",
         "m.onnx: free dimensions ids:1=128 (assumed; --dim NAME=N sets others)",
@@ -73,7 +74,6 @@ def test_a_line_names_the_explanation_of_every_rule_found(
     found = [finding(name=name, weights=(f"w{i}",)) for i, name in enumerate(rules)]
     lines = shown(check(*found), width=200)
     assert [line for line in lines if "memdiag explain" in line] == hints
-    assert "memdiag explain" not in "\n".join(shown(check(*found), quiet=True))
 
 
 def test_rules_of_several_models_are_named_in_one_line() -> None:
@@ -87,11 +87,26 @@ def test_rules_of_several_models_are_named_in_one_line() -> None:
 LEADS_ON = " memdiag fix tries the remedies, options of the session and optimizers."
 
 
-def test_the_last_line_is_the_answer_and_all_that_is_quiet() -> None:
+def test_the_first_line_is_the_answer() -> None:
     found = "1 finding, up to 64 MiB avoidable at steady state, in 310 ms, for onnxruntime 1.31.1"
     answer = f"{found}.{LEADS_ON}"
-    assert shown(check(finding()), width=300)[-1] == answer
-    assert shown(check(finding()), quiet=True, width=300) == [answer]
+    for detail in Detail:
+        assert shown(check(finding()), detail=detail, width=300)[0] == answer
+
+
+def test_usually_the_costliest_findings_are_printed_without_details() -> None:
+    found = [
+        finding(weights=(f"w{i}",), message=f"w{i} is copied.", bytes=i, peak_bytes=0)
+        for i in range(9)
+    ]
+    lines = shown(check(*found), detail=Detail.USUAL)
+    text = "\n".join(lines)
+    assert [f"w{i} is copied." in text for i in range(9)] == [False] * 4 + [True] * 5
+    assert "With -v: 4 more findings, details." in text
+    assert "Folding copies it once." not in text
+    assert len(lines) <= MAX_LINES
+    (quiet,) = [line for line in shown(check(*found), detail=Detail.ANSWER) if "copied" in line]
+    assert "w8 is copied." in quiet
 
 
 @pytest.mark.parametrize(
@@ -106,7 +121,9 @@ def test_the_last_line_is_the_answer_and_all_that_is_quiet() -> None:
 def test_findings_without_a_known_remedy_are_counted(
     remedies: list[tuple[str, ...]], start: str, end: str
 ) -> None:
-    [answer] = shown(check(*(finding(remedies=each) for each in remedies)), quiet=True, width=300)
+    answer, *_ = shown(
+        check(*(finding(remedies=each) for each in remedies)), detail=Detail.ANSWER, width=300
+    )
     assert answer.startswith(start)
     advice = "; memdiag fix tries options of the session as well."
     sentence = (
@@ -127,10 +144,12 @@ BROKEN = CheckedModel(path="models/cut.onnx", error="models/cut.onnx: the file e
 
 def test_models_that_could_not_be_read_are_counted_apart() -> None:
     fine = check().models
-    assert shown(check(models=(*fine, BROKEN)), quiet=True) == [
+    assert shown(check(models=(*fine, BROKEN)), detail=Detail.ANSWER) == [
         "no findings, in 310 ms, 1 model could not be read, for onnxruntime 1.31.1"
     ]
-    [answer] = shown(check(finding(), models=(*fine, BROKEN, BROKEN)), quiet=True, width=200)
+    answer, *_ = shown(
+        check(finding(), models=(*fine, BROKEN, BROKEN)), detail=Detail.ANSWER, width=200
+    )
     assert answer.endswith("in 310 ms, 2 models could not be read, for onnxruntime 1.31.1")
 
 
@@ -166,9 +185,7 @@ def test_refuted_findings_do_not_count() -> None:
     refuted = finding(evidence="refuted", measured_bytes=0)
     lines = shown(check(refuted, finding(weights=("b",), bytes=MIB)), width=300)
     assert any("refuted: the X-ray found no such copy" in line for line in lines)
-    assert lines[-1].startswith(
-        "1 finding, up to 1.0 MiB avoidable at steady state, 1 more refuted"
-    )
+    assert lines[0].startswith("1 finding, up to 1.0 MiB avoidable at steady state, 1 more refuted")
 
 
 def test_a_table_holds_the_findings() -> None:

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from memdiag.comparison.changes import changes
 from memdiag.comparison.comparable import Comparable
+from memdiag.detail import Detail
 from memdiag.records.comparison import Bisection, ColumnGrowth, Comparison, GraphSize
 from memdiag.records.dimension import Dimension
 from memdiag.reports.comparison import REPORT
@@ -22,7 +23,8 @@ from tests.reports.attributions import attribution, copy
 
 def shown(comparison: Comparison, **options: object) -> str:
     out = io.StringIO()
-    REPORT.print_summary(comparison, Console(file=out, width=80, highlight=False), **options)  # type: ignore[arg-type] # options by name
+    console = Console(file=out, width=80, highlight=False)
+    REPORT.print_summary(comparison, console, **options)  # type: ignore[arg-type] # options by name
     return out.getvalue()
 
 
@@ -142,9 +144,9 @@ def test_every_phase_that_kept_memory_is_in_the_table_and_rows_add_up() -> None:
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (("batch", "batch"), "2 models at batch 4 (--dim batch=N)"),
-        (("batch", "rows"), "2 models at batch 4 (--dim batch=N)"),
-        (("batch", None), "2 models, a.onnx at batch 4 (--dim batch=N), b.onnx with fixed sizes"),
+        (("batch", "batch"), "2 models at batch 4"),
+        (("batch", "rows"), "2 models at batch 4"),
+        (("batch", None), "2 models, a.onnx at batch 4, b.onnx with fixed sizes"),
     ],
 )
 def test_sizes_are_named_once_where_the_models_agree(
@@ -231,8 +233,8 @@ def test_the_same_beside_itself_says_that_nothing_differs() -> None:
 
 
 def test_quiet_is_the_answer_alone() -> None:
-    assert len(shown(comparisons.alike(), quiet=True).splitlines()) == 1
-    quiet = shown(comparisons.bisected(), quiet=True)
+    assert len(shown(comparisons.alike(), detail=Detail.ANSWER).splitlines()) == 1
+    quiet = shown(comparisons.bisected(), detail=Detail.ANSWER)
     assert "steady jumps from 1.24.4 to 1.31.1 (3 of 12 versions were tried)" in quiet
 
 

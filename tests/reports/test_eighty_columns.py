@@ -9,10 +9,19 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from memdiag.detail import MAX_LINES, Detail
 from memdiag.records.comparison import Comparison
 from memdiag.records.schemas import Reported
 from memdiag.reports import report_of
-from tests.reports import comparisons, estimates, fix_records, growths, runs
+from tests.reports import (
+    comparisons,
+    estimates,
+    fix_records,
+    growths,
+    profiles,
+    runs,
+    tied_xray,
+)
 from tests.reports.fix_records import EVIL, hostile
 
 WRITTEN = (Path("some folder") / f"x{'y' * 200}" / "a.json",)
@@ -77,7 +86,7 @@ BUILDERS = (fix, options, nearest, comparison, run, growth, estimate)
 
 
 def printed(record: Reported, console: Console) -> list[str]:
-    report_of(record).print_summary(record, console, written=WRITTEN)
+    report_of(record).print_summary(record, console, written=WRITTEN, detail=Detail.ALL)
     assert isinstance(console.file, io.TextIOWrapper)
     console.file.seek(0)
     return console.file.read().splitlines()
@@ -125,3 +134,25 @@ def test_markup_stays_text_and_escapes_are_spelt_out(build: Callable[[], Reporte
     assert "\\x1b[31m" in text
     assert "[red]x[/red]" in text
     assert "</script><img src=x onerror=alert(1)>" in text
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        tied_xray.with_attribution(),
+        profiles.tied_if(),
+        profiles.failed(),
+        estimates.single(),
+        runs.server(),
+        growths.kept(),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+@pytest.mark.parametrize("detail", Detail)
+def test_usual_summaries_have_at_most_thirty_lines(record: Reported, detail: Detail) -> None:
+    console = Console(file=io.StringIO(), width=80, highlight=False)
+    report_of(record).print_summary(record, console, written=(Path("a/b.json"),), detail=detail)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert detail is Detail.ALL or len(lines) <= MAX_LINES
+    assert ("With -v:" in console.file.getvalue()) <= (detail is Detail.USUAL)

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from memdiag.api.load import load
+from memdiag.detail import Detail
 from memdiag.errors import RecordError
 from memdiag.records import codec
 from memdiag.records.estimate import Estimate, EstimatedPoint, Fit, Reduction
@@ -33,9 +34,9 @@ from tests.reports import estimates
 BASELINE = 50 * MIB
 
 
-def summary(estimate: Estimate, *, quiet: bool = False) -> str:
+def summary(estimate: Estimate, *, detail: Detail = Detail.ALL) -> str:
     console = Console(file=io.StringIO(), width=80)
-    report_of(estimate).print_summary(estimate, console, quiet=quiet)
+    report_of(estimate).print_summary(estimate, console, detail=detail)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -45,10 +46,9 @@ def words(estimate: Estimate) -> str:
 
 
 def test_the_first_line_is_the_answer() -> None:
-    assert " ".join(summary(estimates.single(), quiet=True).split()) == (
+    assert " ".join(summary(estimates.single(), detail=Detail.ANSWER).split()).startswith(
         "encoder.onnx needs 200 MiB at its peak (190 to 220 MiB) and 158 MiB after that, at"
-        " batch 1 × sequence 128 (--dim sequence=N,batch=N), under onnxruntime 1.32.0: predicted,"
-        " not measured."
+        " batch 1 × sequence 128, under onnxruntime 1.32.0: predicted, not measured."
     )
 
 
@@ -236,7 +236,7 @@ def test_a_size_whose_interval_ends_above_the_limit_has_a_mark_in_the_grid() -> 
 )
 def test_what_fits_is_the_first_sentence(fit: Fit, text: str) -> None:
     record = msgspec.structs.replace(estimates.single(), fit=fit)
-    assert " ".join(summary(record, quiet=True).split()) == text
+    assert " ".join(summary(record, detail=Detail.ANSWER).split()) == text
     assert words(record).startswith(f"{text} encoder.onnx needs 200 MiB at its peak")
     assert ("nothing was run" in words(record)) == (fit.trial == "not run")
 

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from memdiag.detail import Detail
 from memdiag.records.dimension import Dimension
 from memdiag.records.fix import REWRITE, Fix, Point
 from memdiag.reports.fix import REPORT, markdown
@@ -21,9 +22,11 @@ ANSWER = (
 )
 
 
-def printed(fix: Fix, *, quiet: bool = False, width: int = 80, to: str = "utf-8") -> list[str]:
+def printed(
+    fix: Fix, *, detail: Detail = Detail.ALL, width: int = 80, to: str = "utf-8"
+) -> list[str]:
     out = io.TextIOWrapper(io.BytesIO(), encoding=to)
-    REPORT.print_summary(fix, Console(file=out, width=width), quiet=quiet)
+    REPORT.print_summary(fix, Console(file=out, width=width), detail=detail)
     out.seek(0)
     return out.read().splitlines()
 
@@ -44,7 +47,7 @@ def test_the_answer_comes_first_then_why_and_what_to_do_and_quiet_prints_no_more
         "Why        disable-prepacking + mmap-threshold; outputs equal, bit by bit.",
         "Do         Create the session as the program below does.",
     ]
-    assert printed(fix_records.fix(), quiet=True, width=200) == lines[:3]
+    assert printed(fix_records.fix(), detail=Detail.ANSWER, width=200) == lines[:3]
     assert lines[-1] == "import onnxruntime as ort"
 
 
@@ -82,7 +85,7 @@ def test_of_a_rewritten_model_the_rewrites_and_the_files_are_named() -> None:
 
 def test_a_model_that_was_not_written_is_told_however_little_is_printed() -> None:
     failed = fix_records.fix(write_problem="no space. Free some.", program="")
-    lines = printed(failed, quiet=True, width=200)
+    lines = printed(failed, detail=Detail.ANSWER, width=200)
     assert lines[0] == ANSWER.replace("m.onnx: ", "m.onnx: the new model was not written; with it ")
     assert lines[-1].endswith("where the new model can be written: no space. Free some.")
 

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from memdiag.api.load import load_reported
+from memdiag.detail import Detail
 from memdiag.records.growth import GrowingBlocks, Growth
 from memdiag.reports import github, report_of
 from memdiag.reports.growth import draw
@@ -19,9 +20,9 @@ from tests.reports import growths
 from tests.reports.growths import VERDICTS
 
 
-def summary(growth: Growth, *, quiet: bool = False, color: bool = False) -> str:
+def summary(growth: Growth, *, detail: Detail = Detail.ALL, color: bool = False) -> str:
     console = Console(file=io.StringIO(), width=80, force_terminal=color)
-    report_of(growth).print_summary(growth, console, quiet=quiet)
+    report_of(growth).print_summary(growth, console, detail=detail)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -63,7 +64,7 @@ def test_the_verdict_is_coloured(verdict: str, color: str) -> None:
 
 def test_quiet_is_the_verdict_alone() -> None:
     growth = growths.flat()
-    assert summary(growth, quiet=True) == (
+    assert summary(growth, detail=Detail.ANSWER) == (
         "encoder.onnx: no growth: the resident set is 67 MiB after 1,000 runs.\n"
     )
 

@@ -88,6 +88,20 @@ def test_the_steady_state_is_split_beyond_the_baseline() -> None:
     assert "anonymous" not in profile_headline(whole).second
 
 
+@pytest.mark.parametrize(
+    ("retained", "is_said"), [(150, True), (10, False), (0, False), (None, False)]
+)
+def test_what_malloc_keeps_is_named_where_it_is_notable(
+    retained: int | None, is_said: bool
+) -> None:
+    profile = msgspec.structs.replace(
+        profiles.tied_if(),
+        allocator_retained_bytes=None if retained is None else retained * 10 * MIB,
+    )
+    second = profile_headline(profile).second
+    assert ("malloc keeps 150 MiB of it freed" in second) == is_said
+
+
 def test_a_phase_that_came_all_but_as_high_before_is_named() -> None:
     def peaking(first: float) -> str:
         steps = (
@@ -224,7 +238,7 @@ def test_mixed_kinds_of_peaks_are_marked_one_by_one() -> None:
     table = phase_table(msgspec.structs.replace(profile, phases=phases))
     assert table.columns[3].heading == "peak"
     assert [row.cells[3].text.startswith("~") for row in table.rows[:2]] == [True, False]
-    assert "~ is the largest sample" in table.caption
+    assert "~: the largest sample" in table.caption
     assert "~" not in phase_table(profile).caption
 
 

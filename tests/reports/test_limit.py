@@ -8,6 +8,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from memdiag.detail import Detail
 from memdiag.records import codec
 from memdiag.records.limit import MemoryLimit
 from memdiag.reports.limit import REPORT, compose, kubernetes
@@ -23,10 +24,10 @@ QUANTITY = re.compile(r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$")
 COMPOSE_BYTES = re.compile(r"[0-9]+(b|k|m|g|kb|mb|gb)", re.IGNORECASE)
 
 
-def printed(limit: MemoryLimit, *, quiet: bool = False) -> str:
+def printed(limit: MemoryLimit, *, detail: Detail = Detail.ALL) -> str:
     out = io.StringIO()
     console = Console(file=out, width=100, highlight=False, force_terminal=False)
-    REPORT.print_summary(limit, console, quiet=quiet)
+    REPORT.print_summary(limit, console, detail=detail)
     return " ".join(out.getvalue().split())
 
 
@@ -155,7 +156,7 @@ def test_a_limit_at_which_some_trials_failed_is_no_working_limit() -> None:
 
 
 def test_quiet_prints_the_answer_alone() -> None:
-    text = printed(limits.limit(), quiet=True)
+    text = printed(limits.limit(), detail=Detail.ANSWER)
     assert "240 MiB" in text
     assert "Suggested" not in text
 

@@ -132,11 +132,6 @@ def test_sessions_and_findings_of_a_program_are_not_folded() -> None:
     assert "Largest rise in a creation" in details
 
 
-def test_a_reason_is_not_repeated_among_findings() -> None:
-    profile = msgspec.structs.replace(tied_xray.with_attribution(), findings=(FOUND,))
-    assert " ".join(profile._repr_html_().split()).count(FOUND.message) == 1
-
-
 def test_names_that_are_not_text_are_escaped_in_html() -> None:
     profile = profiles.tied_if()
     model = msgspec.structs.replace(profile.model, path="a\udcff<b>.onnx")

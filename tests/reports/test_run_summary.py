@@ -11,6 +11,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from memdiag.detail import Detail
 from memdiag.records import codec
 from memdiag.records.attribution import SearchedModel
 from memdiag.records.run import (
@@ -58,9 +59,11 @@ from tests.reports.runs import MIB
 WRITTEN = (Path("memdiag-run-1/run.json"), Path("memdiag-run-1/trace.json"))
 
 
-def shown(run: ProgramRun, *, width: int = 80, quiet: bool = False) -> str:
+def shown(run: ProgramRun, *, width: int = 80, detail: Detail = Detail.ALL) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    REPORT.print_summary(run, console, written=() if quiet else WRITTEN, quiet=quiet)
+    REPORT.print_summary(
+        run, console, written=() if detail is Detail.ANSWER else WRITTEN, detail=detail
+    )
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -87,7 +90,7 @@ def test_processes_without_sessions_are_listed_with_their_peaks(width: int) -> N
 
 
 def test_the_answer_is_the_first_line() -> None:
-    text = words(shown(runs.server(), quiet=True))
+    text = words(shown(runs.server(), detail=Detail.ANSWER))
     assert text.startswith(
         "Session 4 (a.onnx) takes most: +210 MiB in its creation and first run. The processes took"
         " at most 310 MiB together (at 4.0 s), 280 MiB if shared pages are counted once (read at"

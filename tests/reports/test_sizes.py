@@ -7,11 +7,12 @@ import pytest
 from rich.console import Console
 
 from memdiag.budgets.evaluation import judge
+from memdiag.detail import Detail
 from memdiag.records.budget import Budget
 from memdiag.records.dimension import Dimension
 from memdiag.reports import report_of
 from memdiag.reports.budget import first_line
-from memdiag.reports.text import at_sizes
+from memdiag.reports.text import at_sizes, dim_hint
 from tests.reports import comparisons, profiles
 
 
@@ -29,18 +30,18 @@ TOKENS = (dimension("batch_size", 1, "batch"), dimension("seq", 128, "sequence")
     ("dimensions", "expected"),
     [
         ((), ""),
-        (TOKENS, "at batch 1 × sequence 128 (--dim sequence=N,batch=N)"),
-        (TOKENS[::-1], "at batch 1 × sequence 128 (--dim sequence=N,batch=N)"),
-        (TOKENS[:1], "at batch 1 (--dim batch=N)"),
+        (TOKENS, "at batch 1 × sequence 128"),
+        (TOKENS[::-1], "at batch 1 × sequence 128"),
+        (TOKENS[:1], "at batch 1"),
         ((dimension("n", 7, "sequence", "given"),), "at sequence 7"),
-        ((TOKENS[0], dimension("m", 128, "size")), "at batch 1 × m 128 (--dim m=N,batch=N)"),
+        ((TOKENS[0], dimension("m", 128, "size")), "at batch 1 × m 128"),
         (
             (dimension("x:2", 224, "height"), dimension("x:3", 224, "width")),
-            "at height 224 × width 224 (--dim height=N,width=N)",
+            "at height 224 × width 224",
         ),
         (
             [dimension(name, 9, role) for name, role in IMAGE],
-            "at batch 9 × channels 9 × width 9 × height 9 (--dim height=N,width=N,batch=N)",
+            "at batch 9 × channels 9 × width 9 × height 9",
         ),
         (
             (
@@ -48,40 +49,56 @@ TOKENS = (dimension("batch_size", 1, "batch"), dimension("seq", 128, "sequence")
                 dimension("h", 9, "height", "given"),
                 dimension("w", 9, "width", "given"),
             ),
-            "at batch 1 × height 9 × width 9 (--dim batch=N)",
+            "at batch 1 × height 9 × width 9",
         ),
         (
             (dimension("a", 9, "sequence"), dimension("b", 9, "sequence")),
-            "at sequence 9 (--dim a=N,b=N)",
+            "at sequence 9",
         ),
         (
             (dimension("a", 9, "sequence"), dimension("b", 8, "sequence")),
-            "at a 9 × b 8 (--dim a=N,b=N)",
+            "at a 9 × b 8",
         ),
         (
             (*TOKENS, dimension("past", 128, "past"), dimension("past + seq", 256, "sum")),
-            "at batch 1 × sequence 128 × past 128 (--dim seq=N,past=N,batch_size=N)",
+            "at batch 1 × sequence 128 × past 128",
         ),
         (
             (dimension("batch", 128, "sequence"), dimension("n", 1, "batch")),
-            "at batch 1 × sequence 128 (--dim sequence=N,n=N)",
+            "at batch 1 × sequence 128",
         ),
         (
             [dimension(name, 1, "size") for name in "abcdef"],
-            "at a 1 × b 1 × c 1 × d 1 and 2 more (--dim a=N,b=N,c=N)",
+            "at a 1 × b 1 × c 1 × d 1 and 2 more",
         ),
-        ((dimension("a\x1b[31m", 5, "size"),), "at a\\x1b[31m 5 (--dim a\\x1b[31m=N)"),
+        ((dimension("a\x1b[31m", 5, "size"),), "at a\\x1b[31m 5"),
     ],
 )
 def test_sizes_in_words(dimensions: Sequence[Dimension], expected: str) -> None:
     assert at_sizes(dimensions) == expected
 
 
+@pytest.mark.parametrize(
+    ("dimensions", "option"),
+    [
+        ((), ""),
+        ((dimension("n", 7, "sequence", "given"),), ""),
+        (TOKENS, "sequence=N"),
+        ((TOKENS[0], dimension("m", 128, "size")), "m=N"),
+        ((dimension("x:2", 224, "height"), dimension("x:3", 224, "width")), "height=N"),
+        ((dimension("batch", 128, "sequence"), dimension("n", 1, "batch")), "sequence=N"),
+        ((dimension("a", 9, "sequence"), dimension("b", 9, "sequence")), "a=N"),
+        ((dimension("a\x1b[31m", 5, "size"),), "a\\x1b[31m=N"),
+    ],
+)
+def test_the_option_for_other_sizes(dimensions: Sequence[Dimension], option: str) -> None:
+    assert dim_hint(dimensions) == (option and f"other sizes: --dim {option}")
+
+
 def test_sizes_that_follow_in_the_same_process_are_named() -> None:
     given = [dimension("batch", 1, "batch", source="given")]
     assert at_sizes(TOKENS, ["batch 1 × sequence 1", "batch 1 × sequence 4"]) == (
         "after runs at batch 1 × sequence 128, batch 1 × sequence 1 and batch 1 × sequence 4"
-        " (--dim sequence=N,batch=N, --sizes)"
     )
     assert at_sizes(given, ["size 4"]) == "after runs at batch 1 and size 4"
     assert at_sizes((), ["size 4"]) == ""
@@ -89,7 +106,7 @@ def test_sizes_that_follow_in_the_same_process_are_named() -> None:
 
 def printed(record: Any) -> list[str]:
     stream = io.StringIO()
-    report_of(record).print_summary(record, Console(file=stream, width=300))
+    report_of(record).print_summary(record, Console(file=stream, width=300), detail=Detail.ALL)
     return stream.getvalue().splitlines()
 
 
@@ -102,7 +119,7 @@ def printed(record: Any) -> list[str]:
     ids=["profile", "comparison"],
 )
 def test_the_first_line_has_the_sizes_and_the_flag(record: Any) -> None:
-    sizes = "at batch 1 × sequence 128 (--dim sequence=N,batch=N)"
+    sizes = "at batch 1 × sequence 128"
     assert sizes not in printed(record)[0]
     assert sizes in printed(msgspec.structs.replace(record, dimensions=TOKENS))[0]
 
@@ -115,6 +132,6 @@ def test_a_profile_that_failed_states_the_sizes_too() -> None:
 def test_reports_and_judgements_have_the_sizes() -> None:
     record = msgspec.structs.replace(profiles.tied_if(), dimensions=TOKENS)
     report = report_of(record).markdown(record)
-    assert "at batch 1 × sequence 128 " in report.splitlines()[2]
+    assert "at batch 1 × sequence 128" in report.splitlines()[2]
     judgement = judge([record], Budget(limits={"peak": 1}))
     assert first_line(judgement).endswith(" (in first_run), at batch 1 × sequence 128")

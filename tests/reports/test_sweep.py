@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from memdiag.detail import Detail
 from memdiag.records import codec
 from memdiag.records.sweep import PlacedModel, Placement, PlacementMachine, Sweep
 from memdiag.reports.sweep import REPORT, markdown
@@ -17,9 +18,9 @@ from memdiag.units import MIB
 from tests.reports import sweeps
 
 
-def printed(sweep: Sweep, *, quiet: bool = False, width: int = 80) -> str:
+def printed(sweep: Sweep, *, detail: Detail = Detail.ALL, width: int = 80) -> str:
     out = io.StringIO()
-    REPORT.print_summary(sweep, Console(file=out, width=width, highlight=False), quiet=quiet)
+    REPORT.print_summary(sweep, Console(file=out, width=width, highlight=False), detail=detail)
     return out.getvalue()
 
 
@@ -128,7 +129,7 @@ def test_the_summary_fits_eighty_columns_and_quiet_is_the_answer() -> None:
     assert all(len(line) <= 80 for line in text.splitlines())
     for part in ("shared-weight-transposed", "+212 MiB", "the file ends inside", "899 MiB"):
         assert part in text
-    quiet = printed(sweeps.sweep(), quiet=True)
+    quiet = printed(sweeps.sweep(), detail=Detail.ANSWER)
     assert text.startswith(quiet)
     assert "the file ends" not in quiet
 
@@ -163,7 +164,7 @@ def test_the_placement_is_the_answer_also_when_quiet() -> None:
         " albert.onnx on none."
     )
     assert first(0, unplaced=1) == "None of 1 model fits on 1 machine of 1.00 GiB."
-    quiet = printed(sweeps.placed(), quiet=True)
+    quiet = printed(sweeps.placed(), detail=Detail.ANSWER)
     assert quiet.startswith(
         "1 model fits on 1 machine of 1.00 GiB: albert.onnx on machine 1; 3 models\n"
     )

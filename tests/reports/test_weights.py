@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from memdiag.detail import Detail
 from memdiag.records.attribution import Attribution, Backing
 from memdiag.records.profile import PhaseAttribution
 from memdiag.reports.profile import REPORT
@@ -133,7 +134,7 @@ def test_names_stay_text_in_every_report(hostile: Attribution) -> None:
     assert "<img src=x" not in page.replace("\\u003cimg", "")
     assert "&lt;img src=x" in page
     stream = io.StringIO()
-    REPORT.print_summary(profile, Console(file=stream, width=80))
+    REPORT.print_summary(profile, Console(file=stream, width=80), detail=Detail.ALL)
     assert "[red]" in stream.getvalue()
     assert max(map(len, stream.getvalue().splitlines())) <= 80
     assert "### Owners of the memory" in REPORT.render(profile, "markdown").decode()
@@ -141,12 +142,14 @@ def test_names_stay_text_in_every_report(hostile: Attribution) -> None:
 
 def test_an_xray_of_its_own_is_shown_and_quiet_is_the_answer() -> None:
     stream = io.StringIO()
-    XRAY_REPORT.print_summary(attribution(*SHARED), Console(file=stream, width=80))
+    XRAY_REPORT.print_summary(
+        attribution(*SHARED), Console(file=stream, width=80), detail=Detail.ALL
+    )
     text = stream.getvalue()
     assert text.startswith("process 42: 64 of 237 MiB are copies of weights in another layout")
     assert " ".join(text.split()).count("Python 90 37.9 % interpreter") == 1
     assert max(map(len, text.splitlines())) <= 80
     quiet = io.StringIO()
     shown = attribution(*SHARED)
-    XRAY_REPORT.print_summary(shown, Console(file=quiet, width=200), quiet=True)
+    XRAY_REPORT.print_summary(shown, Console(file=quiet, width=200), detail=Detail.ANSWER)
     assert len(quiet.getvalue().splitlines()) == 1

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from memdiag.detail import Detail
 from memdiag.records.attribution import Attribution, Copy, DeviceArena, SearchedModel
 from memdiag.reports import profile as profile_report
 from memdiag.reports import xray
@@ -12,17 +13,21 @@ from tests.reports import attributions, profiles, tied_xray
 
 
 def printed(
-    attribution: Attribution, *, quiet: bool = False, width: int = 80, encoding: str = "utf-8"
+    attribution: Attribution,
+    *,
+    detail: Detail = Detail.ALL,
+    width: int = 80,
+    encoding: str = "utf-8",
 ) -> list[str]:
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     terminal = Console(file=out, width=width)
-    xray.REPORT.print_summary(attribution, terminal, quiet=quiet)
+    xray.REPORT.print_summary(attribution, terminal, detail=detail)
     out.seek(0)
     return out.read().splitlines()
 
 
 def test_the_first_line_answers_and_quiet_prints_no_more() -> None:
-    answer = printed(tied_xray.attribution(), quiet=True, width=160)
+    answer = printed(tied_xray.attribution(), detail=Detail.ANSWER, width=160)
     assert answer == [
         "process 4242: 1,000 MiB of 1.54 GiB are copies of weights in another layout, beside the"
         " original."
@@ -147,7 +152,7 @@ def test_an_ascii_terminal_gets_ascii() -> None:
 def test_nothing_depends_on_colour() -> None:
     out = io.StringIO()
     terminal = Console(file=out, width=80, force_terminal=True, color_system=None)
-    xray.REPORT.print_summary(tied_xray.attribution(), terminal)
+    xray.REPORT.print_summary(tied_xray.attribution(), terminal, detail=Detail.ALL)
     assert [line.rstrip() for line in out.getvalue().splitlines()] == printed(
         tied_xray.attribution()
     )
@@ -155,11 +160,15 @@ def test_nothing_depends_on_colour() -> None:
 
 def test_a_profile_shows_its_xray_before_its_spans_and_its_runs() -> None:
     out = io.StringIO()
-    profile_report.REPORT.print_summary(tied_xray.with_attribution(), Console(file=out, width=80))
+    profile_report.REPORT.print_summary(
+        tied_xray.with_attribution(), Console(file=out, width=80), detail=Detail.ALL
+    )
     text = out.getvalue()
     order = ("owner (steady)", "is identified.", "ConstantFolding, step 1:", "Latency median")
     places = [text.index(part) for part in order]
     assert places == sorted(places)
     without = io.StringIO()
-    profile_report.REPORT.print_summary(profiles.tied_if(), Console(file=without, width=80))
+    profile_report.REPORT.print_summary(
+        profiles.tied_if(), Console(file=without, width=80), detail=Detail.ALL
+    )
     assert "owner (steady)" not in without.getvalue()

@@ -6,6 +6,7 @@ import re
 import msgspec
 from rich.console import Console
 
+from memdiag.detail import Detail
 from memdiag.records.attribution import Attribution, SearchedModel
 from memdiag.reports.xray import REPORT, markdown
 from memdiag.units import MIB
@@ -28,7 +29,7 @@ def xray(*, shared: bool) -> Attribution:
 def headings(record: Attribution) -> list[list[str]]:
     """Return the headings of the models' table in each format."""
     stream = io.StringIO()
-    REPORT.print_summary(record, Console(file=stream, width=120))
+    REPORT.print_summary(record, Console(file=stream, width=120), detail=Detail.ALL)
     lines = [re.split(r"\s{2,}", line.strip()) for line in stream.getvalue().splitlines()]
     in_markdown = [
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -54,7 +55,7 @@ def test_the_memory_that_belongs_to_no_model_is_named_beneath_the_table() -> Non
     single = msgspec.structs.replace(several, models=several.models[:1], copies=())
     for record, times in ((several, 1), (single, 0)):
         stream = io.StringIO()
-        REPORT.print_summary(record, Console(file=stream, width=300))
+        REPORT.print_summary(record, Console(file=stream, width=300), detail=Detail.ALL)
         in_markdown = markdown(record)
         page = REPORT.page(record, plotly="directory").decode()
         for text in (stream.getvalue(), in_markdown, page):

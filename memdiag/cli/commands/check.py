@@ -6,11 +6,11 @@ from pathlib import Path
 
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
+    add_detail,
     add_dims,
     add_format,
     add_list,
     add_output_record,
-    add_quiet,
     comma_list,
     read_dims,
 )
@@ -45,7 +45,7 @@ def configure(parser: ArgumentParser) -> None:
         "What to print: a summary, the JSON record, SARIF, or Markdown.",
     )
     add_output_record(parser)
-    add_quiet(parser)
+    add_detail(parser)
 
 
 def run(options: Namespace) -> int:
@@ -77,7 +77,7 @@ def run(options: Namespace) -> int:
     )
     if options.output is not None:
         save_record(result, options.output)
-    print_check(result, options.format, quiet=options.quiet)
+    print_check(result, options.format, detail=options.detail)
     failures = [model.error for model in result.models if model.error is not None]
     for failure in failures:
         print(f"memdiag: {plain(failure)}", file=sys.stderr)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from memdiag.cli import CLEAN, ERROR
 from memdiag.cli.options import (
+    add_detail,
     add_format,
     add_inputs,
     add_limits,
     add_list,
-    add_quiet,
     add_reports_folder,
     add_session_options,
     comma_list,
@@ -107,7 +107,7 @@ def configure(parser: ArgumentParser) -> None:
         ("console", "json", "markdown"),
         "What to print: a summary, the JSON record, or a Markdown report.",
     )
-    add_quiet(group)
+    add_detail(group, has_more=False)
 
 
 def run(options: Namespace) -> int:
@@ -153,7 +153,7 @@ def run(options: Namespace) -> int:
 
     def print_answer(written: Sequence[Path]) -> int:
         if options.format == "console":
-            show(result, written, quiet=options.quiet)
+            show(result, written, detail=options.detail)
         else:
             sys.stdout.buffer.write(report_of(result).render(result, options.format))
         return CLEAN if any(column.measured for column in result.columns) else ERROR

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from memdiag.cli import CLEAN
 from memdiag.cli.options import (
+    add_detail,
     add_dims,
     add_format,
     add_generation,
     add_load_from,
     add_model,
     add_optimizations,
-    add_quiet,
     add_reports_folder,
     add_runs,
     add_session_option,
@@ -76,7 +76,7 @@ def configure(parser: ArgumentParser) -> None:
         "What to print: a summary, the JSON record, the resources of a Kubernetes container, or a"
         " Markdown report.",
     )
-    add_quiet(group)
+    add_detail(group)
 
 
 def run(options: Namespace) -> int:
@@ -115,7 +115,7 @@ def run(options: Namespace) -> int:
         )
 
     def print_answer(written: Sequence[Path]) -> int:
-        print_estimate(result, written, options.format, quiet=options.quiet)
+        print_estimate(result, written, options.format, detail=options.detail)
         return CLEAN
 
     return destination.write_and_print(result, print_answer)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
+    add_detail,
     add_format,
     add_inputs,
     add_list,
     add_model,
-    add_quiet,
     add_reports_folder,
     comma_list,
     command_line,
@@ -84,7 +84,7 @@ def configure(parser: ArgumentParser) -> None:
     )
     add_reports_folder(parser)
     add_format(parser)
-    add_quiet(parser)
+    add_detail(parser, has_more=False)
 
 
 def run(options: Namespace) -> int:
@@ -131,7 +131,7 @@ def run(options: Namespace) -> int:
     fits = result.chosen_point is not None and result.chosen_point.fits
 
     def print_answer(written: Sequence[Path]) -> int:
-        print_record(result, written, format=options.format, quiet=options.quiet)
+        print_record(result, written, format=options.format, detail=options.detail)
         if result.write_problem:
             return ERROR
         is_answer = fits if budget else result.is_conclusive

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
     SESSION_OPTIONS,
+    add_detail,
     add_format,
     add_inputs,
-    add_quiet,
     add_reports_folder,
     add_session,
     comma_list,
@@ -30,6 +30,7 @@ from memdiag.defaults import (
     DEFAULT_TIMEOUT_S,
     MIN_LEAK_RUNS,
 )
+from memdiag.detail import Detail
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def configure(parser: ArgumentParser) -> None:
         ("console", "json", "github"),
         "What to print: a summary, the JSON record, or GitHub annotations and a job summary.",
     )
-    add_quiet(group)
+    add_detail(group)
 
 
 def run(options: Namespace) -> int:
@@ -263,7 +264,7 @@ def _print_result(
     from memdiag.reports import report_of
     from memdiag.reports.text import plain
 
-    is_summary = options.format == "console" and not options.quiet
+    is_summary = options.format == "console" and options.detail is not Detail.ANSWER
     if options.format == "github":
         from memdiag.reports.github import growth_annotations
 
@@ -273,9 +274,9 @@ def _print_result(
         from rich.console import Console
 
         console = Console(stderr=True, highlight=False)
-        report_of(growth).print_summary(growth, console, written=written, quiet=options.quiet)
+        report_of(growth).print_summary(growth, console, written=written, detail=options.detail)
     else:
-        print_record(growth, written, format=options.format, quiet=options.quiet)
+        print_record(growth, written, format=options.format, detail=options.detail)
     if growth.message:
         if not is_summary:
             print(f"memdiag: ended early: {plain(growth.message)}", file=sys.stderr)

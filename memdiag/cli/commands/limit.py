@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from memdiag.cli import CLEAN, ERROR
 from memdiag.cli.options import (
     SESSION_OPTIONS,
+    add_detail,
     add_format,
     add_inputs,
-    add_quiet,
     add_reports_folder,
     add_runs,
     add_session,
@@ -26,6 +26,7 @@ from memdiag.cli.options import (
     refuse_options,
 )
 from memdiag.defaults import DEFAULT_LIMIT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.detail import Detail
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def configure(parser: ArgumentParser) -> None:
         "What to print: a summary, the JSON record, the resources of a Kubernetes container, a"
         " service of Compose, or a Markdown report.",
     )
-    add_quiet(group)
+    add_detail(group, has_more=False)
 
 
 def run(options: Namespace) -> int:
@@ -121,10 +122,10 @@ def run(options: Namespace) -> int:
         result = find(options, line)
 
     def print_answer(written: Sequence[Path]) -> int:
-        print_limit(result, written, options.format, quiet=options.quiet)
+        print_limit(result, written, options.format, detail=options.detail)
         if not result.message:
             return CLEAN
-        if options.format != "text" or options.quiet:
+        if options.format != "text" or options.detail is Detail.ANSWER:
             label = "ended early" if result.group_version else "no limit was tried"
             print(f"memdiag: {label}: {plain(result.message)}", file=sys.stderr)
         return ERROR

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
+    add_detail,
     add_format,
     add_generation,
     add_inputs,
     add_limits,
     add_model,
-    add_quiet,
     add_reports_folder,
     add_runs,
     add_session,
@@ -27,6 +27,7 @@ from memdiag.cli.options import (
     read_memory_limit,
     read_session,
 )
+from memdiag.detail import Detail
 from memdiag.errors import UsageError
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def configure(parser: ArgumentParser) -> None:
         "What to print: a summary, the JSON record, a Markdown report, or GitHub annotations"
         " and a job summary.",
     )
-    add_quiet(group)
+    add_detail(group)
 
 
 def run(options: Namespace) -> int:
@@ -158,7 +159,7 @@ def run(options: Namespace) -> int:
         if result.update is not None:
             refuse_other_configuration(result.update.path, str(model), profile)
             status = result.update.write()
-        return _print_result(result, status, written, format=options.format, quiet=options.quiet)
+        return _print_result(result, status, written, format=options.format, detail=options.detail)
 
     return destination.write_and_print(profile, update_baseline_and_print)
 
@@ -268,7 +269,7 @@ def _print_result(
     written: Sequence[Path],
     *,
     format: str,
-    quiet: bool,
+    detail: Detail,
 ) -> int:
     """Print a profile in `format`, and return the exit code.
 
@@ -286,8 +287,8 @@ def _print_result(
     if format == "json":
         sys.stdout.buffer.write(encode(profile))
     elif format == "console":
-        if completed or not quiet:
-            show(profile, written, quiet=quiet)
+        if completed or detail is not Detail.ANSWER:
+            show(profile, written, detail=detail)
     else:
         _print_report(profile, format)
     if not completed:
@@ -296,7 +297,7 @@ def _print_result(
     if judgement is None:
         return CLEAN
     if format in ("console", "json"):
-        _print_judgement(profile, baseline_status, to_stderr=format == "json", quiet=quiet)
+        _print_judgement(profile, baseline_status, to_stderr=format == "json", detail=detail)
     if result.incomparable and not judgement.budget.limits:
         # There was no other limit to compare with: that is not a pass.
         message = f"memdiag: {profile.model.path}: {result.incomparable}."
@@ -331,7 +332,7 @@ def _print_outcome(profile: Profile, written: Sequence[Path]) -> None:
 
 
 def _print_judgement(
-    profile: Profile, baseline_status: str | None, *, to_stderr: bool, quiet: bool
+    profile: Profile, baseline_status: str | None, *, to_stderr: bool, detail: Detail
 ) -> None:
     from memdiag.reports import budget
     from memdiag.reports.console import no_workflow_command
@@ -340,10 +341,14 @@ def _print_judgement(
     assert profile.judgement is not None
     stream = sys.stderr if to_stderr else sys.stdout
     has_limits = bool(budget.verdict(profile.judgement))
-    lines = list(budget.lines(profile.judgement)[: 1 if quiet else None]) if has_limits else []
+    lines = (
+        list(budget.lines(profile.judgement)[: 1 if detail is Detail.ANSWER else None])
+        if has_limits
+        else []
+    )
     if baseline_status:
         lines.append(budget.baseline_line(profile.judgement, baseline_status))
-    if not quiet and not to_stderr:
+    if detail is not Detail.ANSWER and not to_stderr:
         print(file=stream)
     for text in lines:
         # An explanation is indented below its sentence.

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from memdiag.cli import CLEAN
-from memdiag.cli.options import add_list, add_reports_folder
+from memdiag.cli.options import add_detail, add_list, add_reports_folder
 
 ARGUMENTS = "FILE"
 _CONSOLE = "console"
@@ -30,6 +30,7 @@ def configure(parser: ArgumentParser) -> None:
         " the names of models and tensors in it.",
     )
     add_reports_folder(parser, default="the folder of FILE")
+    add_detail(parser)
 
 
 def run(options: Namespace) -> int:
@@ -51,7 +52,7 @@ def run(options: Namespace) -> int:
     folder = options.out or (options.file if options.file.is_dir() else options.file.parent)
     written = Destination(folder).write(record, files) if files else ()
     if _CONSOLE in formats:
-        show(record, written)
+        show(record, written, detail=options.detail)
     else:
         for path in written:
             print(plain(str(path)))

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memdiag.cli import CLEAN
-from memdiag.cli.options import add_quiet, add_reports_folder, add_switch
+from memdiag.cli.options import add_detail, add_reports_folder, add_switch
+from memdiag.detail import Detail
 
 if TYPE_CHECKING:
     from memdiag.cli.live import LiveView
@@ -49,7 +50,7 @@ def configure(parser: ArgumentParser) -> None:
         " display, s changes the order, q closes the view while the program goes on.",
     )
     add_reports_folder(parser, default="memdiag-run-PID, with memdiag's own process id")
-    add_quiet(parser)
+    add_detail(parser)
 
 
 def run(options: Namespace) -> int:
@@ -80,7 +81,7 @@ def run(options: Namespace) -> int:
                 "on_progress": stack.enter_context(view).update,
                 "program_output_folder": folder,
             }
-        elif not options.quiet:
+        elif options.detail is not Detail.ANSWER:
             settings = {"on_wait": print_wait}
         result = run_program(
             words,
@@ -97,13 +98,13 @@ def run(options: Namespace) -> int:
             print_wait(f"the reports are not complete. {interrupt} memdiag report renders them.")
             return _exit_code(result.exit_code)
         except Exception:
-            _print_summary(result, (), quiet=options.quiet)
+            _print_summary(result, (), detail=options.detail)
             raise
-    _print_summary(result, written, quiet=options.quiet)
+    _print_summary(result, written, detail=options.detail)
     return _exit_code(result.exit_code)
 
 
-def _print_summary(result: "ProgramRun", written: Sequence[Path], *, quiet: bool) -> None:
+def _print_summary(result: "ProgramRun", written: Sequence[Path], *, detail: Detail) -> None:
     """Print the summary on standard error; if nobody reads it, the exit code is the program's."""
     # rich ends the program where the reader of a pipe has ended.
     with suppress(OSError, SystemExit, KeyboardInterrupt):
@@ -112,7 +113,7 @@ def _print_summary(result: "ProgramRun", written: Sequence[Path], *, quiet: bool
         from memdiag.reports import report_of
 
         console = Console(stderr=True, highlight=False)
-        report_of(result).print_summary(result, console, written=written, quiet=quiet)
+        report_of(result).print_summary(result, console, written=written, detail=detail)
 
 
 def _leave(view: "LiveView", folder: Path) -> None:

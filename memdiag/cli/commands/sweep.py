@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
+    add_detail,
     add_dims,
     add_format,
     add_list,
-    add_quiet,
     add_runs,
     add_session_option,
     add_switch,
@@ -137,7 +137,7 @@ def configure(parser: ArgumentParser) -> None:
         "What to print: a summary, the JSON record, a Markdown report, GitHub annotations, JUnit"
         " XML, or figures for github-action-benchmark.",
     )
-    add_quiet(group)
+    add_detail(group, has_more=False)
 
 
 def run(options: Namespace) -> int:
@@ -172,7 +172,7 @@ def run(options: Namespace) -> int:
     answers = sweep_answers(outcome, against=options.against, machines=machines)
 
     def print_answer(written: Sequence[Path]) -> int:
-        print_sweep(answers, written, options.format, quiet=options.quiet)
+        print_sweep(answers, written, options.format, detail=options.detail)
         if not outcome.completed:
             return ERROR
         if answers.exceeded or answers.regressions:

@@ -9,13 +9,14 @@ from typing import Any
 
 from memdiag.cli import CLEAN
 from memdiag.cli.options import (
+    add_detail,
     add_list,
-    add_quiet,
     add_reports_folder,
     add_switch,
     duration,
     whole_number,
 )
+from memdiag.detail import Detail
 
 ARGUMENTS = "PID"
 IN_WORKER = False
@@ -65,7 +66,7 @@ def configure(parser: ArgumentParser) -> None:
         " X-ray, p pauses the display, s changes the order, q ends the recording.",
     )
     add_reports_folder(parser, default="memdiag-watch-PID")
-    add_quiet(parser)
+    add_detail(parser, has_more=False)
 
 
 def run(options: Namespace) -> int:
@@ -92,7 +93,7 @@ def run(options: Namespace) -> int:
             title = f"memdiag watch {options.pid}"
             view = LiveView(title, lambda view: signal.raise_signal(signal.SIGINT))
             settings = {"on_progress": stack.enter_context(view).update}
-        elif not options.quiet:
+        elif options.detail is not Detail.ANSWER:
             settings = {"on_wait": print_wait}
         result = watch(
             options.pid,
@@ -106,7 +107,7 @@ def run(options: Namespace) -> int:
         )
 
     def print_answer(written: Sequence[Path]) -> int:
-        show(result, written, quiet=options.quiet)
+        show(result, written, detail=options.detail)
         return CLEAN
 
     return destination.write_and_print(result, print_answer)

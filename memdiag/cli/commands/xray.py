@@ -6,11 +6,12 @@ from pathlib import Path
 
 from memdiag.cli import CLEAN
 from memdiag.cli.options import (
+    add_detail,
     add_format,
     add_list,
     add_output_record,
-    add_quiet,
 )
+from memdiag.detail import Detail
 
 ARGUMENTS = "PID|FOLDER [MODEL...]"
 
@@ -43,7 +44,7 @@ def configure(parser: ArgumentParser) -> None:
     )
     add_format(parser)
     add_output_record(parser)
-    add_quiet(parser)
+    add_detail(parser, has_more=False)
 
 
 def run(options: Namespace) -> int:
@@ -62,7 +63,7 @@ def run(options: Namespace) -> int:
 
     if not (options.process.isascii() and options.process.isdecimal()):
         lines = answer_lines(request_xray(Path(options.process)))
-        print("\n".join(lines[:1] if options.quiet else lines))
+        print("\n".join(lines[:1] if options.detail is Detail.ANSWER else lines))
         return CLEAN
     # The command line parses the files after the first one of --model as arguments.
     models = [*options.model, *options.models]
@@ -78,5 +79,5 @@ def run(options: Namespace) -> int:
     if options.format == "json":
         sys.stdout.buffer.write(encode(attribution))
     else:
-        show(attribution, quiet=options.quiet)
+        show(attribution, detail=options.detail)
     return CLEAN

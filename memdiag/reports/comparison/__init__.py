@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memdiag.detail import Detail
 from memdiag.records import codec
 from memdiag.records.comparison import Comparison
 from memdiag.reports import markdown as md
@@ -32,12 +33,16 @@ _MAX_CONSOLE_CHANGES = 16
 
 
 def show(
-    comparison: Comparison, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
+    comparison: Comparison,
+    console: Console,
+    *,
+    written: Sequence[Path] = (),
+    detail: Detail = Detail.USUAL,
 ) -> None:
-    """Print `comparison`; `written` are the files to name; `quiet` prints only the answer."""
+    """Print `comparison`; `written` are the files to name; `detail` is how much."""
     line(console, f"{title(comparison)}: {answer(comparison)}", "bold")
     line(console, bisection_result(comparison), "bold")
-    if quiet:
+    if detail is Detail.ANSWER:
         return
     for _, table in comparison_tables(comparison):
         console.print()

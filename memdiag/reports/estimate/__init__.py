@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memdiag.records.estimate import Estimate
+from memdiag.detail import Detail
+from memdiag.records.estimate import Estimate, EstimatedPoint
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, line
 from memdiag.reports.estimate.sentences import (
@@ -29,35 +30,65 @@ from memdiag.reports.page import Plotly
 from memdiag.reports.report import Report
 from memdiag.reports.table import Table, markdown_table, print_table
 from memdiag.reports.text import plain
+from memdiag.units import counted, format_size, some_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
+_MAX_NAMED_PARTS = 5
+
 
 def show(
-    estimate: Estimate, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
+    estimate: Estimate,
+    console: Console,
+    *,
+    written: Sequence[Path] = (),
+    detail: Detail = Detail.USUAL,
 ) -> None:
-    """Print `estimate`; `written` are the files to name; `quiet` prints only the answer."""
+    """Print `estimate`; `written` are the files to name; `detail` is how much."""
     answer = estimate_headline(estimate)
     fits = fit_text(estimate)
     line(console, fits or answer.line, "bold")
-    if quiet:
+    if fits and detail is Detail.ANSWER:
         return
-    if fits:
-        line(console, answer.line)
+    line(console, answer.line if fits else "")
     line(console, answer.second)
     line(console, answer.facts, "dim")
-    for title, table in _tables(estimate, console.width):
-        if table.rows:
-            console.print()
-            line(console, title)
-            print_table(console, table)
+    if detail is Detail.ANSWER:
+        block(console, reduction_lines(estimate))
+        return
+    tables = [(title, table) for title, table in _tables(estimate, console.width) if table.rows]
+    for title, table in tables if detail is Detail.ALL else tables[:1]:
+        console.print()
+        line(console, title)
+        print_table(console, table)
+    if detail is Detail.USUAL:
+        block(console, [_parts(estimate.point), *reduction_lines(estimate)])
+        for text in (*calibration_lines(estimate), _left_out(estimate)):
+            line(console, text)
+        files(console, written)
+        return
     block(console, generation_lines(estimate))
     block(console, reduction_lines(estimate))
     block(console, calibration_lines(estimate))
     block(console, [f"note: {plain(note)}" for note in estimate.notes])
     files(console, written)
+
+
+def _parts(point: EstimatedPoint) -> str:
+    """Return what takes most of the peak: ``At the peak: weights 22 MiB · graph 3 MiB``."""
+    terms = sorted(point.peak.peak_terms, key=lambda term: -term.bytes)
+    parts = [f"{term.name} {format_size(term.bytes)}" for term in terms]
+    return f"At the peak: {some_of(parts, _MAX_NAMED_PARTS, ' · ')}." if parts else ""
+
+
+def _left_out(estimate: Estimate) -> str:
+    """Return what is printed only on request."""
+    parts = ["parts of the memory", "tensors at the peak of a run"]
+    if estimate.notes:
+        parts.append(counted(len(estimate.notes), "note"))
+    return f"With -v: {', '.join(parts)}."
 
 
 def _tables(estimate: Estimate, width: int) -> list[tuple[str, Table]]:

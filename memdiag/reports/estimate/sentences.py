@@ -10,7 +10,7 @@ from typing import NamedTuple
 from memdiag.records.dimension import in_words
 from memdiag.records.estimate import Calibration, Estimate, Fit
 from memdiag.reports.generation import cache_sentences, calls_text, feed_sentence
-from memdiag.reports.text import at_sizes, model_file, plain
+from memdiag.reports.text import at_sizes, dim_hint, model_file, plain
 from memdiag.units import MIB, counted, format_duration, format_limit, format_size, plural
 
 BEFORE = "Python, numpy and onnxruntime before the session"
@@ -130,7 +130,8 @@ def _facts(estimate: Estimate) -> str:
         done = "measured in"
     elif estimate.fit is not None and estimate.fit.trial != "not run":
         done = "run at the largest size only ·"
-    return " · ".join([*options, f"{done} {format_duration(estimate.duration_s)}"])
+    took = f"{done} {format_duration(estimate.duration_s)}"
+    return " · ".join(filter(None, [*options, took, dim_hint(estimate.dimensions)]))
 
 
 def sizes_text(estimate: Estimate, sizes: Mapping[str, int]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memdiag.detail import Detail
 from memdiag.records import codec
 from memdiag.records.fix import Fix
 from memdiag.reports import markdown as md
@@ -44,15 +45,17 @@ _MAX_POINTS = 4
 """The rows of the summary on a terminal, which has room for a program below."""
 
 
-def show(fix: Fix, console: Console, *, written: Sequence[Path] = (), quiet: bool = False) -> None:
-    """Print the answer, why, and what to do; unless `quiet` the main points and the program.
+def show(
+    fix: Fix, console: Console, *, written: Sequence[Path] = (), detail: Detail = Detail.USUAL
+) -> None:
+    """Print the answer, why, and what to do; then the main points and the program.
 
-    `written` are the files to name.
+    `written` are the files to name; `detail` is how much.
     """
     line(console, answer(fix), "bold")
     labelled(console, "Why", why(fix))
     labelled(console, "Do", next_step(fix))
-    if quiet:
+    if detail is Detail.ANSWER:
         return
     if fix.points:
         console.print()

@@ -38,12 +38,9 @@ class BeforeAndAfter:
 _FEW_PAIRS = 8
 
 
-def measured_sizes(fix: Fix, *, with_option: bool = False) -> str:
-    """Return the sizes that each measured process ran with; empty if all sizes are fixed.
-
-    `with_option` adds the option that changes them.
-    """
-    return at_sizes(fix.dimensions, fix.further_sizes, with_option=with_option)
+def measured_sizes(fix: Fix) -> str:
+    """Return the sizes that each measured process ran with; empty if all sizes are fixed."""
+    return at_sizes(fix.dimensions, fix.further_sizes)
 
 
 def memory_changes(fix: Fix) -> tuple[BeforeAndAfter, ...]:

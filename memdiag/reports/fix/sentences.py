@@ -111,7 +111,7 @@ def next_step(fix: Fix) -> str:
 def facts(fix: Fix) -> str:
     """Return the sizes of the inputs, the release of onnxruntime, and the effort."""
     parts = (
-        measured_sizes(fix, with_option=True),
+        measured_sizes(fix),
         f"onnxruntime {plain(fix.onnxruntime)}",
         search_cost(fix),
     )

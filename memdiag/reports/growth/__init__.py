@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memdiag.detail import Detail
 from memdiag.records.growth import Growth
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, labelled, line
@@ -16,6 +17,7 @@ from memdiag.reports.page import Plotly
 from memdiag.reports.report import ISSUE_FILE, Report, file_names
 from memdiag.reports.table import markdown_table, print_table
 from memdiag.reports.text import plain
+from memdiag.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,30 +25,43 @@ if TYPE_CHECKING:
 
 
 def show(
-    growth: Growth, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
+    growth: Growth, console: Console, *, written: Sequence[Path] = (), detail: Detail = Detail.USUAL
 ) -> None:
-    """Print `growth`; `written` are the files to name; `quiet` prints only the answer."""
+    """Print `growth`; `written` are the files to name; `detail` is how much."""
     answer = growth_headline(growth)
     line(console, answer.line, answer.style)
-    if quiet:
-        return
-    line(console, answer.facts, "dim")
-    line(console, reload_line(growth))
-    if has_later_reading(growth):
-        console.print()
-        print_table(console, owner_table(growth))
-    blocks = block_table(growth)
-    if blocks.rows:
-        block(console, ["Blocks of malloc that came into use and stayed:"])
-        print_table(console, blocks)
+    if detail is not Detail.ANSWER:
+        line(console, answer.facts, "dim")
+        line(console, reload_line(growth))
     if answer.advice:
         console.print()
         labelled(console, "What to do", answer.advice)
-    block(console, [f"note: {plain(note)}" for note in growth.notes])
+    if detail is not Detail.ANSWER and has_later_reading(growth):
+        console.print()
+        print_table(console, owner_table(growth))
+    blocks = block_table(growth)
+    if detail is Detail.ALL and blocks.rows:
+        block(console, ["Blocks of malloc that came into use and stayed:"])
+        print_table(console, blocks)
+    if detail is Detail.ALL:
+        block(console, [f"note: {plain(note)}" for note in growth.notes])
+    elif detail is Detail.USUAL:
+        block(console, [_left_out(growth, len(blocks.rows))])
     if answer.ended:
         console.print()
         line(console, f"Ended early: {answer.ended}", "bold red")
-    files(console, written)
+    if detail is not Detail.ANSWER:
+        files(console, written)
+
+
+def _left_out(growth: Growth, blocks: int) -> str:
+    """Return what is printed only on request."""
+    parts = [
+        counted(blocks, "kind") + " of blocks that stayed" if blocks else "",
+        counted(len(growth.notes), "note") if growth.notes else "",
+    ]
+    named = ", ".join(filter(None, parts))
+    return f"With -v: {named}." if named else ""
 
 
 def markdown(growth: Growth) -> str:

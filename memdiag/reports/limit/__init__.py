@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memdiag.detail import Detail
 from memdiag.records import codec
 from memdiag.records.limit import MemoryLimit
 from memdiag.reports import markdown as md
@@ -29,12 +30,16 @@ if TYPE_CHECKING:
 
 
 def show(
-    limit: MemoryLimit, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
+    limit: MemoryLimit,
+    console: Console,
+    *,
+    written: Sequence[Path] = (),
+    detail: Detail = Detail.USUAL,
 ) -> None:
-    """Print `limit`; `written` are the files to name; `quiet` prints only the answer."""
+    """Print `limit`; `written` are the files to name; `detail` is how much."""
     answer = limit_headline(limit)
     line(console, answer.line, "bold")
-    if quiet:
+    if detail is Detail.ANSWER:
         return
     line(console, answer.second)
     line(console, answer.facts, "dim")

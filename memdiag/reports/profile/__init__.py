@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memdiag.detail import Detail
 from memdiag.records.profile import Profile
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, labelled, line
@@ -42,45 +43,84 @@ from memdiag.reports.profile.run_peak import (
 )
 from memdiag.reports.profile.trace import profile_trace
 from memdiag.reports.report import Report
-from memdiag.reports.table import markdown_table, print_table
+from memdiag.reports.table import Table, markdown_table, print_table
 from memdiag.reports.text import capitalized, lowered, plain
 from memdiag.reports.xray import show_xray, xray_markdown, xray_text
-from memdiag.units import counted, format_duration
+from memdiag.reports.xray.owners import owner_rows
+from memdiag.units import counted, format_duration, format_size, some_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _MAX_CONSOLE_INPUTS = 6
+_MAX_NAMED_OWNERS = 5
 _MAX_MARKDOWN_SPANS = 12
 LIVE_HEADING = "In memory at the peak of a run, as estimated:"
 
 
 def show(
-    profile: Profile, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
+    profile: Profile,
+    console: Console,
+    *,
+    written: Sequence[Path] = (),
+    detail: Detail = Detail.USUAL,
 ) -> None:
-    """Print `profile`; `written` are the files to name; `quiet` prints only the answer."""
+    """Print `profile`; `written` are the files to name; `detail` is how much."""
     answer = profile_headline(profile)
     style = "bold" if answer.completed else "bold red"
     line(console, f"{answer.model}: {lowered(answer.first)}", style)
     line(console, answer.second)
-    if quiet:
-        return
     line(console, answer.facts, "dim")
-    console.print()
+    show_advice(profile, console)
+    if detail is Detail.ANSWER:
+        return
+    if profile.phases:
+        console.print()
+        print_table(console, _phases(profile, console.width, detail))
+    if detail is Detail.ALL:
+        show_details(profile, console)
+    else:
+        line(console, _steady_sentence(profile))
+        line(console, _left_out(profile))
+    files(console, written)
+
+
+def show_advice(profile: Profile, console: Console) -> None:
+    """Print the result, why, and what to do, below a blank line."""
     found = profile_advice(profile)
+    console.print()
     labelled(console, "Result", found.result)
     labelled(console, "Why", found.reason)
     for number, step in enumerate(found.steps):
         labelled(console, "" if number else "What to do", step.text)
         labelled(console, "", step.command, "bold")
-    if profile.phases:
-        console.print()
-        phases = phase_table(profile)
-        if profile.estimate is not None:
-            phases = phases.fitted(console.width, OPTIONAL_COLUMNS)
-        print_table(console, phases)
-    show_details(profile, console)
-    files(console, written)
+
+
+def _phases(profile: Profile, width: int, detail: Detail) -> Table:
+    table = phase_table(profile, is_compared=detail is Detail.ALL)
+    return table if profile.estimate is None else table.fitted(width, OPTIONAL_COLUMNS)
+
+
+def _steady_sentence(profile: Profile) -> str:
+    """Return the largest owners at steady state in one sentence; empty without an X-ray."""
+    if profile.attribution is None:
+        return ""
+    trimmed = profile.allocator_retained_bytes or 0
+    owners = owner_rows(profile.attribution, trimmed_bytes=trimmed)
+    parts = [f"{row.label} {format_size(row.size_bytes)}" for row in owners]
+    return f"At steady state: {some_of(parts, _MAX_NAMED_OWNERS, ' · ')}."
+
+
+def _left_out(profile: Profile) -> str:
+    """Return what is printed only on request."""
+    parts = [
+        counted(len(profile.findings), "finding") if profile.findings else "",
+        "copies of weights" if profile.attribution is not None else "",
+        "the inputs" if profile.inputs else "",
+        counted(len(profile.notes), "note") if profile.notes else "",
+    ]
+    named = ", ".join(filter(None, parts))
+    return f"With -v: {named}." if named else ""
 
 
 def show_details(profile: Profile, console: Console) -> None:
@@ -103,7 +143,7 @@ def show_details(profile: Profile, console: Console) -> None:
         show_xray(owned, console, heading=_owner_heading(profile))
     if profile.findings:
         console.print()
-        show_findings(profile.findings, console, printed_above=profile_advice(profile).reason)
+        show_findings(profile.findings, console)
         line(console, f"{profile_summary(profile)}.")
     block(console, [f"{row.title}: {row.sentence}" for row in notable_spans(profile)])
     block(console, [capitalized(runs_summary(profile).sentence)])

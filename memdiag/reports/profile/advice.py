@@ -1,6 +1,7 @@
 """The result of a profile, the reason for it, and what to do about it, in a few sentences."""
 
 import shlex
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -30,7 +31,7 @@ MIN_NAMED_SHARE = 0.1
 
 _LARGE_SHARE, _NOTABLE_SHARE = 0.5, 0.1  # shares of the steady memory
 _MIN_PART_BYTES = MIB // 10
-_MAX_REASON = 420
+_MAX_REASON = 240
 _MAX_WEIGHT_NAME = 60
 _MAX_REFUSAL = 120
 _MAX_NAMES = 4
@@ -436,10 +437,9 @@ def _reason(profile: Profile, worst: Finding | None, largest: MemoryPart | None)
 
 
 def _finding_reason(finding: Finding) -> str:
-    sentences = (plain(text) for text in (finding.message, finding.detail) if text)
-    text = " ".join(s if s.endswith((".", "!", "?")) else f"{s}." for s in sentences)
+    text = plain(finding.message).rstrip(".") + "."
     doubt = "" if finding.evidence == "measured" else " (Predicted from the model file.)"
-    return shortened(text, _MAX_REASON) + doubt
+    return textwrap.shorten(text, _MAX_REASON, placeholder=" …") + doubt
 
 
 def _parts_sentence(profile: Profile) -> str:
@@ -526,7 +526,7 @@ def _lever_steps(profile: Profile, model: str, least_bytes: int, start: str) -> 
             f" The {format_size(pages)} of library pages may not; all processes that use"
             " onnxruntime share them."
         )
-    return [AdviceStep(f"{text} Let memdiag measure it:", f"memdiag fix {model}")]
+    return [AdviceStep(f"{text} Measure it:", f"memdiag fix {model}")]
 
 
 def _fix_steps(costly: Sequence[Finding], model: str) -> list[AdviceStep]:
@@ -534,9 +534,8 @@ def _fix_steps(costly: Sequence[Finding], model: str) -> list[AdviceStep]:
     rewrites = [name for finding in costly for name in finding.rewrites or ()]
     if rewrites:
         text = (
-            f"Let memdiag try {listed(rewrites, limit=_MAX_NAMES)} on a copy of the model. The copy"
-            " is kept only if it takes less memory, is at most 5 % slower, and has the same outputs"
-            " up to rounding:"
+            f"Try {listed(rewrites, limit=_MAX_NAMES)} on a copy, kept only if its outputs,"
+            " memory and latency are verified:"
         )
         return [AdviceStep(text, f"memdiag fix {model}")]
     if any(finding.rewrites is None and finding.remedies for finding in costly):
@@ -562,17 +561,17 @@ def _option_steps(
     if part is not None:
         others = f" ({names})" if options else ""
         what = "other settings" if part.label == RETAINED else "this and other settings"
-        text = f"{part.remedy} Let memdiag measure what {what}{others} save:"
+        text = f"{part.remedy} Measure what {what}{others} save:"
     elif options:
-        text = f"Let memdiag measure session options, such as {names}:"
+        text = f"Measure session options, such as {names}:"
         if not any(finding.rewrites for finding in costly):
             refusal = _refusal(not_rewritable)
             text = f"No rewrite can be applied to this model{refusal}. {text}"
     elif is_tunable(profile):
         size = format_size(sum(part.size_bytes for part in unused_parts(profile)))
         text = (
-            f"Let memdiag measure which session options avoid some of the {size} that loading and"
-            " allocators add at the peak:"
+            f"Measure which session options avoid some of the {size} of loading and allocators at"
+            " the peak:"
         )
     else:
         return []

@@ -10,7 +10,14 @@ from itertools import groupby
 from memdiag.records.estimate import PINNING
 from memdiag.records.generation import Generation
 from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Run, Span
-from memdiag.reports.phase_table import ESTIMATED, PhaseRow, arranged, phase_row, table_of
+from memdiag.reports.phase_table import (
+    ESTIMATED,
+    OTHER_STEPS,
+    PhaseRow,
+    arranged,
+    phase_row,
+    table_of,
+)
 from memdiag.reports.profile.headline import ENDINGS
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import decimals_for, plain
@@ -30,17 +37,20 @@ def phase_rows(profile: Profile) -> tuple[PhaseRow, ...]:
     return arranged([_row(profile, phase) for phase in profile.phases], profile.spans)
 
 
-def phase_table(profile: Profile) -> Table:
-    """Return the table of the phases that were reached, with the peaks that were estimated."""
+def phase_table(profile: Profile, *, is_compared: bool = True) -> Table:
+    """Return the table of the phases that were reached; with estimated peaks if `is_compared`."""
     estimated = ""
-    if profile.estimate is not None:
+    if is_compared and profile.estimate is not None:
         estimated = f"; {ESTIMATED}: the peak that memdiag estimate predicts"
         if PINNING not in profile.session.environment:
             estimated += f" for a malloc that keeps no freed blocks (--env {PINNING}=131072)"
+    rows = phase_rows(profile)
+    if not is_compared:
+        rows = tuple(replace(row, estimated_bytes=None) for row in rows if row.label != OTHER_STEPS)
     return table_of(
-        phase_rows(profile),
+        rows,
         decimals=decimals_for(profile.peak_rss_bytes),
-        caption=f"Resident set of the whole process in MiB, baseline included{estimated}",
+        caption=f"MiB of the whole process{estimated}",
     )
 
 

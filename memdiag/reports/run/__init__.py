@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memdiag.detail import Detail
 from memdiag.records.run import ProgramRun
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, line
@@ -34,22 +35,49 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MAX_CONSOLE_FINDINGS = 10
+_MAX_USUAL_FINDINGS = 3
+_MAX_USUAL_ROWS = 5
 _MAX_CONSOLE_OWNERS = 3  # processes
 _MAX_MARKDOWN_ROWS = 50
 
 
 def show(
-    run: ProgramRun, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
+    run: ProgramRun,
+    console: Console,
+    *,
+    written: Sequence[Path] = (),
+    detail: Detail = Detail.USUAL,
 ) -> None:
-    """Print `run`; `written` are the files to name; `quiet` prints only the answer."""
+    """Print `run`; `written` are the files to name; `detail` is how much."""
     answer = run_headline(run)
     line(console, answer.first, "bold" if answer.is_success else "bold red")
     line(console, answer.second)
-    if quiet:
+    if detail is Detail.ALL:
+        show_sessions_and_findings(run, console)
+        show_details(run, console)
+        files(console, written)
         return
-    show_sessions_and_findings(run, console)
-    show_details(run, console)
+    shown = _MAX_USUAL_FINDINGS if detail is Detail.USUAL else 1
+    _show_findings(run, console, limit=shown)
+    if detail is Detail.ANSWER:
+        return
+    sessions = summary_table(run, width=console.width) if run.sessions else peak_table(run)
+    if run.sessions or len(run.processes) > 1:
+        console.print()
+        print_table(console, sessions.first_rows(_MAX_USUAL_ROWS))
+    block(console, [_left_out(run, len(sessions.rows) - _MAX_USUAL_ROWS)])
     files(console, written)
+
+
+def _left_out(run: ProgramRun, rows: int) -> str:
+    """Return what is printed only on request; `rows` are missing in the table."""
+    parts = [
+        counted(rows, "more row") if rows > 0 else "",
+        "the largest rises",
+        "owners of the memory" if process_owners(run) else "",
+        counted(len(run.notes), "note") if run.notes else "",
+    ]
+    return f"With -v: {', '.join(filter(None, parts))}."
 
 
 def show_details(run: ProgramRun, console: Console) -> None:
@@ -82,17 +110,17 @@ def show_sessions_and_findings(run: ProgramRun, console: Console) -> None:
         console.print()
         print_table(console, peak_table(run))
     block(console, remarks(run))
-    _show_findings(run, console)
+    _show_findings(run, console, limit=_MAX_CONSOLE_FINDINGS)
 
 
-def _show_findings(run: ProgramRun, console: Console) -> None:
+def _show_findings(run: ProgramRun, console: Console, *, limit: int) -> None:
     if run.findings:
         console.print()
-    for finding in run.findings[:_MAX_CONSOLE_FINDINGS]:
+    for finding in run.findings[:limit]:
         message, remedy = finding_texts(finding)
         line(console, f"- {message}", "bold")
         line(console, f"  → {remedy}" if remedy else "")
-    more = len(run.findings) - _MAX_CONSOLE_FINDINGS
+    more = len(run.findings) - limit
     line(console, f"{counted(more, 'more finding')} in the reports" if more > 0 else "")
     block(console, after_findings(run))
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memdiag.detail import Detail
 from memdiag.records.sweep import Sweep
 from memdiag.reports import markdown as md
 from memdiag.reports.console import block, files, line
@@ -37,14 +38,14 @@ MAX_MARKDOWN_ROWS = 50
 
 
 def show(
-    sweep: Sweep, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
+    sweep: Sweep, console: Console, *, written: Sequence[Path] = (), detail: Detail = Detail.USUAL
 ) -> None:
-    """Print `sweep`; `written` are the files to name; `quiet` prints only the answer."""
+    """Print `sweep`; `written` are the files to name; `detail` is how much."""
     answer = headline(sweep)
     line(console, answer.first, "bold")
     for text in answer.lines:
         line(console, text)
-    if quiet:
+    if detail is Detail.ANSWER:
         return
     block(console, [f"note: {plain(note)}" for note in sweep.notes])
     for title, table in _tables(sweep):

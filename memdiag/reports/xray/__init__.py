@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memdiag.detail import Detail
 from memdiag.programs.repeated_models import repeated_models
 from memdiag.records import codec
 from memdiag.records.attribution import Attribution
@@ -267,12 +268,16 @@ def _timing(attribution: Attribution) -> str:
 
 
 def show(
-    attribution: Attribution, console: Console, *, written: Sequence[Path] = (), quiet: bool = False
+    attribution: Attribution,
+    console: Console,
+    *,
+    written: Sequence[Path] = (),
+    detail: Detail = Detail.USUAL,
 ) -> None:
-    """Print `attribution`; `written` are the files to name; `quiet` prints only the answer."""
+    """Print `attribution`; `written` are the files to name; `detail` is how much."""
     result = insight(attribution)
     line(console, f"process {attribution.pid}: {result.headline}.", "bold")
-    if quiet:
+    if detail is Detail.ANSWER:
         return
     owned = xray_text(attribution)
     console.print()
