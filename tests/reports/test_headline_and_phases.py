@@ -96,7 +96,7 @@ def test_what_malloc_keeps_is_named_where_it_is_notable(
 ) -> None:
     profile = msgspec.structs.replace(
         profiles.tied_if(),
-        allocator_retained_bytes=None if retained is None else retained * 10 * MIB,
+        allocator_retained_bytes=None if retained is None else retained * MIB,
     )
     second = profile_headline(profile).second
     assert ("malloc keeps 150 MiB of it freed" in second) == is_said

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MAX_CONSOLE_INPUTS = 6
-_MAX_NAMED_OWNERS = 5
+_MAX_NAMED_OWNERS = 3
 _MAX_MARKDOWN_SPANS = 12
 LIVE_HEADING = "In memory at the peak of a run, as estimated:"
 

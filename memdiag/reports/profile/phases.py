@@ -9,6 +9,7 @@ from itertools import groupby
 
 from memdiag.records.estimate import PINNING
 from memdiag.records.generation import Generation
+from memdiag.records.phases import RUN_PHASES
 from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Run, Span
 from memdiag.reports.phase_table import (
     ESTIMATED,
@@ -38,7 +39,10 @@ def phase_rows(profile: Profile) -> tuple[PhaseRow, ...]:
 
 
 def phase_table(profile: Profile, *, is_compared: bool = True) -> Table:
-    """Return the table of the phases that were reached; with estimated peaks if `is_compared`."""
+    """Return the table of the phases that were reached, with estimated peaks.
+
+    Unless `is_compared` it is shorter: without these, and without phases that moved little memory.
+    """
     estimated = ""
     if is_compared and profile.estimate is not None:
         estimated = f"; {ESTIMATED}: the peak that memdiag estimate predicts"
@@ -46,12 +50,21 @@ def phase_table(profile: Profile, *, is_compared: bool = True) -> Table:
             estimated += f" for a malloc that keeps no freed blocks (--env {PINNING}=131072)"
     rows = phase_rows(profile)
     if not is_compared:
-        rows = tuple(replace(row, estimated_bytes=None) for row in rows if row.label != OTHER_STEPS)
-    return table_of(
+        rows = tuple(replace(row, estimated_bytes=None) for row in rows if _is_notable(row))
+    table = table_of(
         rows,
         decimals=decimals_for(profile.peak_rss_bytes),
         caption=f"MiB of the whole process{estimated}",
+        heading="phase" if is_compared else "phase (MiB)",
     )
+    return table if is_compared else replace(table, caption=table.caption.partition("; ")[2])
+
+
+def _is_notable(row: PhaseRow) -> bool:
+    """Return whether the row belongs in a short table."""
+    if row.is_peak or row.ending or row.phase in RUN_PHASES:
+        return True
+    return row.label not in ("start", OTHER_STEPS) and abs(row.net_bytes) >= MIB
 
 
 def _row(profile: Profile, phase: Phase) -> PhaseRow:
