@@ -62,7 +62,7 @@ def test_a_command_with_an_unknown_option_is_found() -> None:
 
 
 def test_options_in_sentences_exist(pytester: pytest.Pytester) -> None:
-    known = {"--jobs", "--help", "--version"}
+    known = {"--jobs", "--help", "--version", "--workers"}  # those of make and gunicorn, too
     for name in COMMANDS:
         parser = command_parser(name, command_module(name))
         known |= {each for action in parser._actions for each in action.option_strings}

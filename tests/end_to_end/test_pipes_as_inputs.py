@@ -40,7 +40,6 @@ def alarm() -> Iterator[None]:
         ("check", "pipe.onnx"),
         ("compare", "p.json", "pipe.json"),
         ("report", "pipe.json"),
-        ("report", "p.json", "--fix", "pipe.json"),
         ("sweep", "pipe.toml", "--out", "new"),
         ("sweep", "m.onnx", "--out", "store"),
         ("sweep", "m.onnx", "--out", "locked"),

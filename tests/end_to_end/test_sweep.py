@@ -127,15 +127,6 @@ def test_sizes_and_options_are_combined(memdiag: RunMemdiag, zoo: Path, tmp_path
     assert "no model has a free dimension 'bacth'. Did you mean 'batch'?" in done.stderr
 
 
-def test_a_job_that_ran_alone_has_its_latency(
-    memdiag: RunMemdiag, zoo: Path, tmp_path: Path
-) -> None:
-    assert memdiag("sweep", zoo / "a.onnx", "--alone", "--runs", 2).returncode == 0
-    (row,) = jobs(tmp_path / "sweep")
-    assert row["is_alone"]
-    assert row["latency_s"] > 0
-
-
 def test_the_formats_of_the_command_are_those_that_exist() -> None:
     assert machine_formats.MACHINE_FORMATS == sweep.MACHINE_FORMATS
 
@@ -146,7 +137,6 @@ def test_nothing_that_can_be_done_is_an_error(memdiag: RunMemdiag, tmp_path: Pat
     (row,) = jobs(tmp_path / "sweep")
     assert row["status"] == "unreadable"
     for words, message in [
-        (("--alone", "--jobs", 2), "--alone runs one job at a time"),
         (("--budget", "copies=2x"), "copies cannot be a multiple of the weights"),
         (("--onnxruntime", "abc"), "'abc' is not a version"),
         (("--against", "zoo"), "zoo: there is no store of sweeps"),

@@ -258,7 +258,7 @@ def test_a_model_that_is_only_named_in_memory_is_not_used(tmp_path: Path) -> Non
         f"other = path + '/unrelated.onnx'\n{SERVER}"
     )
     with running(program) as pid:
-        watched = watch(pid, duration_s=0.2).notes
+        watched = watch(pid, duration_s=0.2, xray=False).notes
         xrayed = watch(pid, duration_s=0.2, xray=True).notes
         given = watch(pid, duration_s=0.2, xray=True, models=[tmp_path / "a.onnx"]).notes
         (note, *_) = package.xray(pid).notes

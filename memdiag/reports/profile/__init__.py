@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MAX_CONSOLE_INPUTS = 6
-_MAX_NAMED_OWNERS = 3
+_MAX_NAMED_FILES = 2
+_MAX_NAMED_OWNERS = 2
 _MAX_MARKDOWN_SPANS = 12
 LIVE_HEADING = "In memory at the peak of a run, as estimated:"
 
@@ -79,10 +80,14 @@ def show(
         print_table(console, _phases(profile, console.width, detail))
     if detail is Detail.ALL:
         show_details(profile, console)
-    else:
-        line(console, _steady_sentence(profile))
-        line(console, _left_out(profile))
-    files(console, written)
+        files(console, written)
+        return
+    line(console, _steady_sentence(profile))
+    line(console, _left_out(profile))
+    if written:
+        folder = plain(str(written[0].parent))
+        names = some_of([plain(path.name) for path in written], _MAX_NAMED_FILES)
+        line(console, f"Written to {folder}: {names}.")
 
 
 def show_advice(profile: Profile, console: Console) -> None:

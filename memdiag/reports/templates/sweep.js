@@ -195,7 +195,7 @@
     ], {
       ...layout, height: 380, shapes, annotations, margin: { l: 10, r: 10, t: 30, b: 40 },
       xaxis: state.byDate ? { type: "date", showgrid: false, fixedrange: true }
-        : { type: "linear", range: [-0.6, points.length - 0.4], showgrid: false, zeroline: false, fixedrange: true, tickvals: ticks.map(at), ticktext: ticks.map((point) => escaped(texts[label[point]] || releases[release[point]])) },
+        : { type: "linear", range: [-0.6, points.length - 0.4], showgrid: false, zeroline: false, fixedrange: true, tickvals: ticks.map(at), ticktext: ticks.map((point) => escaped(releases[release[point]])) },
       yaxis: { gridcolor: c.line, zeroline: false, rangemode: "tozero", fixedrange: true, automargin: true, title: { text: unit.name, standoff: 6 } },
     }, config);
   }
