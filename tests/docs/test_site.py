@@ -135,5 +135,5 @@ def check_every_record_is_in_the_reference(site: Path) -> None:
 def check_fields_of_records_have_their_meaning(site: Path) -> None:
     page = _Page(site / "docs/reference/records.html").text
     # Of the class itself, and of the class that it extends.
-    assert "the path of the fixed model; None if nothing was worth changing" in page
+    assert "the files of the new model, the model first; empty if the original is loaded" in page
     assert "the largest difference of any output, relative to the output" in page
