@@ -187,6 +187,7 @@ def test_help_loads_the_parsers_of_the_command_line_only(words: list[str]) -> No
         "memdiag.cli.tuning",
         "memdiag.cli.worker",
         "memdiag.defaults",
+        "memdiag.detail",
         "memdiag.errors",
     }
     if words[0] == "profile":

@@ -25,7 +25,7 @@ def test_a_folder_for_genai_is_profiled_and_estimated(memdiag: Command, tmp_path
     assert "tokens in the context" in (reports / "report.html").read_text()
     again = memdiag("report", reports / "profile.json", "--format", "markdown")
     assert "### Generation" in again.stdout
-    estimated = memdiag("estimate", folder, "--steps", "6", "--prefill", "20")
+    estimated = memdiag("estimate", folder, "--steps", "6", "--prefill", "20", "-v")
     assert estimated.returncode == 0, estimated.stderr
     assert "KV cache after 26 tokens" in estimated.stdout
 

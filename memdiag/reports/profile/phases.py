@@ -13,7 +13,6 @@ from memdiag.records.phases import RUN_PHASES
 from memdiag.records.profile import PeakKind, Phase, PhaseName, Profile, Run, Span
 from memdiag.reports.phase_table import (
     ESTIMATED,
-    OTHER_STEPS,
     PhaseRow,
     arranged,
     phase_row,
@@ -64,7 +63,7 @@ def _is_notable(row: PhaseRow) -> bool:
     """Return whether the row belongs in a short table."""
     if row.is_peak or row.ending or row.phase in RUN_PHASES:
         return True
-    return row.label not in ("start", OTHER_STEPS) and abs(row.net_bytes) >= MIB
+    return row.level == 0 and row.phase != "start" and abs(row.net_bytes) >= MIB
 
 
 def _row(profile: Profile, phase: Phase) -> PhaseRow:
