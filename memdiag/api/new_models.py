@@ -91,7 +91,7 @@ class NewModels:
         """Publish the model among the options `chosen`, if there is one, and no other.
 
         Raises:
-            ModelError: the original changed meanwhile.
+            ModelError: the original changed during the search.
         """
         if REWRITE in chosen:
             return self.publish_rewritten()
@@ -119,7 +119,7 @@ class NewModels:
         """Publish the rewritten model, if there is one.
 
         Raises:
-            ModelError: the original changed meanwhile.
+            ModelError: the original changed during the search.
         """
         if self.rewritten is None:
             return Publication(remedies=self.state.outcomes)

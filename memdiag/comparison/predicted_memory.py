@@ -1,4 +1,4 @@
-"""What a column holds at a moment according to the estimate beside its profile.
+"""What the estimate in a column's profile says that it holds at a moment.
 
 An X-ray shows the steady state only. What else is in memory at a peak, or in one phase, is known
 from the estimate, if that agrees with what was measured.

@@ -194,8 +194,8 @@ class ModelWriter:
         """Move the staged model to the target.
 
         Raises:
-            ReportError: the target cannot be written, or changed meanwhile.
-            ModelError: the original changed meanwhile.
+            ReportError: the target cannot be written, or changed during the search.
+            ModelError: the original changed during the search.
         """
         self._original.check()
         self._move(self._staged, self.staged_targets)

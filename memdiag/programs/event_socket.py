@@ -82,7 +82,7 @@ class EventSocket:
         self._secret = secrets.token_hex(16)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         name = f"{own_prefix()}{secrets.token_hex(4)}"
-        # An abstract address is no file, and processes of other users reach it as well.
+        # An abstract address is not a file: processes of other users can reach it.
         self._address = f"@{name}"
         self._listener.bind(f"\0{name}")
         self._listener.listen(128)

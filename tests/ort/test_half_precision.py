@@ -1,4 +1,4 @@
-"""Nodes that read float16 beside the graph that the runtime saves."""
+"""Nodes that read float16 compared with the graph that the runtime saves."""
 
 import json
 import subprocess

@@ -11,7 +11,7 @@ in fp32. For a node whose inputs are fp16 it inserts casts, also before its weig
 - a weight that two nodes or more read is cast in each run;
 - up to 1.22 all weights are cast in each run, before the first product: they are in the arena in
   fp32, once after the first run and up to twice as soon as the memory pattern of the second run has
-  its own block, beside the fp16 originals;
+  its own block, next to the fp16 originals;
 - 1.23 itself keeps the block of the fp32 copy in its arena, beside the packed copy of MatMul,
   Gemm and similar operators: four times the size.
 
