@@ -1,4 +1,4 @@
-"""Nodes between DequantizeLinear and QuantizeLinear, compared with the graph that the runtime saves."""
+"""Nodes between DequantizeLinear and QuantizeLinear, compared with what the runtime saves."""
 
 from pathlib import Path
 

@@ -44,7 +44,7 @@ from memdiag.reports.profile.run_peak import (
 from memdiag.reports.profile.trace import profile_trace
 from memdiag.reports.report import Report
 from memdiag.reports.table import Table, markdown_table, print_table
-from memdiag.reports.text import capitalized, lowered, plain
+from memdiag.reports.text import capitalized, dim_hint, lowered, plain
 from memdiag.reports.xray import show_xray, xray_markdown, xray_text
 from memdiag.reports.xray.owners import owner_rows
 from memdiag.units import counted, format_duration, format_size, some_of
@@ -71,7 +71,8 @@ def show(
     style = "bold" if answer.completed else "bold red"
     line(console, f"{answer.model}: {lowered(answer.first)}", style)
     line(console, answer.second)
-    line(console, answer.facts, "dim")
+    facts = filter(None, (answer.facts, dim_hint(profile.dimensions)))
+    line(console, " · ".join(facts), "dim")
     show_advice(profile, console)
     if detail is Detail.ANSWER:
         return

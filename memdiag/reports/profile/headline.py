@@ -8,7 +8,6 @@ from memdiag.reports.control_group import container_sentence
 from memdiag.reports.generation import calls_text
 from memdiag.reports.text import (
     at_sizes,
-    dim_hint,
     model_file,
     plain,
     relative_to_baseline,
@@ -78,7 +77,7 @@ def profile_headline(profile: Profile) -> ProfileHeadline:
         completed=completed,
         first=first,
         second=second,
-        facts=" · ".join(filter(None, [*facts, _runtime(profile), dim_hint(profile.dimensions)])),
+        facts=" · ".join([*facts, _runtime(profile)]),
     )
 
 
