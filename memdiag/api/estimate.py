@@ -57,7 +57,6 @@ def estimate(
     dims: Mapping[str, DimSizes] | None = None,
     for_onnxruntime: str | None = None,
     session_options: Mapping[str, str] | None = None,
-    optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
     load_from: Literal["path", "bytes"] = "path",
     runs: int = DEFAULT_RUNS,
@@ -84,7 +83,6 @@ def estimate(
             with which `memdiag.profile` runs the model.
         for_onnxruntime: the release to predict for, such as ``1.24.4``; the installed one if None.
         session_options: SessionOptions attributes and config entries by name.
-        optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
         disabled_optimizers: names of graph transformers to leave out.
         load_from: create the session from the path, or from the bytes of the file.
         runs: number of runs after the first one; each may read other rows of mapped embeddings.
@@ -132,7 +130,7 @@ def estimate(
     )
     if calls is not None:
         _check_generation(dims or {}, runs, is_searched=measure or fit_bytes is not None)
-    given = check_session_options(session_options or {}, optimization_level)
+    given = check_session_options(session_options or {})
     options = estimate_options(given, disabled_optimizers, load_from=load_from, runs=runs)
     runtime = Runtime.parse(for_onnxruntime) if for_onnxruntime else Runtime.installed()
     if measure and runtime != Runtime.installed():

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from memdiag.api.arguments import model_path
 from memdiag.api.check import Selection
@@ -71,15 +70,10 @@ def leak(
     dims: Mapping[str, DimRange] | None = None,
     inputs: Mapping[str, ArrayOrFile] | None = None,
     session_options: Mapping[str, str] | None = None,
-    optimization_level: str | None = None,
-    disabled_optimizers: Sequence[str] = (),
     threads: int | None = None,
     providers: Sequence[str] = ("CPUExecutionProvider",),
     provider_options: Mapping[str, Mapping[str, str]] | None = None,
     run_options: Mapping[str, str] | None = None,
-    environment: Mapping[str, str] | None = None,
-    load_from: Literal["path", "bytes"] = "path",
-    python: str | Path | None = None,
     timeout_s: float | None = None,
     on_progress: OnGrowth | None = None,
 ) -> Growth:
@@ -100,37 +94,27 @@ def leak(
         inputs: arrays, or paths of ``.npy`` files, by input name, whose contents stay the same; the
             others are generated.
         session_options: SessionOptions attributes and config entries by name.
-        optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
-        disabled_optimizers: names of graph transformers to leave out.
         threads: number of intra-op threads; chosen by onnxruntime if None.
         providers: execution providers, the preferred one first.
         provider_options: options of providers by name, by the name of the provider.
         run_options: config entries of RunOptions by name, for each run.
-        environment: environment variables of the child.
-        load_from: create the session from the path, or from the bytes of the file.
-        python: another interpreter that has onnxruntime; it does not need memdiag.
         timeout_s: seconds after which the child is ended; by default 1,800 beyond `duration_s`.
         on_progress: called after each batch of runs.
 
     Raises:
         ModelError: the file is missing, is not an ONNX model, or lacks its external data.
         UsageError: an argument does not fit the model or the runtime.
-        MeasurementError: the interpreter cannot be started, the session cannot be created, or not
+        MeasurementError: the session cannot be created, or not
             even the first run completed.
         XrayError: this system does not let memdiag read the child.
     """
     ranges, sizes = _split(dims or {})
     base = profile_config(
         session_options=session_options,
-        optimization_level=optimization_level,
-        disabled_optimizers=disabled_optimizers,
         threads=threads,
         providers=providers,
         provider_options=provider_options,
         run_options=run_options,
-        environment=environment,
-        load_from=load_from,
-        python=python,
         dims=sizes,
         inputs=inputs,
         timeout_s=DEFAULT_TIMEOUT_S + (duration_s or 0.0) if timeout_s is None else timeout_s,

@@ -4,7 +4,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
 
 from memdiag.api.arguments import OnProgress, ignore_progress, model_path
 from memdiag.api.check import Selection
@@ -36,15 +35,10 @@ def limit(
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, ArrayOrFile] | None = None,
     session_options: Mapping[str, str] | None = None,
-    optimization_level: str | None = None,
-    disabled_optimizers: Sequence[str] = (),
     threads: int | None = None,
     providers: Sequence[str] = DEFAULT_PROVIDERS,
     provider_options: Mapping[str, Mapping[str, str]] | None = None,
     run_options: Mapping[str, str] | None = None,
-    environment: Mapping[str, str] | None = None,
-    load_from: Literal["path", "bytes"] = "path",
-    python: str | Path | None = None,
     at_bytes: Sequence[int] = (),
     time_limit_s: float | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -63,15 +57,10 @@ def limit(
         dims: sizes of free dimensions by name; realistic ones by default.
         inputs: arrays, or paths of ``.npy`` files, by input name; the others are generated.
         session_options: SessionOptions attributes and config entries by name.
-        optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
-        disabled_optimizers: names of graph transformers to leave out.
         threads: number of intra-op threads; chosen by onnxruntime if None.
         providers: execution providers, the preferred one first.
         provider_options: options of providers by name, by the name of the provider.
         run_options: config entries of RunOptions by name, for each run.
-        environment: environment variables of the child.
-        load_from: create the session from the path, or from the bytes of the file.
-        python: another interpreter that has onnxruntime; it does not need memdiag.
         at_bytes: limits under which a trial is made each, instead of a search.
         time_limit_s: seconds after which the search ends with the best result so far.
         timeout_s: seconds after which a trial without a limit is ended.
@@ -80,8 +69,7 @@ def limit(
     Raises:
         ModelError: the file is missing, is not an ONNX model, or lacks its external data.
         UsageError: an argument does not fit the model or the runtime.
-        MeasurementError: the interpreter cannot be started, or the model does not run even without
-            a limit.
+        MeasurementError: the model does not run even without a limit.
         KeyboardInterrupt: Ctrl-C before the first trial had ended.
     """
     deadline = search_deadline(time_limit_s)
@@ -91,15 +79,10 @@ def limit(
         inputs=inputs,
         runs=runs,
         session_options=session_options,
-        optimization_level=optimization_level,
-        disabled_optimizers=disabled_optimizers,
         threads=threads,
         providers=providers,
         provider_options=provider_options,
         run_options=run_options,
-        environment=environment,
-        load_from=load_from,
-        python=python,
         timeout_s=timeout_s,
         xray="none",
         rules=Selection(),

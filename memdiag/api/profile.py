@@ -88,7 +88,6 @@ def profile(
     steps: int | None = None,
     prefill: int | None = None,
     session_options: Mapping[str, str] | None = None,
-    optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
     threads: int | None = None,
     providers: Sequence[str] = DEFAULT_PROVIDERS,
@@ -128,7 +127,6 @@ def profile(
         prefill: tokens of the prompt, which is one call with an empty past; 128 if only another of
             these is given.
         session_options: SessionOptions attributes and config entries by name.
-        optimization_level: ``disable_all``, ``basic``, ``extended``, ``layout`` or ``all``.
         disabled_optimizers: names of graph transformers to leave out.
         threads: number of intra-op threads; chosen by onnxruntime if None.
         providers: execution providers, the preferred one first.
@@ -166,7 +164,6 @@ def profile(
         prefill=prefill,
         genai=None if genai is None else genai.config,
         session_options=session_options,
-        optimization_level=optimization_level,
         disabled_optimizers=disabled_optimizers,
         threads=threads,
         providers=providers,

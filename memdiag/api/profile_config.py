@@ -70,7 +70,6 @@ def profile_config(
     prefill: int | None = None,
     genai: GenaiConfig | None = None,
     session_options: Mapping[str, str] | None = None,
-    optimization_level: str | None = None,
     disabled_optimizers: Sequence[str] = (),
     threads: int | None = None,
     providers: Sequence[str] = DEFAULT_PROVIDERS,
@@ -104,7 +103,7 @@ def profile_config(
     _check_environment(environment or {})
     _check_provider_options(provider_options or {}, providers)
     _check_texts("run_options", run_options or {})
-    options = check_session_options(session_options or {}, optimization_level, threads)
+    options = check_session_options(session_options or {}, threads)
     if python is None:
         require_runtime("name an interpreter that has it (--python; in pytest --memdiag-python)")
     return ProfileConfig(
@@ -153,9 +152,7 @@ def _check_environment(environment: Mapping[str, str]) -> None:
 
 
 def check_session_options(
-    session_options: Mapping[str, str],
-    optimization_level: str | None,
-    threads: int | None = None,
+    session_options: Mapping[str, str], threads: int | None = None
 ) -> dict[str, str]:
     """Return the SessionOptions attributes and config entries by name.
 
@@ -166,8 +163,6 @@ def check_session_options(
     for name in _LOG_OPTIONS:
         if name in options:
             raise UsageError(f"session option {name} cannot be set: memdiag needs the log.")
-    if optimization_level is not None:
-        options["graph_optimization_level"] = optimization_level
     if "graph_optimization_level" in options:
         _check_optimization_level(options["graph_optimization_level"])
     _check_texts("session_options", options)

@@ -9,7 +9,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from memdiag.defaults import (
     DEFAULT_PREFILL_TOKENS,
@@ -117,13 +117,8 @@ def add_session_options(group: Group) -> None:
     )
 
 
-def add_optimizations(group: Group) -> None:
-    """Add ``--optimization-level`` and ``--disable-optimizer``."""
-    group.add_argument(
-        "--optimization-level",
-        metavar="LEVEL",
-        help="Graph optimizations: disable_all, basic, extended, layout or all.",
-    )
+def add_optimizers(group: Group) -> None:
+    """Add ``--disable-optimizer``."""
     add_list(
         group,
         "--disable-optimizer",
@@ -133,9 +128,8 @@ def add_optimizations(group: Group) -> None:
 
 
 def add_session(group: Group) -> None:
-    """Add all options for how a child creates and runs its session."""
+    """Add the options for how a child creates and runs its session."""
     add_session_options(group)
-    add_optimizations(group)
     add_list(
         group,
         "--provider",
@@ -154,25 +148,9 @@ def add_session(group: Group) -> None:
         metavar="KEY=VALUE",
         help="A RunOptions config entry of each run; can be repeated.",
     )
-    add_list(
-        group,
-        "--env",
-        metavar="KEY=VALUE",
-        help="An environment variable of the child process; can be repeated.",
-    )
-    add_load_from(group)
-    group.add_argument(
-        "--python",
-        metavar="PYTHON",
-        type=Path,
-        help="Another Python interpreter that has onnxruntime.",
-    )
 
 
-SESSION_OPTIONS = (
-    *("session_option", "threads", "optimization_level", "disable_optimizer", "provider"),
-    *("provider_option", "run_option", "env", "load_from", "python"),
-)
+SESSION_OPTIONS = ("session_option", "threads", "provider", "provider_option", "run_option")
 """The names of the options that `add_session` adds."""
 
 
@@ -180,15 +158,10 @@ class SessionArguments(TypedDict):
     """The arguments of `memdiag.profile` and others that `add_session` adds."""
 
     session_options: dict[str, str]
-    optimization_level: str | None
-    disabled_optimizers: Sequence[str]
     threads: int | None
     providers: Sequence[str]
     provider_options: dict[str, dict[str, str]]
     run_options: dict[str, str]
-    environment: dict[str, str]
-    load_from: Literal["path", "bytes"]
-    python: Path | None
 
 
 def read_session(options: Namespace) -> SessionArguments:
@@ -199,15 +172,10 @@ def read_session(options: Namespace) -> SessionArguments:
     """
     return {
         "session_options": pairs("--session-option", options.session_option),
-        "optimization_level": options.optimization_level,
-        "disabled_optimizers": options.disable_optimizer,
         "threads": options.threads,
         "providers": options.provider or DEFAULT_PROVIDERS,
         "provider_options": read_provider_options(options.provider_option),
         "run_options": pairs("--run-option", options.run_option),
-        "environment": pairs("--env", options.env),
-        "load_from": options.load_from,
-        "python": options.python,
     }
 
 

@@ -170,8 +170,8 @@ def advice(
             )
         case "leak", _:
             return (
-                "try the newest release of onnxruntime (with --python, one in another"
-                " environment), and report the rate with this record"
+                "try the newest release of onnxruntime, and report the rate with this record;"
+                " memdiag compare --bisect growth finds the release that brought it"
             )
         case "high_water", _:
             return (

@@ -23,7 +23,6 @@ ESTIMATE_OPTIONS = (
     "dims",
     "for_onnxruntime",
     "session_options",
-    "optimization_level",
     "disabled_optimizers",
     "load_from",
     "runs",

@@ -542,7 +542,10 @@ def test_a_point_that_does_not_fit_into_the_machine_is_not_run(
         ({"fit_bytes": 0}, "--fit must be greater than 0"),
         ({"run": False}, "--no-run has no effect without --fit"),
         ({"runs": -1}, "--runs must be 0 or greater"),
-        ({"optimization_level": "most"}, "there is no optimization level 'most'"),
+        (
+            {"session_options": {"graph_optimization_level": "most"}},
+            "there is no optimization level 'most'",
+        ),
         (
             {"session_options": {"enable_mem_pattern": "maybe"}},
             "must be true or false, not 'maybe'",

@@ -169,7 +169,11 @@ def test_what_was_given_is_used_and_nothing_of_it_is_recorded(tmp_path: Path) ->
 
 
 def test_without_optimization_constant_folding_is_not_guessed(tmp_path: Path) -> None:
-    profile = memdiag.profile(saved(tmp_path, PLAIN), run=False, optimization_level="disable_all")
+    profile = memdiag.profile(
+        saved(tmp_path, PLAIN),
+        run=False,
+        session_options={"graph_optimization_level": "disable_all"},
+    )
     assert profile.session.options == {"graph_optimization_level": "disable_all"}
     fold = profile.phase("constant_fold")
     assert fold is None
@@ -371,7 +375,7 @@ def test_ctrl_c_after_the_measurement_keeps_it(
     ("arguments", "message"),
     [
         (
-            {"optimization_level": "bsic"},
+            {"session_options": {"graph_optimization_level": "bsic"}},
             "there is no optimization level 'bsic'. Choose from disable_all, basic, extended,"
             " layout, all.",
         ),
@@ -424,7 +428,9 @@ def test_each_run_has_the_options_of_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("level", ["basic", "ORT_ENABLE_BASIC", "enable_basic", "ORT_DISABLE_ALL"])
 def test_onnxruntimes_own_names_of_levels_are_accepted(tmp_path: Path, level: str) -> None:
     path = saved(tmp_path, PLAIN)
-    profile = memdiag.profile(path, run=False, xray="none", optimization_level=level)
+    profile = memdiag.profile(
+        path, run=False, xray="none", session_options={"graph_optimization_level": level}
+    )
     assert profile.outcome.status == "completed"
 
 

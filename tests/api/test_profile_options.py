@@ -28,7 +28,6 @@ OPTIONS: dict[str, tuple[Any, list[str]]] = {
     "steps": (4, ["--steps", "4"]),
     "prefill": (8, ["--prefill", "8"]),
     "session_options": ({"a.b": "1"}, ["--session-option", "a.b=1"]),
-    "optimization_level": ("basic", ["--optimization-level", "basic"]),
     "disabled_optimizers": (("Folding",), ["--disable-optimizer", "Folding"]),
     "threads": (2, ["--threads", "2"]),
     "providers": (("MyProvider",), ["--provider", "MyProvider"]),

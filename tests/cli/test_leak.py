@@ -65,9 +65,8 @@ def run(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_a_model_is_run_with_the_options_of_a_profile(fake: FakeApi, run: Run) -> None:
     words = (
         "m.onnx --runs 50 --for 10m --vary content,shape --dim batch=1..8,t=4 --dim n=2..3"
-        " --reload --session-option a.b=1 --threads 2 --optimization-level basic"
-        " --disable-optimizer F --provider P --provider-option P:k=v --run-option r=w --env A=b"
-        " --load-from bytes --python py"
+        " --reload --session-option a.b=1 --threads 2"
+        " --provider P --provider-option P:k=v --run-option r=w"
     )
     assert run(*words.split()) == 0
     ((kind, model, settings),) = fake.calls
@@ -80,15 +79,10 @@ def test_a_model_is_run_with_the_options_of_a_profile(fake: FakeApi, run: Run) -
         "dims": {"batch": (1, 8), "t": 4, "n": (2, 3)},
         "inputs": {},
         "session_options": {"a.b": "1"},
-        "optimization_level": "basic",
-        "disabled_optimizers": ["F"],
         "threads": 2,
         "providers": ["P"],
         "provider_options": {"P": {"k": "v"}},
         "run_options": {"r": "w"},
-        "environment": {"A": "b"},
-        "load_from": "bytes",
-        "python": Path("py"),
         "timeout_s": None,
     }
     assert Path("reports/m/growth.json").is_file()

@@ -53,7 +53,7 @@ def run(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_a_model_has_the_options_of_a_profile(fake: FakeApi, run: Run, tmp_path: Path) -> None:
     words = (
         "m.onnx --runs 5 --at 512MiB,1GiB --time-limit 60 --timeout 9 --dim batch=4"
-        " --session-option a.b=1 --threads 2 --env A=b --load-from bytes"
+        " --session-option a.b=1 --threads 2"
         " --provider P --provider-option P:k=v --run-option r=w"
     )
     assert run(*words.split()) == 0
@@ -62,8 +62,7 @@ def test_a_model_has_the_options_of_a_profile(fake: FakeApi, run: Run, tmp_path:
     assert settings["at_bytes"] == (512 * MIB, GIB)
     expected = {
         "runs": 5, "time_limit_s": 60.0, "timeout_s": 9.0, "dims": {"batch": 4},
-        "session_options": {"a.b": "1"}, "threads": 2,
-        "environment": {"A": "b"}, "load_from": "bytes", "providers": ["P"],
+        "session_options": {"a.b": "1"}, "threads": 2, "providers": ["P"],
         "provider_options": {"P": {"k": "v"}}, "run_options": {"r": "w"},
     }  # fmt: skip
     assert {name: settings[name] for name in expected} == expected

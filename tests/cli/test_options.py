@@ -57,7 +57,6 @@ KINDS: dict[str, tuple[str, str]] = {
     "--on": ("PLACE", "this machine"),
     "--only": ("NAME", " only "),
     "--onnxruntime": ("VERSION,…", "Versions"),
-    "--optimization-level": ("LEVEL", "disable_all"),
     "--optimizers": ("NAME,…", "Optimizers"),
     "--out": ("DIR", "Write the record and its reports to this folder"),
     "--output": ("FILE", "to this file"),

@@ -202,7 +202,10 @@ def test_a_run_that_fails_leaves_the_reports_of_a_run_that_completed(
         (["tied.onnx", "--python=/no/python"], "cannot be started as a Python interpreter"),
         (["tied.onnx", "--provider=Nope"], "no provider called Nope"),
         (["tied.onnx", "--session-option=nope=1"], "no session option called nope"),
-        (["tied.onnx", "--optimization-level=most"], "Choose from disable_all, basic"),
+        (
+            ["tied.onnx", "--session-option=graph_optimization_level=most"],
+            "Choose from disable_all, basic",
+        ),
         (["tied.onnx", "--out=text.onnx"], "reports cannot be written there"),
     ],
 )

@@ -12,7 +12,7 @@ from memdiag.cli.options import (
     add_generation,
     add_load_from,
     add_model,
-    add_optimizations,
+    add_optimizers,
     add_reports_folder,
     add_runs,
     add_session_option,
@@ -65,7 +65,7 @@ def configure(parser: ArgumentParser) -> None:
 
     group = parser.add_argument_group("Session")
     add_session_option(group)
-    add_optimizations(group)
+    add_optimizers(group)
     add_load_from(group)
 
     group = parser.add_argument_group("Output")
@@ -100,7 +100,6 @@ def run(options: Namespace) -> int:
             dims=read_dim_sizes(options.dim),
             for_onnxruntime=options.for_onnxruntime,
             session_options=pairs("--session-option", options.session_option),
-            optimization_level=options.optimization_level,
             disabled_optimizers=options.disable_optimizer,
             load_from=options.load_from,
             runs=options.runs,

@@ -15,13 +15,17 @@ from memdiag.cli.options import (
     add_generation,
     add_inputs,
     add_limits,
+    add_list,
+    add_load_from,
     add_model,
+    add_optimizers,
     add_reports_folder,
     add_runs,
     add_session,
     add_switch,
     comma_pairs,
     command_line,
+    pairs,
     read_dims,
     read_inputs,
     read_memory_limit,
@@ -63,7 +67,22 @@ def configure(parser: ArgumentParser) -> None:
 
     add_generation(parser.add_argument_group("Generation"))
 
-    add_session(parser.add_argument_group("Session"))
+    group = parser.add_argument_group("Session")
+    add_session(group)
+    add_optimizers(group)
+    add_list(
+        group,
+        "--env",
+        metavar="KEY=VALUE",
+        help="An environment variable of the child process; can be repeated.",
+    )
+    add_load_from(group)
+    group.add_argument(
+        "--python",
+        metavar="PYTHON",
+        type=Path,
+        help="Another Python interpreter that has onnxruntime.",
+    )
 
     add_limits(parser.add_argument_group("Limits"))
 
@@ -241,9 +260,7 @@ def _config(options: Namespace, genai: GenaiModel | None = None, *, pinned: bool
     from memdiag.api.profile_config import profile_config
     from memdiag.api.project_settings import read_project_settings
 
-    session = read_session(options)
-    if pinned:
-        session["environment"] = with_pinned_malloc(session["environment"])
+    environment = pairs("--env", options.env)
     return profile_config(
         dims=read_dims(options.dim),
         inputs=read_inputs(options),
@@ -253,7 +270,11 @@ def _config(options: Namespace, genai: GenaiModel | None = None, *, pinned: bool
         steps=options.steps,
         prefill=options.prefill,
         genai=None if genai is None else genai.config,
-        **session,
+        **read_session(options),
+        disabled_optimizers=options.disable_optimizer,
+        environment=with_pinned_malloc(environment) if pinned else environment,
+        load_from=options.load_from,
+        python=options.python,
         timeout_s=options.timeout,
         memory_limit_bytes=read_memory_limit(options),
         xray=options.xray,
