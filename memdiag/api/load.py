@@ -50,11 +50,9 @@ def load_reported(path: str | Path) -> Reported:
     kinds = {schema: kind for schema, kind in _kinds_by_schema().items() if kind in reported}
     found = codec.load_any(Path(path), kinds)
     if isinstance(found, JobResult):
-        record = found.profile or found.growth or found.estimate
-        if record is None:
-            reason = found.sentence or f"it is a {found.job.action}"
-            raise RecordError(f"{path}: this job has no record with reports ({reason}).")
-        return record
+        if found.profile is None:
+            raise RecordError(f"{path}: this job has no profile ({found.sentence}).")
+        return found.profile
     return cast("Reported", found)
 
 

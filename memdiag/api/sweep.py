@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from memdiag.api.arguments import check_choice, check_dims, limits
+from memdiag.api.arguments import check_dims, limits
 from memdiag.api.estimating.sizes import DimSizes, size_steps
 from memdiag.api.profile_config import check_session_options
 from memdiag.comparison import runtimes
@@ -23,7 +23,7 @@ from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.programs.system.cpu_limit import cpus_allowed
 from memdiag.programs.system.memory_limit import available_bytes
 from memdiag.records.sweep import ExceededBudget, Placement, Sweep
-from memdiag.records.sweep_job import ACTIONS, Action, JobResult, SweepJob
+from memdiag.records.sweep_job import JobResult, SweepJob
 from memdiag.sweeps.dask_execution import LOCAL_CLUSTER, SCHEME, DaskExecution
 from memdiag.sweeps.job_process import unfinished_result
 from memdiag.sweeps.local_execution import MAX_MEMORY_SHARE, LocalExecution
@@ -123,7 +123,6 @@ def sweep(
     environments: Sequence[str | Path] = (),
     dims: Mapping[str, DimSizes] | None = None,
     session_options: Mapping[str, str | Sequence[str]] | None = None,
-    action: Action = "profile",
     runs: int = DEFAULT_RUNS,
     pin: bool = True,
     retry_failed: bool = False,
@@ -150,7 +149,6 @@ def sweep(
             dimension are run without it; at least one has to have it.
         session_options: the value, or a list of values, of SessionOptions attributes and config
             entries by name.
-        action: ``profile``, ``check``, ``estimate`` or ``leak``.
         runs: number of runs after the first one.
         pin: make malloc release freed memory, so that figures are reproducible.
         retry_failed: do jobs again that failed before.
@@ -182,7 +180,6 @@ def sweep(
         environments=environments,
         dims=dims,
         session_options=session_options,
-        action=action,
         runs=runs,
         pin=pin,
         retry_failed=retry_failed,
@@ -241,7 +238,6 @@ def run_sweep(
     environments: Sequence[str | Path] = (),
     dims: Mapping[str, DimSizes] | None = None,
     session_options: Mapping[str, str | Sequence[str]] | None = None,
-    action: Action = "profile",
     runs: int = DEFAULT_RUNS,
     pin: bool = True,
     budget: Mapping[str, str] | None = None,
@@ -259,7 +255,6 @@ def run_sweep(
     Raises:
         UsageError, RecordError, ReportError: as in `sweep`.
     """
-    check_choice("action", action, ACTIONS)
     limits(timeout_s=timeout_s)
     if math.isinf(timeout_s):
         raise UsageError("--timeout must be a number of seconds.")
@@ -287,7 +282,7 @@ def run_sweep(
     )
     _check_dim_names(models, sizes)
     outcome.notes += _model_notes(models, sizes)
-    settings = JobSettings(action=action, runs=runs, pinned=pin, timeout_s=timeout_s)
+    settings = JobSettings(runs=runs, pinned=pin, timeout_s=timeout_s)
     jobs = plan_jobs(models, releases, dims=sizes, options=options, settings=settings)
     file_bytes = {model.digest: model.file_bytes for model in models}
     with _execution(on, processes, memory_bytes) as execution:
@@ -314,8 +309,7 @@ def run_sweep(
         for key in done:
             _count(outcome, opened, key, statuses[key], model_budget)
         on_progress(SweepProgress(step="estimating", total=len(new), machines=execution.machines))
-        estimate = execution.estimate if action in ("profile", "leak") else None
-        planned = with_needed_memory(new, file_bytes, estimate)
+        planned = with_needed_memory(new, file_bytes, execution.estimate)
         try:
             _run(planned, execution, opened, outcome, model_budget, on_progress)
         except KeyboardInterrupt:
@@ -411,7 +405,6 @@ def _unreadable_jobs(
             address=model.address,
             digest="",
             onnxruntime=release,
-            action=settings.action,
             runs=settings.runs,
             pinned=settings.pinned,
             timeout_s=settings.timeout_s,

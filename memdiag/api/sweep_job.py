@@ -1,4 +1,4 @@
-"""One job of a sweep: what `memdiag.profile`, `check`, `estimate` or `leak` does, as a `JobResult`.
+"""One job of a sweep: what `memdiag.profile` does, as a `JobResult`.
 
 ``python -m memdiag.api.sweep_job`` is the process that `memdiag.sweeps.job_process.JobProcess`
 starts: it reads requests from standard input, a line each, and writes the answers to standard
@@ -8,21 +8,18 @@ output.
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from memdiag.api.budget import pinned
-from memdiag.api.check import Selection, check_models
 from memdiag.api.estimate import estimate
-from memdiag.api.leak import leak
 from memdiag.api.profile import profile
 from memdiag.api.profile_record import BELOW_LIMIT
 from memdiag.comparison import runtimes
 from memdiag.errors import MeasurementError, MemdiagError, ProvisionError
 from memdiag.records.codec import escaped
-from memdiag.records.sweep_job import Action, JobResult, JobStatus, SweepJob
+from memdiag.records.sweep_job import JobResult, JobStatus, SweepJob
 from memdiag.sweeps.job_process import JobRequest, unfinished_result
 from memdiag.sweeps.model_sources import content_digest, local_path
 
@@ -44,7 +41,7 @@ def run_job(request: JobRequest) -> JobResult:
     )
     try:
         path = _model(request)
-        result = _RUN[job.action](result, path, request.memory_limit_bytes)
+        result = _profile(result, path, request.memory_limit_bytes)
     except (OSError, ProvisionError, MeasurementError, _OtherContentError) as error:
         result = msgspec.structs.replace(undone, sentence=str(error)[:MAX_SENTENCE])
     except MemdiagError as error:
@@ -119,52 +116,6 @@ def _profile(result: JobResult, model: Path, memory_limit_bytes: int | None) -> 
 
 def _interpreter(job: SweepJob) -> Path:
     return Path(job.python) if job.python else runtimes.runtime(job.onnxruntime)
-
-
-def _check(result: JobResult, model: Path, _: int | None) -> JobResult:
-    job = result.job
-    found = check_models(
-        [model], selection=Selection(), for_onnxruntime=job.onnxruntime, dims=job.dims
-    )
-    problem = found.models[0].error or ""
-    return msgspec.structs.replace(
-        result, status="failed" if problem else "completed", sentence=problem, check=found
-    )
-
-
-def _estimate(result: JobResult, model: Path, _: int | None) -> JobResult:
-    job = result.job
-    found = estimate(
-        model,
-        dims=job.dims,
-        for_onnxruntime=job.onnxruntime,
-        session_options=job.options,
-        runs=job.runs,
-    )
-    return msgspec.structs.replace(result, status="completed", estimate=found)
-
-
-def _leak(result: JobResult, model: Path, _: int | None) -> JobResult:
-    job = result.job
-    found = leak(
-        model,
-        dims=job.dims,
-        session_options=job.options,
-        python=_interpreter(job),
-        timeout_s=job.timeout_s,
-    )
-    status: JobStatus = "failed" if found.message else "completed"
-    return msgspec.structs.replace(
-        result, status=status, sentence=found.message or found.sentence, growth=found
-    )
-
-
-_RUN: dict[Action, Callable[[JobResult, Path, int | None], JobResult]] = {
-    "profile": _profile,
-    "check": _check,
-    "estimate": _estimate,
-    "leak": _leak,
-}
 
 
 def main() -> None:

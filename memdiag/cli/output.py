@@ -268,8 +268,7 @@ def write_sweep(sweep: Sweep, folder: Path) -> tuple[Path, ...]:
     store = Store(folder)
 
     def load(key: str) -> Reported | None:
-        result = store.result(key)
-        return result.profile or result.growth or result.estimate
+        return store.result(key).profile
 
     return write_site(sweep, folder, load)
 

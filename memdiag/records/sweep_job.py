@@ -7,18 +7,12 @@ import msgspec
 from msgspec import field
 
 from memdiag.records.base import Record
-from memdiag.records.estimate import Estimate
-from memdiag.records.finding import Check
-from memdiag.records.growth import Growth
 from memdiag.records.profile import Profile
 
 JOB_SCHEMA: Final = "memdiag.job/1"
 
 MEASURING_VERSION: Final = 1
 """Raised when memdiag measures differently, so that older results are not taken for new ones."""
-
-Action = Literal["profile", "check", "estimate", "leak"]
-ACTIONS: tuple[Action, ...] = ("profile", "check", "estimate", "leak")
 
 NOT_PINNED: Final = "no-pin"
 """Among the options of a job: malloc keeps freed blocks as it does by default."""
@@ -38,7 +32,6 @@ class SweepJob(Record, frozen=True, kw_only=True):
         onnxruntime: the release.
         dims: sizes of free dimensions by name; the others are chosen as `memdiag.profile` does.
         options: session options by name.
-        action: what is done with the model.
         runs: number of runs after the first one.
         pinned: whether malloc releases freed blocks, so that figures are reproducible.
         timeout_s: seconds after which a measured process is ended.
@@ -51,7 +44,6 @@ class SweepJob(Record, frozen=True, kw_only=True):
     onnxruntime: str
     dims: dict[str, int] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
-    action: Action = "profile"
     runs: int
     pinned: bool = True
     timeout_s: float
@@ -70,7 +62,6 @@ class SweepJob(Record, frozen=True, kw_only=True):
             self.onnxruntime,
             sorted(self.dims.items()),
             sorted(self.options.items()),
-            self.action,
             self.runs,
             self.pinned,
         )
@@ -86,7 +77,6 @@ class SweepJob(Record, frozen=True, kw_only=True):
         """The session options, and other settings that are not the defaults, as text."""
         parts = [f"{name}={value}" for name, value in sorted(self.options.items())]
         parts += [] if self.pinned else [NOT_PINNED]
-        parts += [] if self.action == "profile" else [f"do={self.action}"]
         return ",".join(parts)
 
 
@@ -113,12 +103,12 @@ class JobResult(Record, frozen=True, kw_only=True):
         started_at: when it started, in UTC: ``2026-01-31T12:00:00Z``.
         duration_s: how long it took.
         status: how it ended.
-        sentence: why it did not complete; the verdict of `leak`; else empty.
+        sentence: why it did not complete; else empty.
         is_alone: whether no other job ran at the same time on the machine. Latencies of other jobs
             are not comparable.
         planned_bytes: the memory that was reserved for it; None if nothing was.
         attempts: earlier attempts, whose memory limits were too low.
-        profile, check, estimate, growth: the record, one of them; all None if there is none.
+        profile: what was measured; None if nothing was.
     """
 
     schema: Literal["memdiag.job/1"] = JOB_SCHEMA
@@ -134,6 +124,3 @@ class JobResult(Record, frozen=True, kw_only=True):
     planned_bytes: int | None = None
     attempts: tuple[JobAttempt, ...] = ()
     profile: Profile | None = None
-    check: Check | None = None
-    estimate: Estimate | None = None
-    growth: Growth | None = None

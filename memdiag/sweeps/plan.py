@@ -6,7 +6,7 @@ from itertools import product
 from typing import TypeVar
 
 from memdiag.errors import UsageError
-from memdiag.records.sweep_job import Action, SweepJob
+from memdiag.records.sweep_job import SweepJob
 from memdiag.sweeps.model_sources import ModelSource
 from memdiag.units import MIB
 
@@ -25,13 +25,11 @@ class JobSettings:
     """The settings that all jobs of a sweep share.
 
     Attributes:
-        action: what is done with each model.
         runs: number of runs after the first one.
         pinned: whether malloc releases freed blocks.
         timeout_s: seconds after which a measured process is ended.
     """
 
-    action: Action
     runs: int
     pinned: bool
     timeout_s: float
@@ -95,7 +93,6 @@ def plan_jobs(
                     python=releases[release],
                     dims=chosen_sizes,
                     options=chosen_options,
-                    action=settings.action,
                     runs=settings.runs,
                     pinned=settings.pinned,
                     timeout_s=settings.timeout_s,
@@ -140,7 +137,7 @@ def _own_sizes(model: ModelSource, dims: Mapping[str, _Value]) -> dict[str, _Val
 def with_needed_memory(
     jobs: Sequence[SweepJob],
     file_bytes: Mapping[str, int],
-    estimate: Callable[[Sequence[SweepJob]], Sequence[int | None]] | None,
+    estimate: Callable[[Sequence[SweepJob]], Sequence[int | None]],
 ) -> list[PlannedJob]:
     """Return `jobs` with the memory that they are expected to need, the largest first.
 
@@ -150,10 +147,7 @@ def with_needed_memory(
         jobs: the jobs.
         file_bytes: the size of the files of each model, by digest.
         estimate: returns the estimates of jobs, None for a job whose model cannot be estimated.
-            None if the jobs run no model.
     """
-    if estimate is None:
-        return [PlannedJob(job=job, needed_bytes=PROCESS_BYTES, is_estimated=False) for job in jobs]
     representatives: dict[tuple[str, str, str], SweepJob] = {}
     for job in jobs:
         representatives.setdefault(_memory_key(job), job)

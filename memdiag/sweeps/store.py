@@ -324,10 +324,6 @@ def profile_rows(result: JobResult) -> Iterator[Row]:
         common["baseline_bytes"] = profile.baseline_rss_bytes
         common["weight_bytes"] = profile.model.weight_bytes
         point = profile.estimate
-    if result.estimate is not None:
-        point = result.estimate.point
-        is_known = result.estimate.baseline_bytes is not None
-        common["baseline_bytes"] = result.estimate.beside_bytes(point) if is_known else None
     whole: Row = {"phase": "all", "duration_s": result.duration_s}
     if point is not None:
         whole["estimated_peak_bytes"] = point.peak_bytes
@@ -352,8 +348,7 @@ def profile_rows(result: JobResult) -> Iterator[Row]:
 
 def finding_rows(result: JobResult) -> Iterator[Row]:
     """Yield a row for each finding, without those that a measurement refuted."""
-    record = result.profile or result.check
-    for finding in record.findings if record is not None else ():
+    for finding in result.profile.findings if result.profile is not None else ():
         if finding.evidence != "refuted":
             yield {
                 "key": result.key,

@@ -95,7 +95,6 @@ def summarize(
             known = _with_own_names(known, list(rows.values()))
         rows = {**known, **rows}
     new = frozenset(new_keys or ()) if against is not None else frozenset()
-    only_estimates = _use_estimates(rows.values())
     stores = [store] if against is None or against == store else [store, against]
     requested = rows.keys() if requested_keys is None else frozenset(requested_keys)
     series = _series(rows.values(), new, requested, _peak_phases(stores, rows))
@@ -112,7 +111,7 @@ def summarize(
         series=tuple(series),
         findings=_groups(series, wastes),
         noise_share=share,
-        notes=_notes(series, only_estimates=only_estimates),
+        notes=_notes(series),
     )
     if place is None:
         return sweep
@@ -462,28 +461,14 @@ def _group(rule: str, found: Mapping[tuple[str, str], tuple[str, _Waste]]) -> Fi
     )
 
 
-def _use_estimates(rows: Collection[dict[str, Any]]) -> bool:
-    """Take the estimates for the figures if no job was measured, and return whether that was so."""
-    estimated = [row for row in rows if row["estimated_peak_bytes"] is not None]
-    if not estimated or any(row["peak_bytes"] is not None for row in rows):
-        return False
-    for row in estimated:
-        for figure in _FIGURES:
-            size = row[f"estimated_{figure}_bytes"]
-            if size is not None:
-                row[f"{figure}_bytes"] = (row["baseline_bytes"] or 0) + size
-            row[f"estimated_{figure}_bytes"] = None
-    return True
-
-
-def _notes(series: Sequence[SweepSeries], *, only_estimates: bool) -> tuple[str, ...]:
+def _notes(series: Sequence[SweepSeries]) -> tuple[str, ...]:
     """Return sentences on what the answers do not cover."""
-    notes = ["No job was measured: all figures are estimates."] if only_estimates else []
+    notes = []
     machines = sorted({each.machine for each in series})
     if len(machines) > 1:
         names = ", ".join(machines)
         notes.append(f"Figures of different classes of machines are not compared: {names}.")
     measured = [each for each in series if each.newest.peak_bytes is not None]
-    if not only_estimates and any(NOT_PINNED not in each.options for each in measured):
+    if any(NOT_PINNED not in each.options for each in measured):
         notes.append(PINNED_NOTE)
     return tuple(notes)

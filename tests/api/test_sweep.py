@@ -35,7 +35,7 @@ def saved(folder: Path, peak: int = 0, *, at: float = 1e9) -> Path:
 def test_a_job_without_a_record_says_why(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_bytes(encode(results.failed()))
-    with pytest.raises(RecordError, match=r"no record with reports \(parse: not a model\)"):
+    with pytest.raises(RecordError, match=r"no profile \(parse: not a model\)"):
         load_reported(path)
     with pytest.raises(RecordError, match=r"its schema is 'memdiag\.job/1'"):
         memdiag.load_profile(path)
@@ -50,7 +50,7 @@ def test_a_sweep_returns_the_answers_of_its_store(tmp_path: Path) -> None:
         return memdiag.sweep(
             tmp_path / "zoo",
             store=tmp_path / "store",
-            action="estimate",
+            runs=1,
             dims={"batch": list(sizes)},
             place=[1 << 30],
             on_progress=seen.append,
@@ -63,18 +63,18 @@ def test_a_sweep_returns_the_answers_of_its_store(tmp_path: Path) -> None:
         ("1.onnx", "batch=1"),
         ("1.onnx", "batch=4"),
     ]
-    assert all(point.peak_bytes for point in answers.points)  # as estimated
+    assert all(point.peak_bytes for point in answers.points)
     assert answers.placement is not None
     (machine,) = answers.placement.machines
-    assert [each.model for each in machine.models] == ["0.onnx", "1.onnx"]
+    assert {each.model for each in machine.models} == {"0.onnx", "1.onnx"}
     largest = max(point.peak_bytes or 0 for point in answers.points)
     assert machine.models[0].peak_bytes > largest + (20 << 20)  # with the process before it
     assert (seen[-1].done, seen[-1].total, seen[-1].failed) == (4, 4, 0)
     seen.clear()
     assert len(sweep(4, 8).series) == 6
     assert (seen[-1].done, seen[-1].total) == (2, 2)
-    rows = pyarrow.dataset.dataset(tmp_path / "store" / "profiles.parquet").count_rows()
-    assert rows == 6
+    rows = pyarrow.dataset.dataset(tmp_path / "store" / "profiles.parquet")
+    assert rows.count_rows(filter=pyarrow.dataset.field("phase") == "all") == 6
 
 
 def test_jobs_that_another_sweep_has_done_meanwhile_are_not_done_again(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_jobs_that_another_sweep_has_done_meanwhile_are_not_done_again(tmp_path:
         return run_sweep(
             [tmp_path / "zoo"],
             store=tmp_path / "store",
-            action="check",
+            runs=1,
             processes=1,
             on_progress=on_progress,
         )
@@ -107,7 +107,6 @@ def test_jobs_that_another_sweep_has_done_meanwhile_are_not_done_again(tmp_path:
     [
         ({"on": "moon"}, "Write local, local-cluster, or dask://host:port"),
         ({"processes": 0}, "--jobs must be at least 1"),
-        ({"action": "fix"}, "action cannot be 'fix'"),
         ({"dims": {"batch": (4, 1)}}, r"4\.\.1 is not a range"),
         ({"dims": {"batch": 1 << 63}}, "larger than any dimension"),
         ({"place": "x"}, "is not a size"),
@@ -127,7 +126,7 @@ def test_arguments_that_do_not_fit_are_refused(
 
 def test_a_path_that_was_wrong_is_no_answer_of_a_later_sweep(tmp_path: Path) -> None:
     path = write_model(tmp_path / "a.onnx")
-    wrong = memdiag.sweep(path, tmp_path / "b.onnx", store=tmp_path / "store", action="check")
+    wrong = memdiag.sweep(path, tmp_path / "b.onnx", store=tmp_path / "store", runs=1)
     assert [series.model for series in wrong.series] == ["a.onnx", "b.onnx"]
-    right = memdiag.sweep(path, store=tmp_path / "store", action="check")
+    right = memdiag.sweep(path, store=tmp_path / "store", runs=1)
     assert [series.model for series in right.series] == ["a.onnx"]

@@ -30,7 +30,6 @@ KINDS: dict[str, tuple[str, str]] = {
     "--budget": ("FIGURE=SIZE,…", "Limits"),
     "--dim": ("NAME=N,…", "Size of a free dimension"),
     "--disable-optimizer": ("NAME", "graph transformer"),
-    "--do": ("choice", "What to do"),
     "--dry-run": ("flag", "Only list"),
     "--env": ("KEY=VALUE", "environment variable"),
     "--environment": ("PATH", "interpreter or environment"),

@@ -114,15 +114,15 @@ def test_a_folder_is_measured_once_and_then_only_what_is_new(
 def test_sizes_and_options_are_combined(memdiag: RunMemdiag, zoo: Path, tmp_path: Path) -> None:
     option = "session.disable_prepacking"
     done = memdiag(
-        *("sweep", zoo / "a.onnx", "--do", "check", "--dim", "batch=1,3"),
+        *("sweep", zoo / "a.onnx", "--runs", 1, "--dim", "batch=1,3"),
         *("--session-option", f"{option}=0", "--session-option", f"{option}=1"),
     )
     assert done.returncode == 0, done.stderr
     rows = jobs(tmp_path / "sweep")
     assert {(row["dims"], row["options"]) for row in rows} == {
-        (f"batch={size}", f"{option}={value},do=check") for size in (1, 3) for value in (0, 1)
+        (f"batch={size}", f"{option}={value}") for size in (1, 3) for value in (0, 1)
     }
-    done = memdiag("sweep", zoo / "a.onnx", "--do", "check", "--dim", "bacth=2")
+    done = memdiag("sweep", zoo / "a.onnx", "--runs", 1, "--dim", "bacth=2")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no model has a free dimension 'bacth'. Did you mean 'batch'?" in done.stderr
 
@@ -175,7 +175,7 @@ def test_after_kill_9_the_sweep_goes_on_and_nothing_is_there_twice(tmp_path: Pat
 def test_failed_jobs_are_done_again_on_request(memdiag: RunMemdiag, tmp_path: Path) -> None:
     (tmp_path / "damaged.onnx").write_text("no model")
     write_model(tmp_path / "zoo" / "sound.onnx", 1)
-    words = ["sweep", "zoo", "damaged.onnx", "--do", "check"]
+    words = ["sweep", "zoo", "damaged.onnx", "--runs", 1]
 
     def keys_by_model() -> dict[str, str]:
         assert memdiag(*words).returncode == 0

@@ -34,7 +34,9 @@ onnxruntime.InferenceSession = keep_a_weight
 """
 
 
-def test_a_weight_that_each_reload_leaves_is_named(tmp_path: Path) -> None:
+def test_a_weight_that_each_reload_leaves_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     random = np.random.default_rng(0)
     weights = {
         "first": random.standard_normal((64, 80), np.float32),
@@ -48,9 +50,8 @@ def test_a_weight_that_each_reload_leaves_is_named(tmp_path: Path) -> None:
     library = LIBRARY.format(path=str(tmp_path / "second.npy"))
     (tmp_path / "sitecustomize.py").write_text(library)
 
-    growth = memdiag.leak(
-        tmp_path / "m.onnx", reload=True, runs=60, environment={"PYTHONPATH": str(tmp_path)}
-    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    growth = memdiag.leak(tmp_path / "m.onnx", reload=True, runs=60)
     assert (growth.verdict, growth.owner) == ("leak", "heap")
     largest = growth.blocks[0]
     assert largest.content == "weight 'second'"

@@ -8,7 +8,9 @@ import pytest
 import memdiag
 from benchmarks.environments import ProvisionError
 from benchmarks.runtimes import runtime
+from memdiag.api.leak import LeakConfig, observe_model
 from memdiag.api.leak_program import leak_program
+from memdiag.runner.job import InputConfig, SessionConfig
 
 MODEL = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3]>
 m (string[n] x) => (int64[n] y) {
@@ -43,7 +45,10 @@ def old() -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_texts_leak_up_to_1_20(model: Path, old: Path) -> None:
-    found = memdiag.leak(model, python=old, dims={"n": 256}, runs=200)
+    config = LeakConfig(
+        session=SessionConfig(python=old), inputs=InputConfig(dims={"n": 256}), runs=200
+    )
+    found = observe_model(model, config)
     assert (found.verdict, found.owner) == ("leak", "python")
     # A string has 49 bytes and its text, in steps of 16.
     assert 256 * 49 < found.slope_bytes_per_run < 256 * 80

@@ -25,14 +25,14 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> list[PlannedJob]:
-    """Jobs that check small models, and one that fails."""
+    """Jobs on small models, and one that fails."""
     for number in range(5):
         write_model(tmp_path / f"{number}.onnx", number)
     (tmp_path / "damaged.onnx").write_text("no model")
-    settings = JobSettings(action="check", runs=1, pinned=True, timeout_s=60)
+    settings = JobSettings(runs=1, pinned=True, timeout_s=60)
     models = find_models([str(tmp_path)])
     planned = plan_jobs(models, {"1.32.0": ""}, dims={}, options={}, settings=settings)
-    return [PlannedJob(job=job, needed_bytes=MIB) for job in planned]
+    return [PlannedJob(job=job, needed_bytes=256 * MIB) for job in planned]
 
 
 def outcome(result: JobResult) -> tuple[str, str, str]:

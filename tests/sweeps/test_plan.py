@@ -17,7 +17,7 @@ from memdiag.sweeps.plan import (
 )
 from tests.sweeps.results import job
 
-SETTINGS = JobSettings(action="profile", runs=3, pinned=True, timeout_s=60)
+SETTINGS = JobSettings(runs=3, pinned=True, timeout_s=60)
 
 
 def source(name: str, *dims: str, problem: str = "") -> ModelSource:
@@ -113,8 +113,3 @@ def test_memory_is_estimated_once_for_all_releases_and_the_largest_comes_first()
         ("broken", PROCESS_BYTES + WEIGHT_COPIES * 10**6, False),
         ("small", 10, True),
     ]
-
-
-def test_jobs_that_run_no_model_are_not_estimated() -> None:
-    (planned,) = with_needed_memory([job(action="check")], {}, None)
-    assert planned.needed_bytes == PROCESS_BYTES

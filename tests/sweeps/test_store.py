@@ -69,7 +69,7 @@ def test_a_result_becomes_a_row_for_the_job_and_each_phase(tmp_path: Path) -> No
 
 def test_settings_that_are_not_the_defaults_are_options_of_the_job() -> None:
     assert job(options={"b": "2", "a": "1"}).options_text == "a=1,b=2"
-    assert job(pinned=False, action="check").options_text == "no-pin,do=check"
+    assert job(pinned=False).options_text == "no-pin"
 
 
 def test_refuted_findings_have_no_row(tmp_path: Path) -> None:
@@ -107,7 +107,6 @@ def test_jobs_differ_by_all_that_figures_depend_on() -> None:
         {"onnxruntime": "1.24.4"},
         {"dims": {"batch": 2}},
         {"options": {"a": "1"}},
-        {"action": "check"},
         {"runs": 3},
         {"pinned": False},
     ]

@@ -81,28 +81,6 @@ def test_a_model_in_another_folder_is_the_same_if_name_and_content_are(tmp_path:
     ]
 
 
-def test_estimates_are_the_figures_if_nothing_was_measured(tmp_path: Path) -> None:
-    estimates = [
-        job(
-            "a.onnx",
-            release,
-            None,
-            status="completed",
-            estimated_peak_bytes=size * MIB,
-            estimated_steady_bytes=10 * MIB,
-        )
-        for release, size in ((OLD, 20), (NEW, 40))
-    ]
-    sweep = summarize(write(tmp_path / "estimates", estimates))
-    (series,) = sweep.series
-    assert [point.peak_bytes for point in series.points] == [20 * MIB, 40 * MIB]
-    assert [(step.figure, step.bytes) for step in series.steps] == [("peak", 20 * MIB)]
-    assert sweep.notes == ("No job was measured: all figures are estimates.",)
-    measured = [job("a.onnx", "1.20.1", 30), *estimates]
-    (series,) = summarize(write(tmp_path / "both", measured)).series
-    assert [point.peak_bytes for point in series.points] == [30 * MIB, None, None]
-
-
 def test_a_failure_is_a_point_without_figures(tmp_path: Path) -> None:
     jobs = [
         job("a.onnx", OLD, 10),

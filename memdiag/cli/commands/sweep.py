@@ -60,12 +60,6 @@ def configure(parser: ArgumentParser) -> None:
     )
     add_dims(group, ranges=True, lists=True)
     add_session_option(group)
-    group.add_argument(
-        "--do",
-        choices=("profile", "check", "estimate", "leak"),
-        default="profile",
-        help="What to do with each model.",
-    )
     add_runs(group)
     add_switch(
         parser,
@@ -201,7 +195,6 @@ def _measure(options: Namespace) -> SweepOutcome:
             environments=options.environment,
             dims=read_dim_sizes(options.dim),
             session_options=_option_values(options.session_option),
-            action=options.do,
             runs=options.runs,
             pin=options.pin,
             budget=comma_pairs("--budget", options.budget) if options.budget else None,
