@@ -167,7 +167,7 @@ def measure(case: Case) -> dict[str, Any]:
             case.path,
             runs=RUNS,
             dims=case.sizes,
-            environment=PINNED if case.is_pinned else None,
+            environment=PINNED if case.is_pinned else {},
             python=runtime(case.onnxruntime),
             xray="none",
             select=["MD301"],

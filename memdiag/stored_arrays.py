@@ -74,7 +74,9 @@ def stored_array(path: Path) -> StoredArray:
         UsageError: the file cannot be read, or is an archive.
     """
     if _is_archive(path):
-        raise UsageError(f"{path}: this is an archive of arrays. Give it as --inputs {path}.")
+        raise UsageError(
+            f"{path}: this is an archive of arrays. Give it as --input {path}, without a name."
+        )
     with _opened(path) as file:
         return StoredArray(path, "", *_read_header(file, os.fstat(file.fileno()).st_size))
 

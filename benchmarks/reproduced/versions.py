@@ -65,7 +65,7 @@ def on_versions(
         path,
         onnxruntime=VERSIONS,
         environments=[sys.executable],
-        dims=dims,
+        dims=dims or {},
         runs=RUNS,
         repeats=setting.rounds,
         on_progress=lambda words: setting.say(f"{recipe}: {words}"),

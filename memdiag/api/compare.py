@@ -2,11 +2,12 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Unpack
 
 import msgspec
 
@@ -21,16 +22,17 @@ from memdiag.api.comparing import column_plans
 from memdiag.api.comparing.column_plans import ColumnPlan
 from memdiag.api.comparing.side_by_side import SideBySide
 from memdiag.api.comparing.version_search import VersionSearch
-from memdiag.api.inputs import ArrayOrFile
 from memdiag.api.leak import check_runs
 from memdiag.api.load import load_profile
+from memdiag.api.options import CompareOptions, filled, takes_options
+from memdiag.api.profile_config import check_session_options
 from memdiag.comparison import runtimes
 from memdiag.comparison.changes import changes as changes_of
 from memdiag.comparison.changes import undecided_note
 from memdiag.comparison.columns import with_profiles
 from memdiag.comparison.comparable import Comparable, comparability_of
 from memdiag.comparison.run_optimizer import choose_optimizers
-from memdiag.defaults import DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import DEFAULT_RUNS
 from memdiag.errors import ModelError, UsageError
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import open_model
@@ -57,22 +59,19 @@ _SHARE_OF_OPTIMIZING = 1 / 3
 BISECTED: tuple[Metric, ...] = ("peak", "steady", "growth", "load", "latency")
 
 
+@takes_options(CompareOptions)
 def compare(
     *paths: str | Path | Sequence[str | Path],
     onnxruntime: Sequence[str] = (),
     environments: Sequence[str | Path] = (),
     optimizers: Sequence[str] = (),
     bisect: Metric | None = None,
-    dims: Mapping[str, int] | None = None,
-    inputs: Mapping[str, ArrayOrFile] | None = None,
     runs: int | None = None,
     repeats: int | None = None,
-    session_options: Mapping[str, str] | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    memory_limit_bytes: int | None = None,
     xray: bool = True,
     time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
+    **options: Unpack[CompareOptions],
 ) -> Comparison:
     """Measure versions, optimizers or models as columns; return their differences, with causes.
 
@@ -90,21 +89,17 @@ def compare(
         bisect: find the version in which this figure changed, between the oldest and the newest of
             `onnxruntime`, or among all versions. ``growth`` is that of memory in use over many
             runs, as `leak` judges it.
-        dims: sizes of free dimensions by name; realistic ones by default.
-        inputs: arrays, or paths of ``.npy`` files, by input name; the others are generated.
         runs: number of runs after the first one, in each process; by default 10, but after the
             first process of each column only until memory no longer changes. To bisect growth: the
             number of runs by which it is judged, 40 or more; by default up to 1,000 within a
             minute.
         repeats: number of fresh processes for each column. By default 2, and up to 5 where these
             do not show clearly whether memory or load time differs.
-        session_options: SessionOptions attributes and config entries by name.
-        timeout_s: seconds after which a child is ended, of a session or of an optimizer.
-        memory_limit_bytes: resident set above which it is ended.
         xray: identify the owner of every resident byte, for the causes of differences.
         time_limit_s: seconds after which what was measured until then is returned; optimizers get
             at most a third of it.
         on_progress: called with the current step, in a few words.
+        options: see `takes_options`.
 
     Raises:
         UsageError: an argument does not fit, or there is nothing to compare.
@@ -114,6 +109,7 @@ def compare(
         ProvisionError: the newest version is an end of the range to bisect, and is not known.
     """
     started = time.perf_counter()
+    given = filled(CompareOptions, options)
     files = _files(paths)
     kind = _kind(files, onnxruntime, environments, optimizers, bisect)
     growth_runs = runs if bisect == "growth" else None
@@ -124,13 +120,16 @@ def compare(
     if repeats is not None and repeats < 1:
         raise UsageError("repeats must be at least 1.")
     child_limits = replace(
-        limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes),
+        limits(timeout_s=given["timeout_s"], memory_limit_bytes=given["memory_limit_bytes"]),
         deadline=deadline_after(time_limit_s),
     )
     config = input_config(
-        dims=dims,
-        inputs=inputs,
+        dims=given["dims"],
+        inputs=given["inputs"],
         runs=DEFAULT_RUNS if bisect == "growth" else runs or DEFAULT_RUNS,
+    )
+    session = SessionConfig(
+        options=check_session_options(given["session_options"], given["threads"])
     )
     if kind == "profiles":
         return _comparison(kind, _saved_columns(files), None, [], started)
@@ -144,7 +143,6 @@ def compare(
     if bisect is not None:  # no release can run a damaged model
         open_model(files[0]).close()
     originals = [_file_states(path) for path in files]
-    session = SessionConfig(options=dict(session_options or {}))
     job = Job(model=files[0], session=session, limits=child_limits)
     on_progress = on_progress or ignore_progress
     with temporary_folder() as scratch, ExitStack() as exits:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Unpack
 
 import msgspec
 
@@ -24,6 +24,7 @@ from memdiag.api.estimating.reductions import reductions
 from memdiag.api.estimating.sizes import DimSizes, size_grid
 from memdiag.api.estimating.unknown_sizes import unknown_sizes_note
 from memdiag.api.generation_calls import choose_calls
+from memdiag.api.options import EstimatedOptions, filled, takes_options
 from memdiag.api.profile_config import check_session_options
 from memdiag.defaults import DEFAULT_RUNS
 from memdiag.errors import MeasurementError, UsageError
@@ -51,24 +52,20 @@ MEASURED_RUNS = 3
 """Runs after the first one, where a point is measured."""
 
 
+@takes_options(EstimatedOptions)
 def estimate(
     model: str | Path,
     *,
     dims: Mapping[str, DimSizes] | None = None,
     for_onnxruntime: str | None = None,
-    session_options: Mapping[str, str] | None = None,
-    disabled_optimizers: Sequence[str] = (),
-    load_from: Literal["path", "bytes"] = "path",
     runs: int = DEFAULT_RUNS,
-    feed: Sequence[str] = (),
-    steps: int | None = None,
-    prefill: int | None = None,
     upper: bool = False,
     fit_bytes: int | None = None,
     run: bool = True,
     measure: bool = False,
     details: bool = True,
     on_progress: OnProgress = ignore_progress,
+    **options: Unpack[EstimatedOptions],
 ) -> Estimate:
     """Return the memory that a session of `model` needs, predicted from the file alone.
 
@@ -82,14 +79,7 @@ def estimate(
             list of sizes. There is a point for each combination. Other dimensions have the sizes
             with which `memdiag.profile` runs the model.
         for_onnxruntime: the release to predict for, such as ``1.24.4``; the installed one if None.
-        session_options: SessionOptions attributes and config entries by name.
-        disabled_optimizers: names of graph transformers to leave out.
-        load_from: create the session from the path, or from the bytes of the file.
         runs: number of runs after the first one; each may read other rows of mapped embeddings.
-        feed: estimate the calls of a generation, as `memdiag.profile` runs them: pairs of patterns
-            ``OUTPUT=INPUT``. `dims` are single sizes of dimensions that do not count tokens then.
-        steps: calls of one token after the prompt.
-        prefill: tokens of the prompt.
         upper: the points are the upper ends of their intervals, also for a malloc that keeps freed
             blocks, rather than the most probable values.
         fit_bytes: find the largest size with which the process, with its inputs, stays below this
@@ -100,6 +90,8 @@ def estimate(
         details: also find what lowers the peak, how tensors grow and where they are in the arena.
             Without these an estimate takes about half the time.
         on_progress: called with a few words about each step.
+        options: see `takes_options`. With a generation, `dims` are single sizes of dimensions that
+            do not count tokens.
 
     Raises:
         ModelError: the file is missing, is not an ONNX model, or lacks its external data.
@@ -114,8 +106,9 @@ def estimate(
         raise UsageError(
             f"dims must be sizes by name, not {dims!r}. Pass a dictionary: dims={{'batch': 3}}."
         )
-    check_names("disabled_optimizers", disabled_optimizers, FOLDING)
-    check_choice("load_from", load_from, ("path", "bytes"))
+    given = filled(EstimatedOptions, options)
+    check_names("disabled_optimizers", given["disabled_optimizers"], FOLDING)
+    check_choice("load_from", given["load_from"], ("path", "bytes"))
     if runs < 0:
         raise UsageError("--runs must be 0 or greater.")
     if fit_bytes is not None and fit_bytes <= 0:
@@ -123,15 +116,19 @@ def estimate(
     if fit_bytes is None and not run:
         raise UsageError("--no-run has no effect without --fit. Leave it out.")
     calls = generation_config(
-        feed=feed,
-        steps=steps,
-        prefill=prefill,
+        feed=given["feed"],
+        steps=given["steps"],
+        prefill=given["prefill"],
         genai=None if genai is None else genai.config,
     )
     if calls is not None:
         _check_generation(dims or {}, runs, is_searched=measure or fit_bytes is not None)
-    given = check_session_options(session_options or {})
-    options = estimate_options(given, disabled_optimizers, load_from=load_from, runs=runs)
+    config = SessionConfig(
+        options=check_session_options(given["session_options"]),
+        disabled_optimizers=tuple(given["disabled_optimizers"]),
+        load_from=given["load_from"],
+    )
+    assumed = estimate_options(config, runs)
     runtime = Runtime.parse(for_onnxruntime) if for_onnxruntime else Runtime.installed()
     if measure and runtime != Runtime.installed():
         raise UsageError(
@@ -157,7 +154,7 @@ def estimate(
             sizes=grid.at({}) if called is None else called.prompt,
             reads_weights=False,
         )
-        session = SessionEstimate(ctx, options)
+        session = SessionEstimate(ctx, assumed)
         on_progress("memory")
         if called is None:
             points = tuple(session.at(sizes) for sizes in grid.points())
@@ -167,11 +164,8 @@ def estimate(
         lower: tuple[Reduction, ...] = ()
         if details and called is None:
             points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
-            lower = reductions(ctx, options, grid, first)
-        notes = [
-            *size_notes,
-            *_notes(ctx, given, disabled_optimizers),
-        ]
+            lower = reductions(ctx, assumed, grid, first)
+        notes = [*size_notes, *_notes(ctx, config)]
         if first.unknown_values:
             notes.append(unknown_sizes_note(ctx, first))
             if first.is_floor and not measure:
@@ -182,7 +176,7 @@ def estimate(
 
             def measured(sizes: Mapping[str, int]) -> int:
                 on_progress(f"run at {_in_words(sizes)}" if sizes else "run")
-                return _measured(path, sizes, given, disabled_optimizers, load_from)
+                return _measured(path, sizes, config)
 
             _check_memory(file, points)
             line, calibration = calibrate(points, measured)
@@ -216,11 +210,6 @@ def estimate(
             fit = find_fit(grid, fit_bytes, peaks_at)
             if run:
                 on_progress("run at the size that fits")
-                config = SessionConfig(
-                    options=given,
-                    disabled_optimizers=tuple(disabled_optimizers),
-                    load_from=load_from,
-                )
                 fit = with_trial(fit, file, grid, config)
         points = tuple(map(final, points))
         if upper:
@@ -234,9 +223,9 @@ def estimate(
         return Estimate(
             model=path_text(path),
             onnxruntime=str(runtime),
-            options=given,
-            disabled_optimizers=tuple(disabled_optimizers),
-            load_from=load_from,
+            options=dict(config.options),
+            disabled_optimizers=config.disabled_optimizers,
+            load_from=config.load_from,
             runs=runs,
             baseline_bytes=_baseline(runtime),
             is_upper=upper,
@@ -275,16 +264,12 @@ def _unknown_problem(count: int) -> str:
     return f"the size of {counted(count, 'value')} is not known before a run"
 
 
-def _notes(
-    ctx: AnalysisContext,
-    given: Mapping[str, str],
-    disabled_optimizers: Sequence[str],
-) -> list[str]:
+def _notes(ctx: AnalysisContext, config: SessionConfig) -> list[str]:
     notes = []
     newer_release = newer_release_note(ctx.runtime)
     if newer_release:
         notes.append(newer_release)
-    notes += not_considered(given, disabled_optimizers)
+    notes += not_considered(config)
     notes += ctx.notes
     return notes
 
@@ -320,13 +305,7 @@ def _check_memory(file: ModelFile, points: Sequence[EstimatedPoint]) -> None:
         )
 
 
-def _measured(
-    path: Path,
-    sizes: Mapping[str, int],
-    session_options: Mapping[str, str],
-    disabled_optimizers: Sequence[str],
-    load_from: Literal["path", "bytes"],
-) -> int:
+def _measured(path: Path, sizes: Mapping[str, int], config: SessionConfig) -> int:
     """Return the measured peak above the process before the session.
 
     Raises:
@@ -338,9 +317,9 @@ def _measured(
         path,
         dims=sizes,
         runs=MEASURED_RUNS,
-        session_options=session_options,
-        disabled_optimizers=disabled_optimizers,
-        load_from=load_from,
+        session_options=config.options,
+        disabled_optimizers=config.disabled_optimizers,
+        load_from=config.load_from,
         xray="none",
     )
     if found.outcome.status != "completed":

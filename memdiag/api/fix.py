@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
+from typing import Unpack
 
 import msgspec
 
@@ -22,6 +23,7 @@ from memdiag.api.inputs import GivenInputs, read_given
 from memdiag.api.new_models import NewModels
 from memdiag.api.optimizer_outputs import OptimizerOutputs
 from memdiag.api.option_estimates import expected_savings
+from memdiag.api.options import InputOptions, filled, takes_options
 from memdiag.api.original_model import OriginalModel, measured_original
 from memdiag.defaults import DEFAULT_MAX_SLOWDOWN
 from memdiag.errors import ModelError, UsageError
@@ -46,6 +48,7 @@ _SHARE_OF_REWRITING = 0.5
 """The share of the time after the first measurements that rewriting may take."""
 
 
+@takes_options(InputOptions)
 def fix(
     model: str | Path,
     output: str | Path | None = None,
@@ -54,12 +57,11 @@ def fix(
     budget: Mapping[str, int] | None = None,
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     max_difference: float | None = None,
-    dims: Mapping[str, int] | None = None,
-    inputs: GivenInputs | None = None,
     sizes: Sequence[int] | None = None,
     dry_run: bool = False,
     time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
+    **options: Unpack[InputOptions],
 ) -> Fix:
     """Search for changes with which `model` takes less memory, and return the record.
 
@@ -84,9 +86,6 @@ def fix(
         max_difference: the difference of an output that is accepted, as a share of its largest
             value. Changes of values are tried as well then, such as weights of 8 and 4 bits
             (``quantize-int8`` and ``quantize-int4``). None to accept only sums in another order.
-        dims: sizes of free dimensions by name; realistic ones where not given.
-        inputs: arrays, or paths of ``.npy`` files, by input name; others are generated, with new
-            contents in each run that is measured.
         sizes: further sizes of free dimensions with which the model runs: outputs and latency are
             compared with each, and memory is that after all of them. By default 1 and 4, but no
             further ones if `dims` are given.
@@ -94,6 +93,7 @@ def fix(
         time_limit_s: seconds for everything; rewrites get at most half of what the first
             measurements leave, and optimizers at most a quarter of the rest.
         on_progress: called with a few words about the current step and about what is verified.
+        options: see `takes_options`.
 
     Raises:
         ModelError: the file is missing, isn't an ONNX model, lacks its external data, or changed
@@ -105,13 +105,14 @@ def fix(
     """
     started = time.perf_counter()
     deadline = deadline_after(time_limit_s)
+    given = filled(InputOptions, options)
     config = FixConfig(
         scope=FixScope(only, changes_values=max_difference is not None),
         budget=dict(budget or {}),
         max_slowdown=max_slowdown,
         max_difference=max_difference,
-        dims=dict(dims or {}),
-        inputs=inputs or {},
+        dims=dict(given["dims"]),
+        inputs=given["inputs"],
         sizes=sizes,
     )
     config.check()

@@ -4,10 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Unpack
 
 from memdiag.api.arguments import model_path
-from memdiag.api.check import Selection
-from memdiag.api.inputs import ArrayOrFile
 from memdiag.api.leak_inputs import (
     SizedInputs,
     input_order,
@@ -15,6 +14,7 @@ from memdiag.api.leak_inputs import (
     sized_inputs,
     varied_sizes,
 )
+from memdiag.api.options import LeakOptions, filled, takes_options
 from memdiag.api.profile_config import profile_config
 from memdiag.defaults import DEFAULT_TIMEOUT_S, MIN_LEAK_RUNS
 from memdiag.errors import UsageError
@@ -60,6 +60,7 @@ class LeakConfig:
     reload: bool = False
 
 
+@takes_options(LeakOptions)
 def leak(
     model: str | Path,
     *,
@@ -68,14 +69,9 @@ def leak(
     vary: Sequence[Varied] = ("content",),
     reload: bool = False,
     dims: Mapping[str, DimRange] | None = None,
-    inputs: Mapping[str, ArrayOrFile] | None = None,
-    session_options: Mapping[str, str] | None = None,
-    threads: int | None = None,
-    providers: Sequence[str] = ("CPUExecutionProvider",),
-    provider_options: Mapping[str, Mapping[str, str]] | None = None,
-    run_options: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
     on_progress: OnGrowth | None = None,
+    **options: Unpack[LeakOptions],
 ) -> Growth:
     """Run `model` many times in a child process and return whether its memory grows, and why.
 
@@ -91,15 +87,9 @@ def leak(
             dimensions), or ``none``.
         reload: create the session before each run and release it afterwards.
         dims: sizes, or ranges (low, high) of sizes, of free dimensions by name.
-        inputs: arrays, or paths of ``.npy`` files, by input name, whose contents stay the same; the
-            others are generated.
-        session_options: SessionOptions attributes and config entries by name.
-        threads: number of intra-op threads; chosen by onnxruntime if None.
-        providers: execution providers, the preferred one first.
-        provider_options: options of providers by name, by the name of the provider.
-        run_options: config entries of RunOptions by name, for each run.
         timeout_s: seconds after which the child is ended; by default 1,800 beyond `duration_s`.
         on_progress: called after each batch of runs.
+        options: see `takes_options`.
 
     Raises:
         ModelError: the file is missing, is not an ONNX model, or lacks its external data.
@@ -109,18 +99,9 @@ def leak(
         XrayError: this system does not let memdiag read the child.
     """
     ranges, sizes = _split(dims or {})
-    base = profile_config(
-        session_options=session_options,
-        threads=threads,
-        providers=providers,
-        provider_options=provider_options,
-        run_options=run_options,
-        dims=sizes,
-        inputs=inputs,
-        timeout_s=DEFAULT_TIMEOUT_S + (duration_s or 0.0) if timeout_s is None else timeout_s,
-        xray="none",
-        rules=Selection(),
-    )
+    if timeout_s is None:
+        timeout_s = DEFAULT_TIMEOUT_S + (duration_s or 0.0)
+    base = profile_config({**filled(LeakOptions, options), "dims": sizes, "timeout_s": timeout_s})
     config = LeakConfig(
         session=base.session,
         inputs=replace(base.inputs, same_inputs="content" not in vary),

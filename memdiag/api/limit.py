@@ -1,22 +1,23 @@
 """The smallest memory limit under which a model loads and runs, found with real control groups."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Unpack
 
 from memdiag.api.arguments import OnProgress, ignore_progress, model_path
-from memdiag.api.check import Selection
 from memdiag.api.estimate import estimate
-from memdiag.api.inputs import ArrayOrFile, ChosenInputs, choose_inputs, find_inputs, save_inputs
+from memdiag.api.inputs import ChosenInputs, choose_inputs, find_inputs, save_inputs
 from memdiag.api.limit_search import (
     LimitSearch,
     check_limits,
     require_completed,
     search_deadline,
 )
+from memdiag.api.options import ModelLimitOptions, filled, takes_options
 from memdiag.api.profile_config import ProfileConfig, profile_config
-from memdiag.defaults import DEFAULT_LIMIT_RUNS, DEFAULT_PROVIDERS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import DEFAULT_LIMIT_RUNS, DEFAULT_TIMEOUT_S
 from memdiag.deploy.limited_group import GroupRemoval, NoGroupError, ParentGroup, parent_group
 from memdiag.deploy.model_trial import ModelTrials
 from memdiag.errors import MemdiagError
@@ -28,21 +29,16 @@ from memdiag.runner.job import Deadline, Job
 from memdiag.runner.temporary import temporary_folder
 
 
+@takes_options(ModelLimitOptions)
 def limit(
     model: str | Path,
     *,
     runs: int = DEFAULT_LIMIT_RUNS,
-    dims: Mapping[str, int] | None = None,
-    inputs: Mapping[str, ArrayOrFile] | None = None,
-    session_options: Mapping[str, str] | None = None,
-    threads: int | None = None,
-    providers: Sequence[str] = DEFAULT_PROVIDERS,
-    provider_options: Mapping[str, Mapping[str, str]] | None = None,
-    run_options: Mapping[str, str] | None = None,
     at_bytes: Sequence[int] = (),
     time_limit_s: float | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     on_progress: OnProgress = ignore_progress,
+    **options: Unpack[ModelLimitOptions],
 ) -> MemoryLimit:
     """Return the smallest memory limit under which `model` loads and runs, and suggest one.
 
@@ -54,17 +50,11 @@ def limit(
     Args:
         model: the ONNX file.
         runs: number of runs after the first one, in each trial.
-        dims: sizes of free dimensions by name; realistic ones by default.
-        inputs: arrays, or paths of ``.npy`` files, by input name; the others are generated.
-        session_options: SessionOptions attributes and config entries by name.
-        threads: number of intra-op threads; chosen by onnxruntime if None.
-        providers: execution providers, the preferred one first.
-        provider_options: options of providers by name, by the name of the provider.
-        run_options: config entries of RunOptions by name, for each run.
         at_bytes: limits under which a trial is made each, instead of a search.
         time_limit_s: seconds after which the search ends with the best result so far.
         timeout_s: seconds after which a trial without a limit is ended.
         on_progress: called with a few words about each trial.
+        options: see `takes_options`.
 
     Raises:
         ModelError: the file is missing, is not an ONNX model, or lacks its external data.
@@ -74,19 +64,8 @@ def limit(
     """
     deadline = search_deadline(time_limit_s)
     check_limits(at_bytes)
-    config = profile_config(
-        dims=dims,
-        inputs=inputs,
-        runs=runs,
-        session_options=session_options,
-        threads=threads,
-        providers=providers,
-        provider_options=provider_options,
-        run_options=run_options,
-        timeout_s=timeout_s,
-        xray="none",
-        rules=Selection(),
-    )
+    given = filled(ModelLimitOptions, options)
+    config = profile_config({**given, "runs": runs, "timeout_s": timeout_s})
     path = model_path(model)
     parent, refusal = _usable_group()
     with ExitStack() as stack:

@@ -34,12 +34,7 @@ def expected_savings(
     totals: dict[EstimateOptions, int] = {}
 
     def total_bytes(settings: Job) -> int:
-        chosen = estimate_options(
-            settings.session.options,
-            settings.session.disabled_optimizers,
-            load_from=settings.session.load_from,
-            runs=DEFAULT_RUNS,
-        )
+        chosen = estimate_options(settings.session, DEFAULT_RUNS)
         if chosen not in totals:
             point = SessionEstimate(ctx, chosen).most_probable(sizes)
             totals[chosen] = point.peak_bytes + point.steady_bytes

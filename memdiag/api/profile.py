@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple, Unpack
 
 import msgspec
 
@@ -21,7 +21,6 @@ from memdiag.api.check import (
 from memdiag.api.estimating.profiled import with_estimate
 from memdiag.api.generation_calls import GenerationCalls, choose_calls, save_step_inputs
 from memdiag.api.inputs import (
-    ArrayOrFile,
     ChosenInputs,
     choose_inputs,
     describe_inputs,
@@ -29,11 +28,12 @@ from memdiag.api.inputs import (
     save_inputs,
 )
 from memdiag.api.malloc_threshold import measure_malloc_threshold
+from memdiag.api.options import ProfileOptions, takes_options
 from memdiag.api.profile_config import ProfileConfig, XrayTime, profile_config
 from memdiag.api.profile_record import assemble_profile
 from memdiag.api.run_peak import with_run_peak
 from memdiag.api.xray import ChildXray
-from memdiag.defaults import DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.defaults import DEFAULT_PROVIDERS
 from memdiag.errors import ModelError
 from memdiag.model.axis_roles import dims_by_name
 from memdiag.model.dimensions import axes_of
@@ -77,33 +77,15 @@ class Interrupted(KeyboardInterrupt):
         self.profile = profile
 
 
+@takes_options(ProfileOptions)
 def profile(
     model: str | Path,
     *,
-    runs: int = DEFAULT_RUNS,
-    run: bool = True,
-    dims: Mapping[str, int] | None = None,
-    inputs: Mapping[str, ArrayOrFile] | None = None,
-    feed: Sequence[str] = (),
-    steps: int | None = None,
-    prefill: int | None = None,
-    session_options: Mapping[str, str] | None = None,
-    disabled_optimizers: Sequence[str] = (),
-    threads: int | None = None,
-    providers: Sequence[str] = DEFAULT_PROVIDERS,
-    provider_options: Mapping[str, Mapping[str, str]] | None = None,
-    run_options: Mapping[str, str] | None = None,
-    environment: Mapping[str, str] | None = None,
-    load_from: Literal["path", "bytes"] = "path",
-    python: str | Path | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    memory_limit_bytes: int | None = None,
-    xray: Literal["steady", "phases", "none"] = "steady",
-    run_peak: bool = False,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     min_bytes: int = DEFAULT_MIN_BYTES,
     on_progress: Callable[[Progress], None] | None = None,
+    **options: Unpack[ProfileOptions],
 ) -> Profile:
     """Load and run `model` in an isolated child process and return its profile.
 
@@ -113,38 +95,11 @@ def profile(
     Args:
         model: the ONNX file; or a ``genai_config.json`` of onnxruntime-genai or its folder, whose
             decoder is run as a program generates a text.
-        runs: number of runs after the first one.
-        run: False stops after session creation.
-        dims: sizes of free dimensions by name, ``input:axis`` or role (``batch``, ``width`` …, if
-            one dimension has it); realistic ones by default.
-        inputs: arrays, or paths of ``.npy`` files, by input name; the others are generated.
-        feed: run a decoder with past as a program generates a text: pairs of patterns
-            ``OUTPUT=INPUT`` by which outputs are fed to the next call, such as
-            ``present.*=past_key_values.*``, where ``*`` is the same text on both sides. `steps` or
-            `prefill` alone find the pairs by the names that exporters use.
-        steps: calls of one token after the prompt, in place of `runs`; 32 if only another of these
-            is given.
-        prefill: tokens of the prompt, which is one call with an empty past; 128 if only another of
-            these is given.
-        session_options: SessionOptions attributes and config entries by name.
-        disabled_optimizers: names of graph transformers to leave out.
-        threads: number of intra-op threads; chosen by onnxruntime if None.
-        providers: execution providers, the preferred one first.
-        provider_options: options of providers by name, by the name of the provider.
-        run_options: config entries of RunOptions by name, for each run.
-        environment: environment variables of the child.
-        load_from: create the session from the path, or from the bytes of the file.
-        python: another interpreter that has onnxruntime; it does not need memdiag.
-        timeout_s: seconds after which the child is ended.
-        memory_limit_bytes: resident set of the whole child above which it is ended.
-        xray: identify the owner of every resident byte at ``steady`` state, also at the ends of all
-            ``phases`` (the child is stopped for a moment at each), or never (``none``).
-        run_peak: find the node at which a run takes most, with the values in memory then, in
-            another child with onnxruntime's profiler (1.28 and newer).
         select: rules to run on the model, as in `memdiag.check`; all if empty.
         ignore: rules to skip.
         min_bytes: skip findings that cost fewer bytes.
         on_progress: called several times a second with the state of the child.
+        options: see `takes_options`.
 
     Raises:
         ModelError: the file is missing, is not an ONNX model, or lacks its external data.
@@ -155,28 +110,9 @@ def profile(
     path = model_path(model)
     genai = find_genai_config(path)
     config = profile_config(
-        dims=dims,
-        inputs=inputs,
-        runs=runs,
-        run=run,
-        feed=feed,
-        steps=steps,
-        prefill=prefill,
-        genai=None if genai is None else genai.config,
-        session_options=session_options,
-        disabled_optimizers=disabled_optimizers,
-        threads=threads,
-        providers=providers,
-        provider_options=provider_options,
-        run_options=run_options,
-        environment=environment,
-        load_from=load_from,
-        python=python,
-        timeout_s=timeout_s,
-        memory_limit_bytes=memory_limit_bytes,
-        xray=xray,
-        run_peak=run_peak,
+        options,
         rules=Selection(select=select, ignore=ignore, min_bytes=min_bytes),
+        genai=None if genai is None else genai.config,
     )
     return profile_model(path if genai is None else genai.path, config, on_progress=on_progress)
 

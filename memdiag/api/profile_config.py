@@ -1,6 +1,5 @@
 """The configuration of a profile, and its construction from the arguments of `memdiag.profile`."""
 
-import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +15,8 @@ from memdiag.api.arguments import (
     limits,
 )
 from memdiag.api.check import Selection
-from memdiag.api.inputs import ArrayOrFile
-from memdiag.defaults import CPU_PROVIDER, DEFAULT_PROVIDERS, DEFAULT_RUNS, DEFAULT_TIMEOUT_S
+from memdiag.api.options import ProfileOptions, filled
+from memdiag.defaults import CPU_PROVIDER
 from memdiag.errors import UsageError
 from memdiag.ort.runtime import require_runtime
 from memdiag.records.generation import GenaiConfig
@@ -26,6 +25,8 @@ from memdiag.runner.job import InputConfig, Limits, SessionConfig
 _LEVELS = ("disable_all", "basic", "extended", "layout", "all")
 _LOG_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid")
 """Session options that memdiag sets itself, as it reads the log."""
+
+_ALL_RULES = Selection()
 
 XrayTime = Literal["steady", "phases", "none"]
 """When the owners of resident bytes are identified: at steady state, also at the ends of all
@@ -60,86 +61,64 @@ class ProfileConfig:
 
 
 def profile_config(
+    options: Mapping[str, Any],
     *,
-    dims: Mapping[str, int] | None = None,
-    inputs: Mapping[str, ArrayOrFile] | None = None,
-    runs: int = DEFAULT_RUNS,
-    run: bool = True,
-    feed: Sequence[str] = (),
-    steps: int | None = None,
-    prefill: int | None = None,
+    rules: Selection = _ALL_RULES,
     genai: GenaiConfig | None = None,
-    session_options: Mapping[str, str] | None = None,
-    disabled_optimizers: Sequence[str] = (),
-    threads: int | None = None,
-    providers: Sequence[str] = DEFAULT_PROVIDERS,
-    provider_options: Mapping[str, Mapping[str, str]] | None = None,
-    run_options: Mapping[str, str] | None = None,
-    environment: Mapping[str, str] | None = None,
-    load_from: Literal["path", "bytes"] = "path",
-    python: str | Path | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    memory_limit_bytes: int | None = None,
-    xray: XrayTime,
-    run_peak: bool = False,
-    rules: Selection,
     command: tuple[str, ...] = (),
 ) -> ProfileConfig:
     """Return the configuration of a profile.
 
-    The arguments are as in `memdiag.profile`; `genai` is the configuration of a model for
-    onnxruntime-genai, `rules` are the rules to run, and `command` is the command line that asked
-    for the profile.
+    Args:
+        options: the values of `ProfileOptions`, or of some of them, by name.
+        rules: the rules to run.
+        genai: the configuration of a model for onnxruntime-genai; None for other models.
+        command: the command line that asked for the profile.
 
     Raises:
-        UsageError: an argument is not of its type, an option cannot be set, a file cannot be read
-            as an array, a limit leaves no time or no memory, or onnxruntime is not installed and no
-            other interpreter is named.
+        UsageError: an option is not of its type, cannot be set, a file cannot be read as an array,
+            a limit leaves no time or no memory, or onnxruntime is not installed and no other
+            interpreter is named.
     """
+    given = filled(ProfileOptions, options)
+    providers, python = given["providers"], given["python"]
     check_names("providers", providers, "CPUExecutionProvider")
-    check_names("disabled_optimizers", disabled_optimizers, "ConstantFolding")
-    check_choice("load_from", load_from, ("path", "bytes"))
-    check_choice("xray", xray, ("steady", "phases", "none"))
-    _check_environment(environment or {})
-    _check_provider_options(provider_options or {}, providers)
-    _check_texts("run_options", run_options or {})
-    options = check_session_options(session_options or {}, threads)
+    check_names("disabled_optimizers", given["disabled_optimizers"], "ConstantFolding")
+    check_choice("load_from", given["load_from"], ("path", "bytes"))
+    check_choice("xray", given["xray"], ("steady", "phases", "none"))
+    _check_environment(given["environment"])
+    _check_provider_options(given["provider_options"], providers)
+    _check_texts("run_options", given["run_options"])
     if python is None:
         require_runtime("name an interpreter that has it (--python; in pytest --memdiag-python)")
     return ProfileConfig(
         session=SessionConfig(
-            options=options,
-            disabled_optimizers=tuple(disabled_optimizers),
+            options=check_session_options(given["session_options"], given["threads"]),
+            disabled_optimizers=tuple(given["disabled_optimizers"]),
             providers=tuple(providers),
             provider_options={
-                name: dict(options) for name, options in (provider_options or {}).items()
+                name: dict(options) for name, options in given["provider_options"].items()
             },
-            run_options=dict(run_options or {}),
-            environment=dict(environment or {}),
-            load_from=load_from,
+            run_options=dict(given["run_options"]),
+            environment=dict(given["environment"]),
+            load_from=given["load_from"],
             python=Path(sys.executable if python is None else python),
         ),
         inputs=input_config(
-            dims=dims,
-            inputs=inputs,
-            runs=runs,
-            run=run,
-            generation=generation_config(feed=feed, steps=steps, prefill=prefill, genai=genai),
+            dims=given["dims"],
+            inputs=given["inputs"],
+            runs=given["runs"],
+            run=given["run"],
+            generation=generation_config(
+                feed=given["feed"], steps=given["steps"], prefill=given["prefill"], genai=genai
+            ),
         ),
-        limits=limits(timeout_s=timeout_s, memory_limit_bytes=memory_limit_bytes),
-        xray=xray,
-        run_peak=run_peak,
+        limits=limits(timeout_s=given["timeout_s"], memory_limit_bytes=given["memory_limit_bytes"]),
+        xray=given["xray"],
+        run_peak=given["run_peak"],
         rules=rules,
         command=command,
     )
-
-
-PROFILE_OPTIONS = tuple(
-    name
-    for name in inspect.signature(profile_config).parameters
-    if name not in ("genai", "xray", "run_peak", "rules", "command")
-)
-"""The names of the arguments of `memdiag.profile` that configure the run."""
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:

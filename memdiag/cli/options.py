@@ -7,17 +7,13 @@ import re
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from memdiag.defaults import (
-    DEFAULT_PREFILL_TOKENS,
-    DEFAULT_PROVIDERS,
-    DEFAULT_RUNS,
-    DEFAULT_STEPS,
-    DEFAULT_TIMEOUT_S,
-)
+from memdiag.api.options import InputOptions, Option, options_of
+from memdiag.defaults import DEFAULT_RUNS
 from memdiag.detail import Detail
 from memdiag.errors import UsageError
 
@@ -42,24 +38,56 @@ def add_model(parser: Group, *, genai: bool = False, ort_format: bool = True) ->
 
 def add_dims(group: Group, *, ranges: bool = False, lists: bool = False) -> None:
     """Add ``--dim``; with `ranges` and `lists`, its help names ranges and lists of sizes."""
+    _, option = options_of(InputOptions)["dims"]
     end = ", or a range of sizes such as batch=1..8" if ranges else ""
     end += ", or a list such as batch=1,4,16" if lists else ""
     add_list(
-        group,
-        "--dim",
-        metavar="NAME=N,…",
-        help="Size of a free dimension, by its name, INPUT:AXIS, or its role (such as batch) if"
-        f" no other dimension has the same role (see memdiag check){end}.",
+        group, option.flag, metavar=option.metavar, help=f"{option.help[:-1]}{end}.", dest="dims"
     )
 
 
-def add_inputs(group: Group, *, ranges: bool = False) -> None:
-    """Add the options for the inputs of a model; with `ranges`, also of sizes."""
-    add_dims(group, ranges=ranges)
-    add_list(group, "--input", metavar="NAME=FILE.npy", help="Data of one input; can be repeated.")
-    group.add_argument(
-        "--inputs", metavar="FILE.npz", type=Path, help="Data of several inputs, by name."
-    )
+def add_options(group: Group, *options: type) -> None:
+    """Add the options of groups of `memdiag.api.options`."""
+    for each in options:
+        for name, (kind, option) in options_of(each).items():
+            _add(group, name, kind, option)
+
+
+def _add(group: Group, name: str, kind: Any, option: Option) -> None:
+    settings: dict[str, Any] = {"dest": name, "help": option.help, "default": option.default}
+    if kind is bool and option.default:
+        group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **settings)
+    elif kind is bool:
+        group.add_argument(option.flag, action="store_true", **settings)
+    elif get_origin(kind) is Literal:
+        group.add_argument(option.flag, choices=get_args(kind), **settings)
+    elif get_origin(kind) in (Mapping, Sequence):
+        settings |= {"help": f"{option.help[:-1]}; can be repeated.", "default": []}
+        group.add_argument(option.flag, metavar=option.metavar, action="append", **settings)
+    else:
+        read: Callable[[str], Any] = _TYPE_BY_METAVAR.get(option.metavar, str)
+        group.add_argument(option.flag, metavar=option.metavar, type=read, **settings)
+
+
+def read_options(options: Namespace, group: type) -> Any:
+    """Return the values of the options of `group` by name.
+
+    Raises:
+        UsageError: as in `pairs`, `read_provider_options`, `read_dims` and `read_inputs`.
+    """
+    return {
+        name: _value(getattr(options, name), kind, option)
+        for name, (kind, option) in options_of(group).items()
+    }
+
+
+def _value(given: Any, kind: Any, option: Option) -> Any:
+    """Return the value of an option, of which argparse has the texts if it can be repeated."""
+    if get_origin(kind) is Sequence:
+        return tuple(given) or option.default
+    if get_origin(kind) is not Mapping:
+        return given
+    return _READER_BY_METAVAR.get(option.metavar, partial(pairs, option.flag))(given)
 
 
 def add_runs(group: Group, default: int = DEFAULT_RUNS) -> None:
@@ -73,116 +101,10 @@ def add_runs(group: Group, default: int = DEFAULT_RUNS) -> None:
     )
 
 
-def add_generation(group: Group) -> None:
-    """Add ``--feed``, ``--steps`` and ``--prefill``."""
-    add_list(
-        group,
-        "--feed",
-        metavar="OUTPUT=INPUT",
-        help="Run a decoder as a program generates a text: outputs that are fed to inputs of the"
-        " next call, as a pair of patterns such as present.*=past_key_values.*; can be repeated."
-        " Found by the names of exporters with --steps or --prefill alone.",
-    )
-    group.add_argument(
-        "--steps",
-        metavar="N",
-        type=whole_number(1),
-        help=f"Calls of one token after the prompt, in place of --runs (default:"
-        f" {DEFAULT_STEPS} with --feed or --prefill).",
-    )
-    group.add_argument(
-        "--prefill",
-        metavar="N",
-        type=whole_number(1),
-        help="Tokens of the prompt, which is one call with an empty past (default:"
-        f" {DEFAULT_PREFILL_TOKENS} with --feed or --steps).",
-    )
-
-
-def add_session_option(group: Group) -> None:
-    """Add ``--session-option``."""
-    add_list(
-        group,
-        "--session-option",
-        metavar="KEY=VALUE",
-        help="A SessionOptions attribute or config entry; can be repeated.",
-    )
-
-
-def add_session_options(group: Group) -> None:
-    """Add ``--session-option`` and ``--threads``."""
-    add_session_option(group)
-    group.add_argument(
-        "--threads", metavar="N", type=whole_number(0), help="Number of intra-op threads."
-    )
-
-
-def add_optimizers(group: Group) -> None:
-    """Add ``--disable-optimizer``."""
-    add_list(
-        group,
-        "--disable-optimizer",
-        metavar="NAME",
-        help="A graph transformer to disable; can be repeated.",
-    )
-
-
-def add_session(group: Group) -> None:
-    """Add the options for how a child creates and runs its session."""
-    add_session_options(group)
-    add_list(
-        group,
-        "--provider",
-        metavar="NAME",
-        help="An execution provider; can be repeated, the preferred one first.",
-    )
-    add_list(
-        group,
-        "--provider-option",
-        metavar="PROVIDER:KEY=VALUE",
-        help="An option of an execution provider; can be repeated.",
-    )
-    add_list(
-        group,
-        "--run-option",
-        metavar="KEY=VALUE",
-        help="A RunOptions config entry of each run; can be repeated.",
-    )
-
-
-SESSION_OPTIONS = ("session_option", "threads", "provider", "provider_option", "run_option")
-"""The names of the options that `add_session` adds."""
-
-
-class SessionArguments(TypedDict):
-    """The arguments of `memdiag.profile` and others that `add_session` adds."""
-
-    session_options: dict[str, str]
-    threads: int | None
-    providers: Sequence[str]
-    provider_options: dict[str, dict[str, str]]
-    run_options: dict[str, str]
-
-
-def read_session(options: Namespace) -> SessionArguments:
-    """Return the options of `add_session`.
-
-    Raises:
-        UsageError: as in `pairs` and `read_provider_options`.
-    """
-    return {
-        "session_options": pairs("--session-option", options.session_option),
-        "threads": options.threads,
-        "providers": options.provider or DEFAULT_PROVIDERS,
-        "provider_options": read_provider_options(options.provider_option),
-        "run_options": pairs("--run-option", options.run_option),
-    }
-
-
 def refuse_options(
     options: Namespace,
     configure: Callable[[ArgumentParser], None],
-    names: Sequence[str],
+    names: Collection[str],
     reason: str,
 ) -> None:
     """Raise UsageError if one of the options `names` is given, which have no effect.
@@ -190,40 +112,14 @@ def refuse_options(
     Args:
         options: the options of the command.
         configure: adds the options to a parser.
-        names: their names, such as ``session_option``.
+        names: the names of the options in `options`.
         reason: what the sentence says after the option, such as "is for models".
     """
     defaults = ArgumentParser()
     configure(defaults)
-    for name in names:
-        if getattr(options, name) != defaults.get_default(name):
-            raise UsageError(f"--{name.replace('_', '-')} {reason} Leave it out.")
-
-
-def add_load_from(group: Group) -> None:
-    """Add ``--load-from``."""
-    group.add_argument(
-        "--load-from",
-        choices=("path", "bytes"),
-        default="path",
-        help="Create the session from the model's path, or from its bytes.",
-    )
-
-
-def add_limits(group: Group) -> None:
-    """Add the limits of a child process."""
-    group.add_argument(
-        "--timeout",
-        metavar="TIME",
-        type=duration,
-        default=DEFAULT_TIMEOUT_S,
-        help="Stop a child process after this time.",
-    )
-    group.add_argument(
-        "--memory-limit",
-        metavar="SIZE",
-        help="Stop a child process whose memory exceeds this size, e.g. 2GB.",
-    )
+    for action in defaults._actions:
+        if action.dest in names and getattr(options, action.dest) != action.default:
+            raise UsageError(f"{action.option_strings[0]} {reason} Leave it out.")
 
 
 def add_reports_folder(group: Group, *, default: str = "") -> None:
@@ -279,9 +175,13 @@ def add_detail(group: Group, *, has_more: bool = True) -> None:
         )
 
 
-def add_list(group: Group, name: str, *, metavar: str, help: str, type: Any = str) -> None:
+def add_list(
+    group: Group, name: str, *, metavar: str, help: str, type: Any = str, dest: str | None = None
+) -> None:
     """Add an option that can be repeated, with a list of values."""
-    group.add_argument(name, metavar=metavar, action="append", default=[], type=type, help=help)
+    group.add_argument(
+        name, metavar=metavar, action="append", default=[], type=type, help=help, dest=dest
+    )
 
 
 def add_switch(parser: Group, group: Group, name: str, *, default: bool, help: str) -> None:
@@ -289,6 +189,16 @@ def add_switch(parser: Group, group: Group, name: str, *, default: bool, help: s
     group.add_argument(name, action=argparse.BooleanOptionalAction, help=help)
     # Not as an argument: Python 3.11 would add the default to the help.
     parser.set_defaults(**{name.removeprefix("--"): default})
+
+
+def size(text: str) -> int:
+    """Return the bytes that an option such as ``--memory-limit 2GB`` means."""
+    from memdiag.units import parse_size
+
+    try:
+        return parse_size(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def whole_number(minimum: int) -> Callable[[str], int]:
@@ -447,34 +357,25 @@ def _dim_texts(values: Sequence[str]) -> list[str]:
     return [part.strip() for text in values for part in re.split(r"(?<=\d),", text.rstrip(","))]
 
 
-def read_inputs(options: Namespace) -> dict[str, ArrayOrFile]:
-    """Return the data given by ``--input NAME=FILE.npy`` and ``--inputs FILE.npz``, by input name.
+def read_inputs(texts: Sequence[str]) -> dict[str, ArrayOrFile]:
+    """Return the data given by ``--input NAME=FILE.npy`` and ``--input FILE.npz``, by input name.
 
     Raises:
-        UsageError: as in `pairs`, the archive cannot be read, or both have an input.
+        UsageError: as in `pairs`, an archive cannot be read, or an input is given twice.
     """
-    files: dict[str, ArrayOrFile] = dict(pairs("--input", options.input))
-    if options.inputs is None:
-        return files
-    from memdiag.stored_arrays import read_archive
+    archives = [text for text in texts if "=" not in text]
+    found: dict[str, ArrayOrFile] = dict(
+        pairs("--input", [text for text in texts if text not in archives])
+    )
+    for path in archives:
+        from memdiag.stored_arrays import read_archive
 
-    arrays = read_archive(options.inputs)
-    twice = sorted(files.keys() & arrays.keys())
-    if twice:
-        raise UsageError(f"input {twice[0]} is given by both --input and --inputs. Give it once.")
-    return files | arrays
-
-
-def read_memory_limit(options: Namespace) -> int | None:
-    """Return the bytes given to ``--memory-limit``; None without it.
-
-    Raises:
-        UsageError: it is not a size.
-    """
-    from memdiag.units import parse_size
-
-    size = options.memory_limit
-    return parse_size(size) if size else None
+        arrays = read_archive(Path(path))
+        twice = sorted(found.keys() & arrays.keys())
+        if twice:
+            raise UsageError(f"--input: {twice[0]} is given twice. Give it once.")
+        found |= arrays
+    return found
 
 
 def read_sizes(text: str) -> tuple[int, ...]:
@@ -514,3 +415,16 @@ def command_line() -> tuple[str, ...]:
     """Return the words of the command line, with bytes that are not text escaped."""
     words = (word.encode(errors="backslashreplace").decode() for word in sys.argv[1:])
     return ("memdiag", *words)
+
+
+_TYPE_BY_METAVAR: dict[str, Callable[[str], Any]] = {
+    "N": whole_number(0),
+    "TIME": duration,
+    "SIZE": size,
+    "PYTHON": Path,
+}
+_READER_BY_METAVAR: dict[str, Callable[[Sequence[str]], Any]] = {
+    "NAME=N,…": read_dims,
+    "[NAME=]FILE": read_inputs,
+    "PROVIDER:KEY=VALUE": read_provider_options,
+}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from memdiag.api.budget import BudgetResult, check_budget
-from memdiag.api.profile_config import PROFILE_OPTIONS
+from memdiag.api.options import ProfileOptions, options_of
 from memdiag.api.project_settings import read_project_settings
 from memdiag.budgets.baselines import baseline_path, configuration_name
 from memdiag.budgets.parsing import merged, parse_budget, parse_tolerance
@@ -30,6 +30,7 @@ from memdiag.records.budget import Budget
 from memdiag.records.estimate import PINNED_NOTE
 from memdiag.reports.budget import lines
 
+_PROFILE_OPTIONS = options_of(ProfileOptions).keys() - {"xray", "run_peak"}
 _OWN_OPTIONS = ("baseline", "repeats", "pinned", estimated.ARGUMENT)
 _CONFIGURATIONS = pytest.StashKey[dict[Path, str]]()
 
@@ -88,14 +89,14 @@ class MarkerArguments:
                     f" marker of its own: {MARK}({limit}=…)."
                 )
         model = Path(mark.args[0])
-        option_names = (*_OWN_OPTIONS, *PROFILE_OPTIONS)
+        option_names = (*_OWN_OPTIONS, *_PROFILE_OPTIONS)
         if growth.ARGUMENT in mark.kwargs:
             option_names = (*option_names, growth.ARGUMENT, *growth.LEAK_OPTIONS)
         limits = {name: value for name, value in mark.kwargs.items() if name not in option_names}
         own_budget = parse_budget(limits, where=MARK, other_names=option_names)
         budget = merged(_default_budget(model, settings), own_budget)
         name = mark.kwargs.get("baseline")
-        options = {name: mark.kwargs[name] for name in PROFILE_OPTIONS if name in mark.kwargs}
+        options = {name: mark.kwargs[name] for name in _PROFILE_OPTIONS if name in mark.kwargs}
         pinned = bool(mark.kwargs.get("pinned", True))
         return cls(
             model=model,

@@ -10,10 +10,19 @@ import numpy as np
 import pytest
 
 import memdiag
-from memdiag.api.profile_config import PROFILE_OPTIONS, ProfileConfig, profile_config
+from memdiag.api.options import (
+    CompareOptions,
+    EstimatedOptions,
+    InputOptions,
+    ProfileOptions,
+    filled,
+    options_of,
+)
+from memdiag.api.profile_config import ProfileConfig
 from memdiag.budgets.baselines import baseline_entry, differences
 from memdiag.cli.app import command_parser
 from memdiag.cli.commands import profile as command
+from memdiag.errors import MemdiagError
 from memdiag.records.profile import Session
 from memdiag.runner.job import Job, SessionConfig
 from tests.reports import profiles
@@ -39,6 +48,8 @@ OPTIONS: dict[str, tuple[Any, list[str]]] = {
     "environment": ({"NAME": "value"}, ["--env", "NAME=value"]),
     "load_from": ("bytes", ["--load-from", "bytes"]),
     "python": (Path("python3"), ["--python", "python3"]),
+    "xray": ("phases", ["--xray", "phases"]),
+    "run_peak": (True, ["--run-peak"]),
     "timeout_s": (7.0, ["--timeout", "7"]),
     "memory_limit_bytes": (1_000_000_000, ["--memory-limit", "1GB"]),
 }
@@ -81,19 +92,60 @@ def of_command(*words: str) -> ProfileConfig:
 
 
 def groups(config: ProfileConfig) -> tuple[object, ...]:
-    return config.session, config.inputs, config.limits
-
-
-def test_each_option_is_an_argument_of_profile() -> None:
-    parameters = inspect.signature(memdiag.profile).parameters
-    defaults = inspect.signature(profile_config).parameters
-    for name in PROFILE_OPTIONS:
-        assert name in parameters, f"api/profile.py: profile() has no argument {name}"
-        assert parameters[name].default == defaults[name].default, name
+    return config.session, config.inputs, config.limits, config.xray, config.run_peak
 
 
 def test_each_option_is_tested() -> None:
-    assert OPTIONS.keys() == set(PROFILE_OPTIONS), "add the new option to OPTIONS above"
+    assert OPTIONS.keys() == options_of(ProfileOptions).keys()
+
+
+def test_the_signature_and_the_docstring_list_each_option() -> None:
+    parameters = inspect.signature(memdiag.profile).parameters
+    for name, (_, option) in options_of(ProfileOptions).items():
+        assert parameters[name].default == option.default
+        assert f"        {name}: {option.help[:20]}" in str(memdiag.profile.__doc__)
+
+
+def test_an_option_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(TypeError, match="there is no argument 'dim'"):
+        memdiag.profile("m.onnx", dim={"batch": 2})  # type: ignore[call-arg] # wrong
+
+
+class Read(dict[str, Any]):
+    """Options that know which of them were read."""
+
+    def __init__(self, *values: Any) -> None:
+        super().__init__(*values)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+
+@pytest.mark.parametrize(
+    ("module", "group"),
+    [
+        ("compare", CompareOptions),
+        ("estimate", EstimatedOptions),
+        ("fix", InputOptions),
+        ("profile_config", ProfileOptions),
+    ],
+)
+def test_a_function_reads_each_of_its_options(
+    module: str, group: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Read] = []
+
+    def recorded(group: type, options: dict[str, Any]) -> Read:
+        read.append(Read(filled(group, options)))
+        return read[-1]
+
+    monkeypatch.setattr(f"memdiag.api.{module}.filled", recorded)
+    function = getattr(memdiag, module.removesuffix("_config"))
+    with pytest.raises(MemdiagError):
+        function(*["missing.onnx"] * (2 if module == "compare" else 1))
+    assert read[0].names == options_of(group).keys()
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -117,13 +169,7 @@ def test_without_options_function_and_command_agree(monkeypatch: pytest.MonkeyPa
     assert groups(of_function(monkeypatch)) == groups(of_command())
 
 
-def test_the_peak_of_a_run_is_asked_for_by_function_and_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert of_function(monkeypatch, run_peak=True).run_peak
-    assert of_command("--run-peak").run_peak
-    assert not of_function(monkeypatch).run_peak
-    assert not of_command().run_peak
+def test_figures_only_leave_out_the_peak_of_a_run() -> None:
     assert not of_command("--run-peak").figures_only().run_peak
 
 

@@ -62,7 +62,7 @@ def test_a_model_has_the_options_of_a_profile(fake: FakeApi, run: Run, tmp_path:
     assert settings["at_bytes"] == (512 * MIB, GIB)
     expected = {
         "runs": 5, "time_limit_s": 60.0, "timeout_s": 9.0, "dims": {"batch": 4},
-        "session_options": {"a.b": "1"}, "threads": 2, "providers": ["P"],
+        "session_options": {"a.b": "1"}, "threads": 2, "providers": ("P",),
         "provider_options": {"P": {"k": "v"}}, "run_options": {"r": "w"},
     }  # fmt: skip
     assert {name: settings[name] for name in expected} == expected

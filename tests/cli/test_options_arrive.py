@@ -95,7 +95,6 @@ VALUES = {
     "--for-onnxruntime": "1.24.4",
     "--ignore": "embedded-weights",
     "--input": "x=x.npy",
-    "--inputs": "all.npz",
     "--load-from": "bytes",
     "--max-difference": "0.1",
     "--max-slowdown": "1.5",

@@ -32,11 +32,11 @@ def alarm() -> Iterator[None]:
 @pytest.mark.parametrize(
     "words",
     [
-        ("profile", "m.onnx", "--inputs", "pipe"),
+        ("profile", "m.onnx", "--input", "pipe"),
         ("profile", "m.onnx", "--input", "x=pipe"),
         ("profile", "m.onnx", "--baseline", "pipe"),
         ("profile", "genai"),
-        ("fix", "m.onnx", "--inputs", "pipe"),
+        ("fix", "m.onnx", "--input", "pipe"),
         ("check", "pipe.onnx"),
         ("compare", "p.json", "pipe.json"),
         ("report", "pipe.json"),

@@ -125,7 +125,7 @@ def test_the_users_own_inputs_are_used(
         tied,
         "--format=json",
         "--input=use_embedding=flag.npy",
-        "--inputs=rest.npz",
+        "--input=rest.npz",
         "--xray=none",
     )
     assert finished.returncode == 0, finished.stderr
@@ -194,7 +194,7 @@ def test_a_run_that_fails_leaves_the_reports_of_a_run_that_completed(
         (["tied.onnx", "--dim=tokens=x"], "--dim tokens: 'x' is not a whole number"),
         (["tied.onnx", "--input=ids"], "--input: 'ids' is not NAME=VALUE"),
         (["tied.onnx", "--input=ids=text.onnx"], "text.onnx: cannot be read as arrays"),
-        (["tied.onnx", "--inputs=text.onnx"], "text.onnx: not an .npz archive"),
+        (["tied.onnx", "--input=text.onnx"], "text.onnx: not an .npz archive"),
         (["tied.onnx", "--memory-limit=2 gigs"], "'2 gigs' is not a size"),
         (["tied.onnx", "--timeout=0"], "--timeout: '0' is not a duration"),
         (["tied.onnx", "--runs=0"], "--runs must be at least 1"),

@@ -1,11 +1,12 @@
 """The configuration of a session, as far as an estimate considers it."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterator, Mapping
 
 from memdiag.errors import UsageError
 from memdiag.ort.loading import OrtFile
 from memdiag.ort.session_estimate import EstimateOptions
+from memdiag.records.profile import Session
+from memdiag.runner.job import SessionConfig
 from memdiag.units import some_of
 
 FOLDING = "ConstantFolding"
@@ -25,37 +26,30 @@ _ESTIMATED_OPTIONS = (
 )
 
 
-def estimate_options(
-    given: Mapping[str, str],
-    disabled_optimizers: Sequence[str],
-    *,
-    load_from: Literal["path", "bytes"],
-    runs: int | None,
-) -> EstimateOptions:
+def estimate_options(session: SessionConfig | Session, runs: int | None) -> EstimateOptions:
     """Return the part of the session's configuration that the estimate considers.
 
     Args:
-        given: session options by name.
-        disabled_optimizers: names of graph transformers that are left out.
-        load_from: create the session from the path, or from the bytes of the file.
+        session: the configuration, or that of a profile.
         runs: number of runs after the first one with other contents; None if the session is only
             created.
 
     Raises:
         UsageError: a value is neither true nor false.
     """
+    given = session.options
     level = given.get("graph_optimization_level", "all").lower()
     level = level.removeprefix("ort_").removeprefix("enable_")
     return EstimateOptions(
         prepacks=not _is_on(given, "session.disable_prepacking", default=False),
-        folds=FOLDING not in disabled_optimizers,
+        folds=FOLDING not in session.disabled_optimizers,
         level=level,  # type: ignore[arg-type] # checked by check_session_options
         has_arena=_is_on(given, "enable_cpu_mem_arena", default=True),
         has_pattern=_is_on(given, "enable_mem_pattern", default=True),
-        load_from=load_from,
+        load_from=session.load_from,
         ort_file=OrtFile(
             is_copied=not _is_on(given, _ORT_BYTES_DIRECTLY, default=False),
-            in_place=load_from == "path"
+            in_place=session.load_from == "path"
             and _is_on(given, _ORT_FILE_MAPPED, default=False)
             and _is_on(given, _ORT_IN_PLACE, default=False),
         ),
@@ -63,10 +57,10 @@ def estimate_options(
     )
 
 
-def not_considered(given: Mapping[str, str], disabled_optimizers: Sequence[str]) -> Iterator[str]:
+def not_considered(session: SessionConfig | Session) -> Iterator[str]:
     """Yield a note on the options that do not change an estimate; none if there are none."""
-    others = [name for name in given if name not in _ESTIMATED_OPTIONS]
-    others += [name for name in disabled_optimizers if name != FOLDING]
+    others = [name for name in session.options if name not in _ESTIMATED_OPTIONS]
+    others += [name for name in session.disabled_optimizers if name != FOLDING]
     if others:
         is_one = len(others) == 1
         yield (

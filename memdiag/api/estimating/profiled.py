@@ -54,13 +54,8 @@ def session_estimate(profile: Profile, ctx: AnalysisContext) -> SessionEstimate:
     """Return the estimates of the session of `profile`, whose model is that of `ctx`."""
     session = profile.session
     varies = any(each.varied for each in profile.inputs)
-    options = estimate_options(
-        session.options,
-        session.disabled_optimizers,
-        load_from=session.load_from,
-        # Runs with the same contents read the same rows of mapped weights again.
-        runs=session.runs if varies or session.runs is None else 0,
-    )
+    # Runs with the same contents read the same rows of mapped weights again.
+    options = estimate_options(session, session.runs if varies or session.runs is None else 0)
     return SessionEstimate(ctx, options)
 
 
@@ -97,11 +92,7 @@ def _differences(profile: Profile) -> Iterator[str]:
         return
     share = f"{100 * MAX_DIFFERENCE:.0f} %"
     named = some_of(differing, limit=len(differing))
-    session = profile.session
-    ignored = "".join(
-        f"; in the estimate {note}"
-        for note in not_considered(session.options, session.disabled_optimizers)
-    )
+    ignored = "".join(f"; in the estimate {note}" for note in not_considered(profile.session))
     yield (
         f"the estimate is more than {share} off in {named}, a defect of memdiag estimate{ignored}"
     )

@@ -73,7 +73,7 @@ def run(options: Namespace) -> int:
             min_bytes=None if options.min_bytes is None else parse_size(options.min_bytes),
         ),
         for_onnxruntime=options.for_onnxruntime or settings.for_onnxruntime,
-        dims={**settings.dim, **read_dims(options.dim)},
+        dims={**settings.dim, **read_dims(options.dims)},
     )
     if options.output is not None:
         save_record(result, options.output)

@@ -6,21 +6,17 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from memdiag.api.options import CompareOptions, InputOptions, LimitOptions, ThreadOptions
 from memdiag.cli import CLEAN, ERROR
 from memdiag.cli.options import (
     add_detail,
     add_format,
-    add_inputs,
-    add_limits,
     add_list,
+    add_options,
     add_reports_folder,
-    add_session_options,
     comma_list,
     duration,
-    pairs,
-    read_dims,
-    read_inputs,
-    read_memory_limit,
+    read_options,
     remaining_s,
     whole_number,
 )
@@ -67,7 +63,7 @@ def configure(parser: ArgumentParser) -> None:
         "--optimizers", metavar="NAME,…", help="Optimizers to apply to the model, or all."
     )
     group = parser.add_argument_group("Measurement")
-    add_inputs(group)
+    add_options(group, InputOptions)
     group.add_argument(
         "--runs",
         metavar="N",
@@ -91,8 +87,7 @@ def configure(parser: ArgumentParser) -> None:
         type=duration,
         help="Stop after this time, such as 90s or 5min, with what was measured until then.",
     )
-    add_session_options(group)
-    add_limits(group)
+    add_options(group, ThreadOptions, LimitOptions)
     group.add_argument(
         "--xray",
         choices=("steady", "none"),
@@ -128,10 +123,7 @@ def run(options: Namespace) -> int:
     name = options.paths[0].stem
     folder = options.out or Path("reports") / f"{name}.compare"
     destination = Destination(folder)
-    session_options = pairs("--session-option", options.session_option)
-    if options.threads is not None:
-        session_options["intra_op_num_threads"] = str(options.threads)
-    memory_limit_bytes = read_memory_limit(options)
+    given = read_options(options, CompareOptions)
     with StatusLine(options.paths[0].name) as line:
         result = compare(
             *options.paths,
@@ -139,16 +131,12 @@ def run(options: Namespace) -> int:
             environments=options.environment,
             optimizers=comma_list(options.optimizers),
             bisect=options.bisect,
-            dims=read_dims(options.dim),
-            inputs=read_inputs(options),
             runs=options.runs,
             repeats=options.repeats,
-            session_options=session_options,
-            timeout_s=options.timeout,
-            memory_limit_bytes=memory_limit_bytes,
             xray=options.xray != "none",
             time_limit_s=remaining_s(options.time_limit, started),
             on_progress=line.show,
+            **given,
         )
 
     def print_answer(written: Sequence[Path]) -> int:

@@ -4,20 +4,18 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from memdiag.api.options import EstimatedOptions
 from memdiag.cli import CLEAN
 from memdiag.cli.options import (
     add_detail,
     add_dims,
     add_format,
-    add_generation,
-    add_load_from,
     add_model,
-    add_optimizers,
+    add_options,
     add_reports_folder,
     add_runs,
-    add_session_option,
-    pairs,
     read_dim_sizes,
+    read_options,
 )
 
 ARGUMENTS = "MODEL"
@@ -61,12 +59,7 @@ def configure(parser: ArgumentParser) -> None:
         " correct the estimate by the first two.",
     )
 
-    add_generation(parser.add_argument_group("Generation"))
-
-    group = parser.add_argument_group("Session")
-    add_session_option(group)
-    add_optimizers(group)
-    add_load_from(group)
+    add_options(parser.add_argument_group("Generation and session"), EstimatedOptions)
 
     group = parser.add_argument_group("Output")
     add_reports_folder(group)
@@ -97,20 +90,15 @@ def run(options: Namespace) -> int:
     with StatusLine(options.model.name) as line:
         result = estimate(
             options.model,
-            dims=read_dim_sizes(options.dim),
+            dims=read_dim_sizes(options.dims),
             for_onnxruntime=options.for_onnxruntime,
-            session_options=pairs("--session-option", options.session_option),
-            disabled_optimizers=options.disable_optimizer,
-            load_from=options.load_from,
             runs=options.runs,
-            feed=options.feed,
-            steps=options.steps,
-            prefill=options.prefill,
             upper=options.upper,
             fit_bytes=None if options.fit is None else parse_size(options.fit),
             run=not options.no_run,
             measure=options.measure,
             on_progress=line.show,
+            **read_options(options, EstimatedOptions),
         )
 
     def print_answer(written: Sequence[Path]) -> int:

@@ -5,19 +5,19 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from memdiag.api.options import InputOptions
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
     add_detail,
     add_format,
-    add_inputs,
     add_list,
     add_model,
+    add_options,
     add_reports_folder,
     comma_list,
     command_line,
     duration,
-    read_dims,
-    read_inputs,
+    read_options,
     read_sizes,
     remaining_s,
     sizes_by_name,
@@ -73,7 +73,7 @@ def configure(parser: ArgumentParser) -> None:
         " try what changes values as well: weights of 8 and 4 bits (quantize-int8, quantize-int4),"
         " and denormal values as zero.",
     )
-    add_inputs(parser)
+    add_options(parser, InputOptions)
     parser.add_argument(
         "--sizes",
         metavar="N,N…",
@@ -120,12 +120,11 @@ def run(options: Namespace) -> int:
             budget=budget,
             max_slowdown=options.max_slowdown,
             max_difference=options.max_difference,
-            dims=read_dims(options.dim),
-            inputs=read_inputs(options),
             sizes=None if options.sizes is None else read_sizes(options.sizes),
             dry_run=options.dry_run,
             time_limit_s=remaining_s(options.time_limit, started),
             on_progress=line.show,
+            **read_options(options, InputOptions),
         )
     result = msgspec.structs.replace(result, command=command_line())
     fits = result.chosen_point is not None and result.chosen_point.fits

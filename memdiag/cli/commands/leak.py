@@ -9,19 +9,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memdiag.api.options import (
+    ArrayOptions,
+    InterpreterOptions,
+    LeakOptions,
+    SessionOptions,
+    options_of,
+)
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
-    SESSION_OPTIONS,
     add_detail,
+    add_dims,
     add_format,
-    add_inputs,
+    add_options,
     add_reports_folder,
-    add_session,
     comma_list,
     duration,
     read_dim_ranges,
-    read_inputs,
-    read_session,
+    read_options,
     refuse_options,
     whole_number,
 )
@@ -40,8 +45,8 @@ if TYPE_CHECKING:
 ARGUMENTS = "{MODEL | PID | -- COMMAND [ARGUMENTS...]}"
 
 _MODEL_ONLY = (
-    *("vary", "reload", "dim", "input", "inputs", "timeout"),
-    *SESSION_OPTIONS,
+    *("vary", "reload", "dims", "timeout_s"),
+    *options_of(LeakOptions),
 )
 """The options that have no effect on a process that memdiag does not run."""
 
@@ -103,13 +108,15 @@ def configure(parser: ArgumentParser) -> None:
         help="Kinds of variation from run to run: content, shape (the sizes of free dimensions), or"
         " none (default: content; sizes with a range always vary).",
     )
-    add_inputs(group, ranges=True)
+    add_dims(group, ranges=True)
+    add_options(group, ArrayOptions)
 
-    add_session(parser.add_argument_group("Session"))
+    add_options(parser.add_argument_group("Session"), SessionOptions, InterpreterOptions)
 
     group = parser.add_argument_group("Limits")
     group.add_argument(
         "--timeout",
+        dest="timeout_s",
         metavar="TIME",
         type=duration,
         help=f"Stop a child process after this time (default: {DEFAULT_TIMEOUT_S} beyond --for).",
@@ -176,14 +183,13 @@ def _observe_model(options: Namespace, line: StatusLine) -> Growth:
         duration_s=options.duration_s,
         vary=comma_list(options.vary) or ("content",),  # type: ignore[arg-type] # checked by leak
         reload=options.reload,
-        dims=read_dim_ranges(options.dim),
-        inputs=read_inputs(options),
-        **read_session(options),
-        timeout_s=options.timeout,
+        dims=read_dim_ranges(options.dims),
+        timeout_s=options.timeout_s,
         on_progress=lambda progress: line.show(
             f"{unit} {progress.runs_done:,} of {progress.runs_planned:,}"
             f" · {format_size(progress.resident_bytes)}"
         ),
+        **read_options(options, LeakOptions),
     )
 
 

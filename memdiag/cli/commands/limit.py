@@ -9,20 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memdiag.api.options import InputOptions, ModelLimitOptions, SessionOptions, options_of
 from memdiag.cli import CLEAN, ERROR
 from memdiag.cli.options import (
-    SESSION_OPTIONS,
     add_detail,
     add_format,
-    add_inputs,
+    add_options,
     add_reports_folder,
     add_runs,
-    add_session,
     comma_list,
     duration,
-    read_dims,
-    read_inputs,
-    read_session,
+    read_options,
     refuse_options,
 )
 from memdiag.defaults import DEFAULT_LIMIT_RUNS, DEFAULT_TIMEOUT_S
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "{MODEL | -- COMMAND [ARGUMENTS...]}"
 
-_MODEL_ONLY = ("runs", "dim", "input", "inputs", *SESSION_OPTIONS)
+_MODEL_ONLY = ("runs", *options_of(ModelLimitOptions))
 """The options that have no effect on a program, which has its own work."""
 
 
@@ -77,10 +74,8 @@ def configure(parser: ArgumentParser) -> None:
         " taken three times as long as without.",
     )
 
-    group = parser.add_argument_group("Inputs")
-    add_inputs(group)
-
-    add_session(parser.add_argument_group("Session"))
+    add_options(parser.add_argument_group("Inputs"), InputOptions)
+    add_options(parser.add_argument_group("Session"), SessionOptions)
 
     group = parser.add_argument_group("Output")
     add_reports_folder(group, default="reports/MODEL, or memdiag-limit-PID")
@@ -141,13 +136,11 @@ def _of_model(options: Namespace, line: StatusLine) -> MemoryLimit:
     return limit(
         options.model,
         runs=options.runs,
-        dims=read_dims(options.dim),
-        inputs=read_inputs(options),
-        **read_session(options),
         at_bytes=_given_limits(options),
         time_limit_s=options.time_limit,
         timeout_s=options.timeout,
         on_progress=line.show,
+        **read_options(options, ModelLimitOptions),
     )
 
 

@@ -8,28 +8,27 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memdiag.api.options import (
+    GenerationOptions,
+    GraphOptions,
+    InputOptions,
+    LimitOptions,
+    ProcessOptions,
+    ProfileOptions,
+    RunOptions,
+    SessionOptions,
+)
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
     add_detail,
     add_format,
-    add_generation,
-    add_inputs,
-    add_limits,
-    add_list,
-    add_load_from,
     add_model,
-    add_optimizers,
+    add_options,
     add_reports_folder,
-    add_runs,
-    add_session,
     add_switch,
     comma_pairs,
     command_line,
-    pairs,
-    read_dims,
-    read_inputs,
-    read_memory_limit,
-    read_session,
+    read_options,
 )
 from memdiag.detail import Detail
 from memdiag.errors import UsageError
@@ -43,57 +42,20 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "MODEL"
 
+_GROUPS = {
+    "Measurement": (RunOptions, InputOptions),
+    "Generation": (GenerationOptions,),
+    "Session": (SessionOptions, GraphOptions, ProcessOptions),
+    "Limits": (LimitOptions,),
+}
+
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
     add_model(parser, genai=True)
 
-    group = parser.add_argument_group("Inputs")
-    add_runs(group)
-    add_switch(
-        parser,
-        group,
-        "--run",
-        default=True,
-        help="Run the model; --no-run stops after session creation.",
-    )
-    group.add_argument(
-        "--run-peak",
-        action="store_true",
-        help="Find the node at which a run takes most, the values in memory then, and working"
-        " memory, in one more run with onnxruntime's profiler (1.28 and newer).",
-    )
-    add_inputs(group)
-
-    add_generation(parser.add_argument_group("Generation"))
-
-    group = parser.add_argument_group("Session")
-    add_session(group)
-    add_optimizers(group)
-    add_list(
-        group,
-        "--env",
-        metavar="KEY=VALUE",
-        help="An environment variable of the child process; can be repeated.",
-    )
-    add_load_from(group)
-    group.add_argument(
-        "--python",
-        metavar="PYTHON",
-        type=Path,
-        help="Another Python interpreter that has onnxruntime.",
-    )
-
-    add_limits(parser.add_argument_group("Limits"))
-
-    group = parser.add_argument_group("X-ray")
-    group.add_argument(
-        "--xray",
-        choices=("steady", "phases", "none"),
-        default="steady",
-        help="When to identify the owner of every resident byte: at steady state, also at the"
-        " end of each phase, or never.",
-    )
+    for title, groups in _GROUPS.items():
+        add_options(parser.add_argument_group(title), *groups)
 
     group = parser.add_argument_group("Budget")
     group.add_argument(
@@ -260,25 +222,12 @@ def _config(options: Namespace, genai: GenaiModel | None = None, *, pinned: bool
     from memdiag.api.profile_config import profile_config
     from memdiag.api.project_settings import read_project_settings
 
-    environment = pairs("--env", options.env)
+    given = read_options(options, ProfileOptions)
+    if pinned:
+        given["environment"] = with_pinned_malloc(given["environment"])
     return profile_config(
-        dims=read_dims(options.dim),
-        inputs=read_inputs(options),
-        runs=options.runs,
-        run=options.run,
-        feed=options.feed,
-        steps=options.steps,
-        prefill=options.prefill,
+        given,
         genai=None if genai is None else genai.config,
-        **read_session(options),
-        disabled_optimizers=options.disable_optimizer,
-        environment=with_pinned_malloc(environment) if pinned else environment,
-        load_from=options.load_from,
-        python=options.python,
-        timeout_s=options.timeout,
-        memory_limit_bytes=read_memory_limit(options),
-        xray=options.xray,
-        run_peak=options.run_peak,
         rules=read_project_settings().selection(),
         command=command_line(),
     )

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memdiag.api.options import ConfigOptions
 from memdiag.cli import CLEAN, ERROR, FINDINGS
 from memdiag.cli.options import (
     add_detail,
     add_dims,
     add_format,
     add_list,
+    add_options,
     add_runs,
-    add_session_option,
     add_switch,
     comma_list,
     comma_pairs,
@@ -59,7 +60,7 @@ def configure(parser: ArgumentParser) -> None:
         " candidate; can be repeated.",
     )
     add_dims(group, ranges=True, lists=True)
-    add_session_option(group)
+    add_options(group, ConfigOptions)
     add_runs(group)
     add_switch(
         parser,
@@ -193,8 +194,8 @@ def _measure(options: Namespace) -> SweepOutcome:
             store=options.out,
             onnxruntime=comma_list(options.onnxruntime),
             environments=options.environment,
-            dims=read_dim_sizes(options.dim),
-            session_options=_option_values(options.session_option),
+            dims=read_dim_sizes(options.dims),
+            session_options=_option_values(options.session_options),
             runs=options.runs,
             pin=options.pin,
             budget=comma_pairs("--budget", options.budget) if options.budget else None,

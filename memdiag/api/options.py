@@ -1,0 +1,327 @@
+"""The options that functions and commands share, each stated once.
+
+A group of options is a TypedDict. Its keys are keyword arguments of functions, which declare them
+with `takes_options`, and options of commands, which `memdiag.cli.options` adds and reads by their
+types. The `Option` in each annotation has what the type does not say.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypedDict,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
+
+from memdiag.defaults import (
+    DEFAULT_PREFILL_TOKENS,
+    DEFAULT_PROVIDERS,
+    DEFAULT_RUNS,
+    DEFAULT_STEPS,
+    DEFAULT_TIMEOUT_S,
+)
+
+if TYPE_CHECKING:
+    from memdiag.api.inputs import ArrayOrFile
+else:
+    ArrayOrFile = Any  # importing numpy takes longer than --help may take
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Option(NamedTuple):
+    """What is said of an option in functions and commands.
+
+    Attributes:
+        flag: the option of commands, such as ``--threads``.
+        metavar: what stands for its value in the help; empty for switches and choices.
+        help: a sentence or more.
+        default: the value without the option.
+    """
+
+    flag: str
+    metavar: str
+    help: str
+    default: Any = None
+
+
+class ArrayOptions(TypedDict, total=False):
+    """The data of inputs."""
+
+    inputs: Annotated[
+        Mapping[str, ArrayOrFile],
+        Option(
+            "--input",
+            "[NAME=]FILE",
+            "Data of inputs: NAME=FILE.npy of one, or FILE.npz of several by name; the others are"
+            " generated.",
+            {},
+        ),
+    ]
+
+
+class InputOptions(ArrayOptions, total=False):
+    """The inputs of a model."""
+
+    dims: Annotated[
+        Mapping[str, int],
+        Option(
+            "--dim",
+            "NAME=N,…",
+            "Size of a free dimension, by its name, INPUT:AXIS, or its role (such as batch) if no"
+            " other dimension has the same role (see memdiag check).",
+            {},
+        ),
+    ]
+
+
+class GenerationOptions(TypedDict, total=False):
+    """How a decoder is run as a program generates a text."""
+
+    feed: Annotated[
+        Sequence[str],
+        Option(
+            "--feed",
+            "OUTPUT=INPUT",
+            "Run a decoder as a program generates a text: outputs that are fed to inputs of the"
+            " next call, as pairs of patterns such as present.*=past_key_values.*. Found by the"
+            " names of exporters with --steps or --prefill alone.",
+            (),
+        ),
+    ]
+    steps: Annotated[
+        int | None,
+        Option(
+            "--steps",
+            "N",
+            "Calls of one token after the prompt, in place of --runs (default:"
+            f" {DEFAULT_STEPS} with --feed or --prefill).",
+        ),
+    ]
+    prefill: Annotated[
+        int | None,
+        Option(
+            "--prefill",
+            "N",
+            "Tokens of the prompt, which is one call with an empty past (default:"
+            f" {DEFAULT_PREFILL_TOKENS} with --feed or --steps).",
+        ),
+    ]
+
+
+class ConfigOptions(TypedDict, total=False):
+    """The settings of a session by name."""
+
+    session_options: Annotated[
+        Mapping[str, str],
+        Option(
+            "--session-option", "KEY=VALUE", "SessionOptions attributes and config entries.", {}
+        ),
+    ]
+
+
+class ThreadOptions(ConfigOptions, total=False):
+    """The settings of a session, with its threads."""
+
+    threads: Annotated[int | None, Option("--threads", "N", "Number of intra-op threads.")]
+
+
+class SessionOptions(ThreadOptions, total=False):
+    """How a session is created and run."""
+
+    providers: Annotated[
+        Sequence[str],
+        Option(
+            "--provider", "NAME", "Execution providers, the preferred one first.", DEFAULT_PROVIDERS
+        ),
+    ]
+    provider_options: Annotated[
+        Mapping[str, Mapping[str, str]],
+        Option("--provider-option", "PROVIDER:KEY=VALUE", "Options of execution providers.", {}),
+    ]
+    run_options: Annotated[
+        Mapping[str, str],
+        Option("--run-option", "KEY=VALUE", "RunOptions config entries of each run.", {}),
+    ]
+
+
+class GraphOptions(TypedDict, total=False):
+    """How a session reads and optimizes its graph."""
+
+    disabled_optimizers: Annotated[
+        Sequence[str], Option("--disable-optimizer", "NAME", "Graph transformers to disable.", ())
+    ]
+    load_from: Annotated[
+        Literal["path", "bytes"],
+        Option(
+            "--load-from", "", "Create the session from the model's path, or its bytes.", "path"
+        ),
+    ]
+
+
+class LimitOptions(TypedDict, total=False):
+    """When a child process is stopped."""
+
+    timeout_s: Annotated[
+        float,
+        Option("--timeout", "TIME", "Stop a child process after this time.", DEFAULT_TIMEOUT_S),
+    ]
+    memory_limit_bytes: Annotated[
+        int | None,
+        Option(
+            "--memory-limit", "SIZE", "Stop a child process with more resident memory, e.g. 2GB."
+        ),
+    ]
+
+
+class RunOptions(TypedDict, total=False):
+    """What is run and examined in a profile."""
+
+    runs: Annotated[
+        int,
+        Option("--runs", "N", "Number of runs after the first run, in each process.", DEFAULT_RUNS),
+    ]
+    run: Annotated[
+        bool,
+        Option("--run", "", "Run the model; --no-run stops after session creation.", True),
+    ]
+    xray: Annotated[
+        Literal["steady", "phases", "none"],
+        Option(
+            "--xray",
+            "",
+            "When to identify the owner of every resident byte: at steady state, also at the end of"
+            " each phase, or never.",
+            "steady",
+        ),
+    ]
+    run_peak: Annotated[
+        bool,
+        Option(
+            "--run-peak",
+            "",
+            "Find the node at which a run takes most, the values in memory then, and working"
+            " memory, in one more run with onnxruntime's profiler (1.28 and newer).",
+            False,
+        ),
+    ]
+
+
+class InterpreterOptions(TypedDict, total=False):
+    """Where a session is created."""
+
+    python: Annotated[
+        Path | str | None,
+        Option("--python", "PYTHON", "Another Python interpreter that has onnxruntime."),
+    ]
+
+
+class ProcessOptions(InterpreterOptions, total=False):
+    """The process in which a session is created."""
+
+    environment: Annotated[
+        Mapping[str, str],
+        Option("--env", "KEY=VALUE", "Environment variables of the child process.", {}),
+    ]
+
+
+class ProfileOptions(
+    RunOptions,
+    InputOptions,
+    GenerationOptions,
+    SessionOptions,
+    GraphOptions,
+    ProcessOptions,
+    LimitOptions,
+    total=False,
+):
+    """How `memdiag.profile` measures a model."""
+
+
+class ModelLimitOptions(InputOptions, SessionOptions, total=False):
+    """How `memdiag.limit` runs a model."""
+
+
+class LeakOptions(ArrayOptions, SessionOptions, InterpreterOptions, total=False):
+    """How `memdiag.leak` runs a model."""
+
+
+class CompareOptions(InputOptions, ThreadOptions, LimitOptions, total=False):
+    """How `memdiag.compare` runs models."""
+
+
+class EstimatedOptions(GenerationOptions, ConfigOptions, GraphOptions, total=False):
+    """What `memdiag.estimate` assumes."""
+
+
+@cache
+def options_of(group: type) -> dict[str, tuple[Any, Option]]:
+    """Return the type and the `Option` of each option of `group`, by its name."""
+    return {
+        name: get_args(hint) for name, hint in get_type_hints(group, include_extras=True).items()
+    }
+
+
+def filled(group: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of all options of `group`: those given in `options`, and defaults.
+
+    Raises:
+        TypeError: there is no such option, as Python raises for a wrong keyword argument.
+    """
+    known = options_of(group)
+    for name in options:
+        if name not in known:
+            raise TypeError(f"there is no argument {name!r}. Choose from {', '.join(known)}.")
+    return {
+        name: option.default if options.get(name) is None else options[name]
+        for name, (_, option) in known.items()
+    }
+
+
+def takes_options(group: type) -> Callable[[_Function], _Function]:
+    """Return a decorator of functions that end with ``**options: Unpack[group]``.
+
+    It lists the options in the signature, which completion shows, and in the docstring, in place of
+    the line on `options`.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        signature = inspect.signature(function)
+        own = list(signature.parameters.values())[:-1]
+        shared = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=kind
+            )
+            for name, (kind, option) in options_of(group).items()
+        ]
+        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*own, *shared]
+        )
+        lines = [
+            textwrap.fill(
+                f"{name}: {option.help}",
+                width=100,
+                initial_indent=" " * 8,
+                subsequent_indent=" " * 12,
+            )
+            for name, (_, option) in options_of(group).items()
+        ]
+        before, after = (function.__doc__ or "").split(_OPTIONS_LINE)
+        function.__doc__ = before + "\n".join(lines) + after
+        return function
+
+    return decorate
+
+
+_OPTIONS_LINE = "        options: see `takes_options`."
