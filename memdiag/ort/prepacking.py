@@ -230,7 +230,8 @@ def _filter(operand: _ConstantInput) -> PackedBuffer | None:
     # The rewrite considers constants of the node's own graph only.
     if any(scope.defining_scope(name) is not scope for name in node.input[1:3] if name):
         return None
-    if any(name and name not in scope.graph.tensors for name in node.input[2:3]):
+    has_bias = bool("".join(node.input[2:3]))
+    if has_bias and operand.graphs.constant_weight(scope, node, 2) is None:
         return None
     outputs, inputs, *kernel = operand.shape
     groups = integer(node, "group", 1)
