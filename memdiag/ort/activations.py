@@ -49,6 +49,10 @@ MAX_CALLS = 10_000
 MAX_EARLIER_ITERATIONS = 64
 """Iterations of a loop that grows which are simulated before the last one, evenly spread."""
 
+USUAL_EARLIER_ITERATIONS = 2
+"""Iterations of other loops that are simulated before the last one, after which the places in
+memory of their values repeat."""
+
 MAX_DEPTH = 50
 """Subgraphs and functions inside each other; only functions that call each other get there."""
 
@@ -358,12 +362,18 @@ class _Simulation:
     def _type(self, scope: Scope, name: str) -> TensorType | None:
         return self._shapes.of(scope, name)
 
-    def requests_of(self, scope: Scope, depth: int, share: float = 1.0) -> Iterator[Request]:
+    def requests_of(
+        self, scope: Scope, depth: int, share: float = 1.0, *, is_last: bool = True
+    ) -> Iterator[Request]:
         """Yield the requests of one run of `scope`, with those of all that is inside its nodes.
 
-        With a `share` below 1 it is an earlier iteration of a loop that grows: the sizes are
-        between those of the first iteration and those of the last. Its nodes are no steps of their
-        own.
+        Args:
+            scope: the graph.
+            depth: the number of graphs around it.
+            share: below 1 in an earlier iteration of a loop that grows: the sizes are between those
+                of the first iteration and those of the last.
+            is_last: whether no iteration of a loop around it follows: in earlier ones its nodes are
+                no steps of their own.
         """
         nodes, plan, types = self._plan(scope)
         taken: dict[int, list[Buffer]] = defaultdict(list)
@@ -374,7 +384,7 @@ class _Simulation:
         keys = {id(buffer): next(self._keys) for buffer in plan.buffers}
         is_planned = {id(each): not depth and each.last < len(nodes) for each in plan.buffers}
         for step, node in enumerate(nodes):
-            if share == 1:
+            if is_last:
                 self.steps.append((scope, node.source))
             at = len(self.steps) - 1
             values = [
@@ -403,11 +413,11 @@ class _Simulation:
             inner_scopes = self._inner_scopes(scope, source)
             loop = self._loop_values(source, inner_scopes)
             if loop is not None:
-                yield from self._loop_requests(loop, inner_scopes[0], values, depth, share)
+                yield from self._loop_requests(loop, inner_scopes[0], values, depth, share, is_last)
             else:
                 yield from values
                 for inner in inner_scopes:
-                    yield from self._requests_inside(inner, depth, share)
+                    yield from self._requests_inside(inner, depth, share, is_last=is_last)
             until = len(self.steps) - 1
             yield from () if is_first else (each._replace(step=until) for each in scratch)
             from_malloc = round(share * heap_bytes(node, types))
@@ -420,32 +430,46 @@ class _Simulation:
         for buffer in freed[len(nodes)]:
             yield Request(keys[id(buffer)], 0, is_planned[id(buffer)], step=len(self.steps) - 1)
 
-    def _requests_inside(self, inner: Scope, depth: int, share: float) -> Iterator[Request]:
+    def _requests_inside(
+        self, inner: Scope, depth: int, share: float, *, is_last: bool
+    ) -> Iterator[Request]:
         if depth < MAX_DEPTH and self._calls_left > 0:
             self._calls_left -= 1
-            yield from self.requests_of(inner, depth + 1, share)
+            yield from self.requests_of(inner, depth + 1, share, is_last=is_last)
 
     def _loop_requests(
-        self, loop: LoopValues, body: Scope, outputs: list[Request], depth: int, share: float
+        self,
+        loop: LoopValues,
+        body: Scope,
+        outputs: list[Request],
+        depth: int,
+        share: float,
+        is_last: bool,
     ) -> Iterator[Request]:
         """Yield the requests of a Loop, whose outputs are filled after its iterations.
 
-        Where its values grow, chunks of earlier iterations are too small for those of later ones.
+        The state that an iteration leaves lies between the chunks of its other values, and so
+        divides the memory of the next one. Where values grow, chunks of earlier iterations are too
+        small for those of later ones.
         """
         kept: list[Request] = []
-        count = self._shapes.runs.get(body, 1) if body in self._shapes.first_iterations else 1
-        earlier = min(count - 1, MAX_EARLIER_ITERATIONS)
+        count = self._shapes.runs.get(body, 1 + USUAL_EARLIER_ITERATIONS)
+        grows = body in self._shapes.first_iterations
+        most = MAX_EARLIER_ITERATIONS if grows else USUAL_EARLIER_ITERATIONS
+        earlier = min(count - 1, most)
         for index in range(earlier):
-            at = share * index / earlier
-            yield from self._requests_inside(body, depth, at)
-            following = self._requests_for(loop.kept, body, share * (index + 1) / earlier)
+            before, after = index / earlier, (index + 1) / earlier
+            if not grows:
+                before = after = 1.0
+            yield from self._requests_inside(body, depth, share * before, is_last=False)
+            following = self._requests_for(loop.kept, body, share * after)
             yield from following
             yield from (each._replace(nbytes=0) for each in kept)
             kept = following
         if not earlier:
             kept = self._requests_for(loop.kept, body, share)
             yield from kept
-        yield from self._requests_inside(body, depth, share)
+        yield from self._requests_inside(body, depth, share, is_last=is_last)
         results = self._requests_for(loop.results, body, share)
         yield from (*results, *outputs)
         until = len(self.steps) - 1
@@ -526,7 +550,6 @@ class _Simulation:
             nodes,
             graph.types,
             graph.axes,
-            fusions,
         )
         return _Plan(nodes, plan, graph.types)
 

@@ -6,8 +6,7 @@ Softmax) need no buffer of their own. Any other value reuses the buffer of a dea
 shape and element size, whenever that died: a buffer is therefore allocated until the last of its
 values is dead, including the times between two values. Outputs of the graph have a buffer each.
 
-The nodes are those of `executed_graph`. Values that `fusions.ActivationFusions` removes take
-nothing.
+The nodes are those of `executed_graph`.
 """
 
 from collections import Counter, defaultdict
@@ -19,7 +18,7 @@ import msgspec
 from memdiag.model.graph_index import Scope
 from memdiag.model.tensor_types import ELEMENT_TYPES_BY_NAME, TensorType
 from memdiag.ort.executed_graph import ExecutedNode
-from memdiag.ort.fusions import ActivationFusions, Axes
+from memdiag.ort.fusions import Axes
 from memdiag.ort.operators import IN_PLACE, PASS_THROUGH
 
 MAX_VALUE_BYTES = 1 << 50
@@ -57,7 +56,6 @@ class BufferPlan:
         nodes: its nodes in the order in which they run.
         types: the types of its values at the given sizes.
         axes: their axes as the planner knows them: sizes, or symbols.
-        fusions: the values that fusions may remove.
 
     Attributes:
         buffers: the buffers of more than 0 bytes, in the order of their first steps.
@@ -70,13 +68,11 @@ class BufferPlan:
         nodes: Sequence[ExecutedNode],
         types: Mapping[str, TensorType],
         axes: Mapping[str, Axes],
-        fusions: ActivationFusions,
     ) -> None:
         self.buffers: list[Buffer] = []
         self.unknown = 0
         self._inputs, self._outputs = scope.input_names, scope.output_names
         self._types, self._axes = types, axes
-        self._fusions = fusions
         self._by_name: dict[str, Buffer] = {}
         self._free: dict[_Kind, list[Buffer]] = defaultdict(list)
         self._reads_left = Counter(
@@ -97,7 +93,7 @@ class BufferPlan:
         kind, nbytes = self._size(name)
         buffer, passes_on = None, False
         if name not in self._outputs:
-            passes_on = self._passes_input_on(node)
+            passes_on = node.op_type in PASS_THROUGH
             if is_first and passes_on:
                 # Without a buffer the input comes from outside of this graph.
                 buffer = self._by_name.get(node.input[0]) if node.input else None
@@ -133,11 +129,6 @@ class BufferPlan:
             if node.overwrites or (kind is not None and kind == buffer.kind):
                 return buffer
         return None
-
-    def _passes_input_on(self, node: ExecutedNode) -> bool:
-        if node.op_type in PASS_THROUGH:
-            return True
-        return node.is_of_model and self._fusions.passes_input_on(node.source)
 
     def _overwritable(self, node: ExecutedNode) -> Sequence[str]:
         """Return the inputs over which `node` may write."""

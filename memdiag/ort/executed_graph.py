@@ -179,6 +179,7 @@ class ExecutedGraph:
         rewrite_quantized(self)
         self._remove(removes)
         self._order_fused()
+        self._merge_transposes()
         self._take_shapes_before_transposes()
         if runtime < HARD_SWISH_FUSED_SINCE:
             self._expand_hard_swish()
@@ -326,7 +327,7 @@ class ExecutedGraph:
         self.index_values()
 
     def _order_fused(self) -> None:
-        """Order products as new nodes if an activation or a Transpose becomes a part of them."""
+        """Order products as new nodes if an activation becomes a part of them."""
         for node in self.nodes:
             before = self._producers.get(node.input[0]) if node.input else None
             if before is None or node.op_type not in _MERGED_INTO_GEMM:
@@ -334,12 +335,35 @@ class ExecutedGraph:
             is_gemm = before.op_type == "Gemm" or (before.op_type == "Add" and before.made >= 0)
             if is_gemm and self.only_reader(before.output[0]) is node:
                 node.made = self.take_index()
+
+    def _merge_transposes(self) -> None:
+        """Merge Transposes into the products that alone read them: these become FusedMatMul."""
+        merged: set[int] = set()
         for node in self.nodes:
-            producers = [self._producers.get(name) for name in node.input]
-            if node.op_type == "MatMul" and any(
-                each is not None and each.op_type == "Transpose" for each in producers
-            ):
-                node.made = self.take_index()
+            if node.op_type != "MatMul":
+                continue
+            transposes = [
+                producer
+                for producer in map(self._producers.get, node.input)
+                if producer is not None and self._is_read_by_products(producer)
+            ]
+            if not transposes:
+                continue
+            inputs = {each.output[0]: each.input[0] for each in transposes}
+            node.input = tuple(dict.fromkeys(inputs.get(name, name) for name in node.input))
+            node.made = self.take_index()
+            merged.update(map(id, transposes))
+        if merged:
+            self.nodes = [node for node in self.nodes if id(node) not in merged]
+            self.index_values()
+
+    def _is_read_by_products(self, node: ExecutedNode) -> bool:
+        """Return whether `node` is a Transpose that only products read."""
+        return (
+            node.op_type == "Transpose"
+            and not self.is_output(node.output[0])
+            and all(reader.op_type == "MatMul" for reader in self.readers_of(node.output[0]))
+        )
 
     def _take_shapes_before_transposes(self) -> None:
         """Replace the Shape of a transposed value by a Gather from that of the value itself."""

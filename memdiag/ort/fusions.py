@@ -140,7 +140,6 @@ class ActivationFusions:
         self._removed = bytearray(len(is_computed))
         self._in_chain = bytearray(len(is_computed))
         self._operators: dict[int, str] = {}
-        self._fuses = fuses
         if fuses:
             self._find_fusions()
 
@@ -181,16 +180,6 @@ class ActivationFusions:
     def removes(self, node: Node) -> bool:
         """Return whether the first output of `node` may take no memory."""
         return bool(self._removed[node.index])
-
-    def passes_input_on(self, node: Node) -> bool:
-        """Return whether the readers of `node` may read its input instead of its output."""
-        return (
-            self._fuses
-            and node.op_type == "Transpose"
-            and all(
-                reader is not None and reader.op_type == "MatMul" for reader in self._readers(node)
-            )
-        )
 
     def _shape_of(self, name: str) -> tuple[int | None, ...] | None:
         kind = self._type_of(name)
