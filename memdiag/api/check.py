@@ -18,6 +18,7 @@ from memdiag.model.inputs import plan_inputs
 from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.native_memory import trim_heap
 from memdiag.model.tensor_types import ELEMENT_TYPES
+from memdiag.model.trip_counts import free_axes
 from memdiag.ort.activations import choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import NCHWC
@@ -327,7 +328,7 @@ def _input(value: ValueInfoProto) -> ModelInput:
 
 
 def _dimensions(model: ModelFile, dims: Mapping[str, int]) -> tuple[Dimension, ...]:
-    axes = [axis for value in model.graph.required_inputs for axis in axes_of(value) or ()]
+    axes = [axis for each in free_axes(model.graph).values() for axis in each or ()]
     own = {
         axis.key: dims[axis.key] for axis in axes if axis.key in dims
     }  # the others are of other models

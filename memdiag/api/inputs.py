@@ -11,10 +11,10 @@ import numpy as np
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import IMAGE_SIDE, axis_roles, total_lengths
 from memdiag.model.contradictions import is_contradictory
-from memdiag.model.dimensions import axes_of
 from memdiag.model.inputs import InputPlan, make, plan_inputs
 from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import ELEMENT_TYPES, STRING
+from memdiag.model.trip_counts import free_axes, given_trip_counts
 from memdiag.ort.activations import activation_bytes
 from memdiag.programs.system.memory_limit import total_bytes
 from memdiag.records.dimension import Dimension, in_words
@@ -275,9 +275,11 @@ def chosen_dimensions(
     chosen; by default their roles are.
     """
     roles = axis_roles(model.graph, model.functions)
-    inputs = {value.name: axes_of(value) for value in model.graph.required_inputs}
+    inputs = free_axes(model.graph)
     totals = total_lengths(inputs, roles)
     shapes = {plan.name: plan.shape for plan in plans}
+    counts = given_trip_counts(model.graph, given)
+    counts |= {plan.name: plan.value for plan in plans if isinstance(plan.value, int)}
     set_by_user = {axis.key for name in given for axis in inputs.get(name) or ()} | dims.keys()
     found: dict[str, Dimension] = {}
     for axes in inputs.values():
@@ -288,7 +290,7 @@ def chosen_dimensions(
             is_given = axis.key in set_by_user
             found[axis.key] = Dimension(
                 name=axis.key,
-                size=shapes[axis.input][axis.position],
+                size=shapes[axis.input][axis.position] if axis.rank else counts[axis.key],
                 role=role.name if role and axis.key not in totals else "sum",
                 source="given" if is_given else "chosen",
                 reason="given"

@@ -40,6 +40,7 @@ from memdiag.model.dimensions import axes_of
 from memdiag.model.file_state import FileStates
 from memdiag.model.genai_config import find_genai_config
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.model.trip_counts import trip_counts
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import channel_block
 from memdiag.ort.runtime import Runtime
@@ -370,7 +371,7 @@ def _with_analysis(
     if version is None:
         return profile
     if profile.inputs:
-        dims = _run_sizes(file, profile.inputs)
+        dims = _run_sizes(file, profile)
     completed = profile.outcome.status == "completed"
     ctx = analysis_context(
         file,
@@ -400,10 +401,11 @@ def _is_on_cpu(profile: Profile) -> bool:
     return profile.session.providers[:1] == DEFAULT_PROVIDERS
 
 
-def _run_sizes(file: ModelFile, inputs: Sequence[Input]) -> dict[str, int]:
+def _run_sizes(file: ModelFile, profile: Profile) -> dict[str, int]:
     """Return the sizes that the free dimensions of the model had in the run."""
-    shapes = {value.name: value.shape or () for value in inputs}
-    return {
+    shapes = {value.name: value.shape or () for value in profile.inputs}
+    counts = trip_counts(file.graph)
+    return {each.name: each.size for each in profile.dimensions if each.name in counts} | {
         axis.key: shapes[value.name][axis.position]
         for value in file.graph.required_inputs
         for axis in axes_of(value) or ()

@@ -17,6 +17,7 @@ from memdiag.model.dimensions import (
 )
 from memdiag.model.graph_index import Graph, Node, Scope, Use, integer, integers, main_scope
 from memdiag.model.index_ranges import small_integers
+from memdiag.model.trip_counts import USUAL_ITERATIONS, free_axes, trip_counts
 
 SEQUENCE = 128
 IMAGE_SIDE = 224
@@ -71,7 +72,7 @@ class Role(NamedTuple):
 
     Attributes:
         name: ``batch``, ``sequence``, ``past``, ``samples``, ``height``, ``width``, ``channels``,
-            ``frames``, ``features`` or ``size`` (not known).
+            ``frames``, ``features``, ``iterations`` (of a Loop) or ``size`` (not known).
         size: a realistic size.
         reason: the evidence for it, in words.
         is_required: whether an operator accepts no other size.
@@ -89,7 +90,7 @@ def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, Role]
     Dimensions that are arithmetic over others (``past + sequence``) have no role of their own.
     """
     values = {value.name: value for value in graph.required_inputs}
-    axes = {name: axes_of(value) for name, value in values.items()}
+    axes = free_axes(graph)
     keys = {axis.key: axis for each in axes.values() for axis in each or () if axis.size is None}
     if not keys:
         return {}
@@ -107,6 +108,9 @@ def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, Role]
                 if axis.key not in found or ranked[0] < found[axis.key][0]:
                     found[axis.key] = ranked
     roles = {key: role for key, (_, role) in found.items()}
+    for name, loop in trip_counts(graph).items():
+        reason = f"how often the Loop {loop} runs"
+        roles[name] = Role("iterations", USUAL_ITERATIONS, reason)
     output = _detection_output(graph, roles)
     for key in _free_sides(axes, roles) if output else ():
         reason = f"{roles[key].reason}, output {output!r} grows with the image"
@@ -126,8 +130,7 @@ def dims_by_name(
         UsageError: a dimension is named both by its name and by its role, or several dimensions
             have the role.
     """
-    values = graph.required_inputs
-    keys = {axis.key for value in values for axis in axes_of(value) or () if axis.size is None}
+    keys = _free_keys(free_axes(graph))
     if dims.keys() <= keys:
         return dict(dims)
     by_role = _dims_of_each_role(graph, functions)
@@ -155,14 +158,18 @@ def check_dim_names(graph: Graph, functions: Sequence[Graph], names: Collection[
     """
     if not names:
         return
-    inputs = {value.name: axes_of(value) for value in graph.required_inputs}
+    inputs = free_axes(graph)
     roles = {
         key: role.name for key, role in axis_roles(graph, functions).items() if role != UNKNOWN
     }
-    keys = {axis.key for axes in inputs.values() for axis in axes or () if axis.size is None}
+    keys = _free_keys(inputs)
     for name in names:
         if name not in keys and name not in roles.values():
             raise unknown_dimension(name, inputs, roles)
+
+
+def _free_keys(inputs: Mapping[str, tuple[Axis, ...] | None]) -> set[str]:
+    return {axis.key for axes in inputs.values() for axis in axes or () if axis.size is None}
 
 
 def dims_by_role(graph: Graph, functions: Sequence[Graph]) -> dict[str, str]:

@@ -11,7 +11,7 @@ be, where an operator limits it: NonZero finds no more than all elements.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -23,6 +23,7 @@ from memdiag.model.loop_iterations import MAX_ITERATIONS, Known, State, follow_l
 from memdiag.model.node_outputs import compute_outputs, infer_outputs
 from memdiag.model.tensor_data import CONSTANT_FIELDS, constant_array, inline_array
 from memdiag.model.tensor_types import ELEMENT_TYPES, Array, TensorType
+from memdiag.model.trip_counts import trip_count_values
 
 MAX_ELEMENTS = 1 << 20
 """Numbers of a value that is computed: a mask of a thousand by a thousand."""
@@ -49,6 +50,7 @@ class ComputedShapes:
         graphs: the model.
         types: the types that are known so far, by scope and name. Those that are found are added.
         opset: the version of ONNX's operators.
+        sizes: sizes of free dimensions, among which may be trip counts of loops.
         counts_largest: whether sizes that depend on the data are as large as they can be, where
             that is known. Otherwise they are unknown.
 
@@ -67,6 +69,7 @@ class ComputedShapes:
         types: dict[Scope, dict[str, TensorType]],
         opset: int,
         *,
+        sizes: Mapping[str, int] | None = None,
         counts_largest: bool = False,
     ) -> None:
         self.types = types
@@ -78,6 +81,7 @@ class ComputedShapes:
         self.refined: dict[Scope, set[str]] = defaultdict(set)
         self._elements_left, self._nodes_left = MAX_COMPUTED, MAX_INFERRED
         self._visits_left = MAX_VISITED
+        self._values[graphs.main] |= trip_count_values(graphs.main.graph, sizes or {})
         self._visit(graphs.main)
 
     def _visit(self, scope: Scope) -> None:

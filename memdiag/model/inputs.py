@@ -16,6 +16,7 @@ from memdiag.model.graph_index import Graph, main_scope
 from memdiag.model.index_ranges import InputConstraints, input_constraints
 from memdiag.model.model_file import ModelFile
 from memdiag.model.tensor_types import ELEMENT_TYPES, STRING, Array, ElementType
+from memdiag.model.trip_counts import free_axes, given_trip_counts, trip_counts
 from memdiag.records.base import Record
 from memdiag.stored_arrays import GivenArray
 
@@ -185,11 +186,15 @@ def _plan(
     axes = {name: axes_of(value) for name, value in values.items()}
     for name, array in given.items():
         _check(array, values[name], axes[name])
+    counts = given_trip_counts(graph, given)
+    for name in counts.keys() & dims.keys():
+        raise UsageError(f"input {name!r} is given both as an array and as a size. Give it once.")
+    dims = {**dims, **counts}
     shapes_given = {name: tuple(array.shape) for name, array in given.items()}
     roles = axis_roles(graph, functions)
     is_chosen = {key: free_dim is None or role.is_required for key, role in roles.items()}
     sizes = choose_sizes(
-        axes,
+        free_axes(graph),
         dims=dims,
         given=shapes_given,
         free_dim=free_dim or 1,
@@ -203,11 +208,15 @@ def _plan(
     }
     length = max((sizes[key] for key, role in roles.items() if role.name == "sequence"), default=1)
     scope = main_scope(graph, functions)
+    loops = trip_counts(graph)
     plans = []
     for name, value in values.items():
         element = _element(value)
         if name in given:
             chosen: dict[str, Any] = {"fill": "given", "note": "the array that was given"}
+        elif name in loops:
+            note = f"{sizes[name]}, how often the Loop {loops[name]} runs"
+            chosen = {"fill": "constant", "value": sizes[name], "note": note}
         else:
             fixed = axes[name] is not None and all(a.size is not None for a in axes[name] or ())
             asked = input_constraints(scope, name, shapes)

@@ -215,7 +215,7 @@ class _ShapeInference:
             self._add_weights()
         if carry_values and self._knows_inputs():
             self.computed = ComputedShapes(
-                graphs, self.types, self.opset, counts_largest=counts_largest
+                graphs, self.types, self.opset, sizes=sizes, counts_largest=counts_largest
             )
         if (unknown or problem) and not self._knows_all_outputs():
             if unknown:

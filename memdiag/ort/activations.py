@@ -21,11 +21,12 @@ from typing import NamedTuple
 
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import axis_roles, total_lengths
-from memdiag.model.dimensions import axes_of, choose_sizes
+from memdiag.model.dimensions import choose_sizes
 from memdiag.model.graph_index import FunctionKey, GraphIndex, Node, Scope
 from memdiag.model.model_file import ModelFile
 from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
+from memdiag.model.trip_counts import free_axes
 from memdiag.ort.arena import Request
 from memdiag.ort.buffer_plan import Buffer, BufferPlan
 from memdiag.ort.constant_folding import Folds, fold_constants
@@ -131,7 +132,7 @@ def choose_dimensions(model: ModelFile, given: Mapping[str, int]) -> Sizes:
 
     Names in `given` that the model does not have are ignored: they may be another model's.
     """
-    inputs = {value.name: axes_of(value) for value in model.graph.required_inputs}
+    inputs = free_axes(model.graph)
     free = {axis.key for axes in inputs.values() for axis in axes or () if axis.size is None}
     dims = {key: size for key, size in given.items() if key in free and size >= 0}
     try:

@@ -17,8 +17,8 @@ from typing import Any
 from memdiag.comparison.environments import cache_folder
 from memdiag.errors import MemdiagError, MissingDataError, ModelError, UsageError
 from memdiag.model.axis_roles import dims_by_role
-from memdiag.model.dimensions import axes_of
 from memdiag.model.model_file import open_model
+from memdiag.model.trip_counts import free_axes
 from memdiag.paths import MODEL_SUFFIXES, distinct_names, path_text
 from memdiag.regular_files import open_regular, read_regular
 from memdiag.runner.temporary import remove_stale
@@ -211,8 +211,8 @@ def _read(source: ModelSource) -> ModelSource:
         files, names, roles = [path], None, dict[str, str]()
         with suppress(ModelError), open_model(path) as model:  # damaged: its job reports how
             files = list(model.files)
-            axes = (axes_of(value) or () for value in model.graph.required_inputs)
-            names = frozenset(axis.key for each in axes for axis in each if axis.size is None)
+            axes = free_axes(model.graph).values()
+            names = frozenset(axis.key for each in axes for axis in each or () if axis.size is None)
             roles = dims_by_role(model.graph, model.functions)
         # Of a pipe or device, or a file that the kernel makes up, the end may never come.
         unusual = next((file for file in files if not file.is_file() or not _size(file)), None)

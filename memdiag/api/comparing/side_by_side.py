@@ -20,8 +20,9 @@ from memdiag.comparison.reference import OutputComparison, ReferenceSession
 from memdiag.defaults import COMPARISON_REPEATS
 from memdiag.errors import MeasurementError, MemdiagError, UsageError
 from memdiag.model.axis_roles import dims_by_name
-from memdiag.model.dimensions import Axis, axes_of
+from memdiag.model.dimensions import Axis
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.model.trip_counts import free_axes
 from memdiag.paths import path_text
 from memdiag.records.comparison import ComparisonColumn
 from memdiag.records.dimension import Dimension
@@ -243,8 +244,8 @@ class SideBySide:
 
     def _free(self, plan: ColumnPlan) -> list[Axis]:
         """Return the free axes of a model's inputs."""
-        inputs = self._file(plan).graph.required_inputs
-        return [axis for value in inputs for axis in axes_of(value) or () if axis.size is None]
+        inputs = free_axes(self._file(plan).graph).values()
+        return [axis for axes in inputs for axis in axes or () if axis.size is None]
 
     def _dims(self, plan: ColumnPlan, names: Collection[str]) -> dict[str, int]:
         """Return the sizes of --dim called `names` by the names of dimensions of a model."""

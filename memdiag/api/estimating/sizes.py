@@ -9,8 +9,9 @@ from memdiag.api.arguments import check_dims
 from memdiag.api.inputs import choose_inputs
 from memdiag.errors import UsageError
 from memdiag.model.axis_roles import axis_roles, dims_by_name, total_lengths
-from memdiag.model.dimensions import Axis, axes_of, choose_sizes, is_expression
+from memdiag.model.dimensions import Axis, choose_sizes, is_expression
 from memdiag.model.model_file import ModelFile
+from memdiag.model.trip_counts import free_axes
 from memdiag.records.dimension import Dimension
 
 MAX_SIZES = 8
@@ -127,7 +128,7 @@ def size_grid(model: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
         if min(sizes) < 0:
             raise UsageError(f"dimension {name!r} must be 0 or greater, not {min(sizes)}.")
     chosen = choose_inputs(model, dims=first, given={})
-    inputs = {value.name: axes_of(value) for value in model.graph.required_inputs}
+    inputs = free_axes(model.graph)
     roles = axis_roles(model.graph, model.functions)
     grid = SizeGrid(
         dimensions=chosen.dimensions,
