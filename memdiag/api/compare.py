@@ -28,7 +28,7 @@ from memdiag.api.options import CompareOptions, filled, takes_options
 from memdiag.api.profile_config import check_session_options
 from memdiag.comparison import runtimes
 from memdiag.comparison.changes import changes as changes_of
-from memdiag.comparison.changes import undecided_note
+from memdiag.comparison.changes import retained_notes, undecided_note
 from memdiag.comparison.columns import with_profiles
 from memdiag.comparison.comparable import Comparable, comparability_of
 from memdiag.comparison.run_optimizer import choose_optimizers
@@ -325,6 +325,7 @@ def _comparison(
         new_changes, new_copies = changes_of(before, after, comparable)
         changes += new_changes
         copies += new_copies
+    all_notes += retained_notes(usable)
     return Comparison(
         schema=COMPARISON_SCHEMA,
         kind=kind,

@@ -17,6 +17,9 @@ from memdiag.records.comparison import (
 from memdiag.records.phases import PhaseName
 from memdiag.units import format_size
 
+RETAINED_SHARE = 0.1
+"""Share of the steady memory from which on freed memory that malloc keeps is noted."""
+
 MIN_CHANGE_BYTES = 1 << 20
 MIN_PHASE_CHANGE_BYTES = 4 << 20
 """Boundaries are read late: figures of phases spread more than their sum."""
@@ -57,7 +60,7 @@ def changes(
     all_changes = (
         *pair.memory(),
         *pair.growth(),
-        *pair.times(interleaved=comparable.interleaved),
+        *pair.times(),
         *pair.model(),
     )
     return tuple(each for each in all_changes if comparable.allows(each.metric)), copies
@@ -109,13 +112,13 @@ class _ColumnPair:
         if differs:
             yield self._change("growth", None, round(after - before), None, "", ratio=ratio)
 
-    def times(self, *, interleaved: bool) -> Iterator[FigureChange]:
+    def times(self) -> Iterator[FigureChange]:
         """Yield the differences of load time and latency."""
         old, new = self._old.load, self._new.load
         if _loads_differ(old, new):
             why = causes.explain_load(self._old, self._new)
             yield self._change("load", None, 0, None, why, ratio=new.median / old.median)
-        slower = (interleaved_ratio if interleaved else latency_ratio)(self._before, self._after)
+        slower = interleaved_ratio(self._before, self._after)
         if slower is not None:
             ratio, low, high = slower
             is_sure = low > MIN_RATIO or high < 1 / MIN_RATIO
@@ -206,17 +209,6 @@ def interleaved_ratio(
     return new[0] / old[0], new[1] / old[2], new[2] / old[1]
 
 
-def latency_ratio(
-    before: ComparisonColumn, after: ComparisonColumn
-) -> tuple[float, float, float] | None:
-    """Return the ratio of latencies of runs that did not alternate, with bounds, or None."""
-    old, new = before.latency, after.latency
-    if old is None or new is None or old.low_s <= 0:
-        return None
-    ratio = new.median_s / old.median_s
-    return ratio, new.low_s / old.high_s, new.high_s / old.low_s
-
-
 def _ratio_to_first(column: ComparisonColumn) -> tuple[float, float, float] | None:
     latency = column.latency
     if latency is None or latency.ratio is None:
@@ -277,6 +269,19 @@ def is_decided(before: ComparisonColumn, after: ComparisonColumn) -> bool:
         if not is_little and size <= CLEARLY * (tolerance + spread) + retained:
             return False
     return not _loads_differ(old.load, new.load)
+
+
+def retained_notes(columns: Sequence[ComparisonColumn]) -> Iterator[str]:
+    """Yield a sentence for each column of whose steady memory malloc keeps a large part freed."""
+    for each in columns:
+        if each.measured is None:
+            continue
+        retained, steady = _retained(each, each), each.measured.steady.median
+        if retained >= max(MIN_CHANGE_BYTES, RETAINED_SHARE * steady):
+            yield (
+                f"{each.label}: malloc keeps {format_size(retained)} of the steady"
+                f" {format_size(steady)} freed; other processes may keep more or less"
+            )
 
 
 def undecided_note(before: ComparisonColumn, after: ComparisonColumn) -> str:

@@ -13,12 +13,10 @@ class Comparable:
     Attributes:
         excluded: the metrics that cannot be compared, each with the reason.
         remarks: notes on the metrics that are compared.
-        interleaved: whether the runs alternated, so that latencies are compared pair by pair.
     """
 
     excluded: dict[Metric, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
-    interleaved: bool = True
 
     def allows(self, metric: Metric) -> bool:
         """Return whether `metric` may be compared."""
@@ -40,38 +38,20 @@ class Comparable:
 def comparability_of(before: Profile, after: Profile) -> Comparable:
     """Return which figures of two saved profiles can be compared."""
     excluded: dict[Metric, str] = {"outputs": "saved profiles contain none"}
-    machines = tuple(
-        f"{each.environment.cpu}, {each.environment.cpu_count} processors"
-        for each in (before, after)
-    )
-    if machines[0] != machines[1]:
-        reason = f"they were taken on {machines[0]} and on {machines[1]}"
-        excluded |= dict.fromkeys(("load", "latency"), reason)
-    threads = tuple(
-        each.session.options.get("intra_op_num_threads", "0") for each in (before, after)
-    )
-    if threads[0] != threads[1]:
-        reason = f"they ran with {_threads(threads[0])} and with {_threads(threads[1])}"
-        excluded |= dict.fromkeys(("load", "latency"), reason)
-    systems = tuple(each.environment.platform.partition("-")[0] for each in (before, after))
-    if systems[0] != systems[1]:
-        reason = f"{systems[0]} and {systems[1]} count resident memory in different ways"
-        excluded |= dict.fromkeys(("peak", "steady", "kept"), reason)
+    excluded |= dict.fromkeys(("load", "latency"), "the profiles were not taken in turn")
     remarks: tuple[str, ...] = ()
     if _shapes(before) != _shapes(after):
         if _is_same_model(before, after):
-            excluded |= dict.fromkeys(
-                ("peak", "steady", "latency"), "they ran with different inputs"
-            )
+            excluded |= dict.fromkeys(("peak", "steady"), "they ran with different inputs")
         else:
             remarks = (
                 "the models ran with inputs of different shapes, which count towards their memory",
             )
     elif (before.session.runs is None) != (after.session.runs is None):
-        excluded |= dict.fromkeys(("peak", "steady", "latency"), "one of them was not run")
+        excluded |= dict.fromkeys(("peak", "steady"), "one of them was not run")
     if before.peak_kind != after.peak_kind:
         excluded["peak"] = "one is exact and the other the largest of samples"
-    return Comparable(excluded=excluded, remarks=remarks, interleaved=False)
+    return Comparable(excluded=excluded, remarks=remarks)
 
 
 def _shapes(profile: Profile) -> dict[str, tuple[str, tuple[int, ...] | None]]:
@@ -82,10 +62,6 @@ def _is_same_model(before: Profile, after: Profile) -> bool:
     """Return whether the models have equal sizes in weights and nodes: the file may have moved."""
     sizes = [(each.model.weight_bytes, each.model.node_count) for each in (before, after)]
     return sizes[0] == sizes[1]
-
-
-def _threads(option: str) -> str:
-    return "the runtime's choice of threads" if option == "0" else f"{option} threads"
 
 
 def _verb(metrics: list[Metric]) -> str:

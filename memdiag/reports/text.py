@@ -177,3 +177,14 @@ def dim_option(dimensions: Sequence[Dimension]) -> str:
     """
     given = [f"{plain(axis.name)}={axis.size}" for axis in dimensions if axis.source == "given"]
     return f" --dim {shlex.quote(','.join(given))}" if given else ""
+
+
+def input_option(command: Sequence[str]) -> str:
+    """Return the options of `command` with the data of inputs: `` --input ids=ids.npy``."""
+    words = [*command, ""]
+    given = [
+        following if word == "--input" else word.removeprefix("--input=")
+        for word, following in pairwise(words)
+        if word == "--input" or word.startswith("--input=")
+    ]
+    return "".join(f" --input {shlex.quote(plain(each))}" for each in given)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from memdiag.api.estimating.fit import NEAR, Peaks, find_fit, searched_dimensions
-from memdiag.api.estimating.fit_trial import at_sizes_that_run
+from memdiag.api.estimating.fit_trial import at_sizes_that_run, with_next
 from memdiag.api.estimating.sizes import SizeGrid
 from memdiag.model.dimensions import Axis
 from memdiag.records.dimension import Dimension
 from memdiag.records.estimate import Fit
+from memdiag.runner.try_inputs import Trial
 from memdiag.units import GIB, KIB, MIB
 
 
@@ -154,3 +155,16 @@ def test_a_model_that_runs_at_no_size_fails() -> None:
     found = Fit(limit_bytes=GIB, dims=("n",), surely=800, probably=1003)
     found = at_sizes_that_run(found, 1003, "an index is out of bounds", lambda size: False)
     assert (found.trial, found.problem) == ("fails", "an index is out of bounds")
+
+
+@pytest.mark.parametrize(
+    ("trial", "fails_at"),
+    [
+        (Trial("an index is out of bounds"), 513),
+        (Trial(None), None),
+        (Trial("killed", has_answer=False), None),
+    ],
+)
+def test_the_size_after_the_last_known_one_is_tried(trial: Trial, fails_at: int | None) -> None:
+    found = with_next(Fit(limit_bytes=GIB, dims=("n",), surely=512, probably=512), trial)
+    assert found.fails_at == fails_at

@@ -385,16 +385,6 @@ def test_two_that_raced_with_the_first_have_the_quotient() -> None:
     assert interleaved_ratio(before, column("c")) is None  # one that could not race
 
 
-def test_latencies_of_saved_profiles_are_compared_as_they_are() -> None:
-    slower = column("b")
-    assert slower.latency is not None
-    latency = msgspec.structs.replace(slower.latency, median_s=0.02, low_s=0.018, high_s=0.022)
-    slower = msgspec.structs.replace(slower, latency=latency)
-    apart = Comparable(interleaved=False)
-    assert [one.metric for one in between(column("a"), slower, apart)] == ["latency"]
-    assert between(column("a"), slower) == []
-
-
 def test_a_larger_file_and_other_outputs_are_told() -> None:
     graph = GraphSize(nodes=12, initializers=4, parameters=2000, saved_bytes=1000 * MIB)
     disk, outputs = between(column("a"), column("b", graph=graph, largest_difference=0.5))

@@ -10,7 +10,9 @@ from memdiag.model.model_file import open_model
 from memdiag.model.shapes import Shapes, infer_shapes
 from memdiag.model.tensor_types import TensorType
 from memdiag.ort.activations import ActivationPeak, simulate_run, total_bytes
+from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold, Folds
+from memdiag.ort.releases import NEWEST_MEASURED
 
 HEADER = '<ir_version: 10, opset_import: ["": 17, "f": 1]>\n'
 
@@ -228,3 +230,48 @@ def test_all_values_together_are_added_up_by_the_symbols_of_their_types(
             given = infer_shapes(model, graphs, {"N": 10}, [])
             assert total_bytes(graphs, given, {}) == total
             assert simulate_run(graphs, given, Folds([])).peak.peak_bytes <= total
+
+
+def values_in_order(text: str, folder: Path, **sizes: int) -> list[str]:
+    """Return the names of the values in the order in which a run asks for their memory."""
+    path = folder / "m.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    with open_model(path) as model:
+        run = AnalysisContext(model, NEWEST_MEASURED, sizes=sizes, reads_weights=False).run(sizes)
+        return [request.name for request in run.requests if request.nbytes]
+
+
+def test_a_transposed_operand_is_computed_when_its_product_needs_it(tmp_path: Path) -> None:
+    # The Transpose is the last node before the product in the file; the runtime merges both.
+    text = """<ir_version: 9, opset_import: ["": 17]>
+    g (float[n, 8] x, int64[m] source, int64[m] target) => (float[n, 8] y) {
+        size = Shape <start=0, end=1> (x)
+        values = Constant <value = float[2] {0, 1}> ()
+        chosen = OneHot (target, size, values)
+        sent = Erf (x)
+        all = Gather (sent, source)
+        turned = Transpose <perm=[1, 0]> (chosen)
+        sums = MatMul (turned, all)
+        y = Erf (sums)
+    }"""
+    found = values_in_order(text, tmp_path, n=64, m=256)
+    assert found == ["sent", "all", "size", "chosen", "sums", "y"]
+
+
+@pytest.mark.parametrize(("times", "iterations"), [(1, 1), (2, 2), (9, 3)])
+def test_a_loop_asks_for_its_values_in_each_iteration(
+    tmp_path: Path, times: int, iterations: int
+) -> None:
+    text = f"""<ir_version: 9, opset_import: ["": 17]>
+    g (float[n] x) => (float[n] y) {{
+        times = Constant <value = int64 {{{times}}}> ()
+        true = Constant <value = bool {{1}}> ()
+        y = Loop (times, true, x) <body = b (int64 i, bool c, float[n] a) => (bool d, float[n] e) {{
+            d = Identity (c)
+            inner = Erf (a)
+            e = Sin (inner)
+        }}>
+    }}"""
+    found = values_in_order(text, tmp_path, n=64)
+    # After many iterations the places of the values repeat.
+    assert found.count("inner") == iterations

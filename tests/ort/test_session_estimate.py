@@ -34,6 +34,12 @@ CASES: dict[str, tuple[str, Shapes, dict[str, str]]] = {
         {"w": (1024, 256, 3, 3), "v": (256, 1024, 3, 3)},
         {},
     ),
+    "a bias behind an Identity": (
+        f"{IMAGE} {{ h = Identity (i) a = Conv <pads=[1,1,1,1]> (x, w, h) b = Relu (a) "
+        "c = Conv <pads=[1,1,1,1]> (b, v) y = Add (c, a) }",
+        {"w": (1024, 256, 3, 3), "v": (256, 1024, 3, 3), "i": (1024,)},
+        {},
+    ),
     "products": (
         f"{ROWS} {{ a = MatMul (x, w) b = Relu (a) y = MatMul (b, v) }}",
         {"w": (2048, 4096), "v": (4096, 2048)},

@@ -33,7 +33,7 @@ def with_trial(fit: Fit, file: ModelFile, grid: SizeGrid, session: SessionConfig
     """Return `fit` after a run at the largest size that fits probably.
 
     If the model does not run there, smaller sizes are tried, and the largest one that runs takes
-    its place.
+    its place. Where it is not known what larger sizes need, the next one is tried, too.
     """
     size = fit.probably
     if size is None:
@@ -54,7 +54,8 @@ def with_trial(fit: Fit, file: ModelFile, grid: SizeGrid, session: SessionConfig
     try:
         trial = trial_at(size)
         if trial.runs:
-            return msgspec.structs.replace(fit, trial="ran")
+            fit = msgspec.structs.replace(fit, trial="ran")
+            return fit if fit.too_large is not None else with_next(fit, trial_at(size + 1))
         if not (trial.has_session and trial.has_answer):
             return _not_run(fit, trial.problem or "")
         return at_sizes_that_run(fit, size, trial.problem or "", lambda size: trial_at(size).runs)
@@ -62,6 +63,15 @@ def with_trial(fit: Fit, file: ModelFile, grid: SizeGrid, session: SessionConfig
         return _not_run(fit, f"{format_duration(MAX_SECONDS)} were not enough for its runs")
     except MemdiagError as error:
         return _not_run(fit, str(error))
+
+
+def with_next(fit: Fit, trial: Trial) -> Fit:
+    """Return `fit` with the end of what the model can run, if `trial` of the next size failed."""
+    assert fit.probably is not None
+    if trial.runs or not (trial.has_session and trial.has_answer):
+        return fit
+    problem = trial.problem or ""
+    return msgspec.structs.replace(fit, fails_at=fit.probably + 1, problem=problem)
 
 
 def _not_run(fit: Fit, problem: str) -> Fit:

@@ -84,6 +84,7 @@ def show(
         files(console, written)
         return
     line(console, _steady_sentence(profile))
+    block(console, run_peak_sentences(profile)[:1])
     line(console, _left_out(profile))
     if written:
         folder = plain(str(written[0].parent))

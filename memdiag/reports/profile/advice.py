@@ -13,7 +13,7 @@ from memdiag.records.profile import Profile
 from memdiag.reports.profile.headline import profile_headline, runtime_bytes, weight_factor
 from memdiag.reports.profile.peak import is_above_steady, peak_sentence
 from memdiag.reports.profile.phases import responsible_span
-from memdiag.reports.text import dim_option, listed, plain, shortened
+from memdiag.reports.text import dim_option, input_option, listed, plain, shortened
 from memdiag.reports.xray.weights import weight_rows
 from memdiag.runner.failure_text import CUSTOM_OPS_OPTION, IN_ITS_PROGRAM
 from memdiag.units import MIB, format_size
@@ -456,6 +456,7 @@ def _peak_sentence(profile: Profile) -> str:
 
 def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ...]:
     model = shlex.quote(plain(profile.model.path)) + dim_option(profile.dimensions)
+    model += input_option(profile.command)
     if profile.outcome.status == "failed":
         if CUSTOM_OPS_OPTION not in profile.outcome.message:
             return (AdviceStep("Solve the error above first."),)

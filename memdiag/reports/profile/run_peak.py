@@ -16,7 +16,7 @@ def run_peak_sentences(profile: Profile) -> tuple[str, ...]:
     if peak is None:
         return ()
     parts = [f"{format_size(peak.values_bytes)} of values{_estimated(profile)}"]
-    if peak.rounding_bytes:
+    if peak.rounding_bytes > 0:
         parts.append(f"{format_size(peak.rounding_bytes)} of unused ends of their chunks")
     if peak.op_type in _WITH_GRAPHS and peak.scratch_bytes:
         parts.append(f"{format_size(peak.scratch_bytes)} inside its graph")

@@ -1,0 +1,97 @@
+"""Trip counts of loops as free dimensions: how they are found, given, chosen and estimated."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import memdiag
+from memdiag.errors import UsageError
+from memdiag.model.axis_roles import axis_roles
+from memdiag.model.inputs import make, plan_inputs
+from memdiag.model.model_file import open_model
+from memdiag.model.trip_counts import USUAL_ITERATIONS, trip_counts
+
+BODY = """<body = b (int64 i, bool c, float[batch, 64] a)
+    => (bool d, float[batch, 64] e, float[batch, 64] row) {
+    d = Identity (c)
+    e = Erf (a)
+    row = Sin (a)
+}>"""
+
+FORMS = {
+    "a scalar": ("int64 steps", ""),
+    "one element": ("int64[1] steps", "count = Squeeze (steps)"),
+    "of 32 bits": ("int32 steps", "count = Cast <to=7> (steps)"),
+}
+
+
+def saved(folder: Path, declared: str, nodes: str, *, first: str = "count") -> Path:
+    count = first if nodes else "steps"
+    text = f"""<ir_version: 9, opset_import: ["": 17]>
+    g ({declared}, float[batch, 64] x) => (float[batch, 64] y, float[n, batch, 64] rows) {{
+        true = Constant <value = bool {{1}}> ()
+        {nodes}
+        y, rows = Loop ({count}, true, x) {BODY}
+    }}"""
+    path = folder / "m.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    return path
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_input_that_says_how_often_a_loop_runs_is_a_dimension(tmp_path: Path, form: str) -> None:
+    path = saved(tmp_path, *FORMS[form])
+    with open_model(path) as file:
+        assert [*trip_counts(file.graph)] == ["steps"]
+        role = axis_roles(file.graph)["steps"]
+        assert (role.name, role.size) == ("iterations", USUAL_ITERATIONS)
+        plan, _ = plan_inputs(file, dims={"steps": 40}, given={})
+        assert np.all(make(plan, 0) == 40)
+        assert make(plan, 0).size == 1
+
+
+@pytest.mark.parametrize(
+    ("declared", "nodes", "first"),
+    [
+        ("int64[m] steps", "count = ReduceMax <keepdims=0> (steps)", "count"),
+        (
+            "int64 steps",
+            "count = Constant <value = int64 {3}> () unused = Identity (steps)",
+            "count",
+        ),
+        ("float steps", "count = Cast <to=7> (steps)", "count"),
+    ],
+)
+def test_other_inputs_are_no_trip_counts(
+    tmp_path: Path, declared: str, nodes: str, first: str
+) -> None:
+    with open_model(saved(tmp_path, declared, nodes, first=first)) as file:
+        assert trip_counts(file.graph) == {}
+
+
+def test_an_array_of_the_user_sets_the_trip_count(tmp_path: Path) -> None:
+    path = saved(tmp_path, *FORMS["a scalar"])
+    with open_model(path) as file:
+        plan_inputs(file, dims={}, given={"steps": np.array(5)})
+        with pytest.raises(UsageError, match="both as an array and as a size"):
+            plan_inputs(file, dims={"steps": 4}, given={"steps": np.array(5)})
+    profile = memdiag.profile(path, inputs={"steps": np.array(5)}, runs=1, xray="none")
+    assert {each.name: each.size for each in profile.dimensions}["steps"] == 5
+
+
+def test_estimates_and_profiles_take_it_by_name_and_by_role(tmp_path: Path) -> None:
+    path = saved(tmp_path, *FORMS["a scalar"])
+    sizes = {"batch": 1024, "iterations": 100}
+    found = memdiag.estimate(path, dims=sizes).point
+    assert found.dims == {"batch": 1024, "steps": 100}
+    assert found.unknown_values == 0
+    # Each iteration puts out 256 KiB, which are put together at the end.
+    less = memdiag.estimate(path, dims={**sizes, "iterations": 50}).point
+    assert found.peak_bytes - less.peak_bytes > 50 * (256 << 10)
+    profile = memdiag.profile(path, dims=sizes, runs=2, xray="none")
+    assert profile.estimate is not None
+    assert profile.estimate.peak_bytes == pytest.approx(found.peak_bytes, rel=0.01)
+    measured = profile.peak_rss_bytes - profile.baseline_rss_bytes
+    assert found.low_bytes < measured < found.high_bytes
