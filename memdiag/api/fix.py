@@ -33,6 +33,7 @@ from memdiag.fixing.state import FixState
 from memdiag.model.axis_roles import check_dim_names
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.ort.releases import release_to_predict
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.paths import ORT_SUFFIX, path_text
 from memdiag.records.fix import FIX_SCHEMA, Fix
@@ -117,6 +118,7 @@ def fix(
     )
     config.check()
     require_runtime("run memdiag in an environment that has it")
+    release_to_predict(None, "Run memdiag in an environment with a newer release")
     path = model_path(model)
     job = Job(model=path, runs=None, limits=Limits(deadline=deadline))
     config.scope.check_usable(job)

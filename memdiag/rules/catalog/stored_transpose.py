@@ -78,7 +78,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 def _finding(ctx: AnalysisContext, weight: Weight, transposed: Weight) -> Finding:
     session, size, pair = ctx.session, weight.nbytes, (weight, transposed)
     loaded = [session.weight(matrix) for matrix in pair]
-    originals = sum(matrix.is_read or matrix.is_retained or matrix.is_kept for matrix in loaded)
+    originals = sum(matrix.is_read or matrix.is_kept for matrix in loaded)
     folded = sum(copy.nbytes for matrix in pair for copy in session.folded_copies(matrix))
     packed = sum(buffer.nbytes for matrix in loaded for buffer in session.packed_buffers([matrix]))
     nbytes = max(0, originals * size + folded + packed - size)
@@ -99,7 +99,6 @@ def _finding(ctx: AnalysisContext, weight: Weight, transposed: Weight) -> Findin
         nodes=direct_reader_names(ctx, pair),
         nbytes=nbytes,
         peak_bytes=ctx.peak_reduction(loaded, [single]),
-        retained_bytes=sum(map(session.retained_bytes, loaded)),
         phase="steady" if nbytes else "parse",
         expected=_expected(ctx, loaded) if is_listed and nbytes else (),
     )
@@ -114,7 +113,7 @@ def _expected(ctx: AnalysisContext, loaded: list[LoadedWeight]) -> Iterator[Expe
         kind: CopyKind = "transposed" if is_transposed else "original"
         sizes += [(kind, matrix.weight.nbytes)] * matrix.original_copies
         copies = ctx.session.folded_copies(matrix.weight)
-        sizes += [(copy.kind, copy.nbytes) for copy in copies if not copy.is_retained]
+        sizes += [(copy.kind, copy.nbytes) for copy in copies]
         buffers = ctx.session.packed_buffers([matrix])
         sizes += [(buffer.kind, buffer.nbytes) for buffer in buffers]
     return expected_copies([matrix.weight for matrix in loaded], sizes)
