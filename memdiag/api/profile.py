@@ -93,7 +93,8 @@ def profile(
     """Load and run `model` in an isolated child process and return its profile.
 
     A session that fails, is killed, hangs or exceeds its limit is not an error: the profile up to
-    that moment is returned, and its `outcome` contains the reason.
+    that moment is returned, and its `outcome` contains the reason. Of onnxruntime before 1.24 it
+    has no estimate and no findings.
 
     Args:
         model: the ONNX file; or a ``genai_config.json`` of onnxruntime-genai or its folder, whose

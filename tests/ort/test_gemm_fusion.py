@@ -149,7 +149,7 @@ def test_one_packed_copy_serves_reads_behind_identity(tmp_path: Path, x: str) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("version", ["1.22.1", "1.24.4", NEWEST])
+@pytest.mark.parametrize("version", ["1.24.4", NEWEST])
 @pytest.mark.parametrize("case", CASES)
 def test_a_gemm_shares_no_packed_copy_with_a_product(
     tmp_path: Path, case: str, version: str

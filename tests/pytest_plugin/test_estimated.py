@@ -97,6 +97,7 @@ def test_limits_of_the_project_that_can_be_estimated_count(
         ('peek="1 GB"', "*memory_budget: unknown figure 'peek'. Use one of peak, *"),
         ('peak="1 GB", threads=1', "*memory_budget: unknown figure 'threads'. Use one of *"),
         ('peak="1 GB", dims={"nope": 1}', "*unknown dimension 'nope'*"),
+        ('peak="1 GB", for_onnxruntime="1.22.1"', "*memdiag predicts for 1.24 and newer.*"),
     ],
 )
 @pytest.mark.usefixtures("model")
