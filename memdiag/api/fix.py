@@ -99,7 +99,8 @@ def fix(
     Raises:
         ModelError: the file is missing, isn't an ONNX model, lacks its external data, or changed
             meanwhile.
-        UsageError: an argument is invalid, or the output would overwrite the original.
+        UsageError: an argument is invalid, the output would overwrite the original, or onnxruntime
+            is older than 1.24.
         MeasurementError: the model does not run here.
         ReportError: the folder of the new model cannot be written. If that is noticed at the end,
             it is the `write_problem` of the record instead.

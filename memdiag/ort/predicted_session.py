@@ -5,7 +5,7 @@ constant folding is in `session_constants`. What all constants, or some, have in
 moment of loading is in `loading`.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from heapq import nlargest
@@ -17,10 +17,10 @@ from memdiag.model.readers import SAME_ORDER, Reader
 from memdiag.model.shapes import Shapes
 from memdiag.ort.constant_folding import Fold, Folds
 from memdiag.ort.fusions import kernel_of
-from memdiag.ort.prepacking import NCHWC, PackedBuffer, packed_buffer
+from memdiag.ort.prepacking import NCHWC, packed_buffer
 from memdiag.ort.releases import SUBGRAPH_WEIGHTS_KEPT_SINCE
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_constants import FoldedResult, LoadedWeight, PackedUse, SessionConstant
+from memdiag.ort.session_constants import FoldedResult, LoadedWeight, PackedUse
 from memdiag.records.attribution import CopyKind
 from memdiag.records.weights import Weight
 
@@ -145,17 +145,6 @@ class PredictedSession:
             return True
         order = self.scope_order
         return scope in order and self._last_with_name.get(name, 0) > order[scope]
-
-    def packed_buffers(self, constants: Iterable[SessionConstant]) -> list[PackedBuffer]:
-        """Return the packed buffers of `constants`; a buffer that kernels share is listed once."""
-        buffers: list[PackedBuffer] = []
-        seen: set[Hashable] = set()
-        for constant in constants:
-            for key, buffer in constant.buffers():
-                if key not in seen:
-                    buffers.append(buffer)
-                seen.add(key)
-        return buffers
 
     def folded_copies(self, weight: Weight) -> list[FoldedCopy]:
         """Return the folded copies of `weight` alone that are resident at steady state."""

@@ -3,7 +3,7 @@
 `PredictedSession` in `memdiag.ort.predicted_session` finds them for one model and release.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -154,6 +154,11 @@ class LoadedWeight(SessionConstant):
             for result in self.results
         )
         return replace(self, content_key=key, results=results)
+
+
+def packed_buffers(constants: Iterable[SessionConstant]) -> list[PackedBuffer]:
+    """Return the packed buffers of `constants`; a buffer that kernels share is listed once."""
+    return list(dict(pair for each in constants for pair in each.buffers()).values())
 
 
 def merge_equal(weights: Sequence[LoadedWeight]) -> LoadedWeight:

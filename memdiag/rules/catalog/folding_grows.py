@@ -51,7 +51,13 @@ from memdiag.ort.constant_folding import Fold
 from memdiag.ort.fusions import batch_normalization_after
 from memdiag.ort.operators import BROADCASTING, GATHERING
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE
-from memdiag.ort.session_constants import FoldedResult, LoadedWeight, PackedUse, SessionConstant
+from memdiag.ort.session_constants import (
+    FoldedResult,
+    LoadedWeight,
+    PackedUse,
+    SessionConstant,
+    packed_buffers,
+)
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
@@ -208,7 +214,7 @@ def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
             replace(result, uses=(use,), content_key=(content, index))
             for index, use in enumerate(fused)
         ]
-    packed_bytes = sum(buffer.nbytes for buffer in ctx.session.packed_buffers(packed))
+    packed_bytes = sum(buffer.nbytes for buffer in packed_buffers(packed))
     return unpacked_bytes + packed_bytes
 
 

@@ -54,7 +54,7 @@ from memdiag.model.graph_index import MAX_CALL_DEPTH, Node, Scope, integers
 from memdiag.model.readers import SAME_ORDER
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold
-from memdiag.ort.session_constants import FoldedResult, LoadedWeight
+from memdiag.ort.session_constants import FoldedResult, LoadedWeight, packed_buffers
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
@@ -226,7 +226,7 @@ class _TransposeCosts:
         self.originals = [loaded.weight.nbytes for loaded in self.weights if loaded.is_read]
         self.transposed = [result.fold.nbytes for result in results if not result.is_freed]
         constants = [constant for loaded in self.weights for constant in (loaded, *loaded.results)]
-        self.packed = [buffer.nbytes for buffer in session.packed_buffers(constants)]
+        self.packed = [buffer.nbytes for buffer in packed_buffers(constants)]
         kept = sum(self.originals) + sum(self.transposed) + sum(self.packed)
         self.nbytes = max(kept - sum(loaded.weight.nbytes for loaded in self.weights), 0)
         unpacked = [LoadedWeight.unpacked(loaded.weight) for loaded in self.weights]

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 
 from memdiag.model.transposes import transposes
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.session_constants import LoadedWeight
+from memdiag.ort.session_constants import LoadedWeight, packed_buffers
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
@@ -80,7 +80,7 @@ def _finding(ctx: AnalysisContext, weight: Weight, transposed: Weight) -> Findin
     loaded = [session.weight(matrix) for matrix in pair]
     originals = sum(matrix.is_read or matrix.is_kept for matrix in loaded)
     folded = sum(copy.nbytes for matrix in pair for copy in session.folded_copies(matrix))
-    packed = sum(buffer.nbytes for matrix in loaded for buffer in session.packed_buffers([matrix]))
+    packed = sum(buffer.nbytes for matrix in loaded for buffer in packed_buffers([matrix]))
     nbytes = max(0, originals * size + folded + packed - size)
     external = (matrix for matrix in pair if matrix.storage == "external")
     single = LoadedWeight.unpacked(next(external, weight))
@@ -114,6 +114,6 @@ def _expected(ctx: AnalysisContext, loaded: list[LoadedWeight]) -> Iterator[Expe
         sizes += [(kind, matrix.weight.nbytes)] * matrix.original_copies
         copies = ctx.session.folded_copies(matrix.weight)
         sizes += [(copy.kind, copy.nbytes) for copy in copies]
-        buffers = ctx.session.packed_buffers([matrix])
+        buffers = packed_buffers([matrix])
         sizes += [(buffer.kind, buffer.nbytes) for buffer in buffers]
     return expected_copies([matrix.weight for matrix in loaded], sizes)
