@@ -97,7 +97,6 @@ def test_limits_of_the_project_that_can_be_estimated_count(
         ('peek="1 GB"', "*memory_budget: unknown figure 'peek'. Use one of peak, *"),
         ('peak="1 GB", threads=1', "*memory_budget: unknown figure 'threads'. Use one of *"),
         ('peak="1 GB", dims={"nope": 1}', "*unknown dimension 'nope'*"),
-        ('peak="1 GB", for_onnxruntime="1.22.1"', "*memdiag predicts for 1.24 and newer.*"),
     ],
 )
 @pytest.mark.usefixtures("model")
@@ -121,6 +120,16 @@ def test_another_interpreter_is_not_asked_for_its_release(
     result.stdout.fnmatch_lines(['*Name its release: for_onnxruntime="1.24.4".*'])
     marked(pytester, 'peak="1 GB"')
     run_pytest("--memdiag-python=./other").assert_outcomes(passed=1)
+
+
+@pytest.mark.usefixtures("model")
+def test_a_release_without_predictions_is_an_error(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    pytester.makepyfile(MARKED.format(arguments='peak="1 GB", for_onnxruntime="1.22.1"'))
+    result = run_pytest()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*onnxruntime 1.22.1: memdiag predicts for 1.24 and newer.*"])
 
 
 @pytest.mark.usefixtures("model")
