@@ -53,7 +53,7 @@ SMALLEST_ERROR = MIB
 BESIDE = ("runtime", "graph")
 """The terms that are fitted."""
 
-VERSIONS = ("1.20.1", "1.22.1", "1.24.4", "1.28.0", "1.31.1", "1.32.0")
+VERSIONS = ("1.24.4", "1.28.0", "1.31.1", "1.32.0")
 PINNED = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
 RUNS = 3
 """Runs after the first one: the second run takes the blocks that the first one planned."""

@@ -31,10 +31,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-RELEASES = ("1.20.1", "1.22.1", "1.23.2", "1.24.4", "1.31.1")
+RELEASES = ("1.24.4", "1.31.1")
 MAX_MODEL_BYTES = 16_000_000
 MAX_SECONDS = 120
-_FINDING = ("name", "graph", "bytes", "peak_bytes", "retained_bytes", "phase", "evidence")
+_FINDING = ("name", "graph", "bytes", "peak_bytes", "phase", "evidence")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

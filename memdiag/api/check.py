@@ -22,7 +22,7 @@ from memdiag.model.trip_counts import free_axes
 from memdiag.ort.activations import choose_dimensions
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import NCHWC
-from memdiag.ort.releases import newer_release_note
+from memdiag.ort.releases import newer_release_note, release_to_predict
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import EstimateOptions, SessionEstimate
 from memdiag.paths import path_text
@@ -99,7 +99,7 @@ def check(
 
     Raises:
         ModelError: the file is missing, is not an ONNX model, or lacks its external data.
-        UsageError: there is no such rule, version or dimension.
+        UsageError: there is no such rule, version or dimension, or the release is older than 1.24.
     """
     path = model_path(model)
     check_dims(dims)
@@ -107,7 +107,7 @@ def check(
     # A collection would visit all nodes and weights of the model, which are no garbage.
     with collection_disabled(), open_model(path) as opened:
         check_dim_names(opened.graph, opened.functions, dims or ())
-        ctx = analysis_context(opened, _runtime(for_onnxruntime), dims=dims)
+        ctx = analysis_context(opened, release_to_predict(for_onnxruntime), dims=dims)
         found, _ = find_waste(ctx, selection)
         found = with_peak_shares(found, _estimated_peak(ctx, found))
         opened.release()  # an error where the file became shorter
@@ -128,10 +128,11 @@ def check_models(
     have is ignored.
 
     Raises:
-        UsageError: there is no such version, or no model has a dimension that `dims` name.
+        UsageError: there is no such version, it is older than 1.24, or no model has a dimension
+            that `dims` name.
     """
     started = time.perf_counter()
-    runtime = _runtime(for_onnxruntime)
+    runtime = release_to_predict(for_onnxruntime)
     checked: list[CheckedModel] = []
     misnamed: dict[str, UsageError] = {}
     named: set[str] = set()
@@ -337,7 +338,3 @@ def _dimensions(model: ModelFile, dims: Mapping[str, int]) -> tuple[Dimension, .
     except UsageError:
         return ()  # an input that cannot be made, such as a map
     return chosen_dimensions(model, plans, own, {})
-
-
-def _runtime(version: str | None) -> Runtime:
-    return Runtime.parse(version) if version else Runtime.installed()

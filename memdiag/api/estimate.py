@@ -33,7 +33,7 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.generation import GenerationSizes
 from memdiag.ort.overheads import BASELINES, baseline_bytes
-from memdiag.ort.releases import newer_release_note
+from memdiag.ort.releases import newer_release_note, release_to_predict
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_estimate import SessionEstimate
 from memdiag.paths import path_text
@@ -95,7 +95,8 @@ def estimate(
 
     Raises:
         ModelError: the file is missing, is not an ONNX model, or lacks its external data.
-        UsageError: an argument does not fit the model, or there is no such release.
+        UsageError: an argument does not fit the model, there is no such release, or it is older
+            than 1.24.
         MeasurementError: the model does not run at a point that is measured.
     """
     started = time.perf_counter()
@@ -129,7 +130,7 @@ def estimate(
         load_from=given["load_from"],
     )
     assumed = estimate_options(config, runs)
-    runtime = Runtime.parse(for_onnxruntime) if for_onnxruntime else Runtime.installed()
+    runtime = release_to_predict(for_onnxruntime)
     if measure and runtime != Runtime.installed():
         raise UsageError(
             f"--measure runs onnxruntime {Runtime.installed()}, which is installed, not {runtime}."

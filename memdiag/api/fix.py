@@ -33,6 +33,7 @@ from memdiag.fixing.state import FixState
 from memdiag.model.axis_roles import check_dim_names
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.ort.releases import release_to_predict
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.paths import ORT_SUFFIX, path_text
 from memdiag.records.fix import FIX_SCHEMA, Fix
@@ -98,7 +99,8 @@ def fix(
     Raises:
         ModelError: the file is missing, isn't an ONNX model, lacks its external data, or changed
             meanwhile.
-        UsageError: an argument is invalid, or the output would overwrite the original.
+        UsageError: an argument is invalid, the output would overwrite the original, or onnxruntime
+            is older than 1.24.
         MeasurementError: the model does not run here.
         ReportError: the folder of the new model cannot be written. If that is noticed at the end,
             it is the `write_problem` of the record instead.
@@ -117,6 +119,7 @@ def fix(
     )
     config.check()
     require_runtime("run memdiag in an environment that has it")
+    release_to_predict(None, "Run memdiag in an environment with a newer release")
     path = model_path(model)
     job = Job(model=path, runs=None, limits=Limits(deadline=deadline))
     config.scope.check_usable(job)

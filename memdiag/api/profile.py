@@ -43,9 +43,11 @@ from memdiag.model.model_file import ModelFile, open_model
 from memdiag.model.trip_counts import trip_counts
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import channel_block
+from memdiag.ort.releases import older_release_note
 from memdiag.ort.runtime import Runtime
 from memdiag.programs.system.group_memory import GroupWatch, memory_group_of, near_limit_text
 from memdiag.records.dimension import Dimension, in_words
+from memdiag.records.finding import Finding
 from memdiag.records.generation import Generation
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Input, Profile
@@ -91,7 +93,8 @@ def profile(
     """Load and run `model` in an isolated child process and return its profile.
 
     A session that fails, is killed, hangs or exceeds its limit is not an error: the profile up to
-    that moment is returned, and its `outcome` contains the reason.
+    that moment is returned, and its `outcome` contains the reason. Of onnxruntime before 1.24 it
+    has no estimate and no findings.
 
     Args:
         model: the ONNX file; or a ``genai_config.json`` of onnxruntime-genai or its folder, whose
@@ -373,16 +376,22 @@ def _with_analysis(
     if profile.inputs:
         dims = _run_sizes(file, profile)
     completed = profile.outcome.status == "completed"
+    runtime = Runtime.parse(version)
     ctx = analysis_context(
         file,
-        Runtime.parse(version),
+        runtime,
         dims=dims,
         # onnxruntime and the X-ray have read all weights by then.
         max_read_bytes=None if completed else MAX_READ_BYTES,
         block=channel_block(profile.environment.machine),
     )
-    found, notes = find_waste(ctx, selection) if _is_on_cpu(profile) else ((), (_NO_RULES,))
-    profile = with_estimate(profile, ctx)
+    older_release = older_release_note(runtime)
+    found: tuple[Finding, ...] = ()
+    if older_release:
+        notes: tuple[str, ...] = (older_release,)
+    else:
+        found, notes = find_waste(ctx, selection) if _is_on_cpu(profile) else ((), (_NO_RULES,))
+        profile = with_estimate(profile, ctx)
     if add_run_peak is not None:
         profile = add_run_peak(profile, ctx)
     found = tuple(match_profile(finding, profile) for finding in found)

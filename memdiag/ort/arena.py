@@ -193,12 +193,7 @@ class Arena:
             for region in self._written.values()
             for start, end in region
         )
-        return written + self.table_bytes
-
-    @property
-    def table_bytes(self) -> int:
-        """The bytes of the tables of chunks of all regions."""
-        return self.held_bytes // CHUNK_ALIGNMENT * HANDLE_BYTES
+        return written + self.held_bytes // CHUNK_ALIGNMENT * HANDLE_BYTES
 
     def _extend(self, size: int) -> None:
         is_larger = size > self._next_region

@@ -361,6 +361,7 @@ class ExecutedGraph:
         """Return whether `node` is a Transpose that only products read."""
         return (
             node.op_type == "Transpose"
+            and bool(node.input)
             and not self.is_output(node.output[0])
             and all(reader.op_type == "MatMul" for reader in self.readers_of(node.output[0]))
         )

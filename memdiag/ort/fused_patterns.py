@@ -1,8 +1,8 @@
 """Chains of nodes that onnxruntime replaces by one node, such as the definition of a Gelu.
 
 The runtime compares the nodes, their order and their constants with a few patterns; a chain that
-computes the same in another way stays as it is. The patterns are those of 1.20.1, 1.24.4 and
-1.32.0, which agree (tests/ort/test_fused_patterns.py).
+computes the same in another way stays as it is. The patterns are those of 1.24.4 and 1.32.0, which
+agree (tests/ort/test_fused_patterns.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -27,7 +27,7 @@ _WITH_BIAS = {"Gelu": "BiasGelu", "FastGelu": "FastGelu"}
 
 
 class Kernel(NamedTuple):
-    """The kernel that computes a node. Nodes with equal kernels share packed weights (1.21+).
+    """The kernel that computes a node. Nodes with equal kernels share packed weights.
 
     Attributes:
         domain, op_type: its operator, after the fusion of MatMul and Add.

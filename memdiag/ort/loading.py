@@ -7,8 +7,7 @@ packed buffer. The steps are:
 1. The whole file is a protobuf. Each graph around a subgraph copies the node that contains it, so
    an embedded weight of a subgraph is there several times. Half of the copies, here called stale,
    stay for good.
-2. Embedded weights are copied out of the protobuf one at a time; older releases do so in step 7.
-   External weights are mapped.
+2. Embedded weights are copied out of the protobuf one at a time. External weights are mapped.
 3. Nodes with constant inputs are evaluated. Their inputs are copied, and all results are kept until
    the last node is evaluated. Then weights that nothing reads are dropped.
 4. Constants of float16 are cast to fp32 for kernels that read nothing else. All of them are there
@@ -29,7 +28,6 @@ An estimate goes through the loading of all constants of a model. A rule compare
 weights as they are with the loading of a replacement: `peak_reduction`.
 """
 
-import random
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,20 +36,12 @@ from typing import NamedTuple, Self
 
 from memdiag.model.graph_index import GraphIndex, Node, Scope
 from memdiag.model.model_file import ModelFile
-from memdiag.ort.arena import Arena
 from memdiag.ort.attribute_memory import NodeLists, node_lists
 from memdiag.ort.fusions import batch_normalization_after
 from memdiag.ort.half_precision import HALF, is_cast_once, reads_half
 from memdiag.ort.predicted_session import PredictedSession
 from memdiag.ort.prepacking import PackedBuffer
-from memdiag.ort.releases import (
-    ARENA_FREED_SINCE,
-    FLOAT16_CAST_ONCE_SINCE,
-    ORT_WEIGHTS_MOVED_SINCE,
-    PACKED_SHARED_SINCE,
-    SUBGRAPH_WEIGHTS_KEPT_SINCE,
-    WEIGHTS_CONVERTED_SINCE,
-)
+from memdiag.ort.releases import ORT_WEIGHTS_MOVED_SINCE, SUBGRAPH_WEIGHTS_KEPT_SINCE
 from memdiag.ort.session_constants import (
     FoldedResult,
     LoadedWeight,
@@ -66,7 +56,7 @@ REORDERED = "reordered"
 
 COPIES_WHILE_REORDERED = 3
 """Copies of a filter beside the original and the result, while it is brought into blocks. Measured:
-resnet18 and xception on 1.20.1, 1.24.4 and 1.32.0 (docs/estimates.md)."""
+resnet18 and xception on 1.24.4 and 1.32.0 (docs/estimates.md)."""
 
 MAPPED_SINCE = 128 << 10
 """malloc maps blocks of this size, and returns them when they are freed. Smaller ones stay in the
@@ -170,7 +160,6 @@ class LiveConstant:
         constant: its uses.
         term: what its private bytes count to.
         private_bytes, mapped_bytes: its size.
-        filter_bytes: the size of the reordered filter made from it.
     """
 
     name: str
@@ -178,7 +167,6 @@ class LiveConstant:
     term: TermName
     private_bytes: int
     mapped_bytes: int
-    filter_bytes: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -232,7 +220,7 @@ class Loading:
         model, graphs, session: the model, and what is predicted of its constants.
         weights: the weights that are loaded, with their results of constant folding; all of the
             model by default. Of a part of them only their own bytes are counted: neither the rest
-            of the file nor what malloc and the arena keep. No run follows, so the timeline of a
+            of the file nor what malloc keeps. No run follows, so the timeline of a
             part ends in the phase ``steady``, with its mapped pages read.
         others: the largest weights beside a part.
         prepacks: whether kernels pack their constants.
@@ -245,7 +233,6 @@ class Loading:
     Attributes:
         timeline: the memory in each phase.
         mapped: constants in mapped files that no kernel packs.
-        arena: the arena, in which older releases have embedded weights.
         freed_bytes: constants that are freed, and copies while filters are reordered: what glibc's
             malloc may keep by default.
     """
@@ -274,7 +261,6 @@ class Loading:
         self._from_bytes = from_bytes
         self.timeline = Timeline()
         self.mapped: list[LiveConstant] = []
-        self.arena = Arena()
         self.freed_bytes = 0
         self._places_read: set[Hashable] = set()
 
@@ -313,16 +299,8 @@ class Loading:
         if self._ort_file is not None:
             private = 0 if self._is_in_place(loaded) else loaded.weight.nbytes
             mapped = loaded.weight.nbytes - private
-            return LiveConstant(name, loaded, self._weight_term, private, mapped)
-        return LiveConstant(
-            name, loaded, self._weight_term, loaded.private_bytes, loaded.mapped_bytes
-        )
-
-    @property
-    def _weight_term(self) -> TermName:
-        """What weights count to after they were parsed."""
-        is_late = self._ort_file is None and self._session.runtime < WEIGHTS_CONVERTED_SINCE
-        return "model file" if is_late else "weights"
+            return LiveConstant(name, loaded, "weights", private, mapped)
+        return LiveConstant(name, loaded, "weights", loaded.private_bytes, loaded.mapped_bytes)
 
     def _is_in_place(self, loaded: LoadedWeight) -> bool:
         """Return whether a session uses a weight where it is in the mapped file."""
@@ -405,8 +383,6 @@ class Loading:
         if self._ort_file is not None:
             timeline.note("optimize")
             return
-        if self._session.runtime < WEIGHTS_CONVERTED_SINCE:
-            return
         now["model file"] = self._model.file_bytes if self._from_bytes else 0
         now["weights"] = sum(each.private_bytes for each in live)
         largest = max(live, key=lambda each: each.private_bytes, default=None)
@@ -458,15 +434,14 @@ class Loading:
         timeline.note("constant_fold")
         dropped = folding.all_bytes - now["folded constants"]
         timeline.note("optimize", {"operands of folding": max(0, dropped)}, cause)
-        term = self._weight_term
         for each in loaded:
             if not each.uses and not each.is_exposed:
-                self._drop(term, each.private_bytes)
+                self._drop("weights", each.private_bytes)
         return live
 
     def _widen(self, live: list[LiveConstant]) -> list[LiveConstant]:
         """Cast constants of float16 to fp32 for the kernels that read nothing else."""
-        if not self._reorders or self._session.runtime < FLOAT16_CAST_ONCE_SINCE:
+        if not self._reorders:
             return live
         cast: list[LiveConstant] = []
         kept: list[LiveConstant] = []
@@ -541,11 +516,11 @@ class Loading:
         timeline = self.timeline
         done = sorted((each for each in live if each.reordered_bytes), key=_first_use)
         for each in done:
-            nbytes = each.filter_bytes = each.reordered_bytes
+            nbytes = each.reordered_bytes
             self._take("reordered filters", nbytes)
             copies = COPIES_WHILE_REORDERED * nbytes
             timeline.note("optimize", {"reordered filters": copies}, each.name)
-        largest = max((each.filter_bytes for each in done), default=0)
+        largest = max((each.reordered_bytes for each in done), default=0)
         self._count_freed(largest, COPIES_WHILE_REORDERED)
         copies = (1 + COPIES_WHILE_REORDERED) * self._others.reordered
         timeline.note("optimize", {"reordered filters": copies})
@@ -559,32 +534,14 @@ class Loading:
         return live
 
     def _initialize(self, live: Sequence[LiveConstant]) -> None:
-        """Make tensors of what is still in the file's format, in releases that convert late."""
-        timeline, now = self.timeline, self.timeline.now
-        runtime = self._session.runtime
+        """Make the session's state, for which weights of a file in ORT format are copied again."""
         if self._ort_file is not None:
             self._note_conversion("initialize", live)
-        elif runtime < WEIGHTS_CONVERTED_SINCE:
-            now["model file"] = self._model.file_bytes if self._from_bytes else 0
-            for each in live:
-                if each.term == "model file":
-                    each.term = "weights"
-                    now["weights"] += each.private_bytes
-            self._note_conversion("initialize", live)
-        if runtime < ARENA_FREED_SINCE and not self._is_part:
-            # The runtime's order is that of a hash table with a seed of its own in each process.
-            order = list(range(len(live)))
-            random.Random(0).shuffle(order)
-            for index in order:
-                nbytes = live[index].private_bytes + live[index].filter_bytes
-                if nbytes:
-                    self.arena.take(~index, nbytes)
-            now["unused arena"] += self.arena.table_bytes
-        timeline.note("initialize")
+        self.timeline.note("initialize")
 
     def _pack(self, live: Sequence[LiveConstant]) -> None:
         """Let one kernel after another pack its constants, and free what all have packed."""
-        timeline, now = self.timeline, self.timeline.now
+        timeline = self.timeline
         order = self._session.scope_order
         kernels = sorted(
             (
@@ -610,18 +567,13 @@ class Loading:
             if index not in read:
                 read[index] = self._read(each)
             timeline.note("prepack", {"packed weights": buffer.nbytes}, each.name)
-            if not (self._session.runtime >= PACKED_SHARED_SINCE and key in seen):
+            if key not in seen:
                 self._take("packed weights", buffer.nbytes)
             seen.add(key)
             left[index] -= 1
             if left[index] or not each.constant.is_packed_only or each.constant.is_kept:
                 continue
-            if self._session.runtime < ARENA_FREED_SINCE and each.private_bytes:
-                if not self._is_part:
-                    self.arena.free(~index)  # its pages stay, for activations
-                now[each.term] -= each.private_bytes
-                now["unused arena"] += each.private_bytes
-            elif graph and self._session.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
+            if graph and self._session.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
                 freed_with_graph.append(index)
             else:
                 self._drop_all(live, [index], read)

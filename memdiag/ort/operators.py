@@ -1,6 +1,6 @@
 """Operators by how ONNX Runtime's CPU provider treats them.
 
-One table for all that depends on the operator alone, read from onnxruntime 1.20 to 1.31 or measured
+One table for all that depends on the operator alone, read from onnxruntime 1.24 to 1.31 or measured
 on them. Operators of ONNX's own domain unless a comment says otherwise.
 """
 

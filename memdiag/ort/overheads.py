@@ -32,24 +32,6 @@ class Overhead(NamedTuple):
 
 
 OVERHEADS: dict[Runtime, dict[PhaseName, Overhead]] = {
-    Runtime(1, 20): {
-        "parse": Overhead(2_034_240, 5_414),
-        "optimize": Overhead(6_939_490, 6_665),
-        "constant_fold": Overhead(6_888_213, 6_360),
-        "initialize": Overhead(6_885_231, 10_812),
-        "prepack": Overhead(7_102_343, 9_215),
-        "first_run": Overhead(7_782_516, 8_414),
-        "steady": Overhead(7_902_128, 8_888),
-    },
-    Runtime(1, 22): {
-        "parse": Overhead(2_348_588, 5_472),
-        "optimize": Overhead(8_524_447, 5_808),
-        "constant_fold": Overhead(8_193_204, 6_594),
-        "initialize": Overhead(8_655_586, 9_617),
-        "prepack": Overhead(8_529_579, 9_504),
-        "first_run": Overhead(9_029_941, 9_106),
-        "steady": Overhead(9_034_189, 9_819),
-    },
     Runtime(1, 24): {
         "parse": Overhead(1_905_738, 5_703),
         "optimize": Overhead(8_531_692, 9_225),
@@ -90,8 +72,6 @@ OVERHEADS: dict[Runtime, dict[PhaseName, Overhead]] = {
 """By release, the oldest first. A release without figures has those of the last one before it."""
 
 BASELINES: dict[Runtime, int] = {
-    Runtime(1, 20): 38_273_024,
-    Runtime(1, 22): 40_550_400,
     Runtime(1, 24): 42_393_600,
     Runtime(1, 28): 45_404_160,
     Runtime(1, 31): 44_767_232,
@@ -111,6 +91,4 @@ def baseline_bytes(runtime: Runtime) -> int:
 
 
 def _measured(runtime: Runtime, table: Iterable[Runtime]) -> Runtime:
-    releases = sorted(table)
-    older = [release for release in releases if release[:2] <= runtime[:2]]
-    return older[-1] if older else releases[0]
+    return max(release for release in table if release[:2] <= runtime[:2])

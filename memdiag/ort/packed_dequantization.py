@@ -13,12 +13,7 @@ from memdiag.model.index_ranges import small_constant
 from memdiag.model.readers import PathStep, Reader, readers
 from memdiag.model.shapes import Shapes
 from memdiag.ort.fusions import becomes_gemm
-from memdiag.ort.releases import (
-    DEQUANTIZE_CLIP_UNFUSED_SINCE,
-    DEQUANTIZE_FUSED_MORE_SINCE,
-    DEQUANTIZE_FUSED_SINCE,
-    DEQUANTIZE_SHARED_UNFUSED_SINCE,
-)
+from memdiag.ort.releases import DEQUANTIZE_FUSED_MORE_SINCE, DEQUANTIZE_SHARED_UNFUSED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.weights import Weight
 
@@ -116,8 +111,6 @@ def unfused_reason(
     operators = {reader.node.op_type for reader in readers}
     blocks = integer(dequantize.node, "block_size", 0)
     shape = weight.shape
-    if runtime < DEQUANTIZE_FUSED_SINCE:
-        return "this version fuses none"
     if "Gather" in operators:
         return "a Gather reads it"
     if len(shape) != 2:
@@ -159,7 +152,7 @@ def _reason_behind(graphs: GraphIndex, shapes: Shapes, runtime: Runtime, reader:
         return ""
     use = uses[0]
     operator = use.node.op_type
-    if operator in ("Relu", "Clip") and runtime >= DEQUANTIZE_CLIP_UNFUSED_SINCE:
+    if operator in ("Relu", "Clip"):
         last = use.node.output[0] in use.scope.output_names
         return "" if last else f"a {operator} takes the product"
     if becomes_gemm(graphs, shapes, scope, reader.node):

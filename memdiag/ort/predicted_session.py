@@ -5,8 +5,7 @@ constant folding is in `session_constants`. What all constants, or some, have in
 moment of loading is in `loading`.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from heapq import nlargest
@@ -18,15 +17,10 @@ from memdiag.model.readers import SAME_ORDER, Reader
 from memdiag.model.shapes import Shapes
 from memdiag.ort.constant_folding import Fold, Folds
 from memdiag.ort.fusions import kernel_of
-from memdiag.ort.prepacking import NCHWC, PackedBuffer, packed_buffer
-from memdiag.ort.releases import (
-    ARENA_FREED_SINCE,
-    FOLDING_WITHOUT_PROTOBUF_SINCE,
-    PACKED_SHARED_SINCE,
-    SUBGRAPH_WEIGHTS_KEPT_SINCE,
-)
+from memdiag.ort.prepacking import NCHWC, packed_buffer
+from memdiag.ort.releases import SUBGRAPH_WEIGHTS_KEPT_SINCE
 from memdiag.ort.runtime import Runtime
-from memdiag.ort.session_constants import FoldedResult, LoadedWeight, PackedUse, SessionConstant
+from memdiag.ort.session_constants import FoldedResult, LoadedWeight, PackedUse
 from memdiag.records.attribution import CopyKind
 from memdiag.records.weights import Weight
 
@@ -43,13 +37,11 @@ class FoldedCopy(NamedTuple):
         kind: the kind of copy that the X-ray reports.
         nbytes: its size.
         signature: equal for copies that would be one if their weights were one.
-        is_retained: whether only its block of the arena is left, because it is packed.
     """
 
     kind: CopyKind
     nbytes: int
     signature: tuple[object, ...]
-    is_retained: bool
 
 
 class FoldingMemory(NamedTuple):
@@ -129,16 +121,11 @@ class PredictedSession:
             )
         return self._results[key]
 
-    def is_freed(self, weight: Weight, *, mapped: bool | None = None) -> bool:
+    def is_freed(self, weight: Weight) -> bool:
         """Return whether `weight` itself is gone when the session is ready.
 
-        That is so if every use packs it, and if there is none. `mapped` overrides whether its
-        data is external.
+        That is so if every use packs it, and if there is none.
         """
-        if mapped is None:
-            mapped = weight.storage == "external"
-        if self.runtime < ARENA_FREED_SINCE and not mapped:
-            return False
         loaded = self.weight(weight)
         is_own = bool(weight.graph) and weight.origin == "initializer"
         if is_own and loaded.uses and self.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
@@ -159,17 +146,6 @@ class PredictedSession:
         order = self.scope_order
         return scope in order and self._last_with_name.get(name, 0) > order[scope]
 
-    def packed_buffers(self, constants: Iterable[SessionConstant]) -> list[PackedBuffer]:
-        """Return the packed buffers of `constants`; a buffer that kernels share is listed once."""
-        buffers: list[PackedBuffer] = []
-        seen: set[Hashable] = set()
-        for constant in constants:
-            for key, buffer in constant.buffers():
-                if self.runtime < PACKED_SHARED_SINCE or key not in seen:
-                    buffers.append(buffer)
-                seen.add(key)
-        return buffers
-
     def folded_copies(self, weight: Weight) -> list[FoldedCopy]:
         """Return the folded copies of `weight` alone that are resident at steady state."""
         copies: list[FoldedCopy] = []
@@ -183,49 +159,21 @@ class PredictedSession:
             if fold is None or fold.node in seen or len(fold.weights) != 1:
                 continue
             is_packed = self._packed_use(reader.use, fold.dtype, fold.shape).buffer is not None
-            is_retained = is_packed and self.runtime < ARENA_FREED_SINCE
-            if is_packed and not is_retained and not self.is_kept(scope, fold.output):
+            if is_packed and not self.is_kept(scope, fold.output):
                 continue
             seen.add(fold.node)
             kinds = [_COPY_KINDS[name] for name in reader.through if name in _COPY_KINDS]
             work = tuple(_signature(step.node) for step in steps)
             signature = (id(scope), fold.shape, fold.dtype, *work)
             kind = kinds[-1] if kinds else "original"
-            copies.append(FoldedCopy(kind, fold.nbytes, signature, is_retained))
+            copies.append(FoldedCopy(kind, fold.nbytes, signature))
         return copies
-
-    def retained_bytes(self, loaded: LoadedWeight) -> int:
-        """Return the bytes of arena blocks that stay reserved after `loaded` is freed.
-
-        The blocks of its folded copies are included. Since 1.23 no block stays reserved.
-        """
-        copies = self.folded_copies(loaded.weight)
-        folded = sum(copy.nbytes for copy in copies if copy.is_retained)
-        return folded + loaded.weight.nbytes * loaded.is_retained
-
-    def retained_results(self, results: Iterable[FoldedResult]) -> int:
-        """Return the bytes of arena blocks that stay reserved after `results` are packed and freed.
-
-        Subgraphs are initialized one after another: the next one reuses the blocks of the last.
-        """
-        if self.runtime >= ARENA_FREED_SINCE:
-            return 0
-        in_main = 0
-        in_subgraphs: dict[Scope, int] = defaultdict(int)
-        for result in results:
-            if result.is_freed:
-                if result.is_in_subgraph:
-                    in_subgraphs[result.fold.scope] += result.fold.nbytes
-                else:
-                    in_main += result.fold.nbytes
-        return max(in_main, *in_subgraphs.values()) if in_subgraphs else in_main
 
     def folding_memory(self, folds: Iterable[Fold] | None = None) -> FoldingMemory:
         """Return the memory of evaluating `folds` and all they are computed from; all by default.
 
         The originals of weights are not counted.
         """
-        is_lean = self.runtime >= FOLDING_WITHOUT_PROTOBUF_SINCE
         results_bytes = kept_bytes = 0
         peak = FoldingMemory(0, 0)
         for fold in self._with_operands(folds) if folds is not None else self.folds:
@@ -236,7 +184,7 @@ class PredictedSession:
             copies = sum(self._operand_bytes(fold, name) for name in names)
             results_bytes += fold.nbytes
             kept_bytes += fold.nbytes if fold.stays else 0
-            here = results_bytes + copies + (0 if is_lean else 2 * fold.nbytes)
+            here = results_bytes + copies
             if here > peak.peak_bytes:
                 peak = FoldingMemory(here, 0, results_bytes, 0, fold)
         return peak._replace(kept_bytes=kept_bytes, all_bytes=results_bytes)
@@ -270,10 +218,8 @@ class PredictedSession:
         )
         if not loaded.is_packed_only:
             return loaded
-        is_embedded_in_main = weight.storage != "external" and not loaded.depth
         return replace(
             loaded,
-            is_retained=self.runtime < ARENA_FREED_SINCE and is_embedded_in_main,
             is_kept=loaded.is_prepacked
             and any(self.is_kept(scope, weight.name) for scope in scopes),
         )

@@ -1,7 +1,7 @@
 """Prepacking: the constant operands that kernels copy into a layout of their own, and its size.
 
 For the CPU provider on x86-64. The sizes equal the sizes of `memdiag.attribution.layouts`, but are
-computed from the shape alone. The releases 1.20 to 1.32 pack the same operands alike. Where the
+computed from the shape alone. The releases 1.24 to 1.32 pack the same operands alike. Where the
 instruction set matters (blocks of convolution filters), the length of a block is an argument.
 """
 
@@ -13,7 +13,7 @@ from memdiag.attribution.tiling import PANEL_COLUMNS, round_up
 from memdiag.attribution.weight_operators import PACKED_INPUTS
 from memdiag.model.graph_index import GraphIndex, Node, Use, integer, integers
 from memdiag.ort.half_precision import is_cast_once
-from memdiag.ort.releases import FLOAT16_CAST_ONCE_SINCE, TWO_BITS_PACKED_SINCE
+from memdiag.ort.releases import TWO_BITS_PACKED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind
 
@@ -26,7 +26,7 @@ NCHWC = CHANNEL_BLOCKS["avx512"]
 
 CHANNEL_ALIGNMENT = 4
 """Inputs of at least a block of channels are reordered if they have a multiple of this. Measured
-with 1.20.1, 1.22.1, 1.24.4 and 1.32.0 (tests/ort/test_prepacking has the newest)."""
+with 1.24.4 and 1.32.0 (tests/ort/test_prepacking has the newest)."""
 
 _CONTRIB = "com.microsoft"
 
@@ -83,7 +83,7 @@ def packed_buffer(
     buffer_of = _BUFFERS.get((node.domain_key, node.op_type))
     if buffer_of is None or use.input_index not in PACKED_INPUTS[node.op_type] or not prod(shape):
         return None
-    if dtype == "float16" and runtime >= FLOAT16_CAST_ONCE_SINCE and node.is_onnx:
+    if dtype == "float16" and node.is_onnx:
         if not is_cast_once(use):
             return None
         dtype = "float"

@@ -5,7 +5,7 @@
 - A node whose operands are all dequantized and whose result is quantized becomes a QLinear node.
 - A dequantized weight and its product become one MatMulNBits, where `is_packed` says so.
 
-As 1.20.1, 1.24.4 and 1.32.0 save their graphs (tests/ort/test_quantized_graph.py).
+As 1.24.4 and 1.32.0 save their graphs (tests/ort/test_quantized_graph.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from memdiag.model.graph_index import Node
 from memdiag.model.index_ranges import small_integers
 from memdiag.ort.executed_graph import NEW, ExecutedGraph, ExecutedNode
-from memdiag.ort.releases import FLOAT_BIAS_QUANTIZED_SINCE, RELU_KEEPS_FLOATS_SINCE
 
 _MOVED = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 """Quantized values pass through these, whatever follows."""
@@ -186,18 +185,12 @@ class _Rewrite:
                 continue
             last = self._quantizes(node)
             bias = node.input[2:3]
-            is_float_bias = bool(bias) and not _dequantizes(graph.producer_of(bias[0]))
             if last is None:
+                is_float_bias = bool(bias) and not _dequantizes(graph.producer_of(bias[0]))
                 if node.op_type not in ("Gemm", "MatMul") or is_float_bias:
                     continue
                 if self._is_activated(node) or self._is_quantized_as_well(node):
                     continue
-            elif (
-                node.op_type == "Gemm"
-                and is_float_bias
-                and graph.runtime < FLOAT_BIAS_QUANTIZED_SINCE
-            ):
-                continue
             others = [each for each in map(graph.producer_of, bias) if _dequantizes(each)]
             for each in (*before, *others):
                 assert each is not None
@@ -229,8 +222,7 @@ class _Rewrite:
 
     def _is_activated(self, node: ExecutedNode) -> bool:
         following = self._graph.only_reader(node.output[0])
-        is_relu = following is not None and following.op_type == "Relu"
-        return is_relu and self._graph.runtime >= RELU_KEEPS_FLOATS_SINCE
+        return following is not None and following.op_type == "Relu"
 
     def _is_quantized_as_well(self, node: ExecutedNode) -> bool:
         readers = self._graph.readers_of(node.output[0])

@@ -1,4 +1,4 @@
-"""Differences between releases of onnxruntime: every fact of the kind "since 1.23 it does this".
+"""Differences between releases of onnxruntime: every fact of the kind "since 1.27 it does this".
 
 Predictions compare `Runtime` with these constants. A constant ``…_SINCE`` is the first release with
 the behaviour that its docstring describes. *Measured* means that the tests of the named module
@@ -6,13 +6,41 @@ compare the prediction with sessions of several releases. Other facts name the r
 tried. docs/new_release.md describes what to do about a new release.
 """
 
+from memdiag.errors import UsageError
 from memdiag.ort.runtime import Runtime
 
 OLDEST = Runtime(1, 20)
-"""The oldest supported release; older ones are predicted like it."""
+"""The oldest release whose sessions memdiag measures."""
+
+OLDEST_PREDICTED = Runtime(1, 24)
+"""The oldest release that memdiag predicts for: estimates, rules and rewrites."""
+
+PREDICTED_RELEASES = "memdiag predicts for {}.{} and newer".format(*OLDEST_PREDICTED)
 
 NEWEST_MEASURED = Runtime(1, 32, 0)
 """The newest release on which the tests compared predictions with measurements."""
+
+
+def release_to_predict(
+    version: str | None, action: str = "Name a newer release with --for-onnxruntime"
+) -> Runtime:
+    """Return the release that `version` names, the installed one if None, to predict for it.
+
+    Raises:
+        UsageError: the text does not name a release, none is installed, or it is older than
+            `OLDEST_PREDICTED`; `action` is what the user can do then.
+    """
+    runtime = Runtime.parse(version) if version else Runtime.installed()
+    if runtime < OLDEST_PREDICTED:
+        raise UsageError(f"onnxruntime {runtime}: {PREDICTED_RELEASES}. {action}.")
+    return runtime
+
+
+def older_release_note(runtime: Runtime) -> str | None:
+    """Return a note if a profile of `runtime` has no predictions; else None."""
+    if runtime >= OLDEST_PREDICTED:
+        return None
+    return f"onnxruntime {runtime}: no estimate and no findings, as {PREDICTED_RELEASES}"
 
 
 def newer_release_note(runtime: Runtime) -> str | None:
@@ -104,29 +132,16 @@ NEW_CONTRIB_OPERATORS = {
 MATMULNBITS_8_BITS_SINCE = Runtime(1, 22)
 """MatMulNBits loads with 8 bits (tests/ort/test_loadable)."""
 
-MATMULNBITS_8_BITS_FP32_SINCE = Runtime(1, 23)
-"""MatMulNBits computes 8 bits at every accuracy level, with products in fp32 too. Tried: 1.20.1,
-1.22.1, 1.23.2, 1.24.4 and 1.31.1."""
-
 # Graph optimization.
 
-FLOAT16_CAST_ONCE_SINCE = Runtime(1, 23)
-"""float16 weights of nodes without a float16 kernel are cast when the session is created. Older
-releases cast them in each run. Measured (tests/rules/test_half_precision_cast)."""
-
-OVERRIDABLE_CAST_CRASHES = (Runtime(1, 23), Runtime(1, 30))
-"""From the first of these to before the second, the optimizer crashes on a MatMul that reads an
-overridable float16 weight through a Cast. Tried: 1.23.2, 1.24.4, 1.26, 1.28 and 1.29 crash; 1.22.1,
-1.30 and 1.31.1 do not."""
+OVERRIDABLE_CAST_SINCE = Runtime(1, 30)
+"""A MatMul may read an overridable float16 weight through a Cast: the optimizer of older releases
+crashes. Tried: 1.24.4, 1.26, 1.28 and 1.29 crash; 1.30 and 1.31.1 do not."""
 
 FOLDING_LIMITED_SINCE = Runtime(1, 27)
 """Nodes with outputs of unknown size, or of more bytes than the option
 ``optimization.constant_folding_max_output_size_in_bytes``, are not folded. Measured
 (tests/ort/test_constant_folding)."""
-
-FOLDING_WITHOUT_PROTOBUF_SINCE = Runtime(1, 24)
-"""Folded results go straight to memory. Older releases make a protobuf of each, which is two more
-copies for a moment. Measured (tests/rules/test_peaks_measured)."""
 
 MORE_BLOCKS_SINCE = Runtime(1, 28)
 """HardSigmoid, Gelu, and products with a number for each channel work on blocks of channels between
@@ -145,50 +160,14 @@ between were not tried."""
 
 # DequantizeLinear + MatMul becomes MatMulNBits. Measured (tests/rules/test_dequantized_matmul).
 
-DEQUANTIZE_FUSED_SINCE = Runtime(1, 20)
-"""4-bit weights are fused."""
-
-DEQUANTIZE_CLIP_UNFUSED_SINCE = Runtime(1, 21)
-"""A Relu or Clip behind the product prevents the fusion."""
-
 DEQUANTIZE_FUSED_MORE_SINCE = Runtime(1, 25)
-"""8-bit, 2-bit, unblocked and float16 weights, and Gemm, are fused as well."""
+"""8-bit, 2-bit, unblocked and float16 weights, and Gemm, are fused as well as weights of 4 bits."""
 
 DEQUANTIZE_SHARED_UNFUSED_SINCE = Runtime(1, 27)
 """A DequantizeLinear with several readers, or with a scale that others share, is not fused. Tried:
 1.26 still fuses it, 1.28 does not."""
 
-DEQUANTIZE_SECOND_FORM_KEPT = (Runtime(1, 23), Runtime(1, 24))
-"""From the first of these to before the second, the unpacked values stay in the arena."""
-
-FLOAT_BIAS_QUANTIZED_SINCE = Runtime(1, 24)
-"""A Gemm of dequantized operands becomes QGemm although its bias is of floats, if its result is
-quantized. Tried: 1.24.4 and 1.32.0 do it, 1.20.1 does not."""
-
-RELU_KEEPS_FLOATS_SINCE = Runtime(1, 24)
-"""A MatMul of dequantized operands stays a product of floats if a Relu takes it that is not merged
-into a QuantizeLinear. Tried: with 1.24.4 and 1.32.0; 1.20.1 makes it MatMulIntegerToFloat."""
-
 # Memory of weights. Measured (tests/rules/test_peaks_measured and the tests of the rules).
-
-PACKED_SHARED_SINCE = Runtime(1, 21)
-"""Kernels of one operator share the packed buffer of equal weights."""
-
-PREPACKED_SAVED_SINCE = Runtime(1, 21)
-"""A session can save its packed weights, and map them when they are loaded again. Tried: 1.22.1 and
-1.32.0 save them, 1.20.1 ignores the option; 1.21 was not tried."""
-
-WEIGHTS_CONVERTED_SINCE = Runtime(1, 23)
-"""Embedded weights leave the protobuf before the graph is optimized. Older releases copy them when
-the session state is made, into chunks of the arena. Measured (docs/estimates.md); tried: 1.20.1,
-1.22.1, 1.23.2, 1.24.4 and 1.32.0."""
-
-ARENA_FREED_SINCE = Runtime(1, 23)
-"""Weights that are packed are freed. Older releases allocate all embedded weights as one block of
-the arena, which is never freed."""
-
-FLOAT16_CAST_FREED_SINCE = Runtime(1, 24)
-"""The fp32 copy of a float16 weight is freed once it is packed. 1.23 keeps it in the arena."""
 
 TWO_BITS_PACKED_SINCE = Runtime(1, 25)
 """MatMulNBits packs weights of 2 bits. Tried: 1.31.1 does, 1.24.4 does not."""
@@ -207,24 +186,18 @@ https://github.com/microsoft/onnxruntime/pull/28164."""
 
 ORT_WEIGHTS_MOVED_SINCE = Runtime(1, 31)
 """Each weight of a file in ORT format is copied once while the file is read. Older releases have
-two copies of it for a moment. Tried: 1.20.1, 1.24.4 and 1.28.0 have two, 1.31.1 and 1.32.0 one."""
+two copies of it for a moment. Tried: 1.24.4 and 1.28.0 have two, 1.31.1 and 1.32.0 one."""
 
 # Known defects, which advisory rules report.
 
-STRING_INPUTS_FREED_SINCE = Runtime(1, 21)
-"""Strings of inputs are released after a run. Tried: 1.15.0, 1.18.1, 1.19.0 and 1.20.1 keep a
-reference to each string of a list or of an array of objects; 1.21.0, 1.21.1, 1.22.1, 1.23.2, 1.24.4
-and 1.32.0 do not."""
+CONV_SCRATCH_SHARED_SINCE = Runtime(1, 27)
+"""A float Conv with a batch or groups takes one buffer for its unfolded input. Older releases take
+one for each thread. Tried: 1.24.4, 1.25.1 and 1.26.0 do; 1.27.0 and 1.32.0 do not."""
 
-CONV_SCRATCH_FOR_EACH_THREAD = (Runtime(1, 23, 2), Runtime(1, 27))
-"""From the first of these to before the second, a float Conv with a batch or groups takes a buffer
-for its whole unfolded input for each thread. Tried: 1.23.2, 1.24.4, 1.25.1 and 1.26.0 do; 1.22.1,
-1.23.0, 1.27.0 and 1.32.0 do not."""
-
-CONV_CACHE_BY_CONTENT = (Runtime(1, 24), Runtime(1, 27))
-"""From the first of these to before the second, Conv keeps memory for each content of its input on
-Arm processors with SME. Not measured: reported for 1.24.1, 1.24.4, 1.25.1 and 1.26.0, and as absent
-from 1.23.0, 1.27.0 and 1.28 (https://github.com/dmarzzz/VoxTerm/pull/166,
+CONV_CACHE_FIXED_SINCE = Runtime(1, 27)
+"""Conv keeps no memory for each content of its input on Arm processors with SME, as older releases
+do. Not measured: reported for 1.24.1, 1.24.4, 1.25.1 and 1.26.0, and as absent from 1.27.0 and 1.28
+(https://github.com/dmarzzz/VoxTerm/pull/166,
 https://github.com/microsoft/onnxruntime/pull/28363)."""
 
 # The runtime's own figures.

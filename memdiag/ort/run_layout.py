@@ -13,21 +13,18 @@ MAX_BLOCKS = 600
 """Blocks in a record, the largest ones."""
 
 
-def run_layout(graphs: GraphIndex, arena: Arena, run: SimulatedRun) -> RunLayout:
-    """Return the blocks that `run` takes from `arena`, which has the weights already.
-
-    Regions without a block of the run are left out.
-    """
+def run_layout(graphs: GraphIndex, run: SimulatedRun) -> RunLayout:
+    """Return the blocks that `run` takes from the arena."""
+    arena = Arena()
     lifetimes = arena.lifetimes(run.requests)
-    regions = sorted({each.region for each in lifetimes})
-    sizes = [arena.region_bytes[region] for region in regions]
-    offsets = dict(zip(regions, accumulate([0, *sizes]), strict=False))
+    sizes = arena.region_bytes
+    offsets = [0, *accumulate(sizes)]
     steps = [graphs.qualified(*step) for step in run.steps]
     largest = sorted(lifetimes, key=lambda each: -each.request.nbytes)
     return RunLayout(
         steps=len(steps),
         peak_step=_peak_step(lifetimes),
-        region_bytes=tuple(sizes),
+        region_bytes=sizes,
         blocks=tuple(
             RunBlock(
                 name=name_in_model(each.request.name) or steps[each.request.step],

@@ -2,6 +2,7 @@
 
 import re
 import sysconfig
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -57,6 +58,13 @@ def installed_version() -> str | None:
         return None
     found = _DECLARED.search(Path(spec.origin).read_text(encoding="utf-8"))
     return found[1] if found else None
+
+
+def is_older(version: str | None, release: Runtime) -> bool:
+    """Return whether `version` is before `release`; False if it is unknown."""
+    with suppress(UsageError):
+        return Runtime.parse(version or "") < release
+    return False
 
 
 def require_runtime(otherwise: str) -> None:

@@ -3,7 +3,7 @@
 `PredictedSession` in `memdiag.ort.predicted_session` finds them for one model and release.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -77,7 +77,7 @@ class SessionConstant:
     def buffers(self) -> Iterator[tuple[Hashable, PackedBuffer]]:
         """Yield the buffers that it is packed into, each with a key.
 
-        Kernels with equal keys share one buffer, in releases that share them.
+        Kernels with equal keys share one buffer.
         """
         for use in self.uses:
             if use.buffer is not None:
@@ -99,11 +99,6 @@ class FoldedResult(SessionConstant):
         """Whether the result is freed when it is packed."""
         return self.is_packed_only and not self.is_kept
 
-    @property
-    def is_in_subgraph(self) -> bool:
-        """Whether the result is a constant of a subgraph."""
-        return self.fold.scope.parent is not None and not self.fold.scope.is_function
-
     def merged(self, other: "FoldedResult") -> "FoldedResult":
         """Return this result with the uses of `other` as well, which has equal content."""
         return replace(
@@ -120,13 +115,11 @@ class LoadedWeight(SessionConstant):
     Attributes:
         weight: the weight.
         depth: the number of subgraphs around it, up to a function.
-        is_retained: whether its block of the arena stays although it is freed.
         results: the results of constant folding that are computed from it and stay.
     """
 
     weight: Weight
     depth: int = 0
-    is_retained: bool = False
     results: tuple[FoldedResult, ...] = ()
 
     @classmethod
@@ -161,6 +154,11 @@ class LoadedWeight(SessionConstant):
             for result in self.results
         )
         return replace(self, content_key=key, results=results)
+
+
+def packed_buffers(constants: Iterable[SessionConstant]) -> list[PackedBuffer]:
+    """Return the packed buffers of `constants`; a buffer that kernels share is listed once."""
+    return list(dict(pair for each in constants for pair in each.buffers()).values())
 
 
 def merge_equal(weights: Sequence[LoadedWeight]) -> LoadedWeight:

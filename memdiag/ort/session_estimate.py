@@ -129,14 +129,11 @@ class SessionEstimate:
         if options.runs is None:
             return self._point(sizes, timeline)
         activations, requests, _, heap = run
-        loading = self._loading
-        arena = loading.arena if options.has_arena else Arena()
-        before = arena.resident_bytes
+        arena = Arena()
         scratch = _served(arena, requests, heap)
         reads = self._mapped_reads(shapes, runs=1)
-        grown = arena.resident_bytes - before
         timeline.now["mapped weights"] += sum(reads.values())
-        taken = _run_terms(activations.peak_bytes, grown)
+        taken = _run_terms(activations.peak_bytes, arena.resident_bytes)
         at_peak = self._cause(activations)
         if options.has_arena:
             timeline.now += taken
@@ -166,12 +163,11 @@ class SessionEstimate:
         """Return the estimate of a generation: the phases ``prefill`` and ``decode``."""
         ctx, options = self._ctx, self._options
         timeline = self._load()
-        loading, cache = self._loading, calls.cache
+        cache = calls.cache
         shapes = ctx.shapes_at(calls.prompt)
         prompt, prompt_requests, *_ = ctx.run(calls.prompt)
-        arena = loading.arena if options.has_arena else Arena()
+        arena = Arena()
         served = CallsInArena(arena, calls.outputs)
-        before = arena.resident_bytes
         past_bytes, cache_bytes = 0, cache.bytes_at(calls.prefill_tokens)
         reads = sum(self._mapped_reads(shapes, runs=1).values())
         timeline.now["mapped weights"] += reads
@@ -182,7 +178,7 @@ class SessionEstimate:
             taken: Counter[TermName] = Counter({"KV cache": past_bytes + cache_bytes})
             taken["activations"] = others
             if options.has_arena:
-                grown = arena.resident_bytes - before
+                grown = arena.resident_bytes
                 cached = min(grown, past_bytes + cache_bytes)
                 others = min(others, grown - cached)
                 taken = Counter({"KV cache": cached, "activations": others})
@@ -223,9 +219,7 @@ class SessionEstimate:
         """
         layout = None
         if self._options.has_arena:
-            self._load()
-            run = self._ctx.run(point.dims)
-            layout = run_layout(self._ctx.graphs, self._loading.arena, run)
+            layout = run_layout(self._ctx.graphs, self._ctx.run(point.dims))
         values = self._ctx.activations(point.dims).live
         now = self._sizes_of(values, point.dims)
         growth: list[dict[str, float]] = [{} for _ in values]

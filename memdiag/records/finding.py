@@ -43,8 +43,6 @@ class Finding(NotebookRecord, frozen=True, kw_only=True):
         peak_bytes: the possible saving at the peak.
         phase: the phase in which the memory is allocated.
         expected: the copies that a measurement can confirm or refute.
-        retained_bytes: bytes of freed weights and copies whose block the arena keeps. A measurement
-            finds the block, not the content.
         run_bytes: the bytes that the values of one run take at once, for findings about
             activations. The growth of the first run confirms or refutes it.
         measured_bytes: the bytes that a measurement found; None without a measurement.
@@ -72,7 +70,6 @@ class Finding(NotebookRecord, frozen=True, kw_only=True):
     measured_bytes: int | None
     expected: tuple[ExpectedCopies, ...]
     remedies: tuple[str, ...]
-    retained_bytes: int = 0
     run_bytes: int = 0
     rewrites: tuple[str, ...] | None = None
     refusal: str = ""

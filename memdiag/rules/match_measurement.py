@@ -2,11 +2,9 @@
 
 import msgspec
 
-from memdiag.records.attribution import ARENA_UNKNOWN, Attribution, Copy
+from memdiag.records.attribution import Attribution, Copy
 from memdiag.records.finding import Evidence, ExpectedCopies, Finding
 from memdiag.records.profile import Profile
-
-"""The names of the owners in the X-ray for free parts of an arena, and parts that may be free."""
 
 _FOLDING_LIMIT = "optimization.constant_folding_max_output_size_in_bytes"
 
@@ -109,16 +107,8 @@ def measure_finding(finding: Finding, attribution: Attribution) -> int | None:
 
     Copies beyond the expected ones are added to the bytes of the finding, missing copies are
     subtracted. Of a copy that is mapped from a file, only the resident part counts.
-
-    Freed bytes that stay in the arena are confirmed up to the size of the free parts of the arena.
-    Their content cannot be searched, as later values overwrite it.
     """
-    if attribution.partial or _indistinct(finding, attribution):
-        return None
-    if not finding.expected and not finding.retained_bytes:
-        return None
-    missing = max(0, finding.retained_bytes - attribution.arena_slack_bytes)
-    if missing and attribution.bytes_of("arena", ARENA_UNKNOWN):
+    if not finding.expected or attribution.partial or _indistinct(finding, attribution):
         return None
     copies = [
         copy
@@ -127,7 +117,7 @@ def measure_finding(finding: Finding, attribution: Attribution) -> int | None:
     ]
     copies_bytes = sum(copy.bytes for copy in copies)
     surplus = copies_bytes - sum(expected.bytes for expected in finding.expected)
-    measured_bytes = max(0, finding.bytes + surplus - missing)
+    measured_bytes = max(0, finding.bytes + surplus)
     if copies_bytes:
         resident_bytes = sum(copy.resident_bytes for copy in copies)
         measured_bytes = measured_bytes * resident_bytes // copies_bytes

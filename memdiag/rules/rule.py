@@ -55,7 +55,6 @@ class Rule:
         peak_bytes: int | None = None,
         phase: PhaseName | None = None,
         expected: Iterable[ExpectedCopies] = (),
-        retained_bytes: int = 0,
         run_bytes: int = 0,
         remedies: tuple[str, ...] | None = None,
     ) -> Finding:
@@ -72,7 +71,6 @@ class Rule:
             peak_bytes: what could be saved at the peak; `nbytes` by default.
             phase: the phase in which the waste arises.
             expected: the copies that the X-ray would list; the first `MAX_NAMED` are recorded.
-            retained_bytes: how much of `nbytes` is freed but stays in the arena.
             run_bytes: what a run takes at least.
             remedies: the rule's remedies that fit; all by default.
         """
@@ -91,7 +89,6 @@ class Rule:
             evidence="predicted",
             measured_bytes=None,
             expected=tuple(islice(expected, MAX_NAMED)),
-            retained_bytes=retained_bytes,
             run_bytes=run_bytes,
             remedies=self.remedies if remedies is None else remedies,
         )

@@ -8,6 +8,7 @@ from typing import TypeVar
 from memdiag.errors import UsageError
 from memdiag.records.sweep_job import SweepJob
 from memdiag.sweeps.model_sources import ModelSource
+from memdiag.sweeps.summary import release_order
 from memdiag.units import MIB
 
 WEIGHT_COPIES = 3
@@ -141,16 +142,15 @@ def with_needed_memory(
 ) -> list[PlannedJob]:
     """Return `jobs` with the memory that they are expected to need, the largest first.
 
-    Releases hardly differ in it, so that it is estimated for one release only.
+    Releases hardly differ in it, so that it is estimated for the newest only.
 
     Args:
         jobs: the jobs.
         file_bytes: the size of the files of each model, by digest.
         estimate: returns the estimates of jobs, None for a job whose model cannot be estimated.
     """
-    representatives: dict[tuple[str, str, str], SweepJob] = {}
-    for job in jobs:
-        representatives.setdefault(_memory_key(job), job)
+    by_age = sorted(jobs, key=lambda job: release_order(job.onnxruntime))
+    representatives = {_memory_key(job): job for job in by_age}
     found = dict(zip(representatives, estimate(list(representatives.values())), strict=True))
     planned = []
     for job in jobs:

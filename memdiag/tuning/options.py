@@ -10,11 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from memdiag.ort.releases import (
-    FOLDING_LIMITED_SINCE,
-    ORT_FILE_MAPPED_SINCE,
-    PREPACKED_SAVED_SINCE,
-)
+from memdiag.ort.releases import FOLDING_LIMITED_SINCE, ORT_FILE_MAPPED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.paths import ORT_SUFFIX
 from memdiag.runner.job import Job
@@ -132,7 +128,6 @@ def _table() -> list[TuningOption]:
             " and rises when they are read again.",
             save_options={"session.save_external_prepacked_constant_initializers": "1"},
             excludes=("disable-prepacking",),
-            is_available=lambda runtime: runtime >= PREPACKED_SAVED_SINCE,
             is_relevant=_for_onnx_format,
         ),
         TuningOption(

@@ -84,9 +84,9 @@ def test_settings_come_from_pyproject_and_options_win(
 ) -> None:
     path = sample_model("tied_if")
     settings = tmp_path / "pyproject.toml"
-    settings.write_text('[tool.memdiag]\nselect = ["MD103"]\nfor-onnxruntime = "1.22.1"\n')
+    settings.write_text('[tool.memdiag]\nselect = ["MD103"]\nfor-onnxruntime = "1.24.4"\n')
     record = json.loads(memdiag("check", path, "--format", "json").stdout)
-    assert record["onnxruntime"] == "1.22.1"
+    assert record["onnxruntime"] == "1.24.4"
     assert {one["rule"] for one in record["findings"]} == {"MD103"}
     record = json.loads(memdiag("check", path, "--format", "json", "--ignore", "MD103").stdout)
     assert record["findings"] == []

@@ -1,6 +1,6 @@
 import pytest
 
-from memdiag.ort.releases import NEWEST_MEASURED, OLDEST, newer_release_note
+from memdiag.ort.releases import NEWEST_MEASURED, OLDEST_PREDICTED, newer_release_note
 from memdiag.ort.runtime import Runtime
 from memdiag.ort.session_config_keys import TABLE_RELEASE
 
@@ -8,7 +8,7 @@ from memdiag.ort.session_config_keys import TABLE_RELEASE
 @pytest.mark.parametrize(
     "runtime",
     [
-        OLDEST,
+        OLDEST_PREDICTED,
         NEWEST_MEASURED,
         NEWEST_MEASURED._replace(patch=NEWEST_MEASURED.patch + 1),
     ],

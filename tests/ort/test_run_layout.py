@@ -30,7 +30,7 @@ def layout(tmp_path: Path) -> RunLayout:
     onnx.save(parser.parse_model(TEXT), path)
     with open_model(path) as model:
         ctx = AnalysisContext(model, Runtime(1, 32), reads_weights=False)
-        return run_layout(ctx.graphs, Arena(), ctx.run({}))
+        return run_layout(ctx.graphs, ctx.run({}))
 
 
 def in_use(layout: RunLayout, step: int) -> int:
@@ -68,21 +68,10 @@ def test_only_the_largest_blocks_are_listed(
     monkeypatch.setattr(module, "MAX_BLOCKS", 2)
     with open_model(tmp_path / "model.onnx") as model:
         ctx = AnalysisContext(model, Runtime(1, 32), reads_weights=False)
-        fewer = run_layout(ctx.graphs, Arena(), ctx.run({}))
+        fewer = run_layout(ctx.graphs, ctx.run({}))
     assert len(fewer.blocks) == 2
     assert fewer.unlisted == len(layout.blocks) - 2 > 0
     assert fewer.peak_step == layout.peak_step
-
-
-def test_regions_of_weights_alone_are_left_out(tmp_path: Path, layout: RunLayout) -> None:
-    arena = Arena()
-    arena.take(-1, 1 << 20)
-    arena.take(-2, 1 << 20)
-    with open_model(tmp_path / "model.onnx") as model:
-        ctx = AnalysisContext(model, Runtime(1, 32), reads_weights=False)
-        found = run_layout(ctx.graphs, arena, ctx.run({}))
-    assert arena.region_bytes[0] == 1 << 20
-    assert sum(found.region_bytes) == sum(arena.region_bytes) - (1 << 20)
 
 
 def test_lifetimes_take_the_arena_as_serving_does() -> None:

@@ -47,7 +47,7 @@ MIB = 1024 * 1024
 MOST_MEMORY = 500 * MIB
 """What examining one of them may add, most of it address space that is never used."""
 
-RUNTIMES = [Runtime(1, 22, 1), Runtime(1, 24, 4), Runtime(1, 31, 1)]
+RUNTIMES = [Runtime(1, 24, 4), Runtime(1, 31, 1)]
 
 NEVER_LONG = settings(deadline=SECONDS * 1000)
 

@@ -123,6 +123,16 @@ def test_another_interpreter_is_not_asked_for_its_release(
 
 
 @pytest.mark.usefixtures("model")
+def test_a_release_without_predictions_is_an_error(
+    pytester: pytest.Pytester, run_pytest: RunPytest
+) -> None:
+    pytester.makepyfile(MARKED.format(arguments='peak="1 GB", for_onnxruntime="1.22.1"'))
+    result = run_pytest()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*onnxruntime 1.22.1: memdiag predicts for 1.24 and newer.*"])
+
+
+@pytest.mark.usefixtures("model")
 def test_it_is_true_or_false(pytester: pytest.Pytester, run_pytest: RunPytest) -> None:
     pytester.makepyfile(MARKED.replace("estimated=True", 'estimated="yes"').format(arguments=""))
     result = run_pytest()

@@ -68,6 +68,14 @@ def test_nothing_for_the_cpu_provider_is_advised_for_another() -> None:
     plain = profile_advice(on_openvino(peaking(60, 0)))
     assert "The rules for waste are for the CPU provider only." in plain.result
     assert commands(plain) == []
+
+
+def test_nothing_is_advised_for_a_release_without_predictions() -> None:
+    profile = peaking(60, 0)
+    environment = msgspec.structs.replace(profile.environment, onnxruntime="1.22.1")
+    older = profile_advice(msgspec.structs.replace(profile, environment=environment))
+    assert "No rule was applied: memdiag predicts for 1.24 and newer." in older.result
+    assert commands(older) == []
     assert profile_advice(peaking(60, 0)).result.startswith("No waste was found")
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from onnx import TensorProto
 
-from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.rewrites.catalog import dequantize_to_matmulnbits
 from memdiag.verify.outputs import Bound, difference
@@ -22,7 +21,6 @@ from tests.rewrites.rewriting import (
     difference_on,
     largest_difference,
     random,
-    refusal,
     rewrite,
     run,
     runs_on,
@@ -69,16 +67,6 @@ def test_what_the_runtime_fuses_is_computed_the_same(tmp_path: Path, form: str, 
     assert level(fixed) == 4
     feeds = {"x": random((3, 64), 3)}
     assert largest_difference(tmp_path / "original.onnx", fixed, feeds, tmp_path) == 0
-
-
-def test_eight_bits_need_a_release_that_takes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Runtime, "installed", lambda: Runtime(1, 22, 1))
-    message = refusal(dequantize_to_matmulnbits, model(TensorProto.INT8), FUSED, tmp_path)
-    assert message.endswith("only since onnxruntime 1.23")
-    of_four = model(TensorProto.INT4)
-    assert operators(rewrite(dequantize_to_matmulnbits, of_four, FUSED, tmp_path))["MatMulNBits"]
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ BATCH_3D: tuple[list[int], list[int]] = ([2, 16, 32, 64, 64], [16, 16, 3, 3, 3])
 PADS_3D: dict[str, object] = {"pads": [1] * 6}
 
 
-@pytest.mark.parametrize("release", ["1.23.2", "1.24.4", "1.26.0"])
+@pytest.mark.parametrize("release", ["1.24.4", "1.26.0"])
 def test_a_batch_in_three_dimensions_is_reported_with_its_buffer(
     release: str, tmp_path: Path
 ) -> None:
@@ -78,7 +78,7 @@ def test_a_batch_in_three_dimensions_is_reported_with_its_buffer(
     assert (finding.nodes, finding.bytes, finding.peak_bytes) == (("conv",), 0, 0)
 
 
-@pytest.mark.parametrize("release", ["1.22.1", "1.23.0", "1.27.0", "1.32.0"])
+@pytest.mark.parametrize("release", ["1.27.0", "1.32.0"])
 def test_releases_without_the_defect_are_not_reported(release: str, tmp_path: Path) -> None:
     assert found(conv(*BATCH_3D, PADS_3D), tmp_path, release) == []
 
@@ -130,7 +130,7 @@ def test_a_given_batch_is_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("version", "is_affected"), [("1.22.1", False), ("1.24.4", True)])
+@pytest.mark.parametrize(("version", "is_affected"), [("1.24.4", True), ("1.32.0", False)])
 def test_real_releases_reserve_it_for_each_of_two_threads(
     version: str, is_affected: bool, tmp_path: Path
 ) -> None:

@@ -48,6 +48,13 @@ def product_of_three_operands() -> ModelProto:
     return model
 
 
+def product_of_a_transpose_of_nothing() -> ModelProto:
+    return parsed(
+        "g (float16[N,512] x) => (float[N,512] y) { h = Cast <to = 1> (x) t = Transpose ()"
+        " y = MatMul (h, t) }"
+    )
+
+
 def function_of_a_domain_that_is_no_text() -> bytes:
     text = """g (float[N] x) => (float[N] y) { y = f.Twice (x) }
         <domain: "f", opset_import: ["": 21, "other": 1]> Twice (a) => (b) { b = Add (a, a) }"""
@@ -55,13 +62,14 @@ def function_of_a_domain_that_is_no_text() -> bytes:
     return data.replace(b"other", b"\xaather")
 
 
-@pytest.mark.parametrize("version", ["1.20.1", "1.24.4", "1.32.0"])
+@pytest.mark.parametrize("version", ["1.24.4", "1.32.0"])
 @pytest.mark.parametrize(
     "build",
     [
         filled_from_shapes_alone,
         packed_weight_and_what_is_made_of_it_under_one_name,
         product_of_three_operands,
+        product_of_a_transpose_of_nothing,
         function_of_a_domain_that_is_no_text,
     ],
 )

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.rules.conftest import Agrees
 from tests.rules.examining import findings
-from tests.rules.measuring import NEWEST, above_baseline, xray
+from tests.rules.measuring import NEWEST, xray
 
 RULE = "half-precision-cast"
 WIDTH = 1024
@@ -55,19 +55,6 @@ def test_weights_of_products_are_packed_in_fp32(tmp_path: Path) -> None:
     assert [(each.kind, each.bytes) for each in one.expected] == [("packed", 2 * STORED)] * 3
     assert one.message.startswith("3 fp16 weights (6.0 MiB: w0, w1, w2) are kept in fp32")
     assert one.phase == "optimize"
-
-
-def test_1_23_keeps_the_cast_copy_as_well(tmp_path: Path) -> None:
-    (one,) = findings(RULE, halves(), tmp_path, runtime="1.23.2")
-    assert one.bytes == 3 * STORED
-    assert not one.expected
-
-
-def test_older_ones_cast_at_each_run(tmp_path: Path) -> None:
-    (one,) = findings(RULE, halves(), tmp_path, runtime="1.22.1")
-    assert one.bytes == 2 * STORED
-    assert "is cast to fp32 at each run" in one.message
-    assert one.phase == "first_run"
 
 
 def test_a_gather_keeps_the_half_precision_too(tmp_path: Path) -> None:
@@ -225,13 +212,3 @@ def test_the_copies_are_those_predicted(
         agrees(one, sum(copy.bytes for copy in seen), version, predicted=expected.bytes)
     originals = [copy.weights for copy in found.copies if copy.kind == "original" and copy.in_use]
     assert originals == [("w0",)]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_at_least_all_weights_are_in_fp32_after_the_first_run_of_1_22(tmp_path: Path) -> None:
-    half = tmp_path / "half.onnx"
-    onnx.save(halves(layers=4, shape=(2048, 2048), x=("n", 2048)), half)
-    (one,) = findings(RULE, half, tmp_path, runtime="1.22.1")
-    taken = above_baseline(xray(half, "1.22.1")) - above_baseline(xray(half, "1.22.1", run=False))
-    assert one.bytes < taken < 2.2 * one.bytes

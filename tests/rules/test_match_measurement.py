@@ -8,7 +8,6 @@ from memdiag.records.attribution import (
     Backing,
     Copy,
     CopyKind,
-    Owner,
     ScanTiming,
     Unidentifiable,
 )
@@ -37,16 +36,14 @@ def copy(weights: str, kind: CopyKind, nbytes: int, in_use: bool | None = True) 
     )
 
 
-def attribution(
-    *copies: Copy, partial: bool = False, vague: tuple[str, ...] = (), arena: tuple[Owner, ...] = ()
-) -> Attribution:
+def attribution(*copies: Copy, partial: bool = False, vague: tuple[str, ...] = ()) -> Attribution:
     return Attribution(
         schema="memdiag.attribution/1",
         pid=1,
-        resident_bytes=sum(owner.bytes for owner in arena),
+        resident_bytes=0,
         baseline_bytes=None,
         named_share=1.0,
-        owners=arena,
+        owners=(),
         copies=copies,
         indistinct=(Unidentifiable(reason="zeros", count=1, bytes=1, weights=vague),)
         if vague
@@ -102,50 +99,6 @@ def test_what_cannot_be_told_stays_predicted() -> None:
     assert match_attribution(predicted, attribution(vague=("w",))) is predicted
     silent = msgspec.structs.replace(predicted, expected=())
     assert match_attribution(silent, attribution()) is silent
-
-
-def arena(name: str, nbytes: int) -> Owner:
-    return Owner(kind="arena", name=name, bytes=nbytes, private_bytes=nbytes)
-
-
-@pytest.mark.parametrize(
-    ("slack", "evidence", "measured"),
-    [(3 * MIB, "measured", 2 * MIB), (MIB, "measured", MIB), (0, "refuted", 0)],
-    ids=["room for all", "for half of it", "none"],
-)
-def test_what_was_freed_counts_as_far_as_the_arena_has_slack(
-    slack: int, evidence: str, measured: int
-) -> None:
-    predicted = finding(expected=(), bytes=2 * MIB, retained_bytes=2 * MIB)
-    seen = match_attribution(
-        predicted, attribution(arena=(arena("slack", slack), arena("in use", MIB)))
-    )
-    assert (seen.evidence, seen.measured_bytes) == (evidence, measured)
-
-
-def test_copies_and_what_was_freed_count_together() -> None:
-    predicted = msgspec.structs.replace(
-        expecting(ORIGINALS, nbytes=3 * MIB), retained_bytes=2 * MIB
-    )
-    slack = (arena("slack", 2 * MIB),)
-    freed = copy("a b", "original", MIB, in_use=False)
-    both = [copy("a b", "original", MIB)] * 2
-    assert (
-        match_attribution(predicted, attribution(*both, freed, arena=slack)).measured_bytes
-        == 3 * MIB
-    )
-    assert (
-        match_attribution(predicted, attribution(both[0], freed, arena=slack)).measured_bytes
-        == 2 * MIB
-    )
-
-
-def test_an_arena_whose_slack_is_not_known_says_nothing() -> None:
-    predicted = finding(expected=(), bytes=2 * MIB, retained_bytes=2 * MIB)
-    unknown = arena("in use or slack", 4 * MIB)
-    assert match_attribution(predicted, attribution(arena=(unknown,))) is predicted
-    enough = (arena("slack", 2 * MIB), unknown)
-    assert match_attribution(predicted, attribution(arena=enough)).evidence == "measured"
 
 
 def test_a_copy_that_two_weights_share_counts_once() -> None:

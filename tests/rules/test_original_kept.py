@@ -84,8 +84,7 @@ def test_a_function_is_looked_into(tmp_path: Path) -> None:
     ],
 )
 def test_one_form_is_enough(tmp_path: Path, body: str) -> None:
-    for runtime in (NEWEST, "1.22.1"):
-        assert not findings(RULE, model(body), tmp_path, runtime=runtime)
+    assert not findings(RULE, model(body), tmp_path)
 
 
 def test_one_that_may_be_given_is_not_packed(tmp_path: Path) -> None:
@@ -100,13 +99,6 @@ def test_two_kernels_pack_it_twice(tmp_path: Path) -> None:
     assert one.bytes == PACKED + turned - ROWS * COLUMNS * 4
     assert kinds(one) == [("packed", 2, PACKED + turned)]
     assert "is packed 2 times, by MatMul_0, Gemm_1" in one.message
-
-
-def test_1_20_packs_for_each_reader(tmp_path: Path) -> None:
-    proto = model("y = MatMul(x, w) a = Neg(x) z = MatMul(a, w)")
-    (one,) = findings(RULE, proto, tmp_path, runtime="1.20.1")
-    assert kinds(one) == [("packed", 2, 2 * PACKED)]
-    assert not findings(RULE, proto, tmp_path, runtime="1.21.0")
 
 
 def test_a_filter_that_something_else_reads(tmp_path: Path) -> None:
@@ -135,23 +127,21 @@ TWO_WAYS = (
 
 
 @pytest.mark.parametrize(
-    ("body", "seeds", "runtime", "claims"),
+    ("body", "seeds", "claims"),
     [
-        (SAME, (1, 1), NEWEST, [(("w0", "w1"), PANELS)]),
-        (SAME, (1, 2), NEWEST, [(("w0",), PANELS), (("w1",), PANELS)]),
-        (SAME, (1, 1), "1.20.1", [(("w0",), PANELS), (("w1",), PANELS)]),
-        (DIFFERENT_FORMS, (1, 1), NEWEST, [(("w0", "w1"), 2 * PANELS)]),
-        (ONE_KEPT, (1, 1), NEWEST, [(("w0",), PANELS)]),
+        (SAME, (1, 1), [(("w0", "w1"), PANELS)]),
+        (SAME, (1, 2), [(("w0",), PANELS), (("w1",), PANELS)]),
+        (DIFFERENT_FORMS, (1, 1), [(("w0", "w1"), 2 * PANELS)]),
+        (ONE_KEPT, (1, 1), [(("w0",), PANELS)]),
         # Two originals take as much as the two packed copies that they share.
-        (TWO_WAYS, (1, 1), NEWEST, []),
-        (TWO_WAYS, (1, 2), NEWEST, [(("w0",), PANELS), (("w1",), PANELS)]),
+        (TWO_WAYS, (1, 1), []),
+        (TWO_WAYS, (1, 2), [(("w0",), PANELS), (("w1",), PANELS)]),
     ],
 )
 def test_a_packed_copy_that_two_weights_share_is_claimed_once(
     tmp_path: Path,
     body: str,
     seeds: tuple[int, int],
-    runtime: str,
     claims: list[tuple[tuple[str, ...], int]],
 ) -> None:
     text = f"{HEAD} g (float[n,{SIDE}] x, int64[k] i) => (y) {{ {body} }}"
@@ -159,7 +149,7 @@ def test_a_packed_copy_that_two_weights_share_is_claimed_once(
     for name, seed in zip(("w0", "w1"), seeds, strict=True):
         noise = np.random.default_rng(seed).standard_normal((SIDE, SIDE)).astype(np.float32)
         proto.graph.initializer.append(numpy_helper.from_array(noise, name))
-    found = findings(RULE, proto, tmp_path, runtime=runtime)
+    found = findings(RULE, proto, tmp_path)
     assert [(one.weights, one.bytes) for one in found] == claims
     assert [sum(each.bytes for each in one.expected) for one in found] == [
         nbytes if body != TWO_WAYS else 2 * PANELS for _, nbytes in claims
@@ -202,7 +192,7 @@ def test_thousands_of_readers_are_named_briefly(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("external", [False, True])
-@pytest.mark.parametrize("version", ["1.22.1", "1.24.4", NEWEST])
+@pytest.mark.parametrize("version", ["1.24.4", NEWEST])
 @pytest.mark.parametrize(
     "body", [TIED, "y = MatMul(x, w) z = Gemm <transB = 1> (u, w)"], ids=["tied", "two ways"]
 )

@@ -68,11 +68,6 @@ def test_all_that_is_packed_is_one_finding(tmp_path: Path) -> None:
     assert one.remedies[0] == "save-prepacked"
 
 
-def test_saving_what_was_packed_came_with_1_21(tmp_path: Path) -> None:
-    (one,) = findings(RULE, layers(tmp_path), tmp_path, runtime="1.20.1")
-    assert one.remedies[0] == "disable-prepacking"
-
-
 def test_less_than_64_mib_is_clean(tmp_path: Path) -> None:
     assert not findings(RULE, layers(tmp_path, 3), tmp_path)
 
@@ -96,7 +91,7 @@ def test_one_that_may_be_given_is_not_packed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("version", ["1.22.1", "1.24.4", NEWEST])
+@pytest.mark.parametrize("version", ["1.24.4", NEWEST])
 def test_the_private_copies_are_those_predicted(
     tmp_path: Path, version: str, agrees: Agrees
 ) -> None:

@@ -73,7 +73,7 @@ def test_small_ones_and_dense_ones_are_not_said(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("version", ["1.22.1", "1.24.4", NEWEST])
+@pytest.mark.parametrize("version", ["1.24.4", NEWEST])
 def test_dense_external_data_saves_what_was_predicted(
     tmp_path: Path, version: str, agrees: Agrees
 ) -> None:

@@ -101,7 +101,7 @@ def test_tensors_are_expected_as_copies(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("version", ["1.22.1", "1.24.4", NEWEST])
+@pytest.mark.parametrize("version", ["1.24.4", NEWEST])
 def test_a_list_stays_with_the_bytes_that_were_predicted(
     tmp_path: Path, version: str, agrees: Agrees
 ) -> None:

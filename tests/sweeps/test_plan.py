@@ -99,14 +99,15 @@ def test_memory_is_estimated_once_for_all_releases_and_the_largest_comes_first()
         job("large", digest="l", onnxruntime="1.24.4"),
         job("broken", digest="b"),
     ]
-    asked: list[str] = []
+    asked: list[tuple[str, str]] = []
 
     def estimate(of: Sequence[SweepJob]) -> list[int | None]:
-        asked.extend(each.model for each in of)
+        asked.extend((each.model, each.onnxruntime) for each in of)
         return [{"small": 10, "large": 10**12}.get(each.model) for each in of]
 
     planned = with_needed_memory(jobs, {"b": 10**6}, estimate)
-    assert sorted(asked) == ["broken", "large", "small"]
+    assert sorted(model for model, _ in asked) == ["broken", "large", "small"]
+    assert ("large", "1.32.0") in asked
     assert [(each.job.model, each.needed_bytes, each.is_estimated) for each in planned] == [
         ("large", 10**12, True),
         ("large", 10**12, True),

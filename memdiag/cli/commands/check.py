@@ -26,7 +26,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--for-onnxruntime",
         metavar="VERSION",
-        help="Release to predict for (default: the installed one).",
+        help="Release to predict for, 1.24 or newer (default: the installed one).",
     )
     add_list(
         parser,
@@ -53,7 +53,7 @@ def run(options: Namespace) -> int:
 
     Exit codes: 0 if nothing is found, 1 if something is, 2 if a model could not be read. Findings
     that cost time only (denormal-weights) do not count, nor do findings about defects of releases
-    of onnxruntime (rules MD801 to MD803).
+    of onnxruntime (rules MD802 and MD803).
 
     Defaults come from [tool.memdiag] in pyproject.toml: select, ignore, min-bytes,
     for-onnxruntime, dim.

@@ -31,7 +31,7 @@ def configure(parser: ArgumentParser) -> None:
     group.add_argument(
         "--for-onnxruntime",
         metavar="VERSION",
-        help="Release to predict for (default: the installed one).",
+        help="Release to predict for, 1.24 or newer (default: the installed one).",
     )
     group.add_argument(
         "--fit",

@@ -44,13 +44,11 @@ the CPU's, which starts threads of its own.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from math import ceil
 from typing import NamedTuple
 
-from memdiag.errors import UsageError
 from memdiag.ort.releases import SHARED_POOL_SINCE, THREADS_BY_ENVIRONMENT_SINCE
-from memdiag.ort.runtime import Runtime
+from memdiag.ort.runtime import is_older
 from memdiag.programs.session_facts import (
     alive_together,
     created_sessions,
@@ -187,7 +185,7 @@ def _finding(
 def _environment_advice(cpus: int, onnxruntime: str | None) -> str:
     """Return how to set the threads of sessions that libraries create."""
     variable = f"ORT_INTRA_OP_NUM_THREADS={cpus}"
-    if _is_older(onnxruntime, THREADS_BY_ENVIRONMENT_SINCE):
+    if is_older(onnxruntime, THREADS_BY_ENVIRONMENT_SINCE):
         return (
             "For sessions that a library creates, use onnxruntime 1.31 or newer (this is"
             f" {onnxruntime}) with {variable} in the environment."
@@ -208,7 +206,7 @@ def _advice_on_many(threads: _ThreadCount, cpus: int, onnxruntime: str | None) -
 
 def _sharing_advice(cpus: int, onnxruntime: str | None) -> str:
     """Return how to have fewer threads in all."""
-    if _is_older(onnxruntime, SHARED_POOL_SINCE):
+    if is_older(onnxruntime, SHARED_POOL_SINCE):
         return (
             "Set SessionOptions.intra_op_num_threads to 1 for sessions that run at the same time as"
             " others, or create fewer sessions."
@@ -217,10 +215,3 @@ def _sharing_advice(cpus: int, onnxruntime: str | None) -> str:
         f"Let the sessions share one pool: call onnxruntime.set_global_thread_pool_sizes({cpus}, 1)"
         " first, and set use_per_session_threads = False in their options."
     )
-
-
-def _is_older(onnxruntime: str | None, release: Runtime) -> bool:
-    """Return whether `onnxruntime` is a version before `release`; False if it is unknown."""
-    with suppress(UsageError):
-        return Runtime.parse(onnxruntime or "") < release
-    return False

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from memdiag.defaults import DEFAULT_PROVIDERS
+from memdiag.ort.releases import OLDEST_PREDICTED, PREDICTED_RELEASES
+from memdiag.ort.runtime import is_older
 from memdiag.records.attribution import OwnerKind
 from memdiag.records.finding import Finding
 from memdiag.records.profile import Profile
@@ -413,14 +415,18 @@ def _no_waste(profile: Profile) -> str:
     factor = weight_factor(profile, steady)
     size = format_size(steady) + (f", {factor} its weights" if factor else "")
     xray = "" if profile.attribution else f" {_NO_XRAY}"
-    if not _is_on_cpu(profile):
-        return f"The model keeps {size}. The rules for waste are for the CPU provider only.{xray}"
+    if limits := _without_rules(profile):
+        return f"The model keeps {size}. {limits}{xray}"
     return f"No waste was found: the model keeps {size}.{xray}"
 
 
-def _is_on_cpu(profile: Profile) -> bool:
-    """Return whether the session prefers the CPU provider, which has rules and remedies."""
-    return profile.session.providers[:1] in ((), DEFAULT_PROVIDERS)
+def _without_rules(profile: Profile) -> str:
+    """Return why there are no rules and remedies for the session; empty if there are."""
+    if profile.session.providers[:1] not in ((), DEFAULT_PROVIDERS):
+        return "The rules for waste are for the CPU provider only."
+    if is_older(profile.environment.onnxruntime, OLDEST_PREDICTED):
+        return f"No rule was applied: {PREDICTED_RELEASES}."
+    return ""
 
 
 def _reason(profile: Profile, worst: Finding | None, largest: MemoryPart | None) -> str:
@@ -489,7 +495,7 @@ def _steps(profile: Profile, largest: MemoryPart | None) -> tuple[AdviceStep, ..
             " rule:"
         )
         return (AdviceStep(text, f"memdiag explain {worst.name}"),)
-    if not _is_on_cpu(profile):
+    if _without_rules(profile):
         return (AdviceStep("See which copies of weights the X-ray found, and in which step."),)
     nothing = "Nothing: no rewrite and no session option is expected to save much."
     levers = _lever_steps(profile, model, 0, "No rule applies, but")
@@ -513,7 +519,7 @@ def _lever_steps(profile: Profile, model: str, least_bytes: int, start: str) -> 
 
     Parts that take together no more than `least_bytes`, or a tenth of the memory, are left out.
     """
-    if not _is_on_cpu(profile):
+    if _without_rules(profile):
         return []
     above = (profile.steady_rss_bytes or 0) - profile.baseline_rss_bytes
     parts = [part for part in steady_parts(profile) if part.label in _LEVERS]
@@ -549,8 +555,7 @@ def _option_steps(
     profile: Profile, costly: Sequence[Finding], model: str, largest: MemoryPart | None
 ) -> list[AdviceStep]:
     """Return the step that searches session options, if they can be expected to save memory."""
-    if not _is_on_cpu(profile):
-        # memdiag fix measures sessions of the CPU provider.
+    if _without_rules(profile):  # nor does memdiag fix measure such sessions
         return [AdviceStep(largest.remedy)] if largest is not None and largest.remedy else []
     # Without an applicable rewrite, the other remedies of a finding are session options.
     not_rewritable = [finding for finding in costly if finding.rewrites == ()]

@@ -11,8 +11,8 @@ If a column has one scale, all of its blocks have it: blocks of 32 values, as th
 them, or where it does not fuse, of up to 256 values, because a scale takes 4 bytes.
 
 The drawback is that only onnxruntime can run the model: MatMulNBits is no operator of ONNX. It
-supports 8 bits only since 1.22, and since 1.23 with products in fp32 (1.20.1, 1.22.1, 1.23.2,
-1.24.4 and 1.31.1 measured): older releases do not run the model any more.
+supports 8 bits only since 1.22, and since 1.23 with products in fp32: older releases do not run the
+model any more.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,8 +23,6 @@ import onnx_ir as ir
 
 from memdiag.model.graph_index import ONNX_DOMAINS
 from memdiag.model.tensor_types import Array
-from memdiag.ort.releases import MATMULNBITS_8_BITS_FP32_SINCE
-from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import Finding
 from memdiag.rewrites.computed_tensor import computed_tensor
 from memdiag.rewrites.matmulnbits_packing import (
@@ -133,8 +131,6 @@ def _quantized(
     """Return the weight and scales of `node`, or why they are not supported."""
     if weight.dtype not in BITS:
         return f"MatMulNBits does not support {weight.dtype.name.lower()}"
-    if BITS[weight.dtype] == 8 and Runtime.installed() < MATMULNBITS_8_BITS_FP32_SINCE:
-        return "MatMulNBits fully supports 8 bits only since onnxruntime 1.23"
     if len(weight.shape) != 2:
         return "the weight is not a matrix"
     block, axis = _integer(node, "block_size", 0), _integer(node, "axis", 1) % 2

@@ -1,12 +1,9 @@
 """Move weights of If, Loop and Scan subgraphs to the main graph, except those read deeper.
 
 Like `hoist-subgraph-weights`, but a weight that a subgraph within a subgraph reads stays where it
-is: there onnxruntime (1.20 to 1.31.1) packs no weight of the main graph, and a kernel without a
+is: there onnxruntime (1.24 to 1.31.1) packs no weight of the main graph, and a kernel without a
 packed weight may be several times slower. All others are packed as before, and add in the same
 order.
-
-It may save little up to onnxruntime 1.22, where the main graph's arena keeps the memory of weights
-that were packed, while subgraphs share it.
 """
 
 import onnx_ir as ir

@@ -4,12 +4,10 @@ Subgraphs see outer names, so the nodes that read the weights stay as they are. 
 name unless another value has it. Constant nodes become initializers on the way, and weights of the
 same content become one.
 
-It may save little up to onnxruntime 1.22, where the main graph's arena keeps the memory of weights
-that were packed, while subgraphs share it. A weight of the main graph that is read two levels
-further in, as in an If within a Loop, is not packed (1.20 to 1.31.1): that saves the packed copy,
-but the kernel may be slower, and adds in another order (`hoist-shallow-weights` leaves such weights
-where they are). Subgraphs within functions are not changed, because a function cannot read values
-from outside.
+A weight of the main graph that is read two levels further in, as in an If within a Loop, is not
+packed (1.24 to 1.31.1): that saves the packed copy, but the kernel may be slower, and adds in
+another order (`hoist-shallow-weights` leaves such weights where they are). Subgraphs within
+functions are not changed, because a function cannot read values from outside.
 
 onnx_ir's LiftSubgraphInitializersToMainGraphPass does not check for names that hide the weight.
 """

@@ -7,13 +7,12 @@ were copied.
 ## Why it costs
 
 At the end of parsing there are two copies of all Constants of the main graph, and of the
-Constants of one subgraph at a time. Afterwards they are treated like initializers (1.20 to
+Constants of one subgraph at a time. Afterwards they are treated like initializers (1.24 to
 1.31.1).
 
 A function has no initializers: its weights are Constants. Every call is inlined with its own
 copies, which stay resident where a kernel reads them unpacked. Packed copies are shared by
-content since 1.23; before that, the unpacked copies stay as well. While the calls are inlined
-there is one more copy, and since 1.23 there are two more.
+content. While the calls are inlined there are two more copies.
 
 ## What to do
 
@@ -33,7 +32,6 @@ from collections.abc import Iterator
 
 from memdiag.model.function_calls import inlined_calls
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.releases import ARENA_FREED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
@@ -103,7 +101,6 @@ def _in_function(
         return
     kept.sort(key=lambda weight: -weight.nbytes)
     names = [qualified_name(weight) for weight in kept]
-    transient = calls + (ctx.runtime >= ARENA_FREED_SINCE)
     yield RULE.finding(
         ctx,
         f"the function {name} is inlined {calls:,} times, each time with copies of its "
@@ -112,7 +109,7 @@ def _in_function(
         weights=names,
         graph=name,
         nbytes=saving_bytes,
-        peak_bytes=_total(weights) * transient,
+        peak_bytes=_total(weights) * (calls + 1),
         phase="optimize",
         expected=(
             ExpectedCopies(

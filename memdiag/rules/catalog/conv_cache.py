@@ -34,7 +34,7 @@ from collections.abc import Iterator
 
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.processor import has_sme
-from memdiag.ort.releases import CONV_CACHE_BY_CONTENT
+from memdiag.ort.releases import CONV_CACHE_FIXED_SINCE
 from memdiag.records.finding import Finding
 from memdiag.rules.float_convs import FloatConv, float_convs
 from memdiag.rules.rule import Rule
@@ -52,8 +52,7 @@ _MIN_KERNEL = 3
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding: the Conv nodes with that kernel, on such a machine and release."""
-    first, end = CONV_CACHE_BY_CONTENT
-    if not first <= ctx.runtime < end or not has_sme():
+    if ctx.runtime >= CONV_CACHE_FIXED_SINCE or not has_sme():
         return
     names = [conv.name for conv in float_convs(ctx) if _uses_cache(conv)]
     if names:

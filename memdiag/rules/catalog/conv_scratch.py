@@ -13,14 +13,14 @@ is not written; but the allocation fails where address space is limited (`ulimit
 committed when it is allocated (`vm.overcommit_memory=2`). Growth of address space in two
 runs, measured in MiB:
 
-| Conv | threads | 1.22.1, 1.23.0 | 1.23.2 to 1.26.0 | 1.27.0, 1.32.0 |
-| --- | --- | --- | --- | --- |
-| 3-D, 16 channels, batch of 2, 32 × 64 × 64 | 2 | 0 to 18 | 497 to 498 | 18 |
-| the same | 1 | 33 to 66 | 281 | 66 |
-| 3-D, 4 groups of 8 channels, 32 × 64 × 64 | 4 | 33 to 66 | 545 | 2 to 66 |
-| 2-D, 4 groups of 10 channels, 256 × 256 | 4 | 33 to 66 | 149 | 66 |
-| 2-D, 30 channels, batch of 4, 512 × 512 | 4 | 264 to 528 | 2,180 to 2,244 | 464 to 528 |
-| 1-D, 16 groups of 48 channels, kernel 128 | 2 | 0 to 4 | 76 to 100 | 0 |
+| Conv | threads | 1.23.2 to 1.26.0 | 1.27.0, 1.32.0 |
+| --- | --- | --- | --- |
+| 3-D, 16 channels, batch of 2, 32 × 64 × 64 | 2 | 497 to 498 | 18 |
+| the same | 1 | 281 | 66 |
+| 3-D, 4 groups of 8 channels, 32 × 64 × 64 | 4 | 545 | 2 to 66 |
+| 2-D, 4 groups of 10 channels, 256 × 256 | 4 | 149 | 66 |
+| 2-D, 30 channels, batch of 4, 512 × 512 | 4 | 2,180 to 2,244 | 464 to 528 |
+| 1-D, 16 groups of 48 channels, kernel 128 | 2 | 76 to 100 | 0 |
 
 1.23.2, 1.24.4, 1.25.1 and 1.26.0 were tried. Their peak of the resident set was up to
 63 MiB higher.
@@ -30,7 +30,7 @@ the exit code of `memdiag check`.
 
 ## What to do
 
-- Use onnxruntime 1.27 or newer, or 1.23.0 or older.
+- Use onnxruntime 1.27 or newer.
 - Or give the session fewer threads: `intra_op_num_threads`.
 
 ## Not reported
@@ -48,7 +48,7 @@ from math import prod
 from typing import NamedTuple
 
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.releases import CONV_SCRATCH_FOR_EACH_THREAD
+from memdiag.ort.releases import CONV_SCRATCH_SHARED_SINCE
 from memdiag.records.finding import Finding
 from memdiag.rules.float_convs import FloatConv, float_convs
 from memdiag.rules.rule import Rule
@@ -87,8 +87,7 @@ class _Scratch(NamedTuple):
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding: the Conv nodes with large buffers, under a release with them."""
-    first, end = CONV_SCRATCH_FOR_EACH_THREAD
-    if not first <= ctx.runtime < end:
+    if ctx.runtime >= CONV_SCRATCH_SHARED_SINCE:
         return
     found = [each for conv in float_convs(ctx) if (each := _scratch(conv)) is not None]
     found.sort(key=lambda each: -each.nbytes * min(each.threads, _THREADS))

@@ -5,7 +5,7 @@
 A DequantizeLinear on a weight, with a MatMul behind it, is made one MatMulNBits when the
 session is created, if the runtime knows how. Then the values are packed and the products
 are taken from them; for that the session has the weights in memory a second time while it
-loads, and 1.23 keeps the block of that second form in its arena.
+loads.
 
 Where the two nodes do not fuse, nothing is folded either: the weight is dequantized at
 each run. All such nodes run first, because they depend on nothing, so that the weights of the
@@ -17,12 +17,11 @@ along its first axis, and read by one MatMul as its second operand. Further:
 
 - the axis must be written as 0, or as 1 for one scale a column: -2 and -1 are not
   understood;
-- 4-bit weights since 1.20; 8-bit and 2-bit ones, those with one scale a column or one in
-  all, fp16 products, and a Gemm without `transB`, since 1.25;
-- not where a Relu or Clip takes the product, unless that is an output of the graph (since
-  1.21);
-- not where a product of matrices is followed by an Add, which makes it a Gemm (up to
-  1.24; since then unless what is added is a constant of one axis);
+- 4-bit weights; 8-bit and 2-bit ones, those with one scale a column or one in all, fp16
+  products, and a Gemm without `transB`, since 1.25;
+- not where a Relu or Clip takes the product, unless that is an output of the graph;
+- not where a product of matrices is followed by an Add, which makes it a Gemm (since 1.25
+  unless what is added is a constant of one axis);
 - not where two nodes share the DequantizeLinear, or two weights their scales, be it that
   they are the same single number (since 1.27; before, each packs its own copy).
 
@@ -54,7 +53,6 @@ from memdiag.ort.packed_dequantization import (
     unfused_reason,
 )
 from memdiag.ort.prepacking import nbits_blocks
-from memdiag.ort.releases import DEQUANTIZE_SECOND_FORM_KEPT
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
@@ -206,28 +204,21 @@ def _dequantized(ctx: AnalysisContext, reason: str, weights: list[_DequantizedWe
 def _repacked(ctx: AnalysisContext, fused: list[_DequantizedWeight]) -> Iterator[Finding]:
     """Yield a finding for the second form that the fusion needs beyond a MatMulNBits in the
     file."""
-    runtime = ctx.runtime
     fused = sorted(fused, key=lambda each: -each.nbytes)
     weights = {each.weight: each for each in fused}
-    first, fixed = DEQUANTIZE_SECOND_FORM_KEPT
-    is_kept = first <= runtime < fixed
     stored = sum(weight.nbytes for weight in weights)
-    kept = stored if is_kept else 0
     peak = sum(each.extra_bytes for each in fused if each.weight.storage != "external")
-    if kept < _MIN_BYTES and peak < _MIN_PEAK_BYTES:
+    if peak < _MIN_PEAK_BYTES:
         return
     names = [qualified_name(weight) for weight in weights]
     verb = "becomes" if len(names) == 1 else "become"
-    detail = "While it is loaded, the session has the values in both forms."
-    if is_kept:
-        detail = f"1.23 does not free the block of the second form: {format_size(kept)}."
     yield RULE.finding(
         ctx,
         f"{counted_weights(names, stored)} {verb} the operand of a MatMulNBits at load",
-        detail=detail,
+        detail="While it is loaded, the session has the values in both forms.",
         weights=names,
         nodes=_node_names(ctx, fused),
-        nbytes=kept,
-        peak_bytes=max(kept, peak),
+        nbytes=0,
+        peak_bytes=peak,
         phase="optimize",
     )

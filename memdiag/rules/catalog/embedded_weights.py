@@ -9,10 +9,8 @@ sessions and processes, and reclaimed by the system when memory is short. At the
 there is one more copy of the largest weight, while it moves out of the parsed file.
 
 A weight that a kernel packs (MatMul, Gemm, LSTM ... in fp32), that is reordered for a
-convolution, or that is folded ends up in private memory either way, and since 1.23 its
-embedded original is freed. Up to 1.22 it is not: the embedded weights are one block
-of the arena that stays as long as the session, so that external data saves as much as
-they take.
+convolution, or that is folded ends up in private memory either way, and its embedded
+original is freed.
 
 ## What to do
 
@@ -34,12 +32,11 @@ weights that are cast: what becomes of them is private memory in any case.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.loading import Loading, OrtFile
 from memdiag.ort.operators import GATHERING
-from memdiag.ort.releases import ARENA_FREED_SINCE, ORT_FILE_MAPPED_SINCE
+from memdiag.ort.releases import ORT_FILE_MAPPED_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
@@ -57,19 +54,6 @@ _MIN_WEIGHT_BYTES = 64 * KIB
 _HALF = ("float16", "bfloat16")
 
 
-class _PrivateWeight(NamedTuple):
-    """A weight that stays in private memory.
-
-    Attributes:
-        weight: the weight.
-        packed_bytes: the size of its largest packed buffer, if the weight is freed and only its
-            block in the arena stays; else 0.
-    """
-
-    weight: Weight
-    packed_bytes: int
-
-
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding, for all embedded weights that would be mapped as external data."""
     candidates = [
@@ -83,37 +67,29 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     ]
     if sum(weight.nbytes for weight in candidates) < _MIN_BYTES:
         return
-    private_weights = [
-        private for weight in candidates if (private := _private_weight(ctx, weight))
-    ]
-    private_weights.sort(key=lambda private: -private.weight.nbytes)
-    total = sum(private.weight.nbytes for private in private_weights)
+    private = [weight for weight in candidates if _is_private(ctx, weight)]
+    private.sort(key=lambda weight: -weight.nbytes)
+    total = sum(weight.nbytes for weight in private)
     if total < _MIN_BYTES:
         return
-    names = [qualified_name(private.weight) for private in private_weights]
+    names = list(map(qualified_name, private))
     is_ort = ctx.model.is_ort_format
     is_mappable = ctx.runtime >= ORT_FILE_MAPPED_SINCE
     way = "if they were external data"
     if is_ort:
         way = "with the file" + ("" if is_mappable else f" by onnxruntime {ORT_FILE_MAPPED_SINCE}")
-    older = " The arena keeps packed weights as well."
     yield RULE.finding(
         ctx,
-        f"{counted(len(private_weights), 'weight')} in the model file ({some_of(names)}: "
+        f"{counted(len(private), 'weight')} in the model file ({some_of(names)}: "
         f"{format_size(total)}) would be mapped instead of copied, {way}",
-        detail="Each session has a private copy of them."
-        + (older if ctx.runtime < ARENA_FREED_SINCE else ""),
+        detail="Each session has a private copy of them.",
         weights=names,
         nbytes=total,
-        peak_bytes=_peak_of_ort_file(ctx) if is_ort else _peak_reduction(ctx, private_weights),
+        peak_bytes=_peak_of_ort_file(ctx) if is_ort else _peak_reduction(ctx, private),
         phase="parse",
         expected=(
-            ExpectedCopies(weights=(name,), kind="original", count=1, bytes=private.weight.nbytes)
-            for name, private in zip(names, private_weights, strict=True)
-            if not private.packed_bytes
-        ),
-        retained_bytes=sum(
-            private.weight.nbytes for private in private_weights if private.packed_bytes
+            ExpectedCopies(weights=(name,), kind="original", count=1, bytes=weight.nbytes)
+            for name, weight in zip(names, private, strict=True)
         ),
         remedies=_remedies(is_ort, is_mappable),
     )
@@ -134,31 +110,22 @@ def _peak_of_ort_file(ctx: AnalysisContext) -> int:
     return max(0, freed.run().peak_bytes() - mapped.run().peak_bytes())
 
 
-def _private_weight(ctx: AnalysisContext, weight: Weight) -> _PrivateWeight | None:
-    """Return a weight in private memory that external data would map instead; else None."""
+def _is_private(ctx: AnalysisContext, weight: Weight) -> bool:
+    """Return whether `weight` stays in private memory, and external data would map it instead."""
     if ctx.graphs.is_overridable(weight):
-        return _PrivateWeight(weight, 0)
-    uses = ctx.session.weight(weight).uses
-    operators = {use.node.op_type for use in uses}
+        return True
+    operators = {use.node.op_type for use in ctx.session.weight(weight).uses}
     if "DequantizeLinear" in operators or (weight.dtype in _HALF and not operators & GATHERING):
-        return None
-    if not ctx.session.is_freed(weight, mapped=True):
-        return _PrivateWeight(weight, 0)
-    # A reordered filter is gone before there is an arena.
-    packed = [use.buffer.nbytes for use in uses if use.buffer and use.buffer.kind == "packed"]
-    is_retained = ctx.runtime < ARENA_FREED_SINCE and packed
-    return _PrivateWeight(weight, max(packed)) if is_retained else None
+        return False
+    return not ctx.session.is_freed(weight)
 
 
-def _peak_reduction(ctx: AnalysisContext, private_weights: list[_PrivateWeight]) -> int:
+def _peak_reduction(ctx: AnalysisContext, private: list[Weight]) -> int:
     """Return by how much the peak of private memory would be lower with external data."""
-    private = {entry.weight for entry in private_weights}
-    others = (weight for weight in ctx.model.weights if weight not in private)
+    others = set(ctx.model.weights).difference(private)
     # While all are converted, one embedded weight at a time is there twice.
     largest_other = max(
         (weight.nbytes for weight in others if weight.storage != "external"), default=0
     )
-    largest = max(largest_other, private_weights[0].weight.nbytes)
-    packed = sum(entry.packed_bytes for entry in private_weights)
-    total = sum(entry.weight.nbytes for entry in private_weights)
-    return total + max(largest, packed) - max(largest_other, packed)
+    largest = max(largest_other, private[0].nbytes)
+    return sum(weight.nbytes for weight in private) + largest - largest_other

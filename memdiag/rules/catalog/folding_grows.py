@@ -9,10 +9,9 @@ another node reads unchanged makes a second copy of the weight.
 
 The result is resident for the session's life, whatever the file's size: a model of a few
 kilobytes can take gigabytes. Nodes that compute the same share one result, but each Conv that a
-BatchNormalization is folded into has its own copy. While a node is evaluated, releases up to 1.23
-have its result in memory three times. Since 1.27 a node is not folded when its results would take
-more than 1 GiB (`optimization.constant_folding_max_output_size_in_bytes`); smaller results are
-folded, on all releases.
+BatchNormalization is folded into has its own copy. Since 1.27 a node is not folded when its results
+would take more than 1 GiB (`optimization.constant_folding_max_output_size_in_bytes`); smaller
+results are folded, on all releases.
 
 ## What to do
 
@@ -52,7 +51,13 @@ from memdiag.ort.constant_folding import Fold
 from memdiag.ort.fusions import batch_normalization_after
 from memdiag.ort.operators import BROADCASTING, GATHERING
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE
-from memdiag.ort.session_constants import FoldedResult, LoadedWeight, PackedUse, SessionConstant
+from memdiag.ort.session_constants import (
+    FoldedResult,
+    LoadedWeight,
+    PackedUse,
+    SessionConstant,
+    packed_buffers,
+)
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
@@ -189,11 +194,9 @@ def _run_bytes(ctx: AnalysisContext) -> int:
 
 
 def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
-    """Return the bytes of unpacked results, their packed copies, and blocks retained by the
-    arena."""
+    """Return the bytes of unpacked results and their packed copies."""
     unpacked_bytes = 0
     packed: list[SessionConstant] = []
-    in_arena: list[FoldedResult] = []
     for result in results:
         uses = [(use, _is_fused(ctx, use)) for use in result.uses]
         # A filter with a BatchNormalization fused into it differs from the result: each such Conv
@@ -211,10 +214,8 @@ def _steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) -> int:
             replace(result, uses=(use,), content_key=(content, index))
             for index, use in enumerate(fused)
         ]
-        if result.is_kept or not is_used or shared or result.is_exposed:
-            in_arena.append(result)
-    packed_bytes = sum(buffer.nbytes for buffer in ctx.session.packed_buffers(packed))
-    return unpacked_bytes + packed_bytes + ctx.session.retained_results(in_arena)
+    packed_bytes = sum(buffer.nbytes for buffer in packed_buffers(packed))
+    return unpacked_bytes + packed_bytes
 
 
 def _is_fused(ctx: AnalysisContext, use: PackedUse) -> bool:

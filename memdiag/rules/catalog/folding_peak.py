@@ -8,9 +8,8 @@ first input and the last output of the chain, and none of them is in the file.
 
 All results of one pass of constant folding are kept until the last node is evaluated, including
 results that no node needs any more, and the inputs of a node are copied while it is evaluated. So
-a model of a few kilobytes can take hundreds of megabytes while it is loaded. Releases up to 1.23
-have the result of the node that is evaluated in memory three times. Nothing of this stays, except
-for memory that malloc retains.
+a model of a few kilobytes can take hundreds of megabytes while it is loaded. Nothing of this stays,
+except for memory that malloc retains.
 
 ## What to do
 

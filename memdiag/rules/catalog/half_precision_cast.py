@@ -5,15 +5,12 @@
 On x86 the CPU provider computes products, convolutions, recurrences, sums and most other operators
 in fp32. For a node whose inputs are fp16 it inserts casts, also before its weights:
 
-- since 1.23 (at the optimization level ALL) a weight is cast once, when the session is created, and
-  the original is freed. The resident memory is twice the size of the file's weights, and private
+- at the optimization level ALL a weight is cast once, when the session is created, and the original
+  is freed. The resident memory is twice the size of the file's weights, and private
   also where the file was mapped. For a while all weights are there in both types;
-- a weight that two nodes or more read is cast in each run;
-- up to 1.22 all weights are cast in each run, before the first product: they are in the arena in
-  fp32, once after the first run and up to twice as soon as the memory pattern of the second run has
-  its own block, next to the fp16 originals;
-- 1.23 itself keeps the block of the fp32 copy in its arena, beside the packed copy of MatMul,
-  Gemm and similar operators: four times the size.
+- a weight that two nodes or more read is cast in each run: it is in the arena in fp32, once after
+  the first run and up to twice as soon as the memory pattern of the second run has its own block,
+  next to the fp16 original.
 
 Values between two such nodes are fp32, as large as those of an fp32 model. A run takes more than
 that of an fp32 model where
@@ -31,7 +28,7 @@ Half precision makes the file smaller here, and the memory larger.
 - `model-to-fp32`: compute the whole model in fp32, with casts at its inputs and outputs.
 - `fp16-to-fp32`: store these weights in fp32, as external data: weights that are not packed stay
   mapped, and no cast is left.
-- `save-prepacked` (since 1.21) on that model: the packed copies are mapped as well.
+- `save-prepacked` on that model: the packed copies are mapped as well.
 - Integer weights (MatMulNBits, QLinearMatMul) make a model smaller in memory on a CPU.
 
 ## Not reported
@@ -56,12 +53,6 @@ from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.arena import Arena
 from memdiag.ort.half_precision import HALF, is_cast_once, reads_half, replacement
 from memdiag.ort.prepacking import PackedBuffer, packed_buffer
-from memdiag.ort.releases import (
-    FLOAT16_CAST_FREED_SINCE,
-    FLOAT16_CAST_ONCE_SINCE,
-    FOLDING_WITHOUT_PROTOBUF_SINCE,
-)
-from memdiag.ort.runtime import Runtime
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.expected_copies import expected_copies
@@ -212,17 +203,16 @@ def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
     if not casting:
         return None
     wide = PackedBuffer("cast", prod(weight.shape) * 4)
-    runtime = ctx.runtime
     nodes = node_names(ctx, casting)
     is_once = all(is_cast_once(reader.use) for reader in casting)
-    if runtime < FLOAT16_CAST_ONCE_SINCE or not is_once:
+    if not is_once:
         return _CastWeight(weight, nodes, [wide], is_kept=True, is_once=False)
     buffers = [
-        packed_buffer(ctx.graphs, runtime, reader.use, "float", weight.shape) for reader in casting
+        packed_buffer(ctx.graphs, ctx.runtime, reader.use, "float", weight.shape)
+        for reader in casting
     ]
     copies = list(dict.fromkeys(buffer for buffer in buffers if buffer is not None))
-    is_prepacked = any(copy.kind != "reordered" for copy in copies)
-    if None in buffers or (is_prepacked and runtime < FLOAT16_CAST_FREED_SINCE):
+    if None in buffers:
         copies.append(wide)
     is_kept = len(casting) < len(readers)
     return _CastWeight(weight, nodes, copies, is_kept=is_kept, is_once=True)
@@ -255,30 +245,25 @@ def _finding(ctx: AnalysisContext, cast_weights: list[_CastWeight], total: int) 
         weights=names,
         nodes=nodes,
         nbytes=total,
-        peak_bytes=max(total, _peak_reduction(ctx.runtime, cast_weights)),
+        peak_bytes=max(total, _peak_reduction(cast_weights)),
         phase="optimize" if is_once else "first_run",
-        # In older releases a part of them is in blocks that are free, or reused.
-        expected=_expected(cast_weights) if ctx.runtime >= FLOAT16_CAST_FREED_SINCE else (),
+        expected=_expected(cast_weights),
         remedies=("fp16-to-fp32",),
     )
 
 
-def _peak_reduction(runtime: Runtime, cast_weights: list[_CastWeight]) -> int:
+def _peak_reduction(cast_weights: list[_CastWeight]) -> int:
     """Return by how much the peak would be lower if kernels read the weights without a cast."""
     stored = [cast.weight.nbytes for cast in cast_weights]
     embedded = [cast.weight.nbytes for cast in cast_weights if cast.weight.storage != "external"]
     wide = [prod(cast.weight.shape) * 4 for cast in cast_weights]
     # Without casts the peak is the conversion of the largest embedded weight.
     without = sum(stored) + max(embedded, default=0)
-    if runtime < FLOAT16_CAST_ONCE_SINCE:
-        return sum(stored) + 2 * sum(wide) - without
     # A cast is like a folded node: its input is copied, and all results are kept to the end.
     casting = sum(embedded) + sum(wide) + max(stored)
-    if runtime < FOLDING_WITHOUT_PROTOBUF_SINCE:
-        casting += 2 * max(wide)
     packed = [copy.nbytes for cast in cast_weights for copy in cast.copies if copy.kind != "cast"]
-    # One weight after another is packed and freed, in releases that free it.
-    packing = sum(packed) if runtime < FLOAT16_CAST_FREED_SINCE else max(packed, default=0)
+    # One weight after another is packed and freed.
+    packing = max(packed, default=0)
     beside = sum(cast.weight.nbytes for cast in cast_weights if cast.is_kept)
     return max(casting, sum(wide) + packing + beside) - without
 

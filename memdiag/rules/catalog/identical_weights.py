@@ -8,11 +8,10 @@ wrote a tied or shared parameter once for every use, or a conversion broke the t
 Each of them takes its bytes in the file and while the session is made. What stays
 depends on who reads them. An original that some node reads as it is (Gather, Add, a
 MatMul that does not pack) stays, once for each weight. If all readers pack it, the
-original is freed; onnxruntime 1.20 then keeps one packed copy for each node, since 1.21
-equal content is packed once. External originals are mapped: they are resident only as
-far as they were read, and the system can reclaim their pages. So there may be nothing
-to save at steady state since 1.23: the finding then states by how much the file and the peak
-would shrink. Up to 1.22 embedded originals stay in the arena even after they are freed.
+original is freed, and equal content is packed once. External originals are mapped: they
+are resident only as far as they were read, and the system can reclaim their pages. So
+there may be nothing to save at steady state: the finding then states by how much the file
+and the peak would shrink.
 Folded copies (a Transpose of each weight) are made, and stay, once for each weight too.
 
 ## What to do
@@ -72,7 +71,6 @@ class _GroupWaste(NamedTuple):
         nbytes, mapped_bytes: the waste at steady state, and the mapped part of it.
         peak_bytes: the waste at the peak.
         expected: the copies that an X-ray should list.
-        retained_bytes: blocks of the arena that stay although the weights are freed.
     """
 
     group: WeightGroup
@@ -81,7 +79,6 @@ class _GroupWaste(NamedTuple):
     mapped_bytes: int
     peak_bytes: int
     expected: tuple[ExpectedCopies, ...]
-    retained_bytes: int
 
     @property
     def max_bytes(self) -> int:
@@ -104,7 +101,7 @@ def _waste(ctx: AnalysisContext, group: WeightGroup) -> _GroupWaste:
     session = ctx.session
     weights = [session.weight(weight).with_content_key(group[0]) for weight in group]
     copies = [copy for weight in group for copy in session.folded_copies(weight)]
-    originals = [loaded for loaded in weights if loaded.is_read or loaded.is_retained]
+    originals = [loaded for loaded in weights if loaded.is_read]
     private, mapped = count_resident(originals)
     resident = private + mapped
     repeated = sum((count - 1) * copy.nbytes for copy, count in Counter(copies).items())
@@ -113,15 +110,13 @@ def _waste(ctx: AnalysisContext, group: WeightGroup) -> _GroupWaste:
         is_listed_by_name(ctx, weight) for weight in group
     )
     nbytes = max(0, resident - 1) * size + repeated
-    is_expected = bool(is_listed and nbytes)
     return _GroupWaste(
         group,
         (count_stored(group) - 1) * size,
         nbytes,
         max(0, mapped - 1) * size,
         max(nbytes, ctx.peak_reduction(weights, [merge_equal(weights)])),
-        _expected(weights, copies) if is_expected else (),
-        sum(map(session.retained_bytes, weights)) if is_expected else 0,
+        _expected(weights, copies) if is_listed and nbytes else (),
     )
 
 
@@ -130,7 +125,7 @@ def _expected(weights: list[LoadedWeight], copies: list[FoldedCopy]) -> tuple[Ex
     sizes: list[tuple[CopyKind, int]] = []
     for loaded in weights:
         sizes += [("original", loaded.weight.nbytes)] * loaded.original_copies
-    sizes += [(copy.kind, copy.nbytes) for copy in copies if not copy.is_retained]
+    sizes += [(copy.kind, copy.nbytes) for copy in copies]
     by_kind = expected_copies([loaded.weight for loaded in weights], sizes)
     return tuple(expected for expected in by_kind if expected.count > 1)
 
@@ -154,7 +149,6 @@ def _finding(ctx: AnalysisContext, waste: _GroupWaste) -> Finding:
         peak_bytes=waste.peak_bytes,
         phase="steady" if waste.nbytes else "parse",
         expected=waste.expected,
-        retained_bytes=waste.retained_bytes,
     )
 
 

@@ -9,8 +9,8 @@ reader that does not (a Gather of a tied embedding, an Add, an output of the gra
 it for the life of the session, and the weight is resident twice. Two kernels that pack it
 differently (a MatMul, and a Gemm with `transB`) keep two packed copies and no original.
 
-Up to 1.20 each reader even packs its own copy; since 1.21 readers with the same operator
-share one, and so do weights with the same content: these have one finding together.
+Readers with the same operator share one packed copy, and so do weights with the same content:
+these have one finding together.
 
 ## What to do
 
@@ -27,9 +27,8 @@ rows: measure both.
 
 ## Not reported
 
-A weight that all readers pack in one way, also on 1.22 and older, which keep the block of an
-embedded original in the arena (see `embedded-weights`). Weights that a subgraph owns, and fp16
-weights, have rules of their own.
+A weight that all readers pack in one way. Weights that a subgraph owns, and fp16 weights, have
+rules of their own.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -38,7 +37,6 @@ from typing import NamedTuple
 
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import PackedBuffer
-from memdiag.ort.releases import ARENA_FREED_SINCE, PACKED_SHARED_SINCE
 from memdiag.ort.session_constants import LoadedWeight, PackedUse
 from memdiag.records.finding import Finding
 from memdiag.records.weights import Weight, qualified_name
@@ -108,8 +106,6 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 def _equal_weights(ctx: AnalysisContext, weight: Weight) -> Iterator[Weight]:
     """Yield the other weights that share their packed buffers with `weight`."""
-    if ctx.runtime < PACKED_SHARED_SINCE:
-        return
     for twin in ctx.equal_to(weight):
         if twin != weight and (twin.dtype, twin.shape) == (weight.dtype, weight.shape):
             yield twin
@@ -124,24 +120,21 @@ def _packed_weight(ctx: AnalysisContext, weight: Weight) -> _PackedWeight | None
     ):
         return None
     loaded = ctx.session.weight(weight)
-    buffers = _buffers(ctx, loaded)
+    buffers = _buffers(loaded)
     if not buffers or any(use.node.op_type == "DequantizeLinear" for use in loaded.uses):
         return None
     return _PackedWeight(loaded, buffers)
 
 
-def _buffers(ctx: AnalysisContext, loaded: LoadedWeight) -> _Buffers:
-    is_shared = ctx.runtime >= PACKED_SHARED_SINCE
+def _buffers(loaded: LoadedWeight) -> _Buffers:
     buffers: _Buffers = {}
     for use in loaded.uses:
         buffer = use.buffer
         if buffer is None:
             continue
-        key: Hashable = (loaded.weight, use.node)
+        key: Hashable = (buffer, use.kernel)
         if buffer.kind == "reordered":
             key = (loaded.weight, buffer)  # each weight is replaced by a new initializer
-        elif is_shared:
-            key = (buffer, use.kernel)
         buffers.setdefault(key, buffer)
     return buffers
 
@@ -189,8 +182,6 @@ def _packed_twice(
 ) -> Finding:
     packed_bytes = sum(buffer.nbytes for buffer in buffers)
     weights = [packed.weight for packed in group]
-    embedded = sum(packed.loaded.private_bytes for packed in group)
-    retained = embedded if ctx.runtime < ARENA_FREED_SINCE else 0
     uses = [use for packed in group for use in packed.loaded.uses]
     several = len(group) > 1
     each, verb = (" each, with the same content", "are") if several else ("", "is")
@@ -203,8 +194,7 @@ def _packed_twice(
         f"{'the originals are' if several else 'one original is'} read by all.",
         uses,
         buffers,
-        packed_bytes + retained - _original_bytes(group),
-        retained,
+        packed_bytes - _original_bytes(group),
     )
 
 
@@ -216,7 +206,6 @@ def _finding(
     uses: Sequence[PackedUse],
     buffers: Sequence[PackedBuffer],
     nbytes: int,
-    retained: int = 0,
 ) -> Finding:
     weights = [packed.weight for packed in group]
     kinds = {buffer.kind for buffer in buffers}
@@ -230,7 +219,6 @@ def _finding(
         nodes=node_names(ctx, uses),
         nbytes=nbytes,
         peak_bytes=ctx.peak_reduction(loaded, list(map(LoadedWeight.unpacked, weights))),
-        retained_bytes=retained,
         phase="optimize" if "reordered" in kinds else "prepack",
         expected=expected_copies(weights, ((buffer.kind, buffer.nbytes) for buffer in buffers)),
         remedies=_REORDERED if kinds == {"reordered"} else None,

@@ -8,7 +8,7 @@ not fold what is computed from it, and warns when the model is loaded.
 
 Where a Cast or a Transpose of the weight would have been folded, the runtime keeps the
 weight and makes the cast or transposed copy in every run, in the arena, which keeps the
-memory: two copies instead of one, and the time to make one. From 1.23 to 1.29 onnxruntime
+memory: two copies instead of one, and the time to make one. Up to 1.29 onnxruntime
 crashes while it optimizes a model in which a MatMul reads such a weight through a Cast
 from fp16.
 
@@ -33,7 +33,7 @@ from memdiag.model.readers import Reader
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.operators import TRANSPOSE_FUSED_INTO
 from memdiag.ort.predicted_session import direct_readers
-from memdiag.ort.releases import OVERRIDABLE_CAST_CRASHES
+from memdiag.ort.releases import OVERRIDABLE_CAST_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
@@ -86,9 +86,8 @@ def _findings(ctx: AnalysisContext, weight: Weight) -> Iterator[Finding]:
 
 
 def _crashes(ctx: AnalysisContext, weight: Weight, readers: tuple[Reader, ...]) -> bool:
-    first, fixed = OVERRIDABLE_CAST_CRASHES
     return (
-        first <= ctx.runtime < fixed
+        ctx.runtime < OVERRIDABLE_CAST_SINCE
         and weight.dtype == "float16"
         and any(reader.node.op_type == "MatMul" and "Cast" in reader.through for reader in readers)
     )

@@ -13,7 +13,7 @@ several processes, several sessions, or memory that is short, it is not.
 
 ## What to do
 
-- `save-prepacked` (since 1.21): let the runtime write the packed weights to a file once,
+- `save-prepacked`: let the runtime write the packed weights to a file once,
   and map that: set `session.save_external_prepacked_constant_initializers` to 1 together
   with `optimized_model_filepath`, and load the model that was written. It fits machines
   with the same instruction set.
@@ -35,7 +35,6 @@ from typing import NamedTuple
 
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import PackedBuffer
-from memdiag.ort.releases import PACKED_SHARED_SINCE, PREPACKED_SAVED_SINCE
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
@@ -109,7 +108,6 @@ def _packed_weight(
     if not ctx.session.is_freed(weight):
         return None
     uses = ctx.session.weight(weight).uses
-    is_shared = ctx.runtime >= PACKED_SHARED_SINCE
     content = next(iter(ctx.equal_to(weight)), weight)
     buffers: dict[Hashable, PackedBuffer] = {}
     for use in uses:
@@ -117,13 +115,11 @@ def _packed_weight(
         # A reordered filter and a cast of fp16 are private with and without this rule's remedies.
         if buffer is None or buffer.kind == "reordered" or weight.dtype in _HALF:
             return None
-        key = (content, buffer, use.kernel) if is_shared else use.node
-        buffers[key] = buffer
+        buffers[content, buffer, use.kernel] = buffer
     if not buffers:
         return None
     new = [buffer for key, buffer in buffers.items() if key not in shared]
-    if is_shared:
-        shared.update(buffers)
+    shared.update(buffers)
     nodes = node_names(ctx, uses)
     kind = next(iter(buffers.values())).kind
     nbytes = sum(buffer.nbytes for buffer in new)
@@ -136,7 +132,6 @@ def _finding(
     names = [packed.name for packed in packed_weights]
     nodes = [node for packed in packed_weights for node in packed.nodes]
     mapped = sum(packed.mapped_bytes for packed in packed_weights)
-    remedies = RULE.remedies if ctx.runtime >= PREPACKED_SAVED_SINCE else RULE.remedies[1:]
     return RULE.finding(
         ctx,
         f"{counted_weights(names, mapped)} that would stay mapped from the file "
@@ -155,5 +150,4 @@ def _finding(
             for packed in packed_weights
             if packed.copies
         ),
-        remedies=remedies,
     )

@@ -10,8 +10,7 @@ Constant folding evaluates the Transpose and keeps the result as a weight of its
 subgraph that has one: one copy a branch. MatMul then packs that copy once more. For a weight of
 500 MB this gives, embedded in the model, at the peak and at steady state:
 
-- up to 1.22: 2.5 GB and 1.5 GB; the transposed copy stays in the arena after it was packed;
-- 1.23: 2.5 GB and 1.0 GB; 1.24 to 1.28: 1.5 GB and 1.0 GB: it is freed, the packed copy stays;
+- 1.24 to 1.28: 1.5 GB and 1.0 GB: it is freed after it was packed, the packed copy stays;
 - 1.29 to 1.31.1: 1.5 GB and, where a subgraph has the Transpose, 1.5 GB: there the copy is not
   freed.
 
@@ -36,7 +35,7 @@ A weight in an external file takes one copy less: it stays mapped.
 - `disable-constant-folding` with `disable-prepacking`: the same by session options alone; the
   Transpose then runs each time.
 
-Weights with the same content share packed copies since 1.21: they have one finding together.
+Weights with the same content share packed copies: they have one finding together.
 
 ## Not reported
 
@@ -55,8 +54,7 @@ from memdiag.model.graph_index import MAX_CALL_DEPTH, Node, Scope, integers
 from memdiag.model.readers import SAME_ORDER
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.constant_folding import Fold
-from memdiag.ort.releases import ARENA_FREED_SINCE, PACKED_SHARED_SINCE
-from memdiag.ort.session_constants import FoldedResult, LoadedWeight
+from memdiag.ort.session_constants import FoldedResult, LoadedWeight, packed_buffers
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
@@ -140,7 +138,7 @@ def _groups(ctx: AnalysisContext, weights: list[Weight]) -> Iterator[list[Weight
             continue
         group = [weight]
         form = weight.dtype, weight.shape
-        if counts[form] > 1 and ctx.runtime >= PACKED_SHARED_SINCE:
+        if counts[form] > 1:
             group += [
                 twin
                 for twin in ctx.equal_to(weight)
@@ -174,7 +172,6 @@ def _findings(
         peak_bytes=costs.peak_bytes,
         phase="constant_fold",
         expected=costs.expected(),
-        retained_bytes=costs.retained,
         remedies=_remedies(weights, copies),
     )
 
@@ -208,7 +205,6 @@ class _TransposeCosts:
     Attributes:
         weights: the weights with their transposed copies as only results of folding.
         originals, transposed, packed: the sizes of the copies that stay.
-        retained: the size of blocks of the arena that stay although their content is freed.
         nbytes: the memory beyond one copy of each weight at steady state.
         peak_bytes: the memory beyond one copy of each weight at the peak.
     """
@@ -228,15 +224,10 @@ class _TransposeCosts:
         results = [result for loaded in self.weights for result in loaded.results]
         # The original is freed if nothing reads it, and if all that reads it packs it.
         self.originals = [loaded.weight.nbytes for loaded in self.weights if loaded.is_read]
-        self.retained = session.retained_results(results)
-        if ctx.runtime < ARENA_FREED_SINCE:
-            self.retained += sum(
-                loaded.private_bytes for loaded in self.weights if loaded.is_packed_only
-            )
         self.transposed = [result.fold.nbytes for result in results if not result.is_freed]
         constants = [constant for loaded in self.weights for constant in (loaded, *loaded.results)]
-        self.packed = [buffer.nbytes for buffer in session.packed_buffers(constants)]
-        kept = sum(self.originals) + self.retained + sum(self.transposed) + sum(self.packed)
+        self.packed = [buffer.nbytes for buffer in packed_buffers(constants)]
+        kept = sum(self.originals) + sum(self.transposed) + sum(self.packed)
         self.nbytes = max(kept - sum(loaded.weight.nbytes for loaded in self.weights), 0)
         unpacked = [LoadedWeight.unpacked(loaded.weight) for loaded in self.weights]
         self.peak_bytes = ctx.peak_reduction(self.weights, unpacked)
@@ -259,8 +250,6 @@ class _TransposeCosts:
         if self.packed:
             copies = _copies(len(self.packed), "packed")
             parts.append(f"{copies} of {format_size(sum(self.packed))}")
-        if self.retained:
-            parts.append(f"{format_size(self.retained)} that the arena does not release")
         listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
         return (
             f"onnxruntime {self._runtime} keeps {listed}; the peak is "

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 
 from memdiag.model.transposes import transposes
 from memdiag.ort.analysis import AnalysisContext
-from memdiag.ort.session_constants import LoadedWeight
+from memdiag.ort.session_constants import LoadedWeight, packed_buffers
 from memdiag.records.attribution import CopyKind
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
@@ -78,9 +78,9 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 def _finding(ctx: AnalysisContext, weight: Weight, transposed: Weight) -> Finding:
     session, size, pair = ctx.session, weight.nbytes, (weight, transposed)
     loaded = [session.weight(matrix) for matrix in pair]
-    originals = sum(matrix.is_read or matrix.is_retained or matrix.is_kept for matrix in loaded)
+    originals = sum(matrix.is_read or matrix.is_kept for matrix in loaded)
     folded = sum(copy.nbytes for matrix in pair for copy in session.folded_copies(matrix))
-    packed = sum(buffer.nbytes for matrix in loaded for buffer in session.packed_buffers([matrix]))
+    packed = sum(buffer.nbytes for matrix in loaded for buffer in packed_buffers([matrix]))
     nbytes = max(0, originals * size + folded + packed - size)
     external = (matrix for matrix in pair if matrix.storage == "external")
     single = LoadedWeight.unpacked(next(external, weight))
@@ -99,7 +99,6 @@ def _finding(ctx: AnalysisContext, weight: Weight, transposed: Weight) -> Findin
         nodes=direct_reader_names(ctx, pair),
         nbytes=nbytes,
         peak_bytes=ctx.peak_reduction(loaded, [single]),
-        retained_bytes=sum(map(session.retained_bytes, loaded)),
         phase="steady" if nbytes else "parse",
         expected=_expected(ctx, loaded) if is_listed and nbytes else (),
     )
@@ -114,7 +113,7 @@ def _expected(ctx: AnalysisContext, loaded: list[LoadedWeight]) -> Iterator[Expe
         kind: CopyKind = "transposed" if is_transposed else "original"
         sizes += [(kind, matrix.weight.nbytes)] * matrix.original_copies
         copies = ctx.session.folded_copies(matrix.weight)
-        sizes += [(copy.kind, copy.nbytes) for copy in copies if not copy.is_retained]
-        buffers = ctx.session.packed_buffers([matrix])
+        sizes += [(copy.kind, copy.nbytes) for copy in copies]
+        buffers = packed_buffers([matrix])
         sizes += [(buffer.kind, buffer.nbytes) for buffer in buffers]
     return expected_copies([matrix.weight for matrix in loaded], sizes)

@@ -7,15 +7,12 @@ subgraphs instead of in the main graph.
 
 The runtime makes a session state of its own for each subgraph, and copies the subgraph's embedded
 weights into it; the node that contains the subgraph keeps the parsed weights. This stale copy
-stays in all versions of onnxruntime (1.20 to 1.31.1 measured), once for each node around the
+stays in all versions of onnxruntime (1.24 to 1.31.1 measured), once for each node around the
 weight: twice in an If within a Loop. Since 1.29 the runtime's own copy is not freed either when
 all kernels have packed it: beside the packed copy there are two originals then. Before 1.29 that
 happens to a weight if a later branch has a constant of the same name, because the runtime counts
 the weights left to pack by name. External weights leave no stale copy, but since 1.29 their
 mapped pages stay as well.
-
-Up to 1.22 the main graph's arena keeps the place of originals that were packed, so hoisting the
-weights of several branches saves less there. The bytes of the finding include this effect.
 
 ## What to do
 
@@ -40,7 +37,6 @@ from dataclasses import replace
 from memdiag.model.graph_index import Node, Scope
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.predicted_session import subgraph_depth
-from memdiag.ort.releases import ARENA_FREED_SINCE
 from memdiag.ort.session_constants import LoadedWeight
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
@@ -118,7 +114,7 @@ def _finding(
         weights=map(qualified_name, weights),
         nodes=(ctx.graphs.qualified(scope, node),),
         graph=weights[0].graph,
-        nbytes=max(0, stale + kept - _retained_in_main(ctx, costly)),
+        nbytes=stale + kept,
         peak_bytes=ctx.peak_reduction(costly, hoisted),
         phase="initialize",
         expected=_expected(ctx, weights),
@@ -138,20 +134,6 @@ def _expected(ctx: AnalysisContext, weights: tuple[Weight, ...]) -> Iterator[Exp
         count=sum(count for _, count in counts),
         bytes=sum(count * weight.nbytes for weight, count in counts),
     )
-
-
-def _retained_in_main(ctx: AnalysisContext, costly: Sequence[LoadedWeight]) -> int:
-    """Return the bytes that old releases would retain if the main graph owned the weights.
-
-    The arena of the main graph never frees originals; subgraphs reuse each other's blocks.
-    """
-    if ctx.runtime >= ARENA_FREED_SINCE:
-        return 0
-    freed: dict[str, int] = defaultdict(int)
-    for loaded in costly:
-        if loaded.is_packed_only:
-            freed[loaded.weight.graph] += loaded.private_bytes
-    return sum(freed.values()) - max(freed.values(), default=0)
 
 
 def _detail(ctx: AnalysisContext, stale: int, kept: int) -> str:

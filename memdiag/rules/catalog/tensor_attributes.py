@@ -11,8 +11,7 @@ a string for each node of its trees, which is several times what its kernel make
 
 ## What to do
 
-- Export trees as the newer `TreeEnsemble` (ai.onnx.ml 5, onnxruntime
-  1.20 and newer), which takes a quarter of the attributes.
+- Export trees as the newer `TreeEnsemble` (ai.onnx.ml 5), which takes a quarter of the attributes.
 - Leave out optional lists without information: `nodes_hitrates`, on which no result
   depends, and `nodes_missing_value_tracks_true` where all are 0.
 - Fewer or shallower trees.

@@ -44,7 +44,7 @@ RULE = Rule(
 _MIN_BYTES = 8 * MIB
 _NUMBER_BYTES = {"int32_data": 4, "uint64_data": 8}
 _IN_CONSTANTS, _IN_SUBGRAPHS = 2, 3
-"""How often a Constant's or a subgraph's tensor is there at the end of parsing (1.20 to 1.31.1)."""
+"""How often a Constant's or a subgraph's tensor is there at the end of parsing (1.24 to 1.31.1)."""
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:

@@ -6,13 +6,12 @@ Exporters write an Identity where one parameter has several names, for example t
 
 onnxruntime drops an Identity and lets its readers read the weight itself, also in subgraphs. It
 does not do so for nodes in the bodies of an If, Loop or Scan that already reads the weight under
-its other name (1.20 to 1.31.1). The Identity is then folded like any other node: into a copy of
+its other name (1.24 to 1.31.1). The Identity is then folded like any other node: into a copy of
 the weight.
 
 The copy stays in memory if one reader uses the copy unpacked (as Gather does) and another reader
-uses the weight unpacked. If kernels pack both, they share one packed copy since 1.21; up to 1.22
-the block of the folded copy stays in the arena nonetheless. The peak is higher by one copy, and
-up to 1.23 by two copies, because folding copies its inputs.
+uses the weight unpacked. If kernels pack both, they share one packed copy. The peak is higher by
+one copy.
 
 ## What to do
 
@@ -33,7 +32,6 @@ from memdiag.model.graph_index import Scope
 from memdiag.model.readers import Reader
 from memdiag.ort.analysis import AnalysisContext
 from memdiag.ort.prepacking import packed_buffer
-from memdiag.ort.releases import ARENA_FREED_SINCE, FOLDING_WITHOUT_PROTOBUF_SINCE
 from memdiag.records.finding import ExpectedCopies, Finding
 from memdiag.records.weights import Weight, qualified_name
 from memdiag.rules.rule import Rule
@@ -122,7 +120,7 @@ def _captures(subgraph: Scope, names: set[str], *, directly: bool = False) -> bo
 def _finding(
     ctx: AnalysisContext, weight: Weight, all_copies: list[_NamedCopy]
 ) -> Iterator[Finding]:
-    size, runtime = weight.nbytes, ctx.runtime
+    size = weight.nbytes
     kept = [copy for copy in all_copies if _is_kept(ctx, weight, copy)]
     copies = all_copies[1:]
     if weight.storage == "external":
@@ -130,12 +128,7 @@ def _finding(
         extra = sum(copy in kept for copy in copies)
     else:
         extra = max(len(kept) - 1, 0)
-    if runtime < ARENA_FREED_SINCE:
-        extra = max(extra, len(copies))
-    at_peak = len(copies) if kept else 0
-    if runtime < FOLDING_WITHOUT_PROTOBUF_SINCE:
-        at_peak = len(copies) + 1
-    at_peak = max(at_peak, extra)
+    at_peak = max(len(copies) if kept else 0, extra)
     if not at_peak:
         return
     name = qualified_name(weight)
@@ -144,7 +137,7 @@ def _finding(
         ctx,
         f"{name} ({format_size(size)}) is copied {counted(len(copies), 'time')}: one node's bodies"
         f" read it under another name as well, by {some_of(identities)}",
-        detail=f"onnxruntime {runtime} folds the Identity instead of dropping it: the peak is"
+        detail=f"onnxruntime {ctx.runtime} folds the Identity instead of dropping it: the peak is"
         f" {format_size(at_peak * size)} higher than necessary.",
         weights=[name],
         nodes=identities,
