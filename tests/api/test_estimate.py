@@ -446,7 +446,7 @@ def test_what_depends_on_the_data_may_have_an_upper_end(tmp_path: Path) -> None:
     [
         ("h = OneHot(c, m1, onoff) a = Neg(h) y = Exp(a)", 3, "OneHot_2"),
         ("t = Range(i, m, j) f = Cast<to = 1>(t) y = Neg(f)", 3, "Range_2"),
-        (f"u = Slice(x, zero, one) y = Loop(m, , u) {LOOP}", 2, "Loop_3"),
+        (f"u = Slice(x, zero, one) t = Add(m, j) y = Loop(t, , u) {LOOP}", 2, "Loop_4"),
     ],
 )
 def test_what_nothing_limits_makes_a_floor(
