@@ -70,7 +70,6 @@ PAGES_BELOW = {
 
 # Docstrings quote names with one backtick.
 default_role = "code"
-autodoc_preserve_defaults = True
 autodoc_typehints = "description"
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
