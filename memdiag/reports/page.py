@@ -38,7 +38,7 @@ _MAX_PACKED_RECORD_BYTES = 30_000_000  # it takes seconds to find that larger re
 
 def page(
     template: str,
-    scripts: Sequence[str],
+    scripts: Sequence[str] | None,
     values: Mapping[str, Any],
     *,
     charts: Mapping[str, Any],
@@ -49,12 +49,12 @@ def page(
 ) -> bytes:
     """Return the page that `template` renders with `values`.
 
-    `scripts` are the files that draw `charts`. `record`, a `record_kind`, is embedded, to be saved
-    as ``<record_name>.json``: compressed if it is long, and left out if it would still exceed
-    `MAX_PAGE_BYTES`.
+    `scripts` are the files that draw `charts` with Plotly; None for a page without. `record`, a
+    `record_kind`, is embedded, to be saved as ``<record_name>.json``: compressed if it is long, and
+    left out if it would still exceed `MAX_PAGE_BYTES`.
     """
-    own = "".join(map(_template, ("page.js", *scripts)))
-    inline = (plotly_source(), own) if plotly == "inline" else (own,)
+    own = "".join(map(_template, ("page.js", *(scripts or ()))))
+    inline = (plotly_source(), own) if plotly == "inline" and scripts is not None else (own,)
     nonce = hashlib.sha256(record).hexdigest()[:32]
     colors = {"light": kinds("light"), "dark": kinds("dark")}
     chart_json = _json(
@@ -71,7 +71,7 @@ def page(
         "dark": asdict(DARK),
         "css": _template("page.css"),
         "kinds": colors,
-        "library": _library(plotly, nonce),
+        "library": {} if scripts is None else _library(plotly, nonce),
         "scripts": inline,
         "script_sources": " ".join(
             [*(f"'sha256-{_sha256(text)}'" for text in inline), *_allowed(plotly, nonce)]

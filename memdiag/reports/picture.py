@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from memdiag.reports.palette import LIGHT as COLOR
+from memdiag.reports.palette import kinds
 from memdiag.reports.text import shortened
 from memdiag.units import GIB, MIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 PictureFormat = Literal["png", "svg"]
 
@@ -26,6 +30,8 @@ _LEFT = 0.012
 _GAP = 0.09  # inches above and below the charts
 _MAX_TITLE, _MAX_LINE = 54, 76  # letters
 _MAX_LINES = 2
+_COLOR = re.compile(r"#[0-9a-f]{6}")
+_METADATA = re.compile(r"\s*<metadata>.*?</metadata>", re.DOTALL)
 _LETTER = 0.66  # a wide letter's width as a share of its size
 
 
@@ -48,6 +54,31 @@ def rendered(draw: Callable[[], Figure], kind: PictureFormat, *, outlined: bool 
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         draw().savefig(out, format=kind, metadata=metadata)
     return out.getvalue()
+
+
+def embedded(draw: Callable[[], Figure]) -> str:
+    """Return the figure of `draw` as an element of a page, which has its title.
+
+    The colours are those of the page, as variables: they follow its light or dark theme.
+    """
+    svg = rendered(lambda: _untitled(draw()), "svg").decode()
+    variables = {
+        color: f"var(--{name.replace('_', '-')})"
+        for name, color in {**kinds("light"), **asdict(COLOR)}.items()
+    }
+    svg = _COLOR.sub(lambda found: variables.get(found[0], found[0]), svg[svg.index("<svg") :])
+    return _METADATA.sub("", svg)
+
+
+def _untitled(figure: Figure) -> Figure:
+    """Return `figure` without the title and the subtitle that `figure` gave it."""
+    engine = cast("ConstrainedLayoutEngine", figure.get_layout_engine())
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height * engine.get()["rect"][3])
+    engine.set(rect=(0, 0, 1, 1))
+    for text in figure.texts[:2]:
+        text.remove()
+    return figure
 
 
 def figure(height: float, title: str, subtitle: str) -> Figure:

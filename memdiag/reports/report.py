@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from memdiag.records.schemas import Reported
+    from memdiag.reports.blocks import Document
     from memdiag.reports.page import Plotly
 
 R = TypeVar("R", bound=Record)
@@ -44,6 +45,7 @@ class Report(Generic[R]):
         trace: returns the trace for ui.perfetto.dev; None for records without times.
         outlines_letters: whether letters in an SVG are outlines, because their positions depend on
             the font.
+        uses_plotly: whether Plotly draws the charts of the page.
     """
 
     name: str
@@ -54,6 +56,49 @@ class Report(Generic[R]):
     draw: Callable[[R], Figure] | None = None
     trace: Callable[[R], bytes] | None = None
     outlines_letters: bool = False
+    uses_plotly: bool = True
+
+    @classmethod
+    def of_documents(
+        cls,
+        name: str,
+        files: Mapping[str, str],
+        document: Callable[[R], Document],
+        draw: Callable[[R], Figure] | None = None,
+    ) -> Report[R]:
+        """Return the report of records whose parts `document` lists."""
+
+        def show(
+            record: R,
+            console: Console,
+            *,
+            written: Sequence[Path] = (),
+            detail: Detail = Detail.USUAL,
+        ) -> None:
+            from memdiag.reports.blocks import print_document
+
+            print_document(document(record), console, written=written, detail=detail)
+
+        def page(record: R, *, plotly: Plotly = "inline") -> bytes:
+            from memdiag.reports.blocks import document_page
+
+            drawn = None if draw is None else lambda: draw(record)
+            return document_page(document(record), record, Path(files["json"]).stem, drawn)
+
+        def markdown(record: R) -> str:
+            from memdiag.reports.blocks import document_markdown
+
+            return document_markdown(document(record))
+
+        return cls(
+            name=name,
+            files=files,
+            show=show,
+            page=page,
+            markdown=markdown,
+            draw=draw,
+            uses_plotly=False,
+        )
 
     def formats(self) -> tuple[str, ...]:
         """Return the formats that can be written, in alphabetical order."""
@@ -127,7 +172,7 @@ class Report(Generic[R]):
         for format in dict.fromkeys(formats):
             rendered = self.render(record, format, plotly=plotly)
             contents.append((directory / self.file_name(format), rendered))
-            if format == "html":
+            if format == "html" and self.uses_plotly:
                 from memdiag.reports.page import companion_files
 
                 contents += [(directory / name, data) for name, data in companion_files(plotly)]

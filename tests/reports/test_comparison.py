@@ -209,10 +209,6 @@ def test_every_metric_is_told_of_one_statistic() -> None:
         for row in table.rows
         for cell in row.cells
     )
-    assert any(
-        change_sentence(small(), each).startswith("b.json: latency from 10 ms to 30 ms")
-        for each in small().changes
-    )
 
 
 def test_models_are_shown_where_they_differ_only() -> None:
@@ -235,7 +231,9 @@ def test_the_same_beside_itself_says_that_nothing_differs() -> None:
 def test_quiet_is_the_answer_alone() -> None:
     assert len(shown(comparisons.alike(), detail=Detail.ANSWER).splitlines()) == 1
     quiet = shown(comparisons.bisected(), detail=Detail.ANSWER)
-    assert "steady jumps from 1.24.4 to 1.31.1 (3 of 12 versions were tried)" in quiet
+    assert "steady jumps from 1.24.4 to 1.31.1 (3 of 12 versions were tried)" in " ".join(
+        quiet.split()
+    )
 
 
 @pytest.mark.parametrize(

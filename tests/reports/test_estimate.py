@@ -362,8 +362,8 @@ def test_all_reports_can_be_written_and_read_again(name: str, tmp_path: Path) ->
     markdown = (tmp_path / "report.md").read_text()
     assert "| optimize | 200 MiB |" in markdown.replace("**", "")
     page = (tmp_path / "report.html").read_text()
-    assert ('id="size-chart"' in page) == (name != "single")
-    assert 'id="phase-chart"' in page
+    assert ("Peak over sizes" in page) == (name != "single")
+    assert "<svg" in page
 
 
 def test_a_record_without_its_peak_is_refused() -> None:

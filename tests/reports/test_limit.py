@@ -201,7 +201,7 @@ def test_every_format_is_rendered() -> None:
         record = build()
         assert codec.decode(REPORT.render(record, "json"), MemoryLimit) == record
         page = REPORT.render(record, "html").decode()
-        assert "memory limit, found by trials" in page
+        assert "memdiag · memory limit" in page
         assert REPORT.render(record, "png").startswith(b"\x89PNG")
         markdown = REPORT.render(record, "markdown").decode()
         assert "```yaml" in markdown

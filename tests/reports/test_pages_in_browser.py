@@ -8,11 +8,7 @@ import msgspec
 import pytest
 
 from memdiag.records import codec
-from memdiag.records.comparison import Comparison
-from memdiag.records.estimate import Estimate
 from memdiag.records.fix import Fix
-from memdiag.records.growth import Growth
-from memdiag.records.limit import MemoryLimit
 from memdiag.records.schemas import Reported
 from memdiag.reports import report_of
 from memdiag.reports.page import PLOTLY_FILE
@@ -122,172 +118,47 @@ def test_a_hostile_fix_stays_text_on_a_phone(opened: Callable[..., Any]) -> None
     assert_quiet(page)
 
 
-def test_growth_draws_its_owners_on_a_dark_phone(opened: Callable[..., Any]) -> None:
-    leak = growths.leak()
-    page = opened(leak, dark=True, width=390)
-    areas = "return document.querySelectorAll('#growth-chart .scatterlayer .fills path').length"
-    wait_for(lambda: page.execute_script(areas) >= 7)
-    assert_fits(page, 390, tables=True)
-    assert_requests_only(page, "growth.html")
-    drawn = (
-        "return document.getElementById('growth-chart').data.map((trace) =>"
-        " [trace.name, trace.x[trace.x.length - 1], trace.customdata && trace.customdata.at(-1)])"
-    )
-    names = {name: (x, text) for name, x, text in page.execute_script(drawn)}
-    assert names["resident set"][0] == 1000
-    assert names["slope"][0] == 1000
-    owner = names["malloc blocks in use"]
-    assert owner == (1000, "run 1,000: +393.8 KiB (403,200 bytes)")
-    page.execute_script("Plotly.Fx.hover('growth-chart', [{ curveNumber: 0, pointNumber: 9 }])")
-    hover = "return document.querySelector('#growth-chart .hoverlayer').textContent"
-    assert "run 10:" in wait_for(lambda: page.execute_script(hover))
-    rows = "return document.querySelectorAll('#owners tbody tr, #blocks tbody tr').length"
-    assert page.execute_script(rows) == 9
-    with emulate_print(page):
-        page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
-        ink = "return document.querySelector('#growth-chart .xtick text').style.fill"
-        wait_for(lambda: page.execute_script(ink) == "rgb(23, 32, 42)")
-    assert saved(page, Growth, "growth.json") == leak
-    assert_quiet(page)
-
-
-def test_an_estimate_draws_its_parts_and_its_sizes_on_a_dark_phone(
-    opened: Callable[..., Any],
-) -> None:
-    name = "<img src=x onerror=alert(1)>"
-    record = estimates.hostile(name)
-    page = opened(record, dark=True, width=390)
-    cells = (
-        "return [...document.querySelectorAll('#size-chart .annotation')].map((e) => e.textContent)"
-    )
-    wait_for(lambda: len(page.execute_script(cells)) == 6)
-    assert page.execute_script(cells)[0] == "200 MiB"
-    assert_fits(page, 390)
-    bars = "return document.querySelectorAll('#phase-chart .bars .point').length"
-    assert page.execute_script(bars) == 15  # five parts in three phases
-    blocks = "return document.querySelectorAll('#layout-chart .bars .point').length"
-    assert page.execute_script(blocks) == 3
-    page.execute_script("Plotly.Fx.hover('size-chart', { xval: 0, yval: 0 })")
-    hover = "return document.querySelector('#size-chart .hoverlayer').textContent"
-    label = wait_for(lambda: page.execute_script(hover))
-    assert name[:10] in label
-    assert "209,715,200 bytes" in label
-    assert_requests_only(page, "report.html")
-    with emulate_print(page):
-        page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
-        ink = "return document.querySelector('#phase-chart .xtick text').style.fill"
-        wait_for(lambda: page.execute_script(ink) == "rgb(23, 32, 42)")
-    assert saved(page, Estimate, "estimate.json") == record
-    assert_quiet(page)
-
-
-def test_an_estimate_over_one_dimension_draws_a_line(opened: Callable[..., Any]) -> None:
-    page = opened(estimates.line())
-    points = "return document.querySelectorAll('#size-chart .scatterlayer .point').length"
-    wait_for(lambda: page.execute_script(points) == 6)  # peak and memory after the runs
-    assert_fits(page, 1280, tables=True)
-    assert_quiet(page)
-
-
-def test_a_memory_limit_draws_its_times_on_a_dark_phone(opened: Callable[..., Any]) -> None:
-    record = msgspec.structs.replace(limits.limit(), subject="<img src=x onerror=alert(1)>.onnx")
-    page = opened(record, dark=True, width=390)
-    points = "return document.querySelectorAll('#limit-chart .scatterlayer .point').length"
-    wait_for(lambda: page.execute_script(points) == 5)  # loading and latency at two limits, a kill
-    assert_fits(page, 390)
-    marks_drawn = "[...document.querySelectorAll('#limit-chart .annotation')]"
-    texts = f"return {marks_drawn}.map((mark) => mark.textContent)"
-    marks = ["smallest 240 MiB", "no slowdown 260 MiB", "request 270 MiB", "limit 324 MiB"]
-    assert page.execute_script(texts) == marks
-    assert_requests_only(page, "limit.html")
-    assert saved(page, MemoryLimit, "limit.json") == record
-    assert_quiet(page)
-
-
-def legend(page: Any) -> list[str]:
-    """Return the names in the legend: the layers of the stacked column, then the lines."""
-    script = (
-        "const chart = document.getElementById('lines');"
-        "return chart && chart.data"
-        " ? chart.data.filter((t) => t.showlegend !== false).map((t) => t.name) : []"
-    )
-    found: list[str] = page.execute_script(script)
-    return found
-
-
-def choose(page: Any, index: int, value: str) -> None:
-    """Choose `value` in one of the lists above the lines."""
-    page.execute_script(
-        "const list = document.querySelectorAll('.toolbar select')[arguments[0]];"
-        "list.value = arguments[1]; list.dispatchEvent(new Event('change'))",
-        index,
-        value,
-    )
-
-
-@pytest.mark.parametrize(
-    ("build", "is_dark"),
-    [
-        (comparisons.versions, False),
-        (comparisons.nothing, False),
-        (comparisons.bisected, False),
-        (comparisons.hostile, True),
-    ],
+SVG_TEXT = (
+    "return [...document.querySelectorAll('.picture svg text')].map((each) => each.textContent)"
 )
-def test_a_comparison_draws_its_lines(
-    opened: Callable[..., Any], build: Callable[[], Comparison], is_dark: bool
+INK = "return getComputedStyle(document.querySelector('.picture svg text')).fill"
+DOCUMENTS: dict[str, tuple[Reported, str]] = {
+    "growth.json": (growths.leak(), "end of warm-up"),
+    "limit.json": (
+        msgspec.structs.replace(limits.limit(), subject="<img src=x onerror=alert(1)>.onnx"),
+        "limit 324 MiB",
+    ),
+    "estimate.json": (estimates.hostile("<img src=x onerror=alert(1)>"), "200 M"),
+    "comparison.json": (comparisons.hostile(), "peak by phase, median MiB above the baseline"),
+}
+"""Records whose page has a picture, with a text in it."""
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_picture_has_the_colours_of_the_page_on_a_dark_phone(
+    opened: Callable[..., Any], name: str
 ) -> None:
-    record = build()
-    page = opened(record, dark=is_dark)
-    assert_lines(page, record)
-    assert_requests_only(page, "comparison.html")
+    record, text = DOCUMENTS[name]
+    page = opened(record, dark=True, width=390)
+    assert text in page.execute_script(SVG_TEXT)
+    assert_fits(page, 390)
+    assert page.execute_script(INK) == "rgb(232, 237, 242)"
+    assert page.execute_script("return document.images.length") == 0
+    (itself,) = requested(page)
+    assert itself.endswith(".html")
+    assert len(page.page_source) < 500_000  # without Plotly
+    with emulate_print(page):
+        assert page.execute_script(INK) == "rgb(23, 32, 42)"
+    assert saved(page, type(record), name) == record
     assert_quiet(page)
 
 
-def assert_lines(page: Any, record: Comparison) -> None:
-    """Check that each measured column has a line, and the first one its layers."""
-    lines = [column.label for column in record.columns if column.measured is not None]
-    wait_for(lambda: len(legend(page)) == (len(lines) + 2 if lines else 0))
-
-
-def test_the_columns_of_a_comparison_are_chosen_and_aligned(opened: Callable[..., Any]) -> None:
-    page = opened(comparisons.optimizers(), dark=True)
-    assert_lines(page, comparisons.optimizers())
-    assert_requests_only(page, "comparison.html")
-    layers = ["original: file-backed", "original: anonymous"]
-    others = ["onnxruntime-extended", "onnxoptimizer", "onnxscript", "memdiag-fix"]
-    assert wait_for(lambda: legend(page)) == [*layers, "original", *others]
-    choose(page, 0, "2")
-    choose(page, 1, "4")
-    stacked = "onnxoptimizer"
-    assert legend(page) == [
-        f"{stacked}: file-backed", f"{stacked}: anonymous", stacked, "memdiag-fix",
-    ]  # fmt: skip
-    assert saved(page, Comparison, "comparison.json") == comparisons.optimizers()
-    assert_quiet(page)
-
-
-def test_two_columns_are_aligned_by_a_phase_and_layers_are_hidden(
-    opened: Callable[..., Any],
+@pytest.mark.parametrize("build", [comparisons.nothing, estimates.line, limits.without_group])
+def test_a_page_fits_with_and_without_a_picture(
+    opened: Callable[..., Any], build: Callable[[], Reported]
 ) -> None:
-    page = opened(comparisons.alike())
-    assert_lines(page, comparisons.alike())
-    assert_requests_only(page, "comparison.html")
-    lists = page.find_elements("css selector", ".toolbar select")
-    assert len(lists) == 2  # of two columns there is no pair to choose
-    first = "return Number(document.getElementById('lines').data[0].x[0])"
-    assert page.execute_script(first) == 0
-    choose(page, 1, "prepack")
-    assert page.execute_script(first) < -1
-    title = "return document.querySelector('#lines .xtitle').textContent"
-    assert page.execute_script(title) == "seconds since prepack began"
-    page.execute_script(
-        "const first = document.querySelector('#lines .legendtoggle');"
-        "for (const type of ['mousedown', 'mouseup'])"
-        " first.dispatchEvent(new MouseEvent(type, { bubbles: true }))"
-    )
-    visible = "return document.getElementById('lines').data[0].visible"
-    wait_for(lambda: page.execute_script(visible) == "legendonly")
+    page = opened(build())
+    assert_fits(page, 1280, tables=True)
     assert_quiet(page)
 
 
@@ -330,16 +201,6 @@ def test_without_the_library_the_page_says_so_and_tables_work(offline: Any, tmp_
     wait_for(lambda: offline.find_element("id", "copies-1").is_displayed())
     errors = [entry["message"] for entry in offline.get_log("browser")]
     assert all("plotly" in message for message in errors)  # only that it is missing
-
-
-def test_a_comparison_without_the_library_says_so(offline: Any, tmp_path: Path) -> None:
-    record: Reported = comparisons.alike()
-    page, library = report_of(record).write(record, tmp_path, ("html",), plotly="directory")
-    library.unlink()
-    offline.get(page.as_uri())
-    assert offline.find_element("css selector", ".undrawn").is_displayed()
-    errors = [entry["message"] for entry in offline.get_log("browser")]
-    assert all("plotly" in message for message in errors)
 
 
 def test_the_page_is_readable_without_scripts(browser: Any, tmp_path: Path) -> None:

@@ -1,7 +1,4 @@
-"""A comparison as a picture: memory by phase and over time, then steady memory, load and latency.
-
-`timeline_of` computes the memory lines; the HTML page uses it too.
-"""
+"""A comparison as a picture: memory by phase and over time, and bars of all columns."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from memdiag.reports import picture
 from memdiag.reports.comparison.sentences import answer, bisection_result, sizes, subject
 from memdiag.reports.palette import LIGHT as COLOR
 from memdiag.reports.palette import SERIES
-from memdiag.reports.profile.timeline import Band, Layer, timeline
+from memdiag.reports.profile.timeline import timeline
 from memdiag.reports.text import plain, shortened
 
 if TYPE_CHECKING:
@@ -31,15 +28,11 @@ class ColumnTimeline:
     """One column's memory: seconds since its session's creation began, bytes above its baseline.
 
     Attributes:
-        layers: the kinds of memory, from the bottom up.
-        bands: the phases.
         first_run_s: the end of the first run, or of the creation if nothing was run.
     """
 
     t_s: tuple[float, ...]
     above_bytes: tuple[int, ...]
-    layers: tuple[Layer, ...]
-    bands: tuple[Band, ...]
     first_run_s: float
 
 
@@ -59,19 +52,6 @@ def timeline_of(column: ComparisonColumn, *, max_points: int = 1200) -> ColumnTi
     return ColumnTimeline(
         t_s=tuple(round(line.t_s[index] - begin, 6) for index in kept),
         above_bytes=tuple(above_bytes[index] for index in kept),
-        layers=tuple(
-            Layer(name=layer.name, above_bytes=tuple(layer.above_bytes[i] for i in kept))
-            for layer in line.layers
-        ),
-        bands=tuple(
-            Band(
-                phase=band.phase,
-                start_s=round(band.start_s - begin, 6),
-                end_s=round(band.end_s - begin, 6),
-            )
-            for band in line.bands
-            if band.phase != "start"
-        ),
         first_run_s=end - begin,
     )
 

@@ -1,4 +1,4 @@
-"""Data of the picture and the page: the resident set over runs, and its owners at the moments."""
+"""Data of the picture: the resident set over runs, and its owners at the moments."""
 
 import statistics
 from collections.abc import Sequence
@@ -10,33 +10,16 @@ from memdiag.reports.growth.owners import (
     OwnerSeries,
     attributed,
     judged_series,
-    moment_text,
     owner_series,
     position,
     warm_up_index,
     warm_up_position,
 )
 from memdiag.thinning import thin
-from memdiag.units import KIB, MIB, format_size
-
-MIN_STEP_BYTES = 256 * KIB
-MIN_STEP_SHARE = 0.05
-"""A rise of the resident set to a new maximum is marked from this size, and from this share of
-the rise from the lowest to the highest sample on."""
+from memdiag.units import MIB, format_size
 
 MIN_LINE_SHARE = 0.05
 """Share of the largest change below which the line of an owner is left out."""
-
-_MAX_STEPS = 40
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """A run after which the resident set was larger than after all runs before."""
-
-    x: float
-    resident_bytes: int
-    rise_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +65,9 @@ class GrowthChart:
         x_label: the name of the horizontal axis.
         x, resident_bytes: the resident set after runs, or at the moments only.
         has_samples: whether it is known after each run.
-        moments_x, moments: the moments, and their words for hovering.
-        growth_x, growth_moments: the moments from `since` on. A leak may be small beside the
-            growth before the end of the warm-up, which is left out then.
+        moments_x: the moments.
+        growth_x: the moments from `since` on. A leak may be small beside the growth before the end
+            of the warm-up, which is left out then.
         warm_up: the position of the end of the warm-up.
         since: the words for the moment that growth by owner is relative to.
         min_range_bytes: the least height of the chart of growth, so that noise looks like noise.
@@ -95,12 +78,9 @@ class GrowthChart:
     x: tuple[float, ...]
     resident_bytes: tuple[int, ...]
     has_samples: bool
-    steps: tuple[Step, ...]
     warm_up: float
     moments_x: tuple[float, ...]
-    moments: tuple[str, ...]
     growth_x: tuple[float, ...]
-    growth_moments: tuple[str, ...]
     layers: tuple[GrowthLayer, ...]
     since: str
     min_range_bytes: int
@@ -123,7 +103,6 @@ def growth_chart(growth: Growth, *, max_points: int = 3000) -> GrowthChart:
         sizes = [moment.resident_bytes for moment in growth.moments]
     kept = thin(sizes, max_points)
     positions = tuple(position(growth, moment) for moment in moments)
-    texts = tuple(moment_text(growth, moment) for moment in moments)
     units = {"run": "runs", "reload": "reloads", "second": "seconds"}
     return GrowthChart(
         unit=growth.unit,
@@ -131,13 +110,10 @@ def growth_chart(growth: Growth, *, max_points: int = 3000) -> GrowthChart:
         x=tuple(xs[index] for index in kept),
         resident_bytes=tuple(sizes[index] for index in kept),
         has_samples=has_samples,
-        steps=_steps(xs, sizes),
         # Runs that ended early may have ended before that.
         warm_up=min(warm_up_position(growth), xs[-1]),
         moments_x=positions,
-        moments=texts,
         growth_x=positions[since:],
-        growth_moments=texts[since:],
         layers=_layers(growth, series, judged, since),
         since=_since(growth, is_bad=is_bad),
         min_range_bytes=0 if is_bad else MIB,
@@ -192,17 +168,3 @@ def _slope_line(
         text=rate(growth.slope, growth.unit),
         of_owner=None if judged is None else series.index(judged),
     )
-
-
-def _steps(xs: Sequence[float], sizes: Sequence[int]) -> tuple[Step, ...]:
-    """Return the largest rises to a new maximum, in their order."""
-    if not sizes:
-        return ()
-    min_rise_bytes = max(MIN_STEP_BYTES, MIN_STEP_SHARE * (max(sizes) - min(sizes)))
-    highest, found = sizes[0], []
-    for x, size in zip(xs, sizes, strict=True):
-        if size - highest >= min_rise_bytes:
-            found.append(Step(x=x, resident_bytes=size, rise_bytes=size - highest))
-        highest = max(highest, size)
-    largest = sorted(found, key=lambda step: -step.rise_bytes)[:_MAX_STEPS]
-    return tuple(sorted(largest, key=lambda step: step.x))

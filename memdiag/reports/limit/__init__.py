@@ -2,76 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memdiag.detail import Detail
 from memdiag.records import codec
 from memdiag.records.limit import MemoryLimit
-from memdiag.reports import markdown as md
-from memdiag.reports.console import block, files, labelled, line
+from memdiag.reports.blocks import Code, Document, Figures, Picture, Sentence, notes_block
 from memdiag.reports.container_resources import compose_service, kubernetes_resources
-from memdiag.reports.limit.rows import trial_table
+from memdiag.reports.limit.rows import limit_rows, trial_table
 from memdiag.reports.limit.sentences import (
     limit_headline,
     service_name,
     suggestion_reason,
     yaml_comments,
 )
-from memdiag.reports.page import Plotly
 from memdiag.reports.report import Report, file_names
-from memdiag.reports.table import markdown_table, print_table
-from memdiag.reports.text import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.console import Console
 
 
-def show(
-    limit: MemoryLimit,
-    console: Console,
-    *,
-    written: Sequence[Path] = (),
-    detail: Detail = Detail.USUAL,
-) -> None:
-    """Print `limit`; `written` are the files to name; `detail` is how much."""
+def document(limit: MemoryLimit) -> Document:
+    """Return the report of `limit`."""
     answer = limit_headline(limit)
-    line(console, answer.line, "bold")
-    if detail is Detail.ANSWER:
-        return
-    line(console, answer.second)
-    line(console, answer.facts, "dim")
-    console.print()
-    labelled(console, "Margin", suggestion_reason(limit))
-    table = trial_table(limit)
-    if len(table.rows) > 1:
-        console.print()
-        print_table(console, table)
-    block(console, [f"note: {plain(note)}" for note in limit.notes])
-    if answer.ended:
-        console.print()
-        line(console, f"{answer.ended_label}: {answer.ended}", "bold red")
-    files(console, written)
-
-
-def markdown(limit: MemoryLimit) -> str:
-    """Return the report for an issue or a pull request."""
-    answer = limit_headline(limit)
-    return md.document(
-        (
-            f"## Memory limit: {md.code(answer.subject)}",
-            f"**{md.escape(answer.line)}**",
-            f"**{answer.ended_label}:** {md.escape(answer.ended)}" if answer.ended else "",
-            md.escape(answer.second),
-            md.escape(answer.facts),
-            md.escape(suggestion_reason(limit)),
-            md.section("Kubernetes", md.code_block(kubernetes(limit).splitlines(), "yaml")),
-            md.section("Compose", md.code_block(compose(limit).splitlines(), "yaml")),
-            md.section("Trials", markdown_table(trial_table(limit))),
-            md.section("Notes", md.bullets(map(plain, limit.notes))),
+    trials = trial_table(limit)
+    blocks = [
+        Sentence(title="Margin", text=suggestion_reason(limit)),
+        Code(title="Kubernetes", text=kubernetes(limit), language="yaml", detail=None),
+        Code(title="Compose", text=compose(limit), language="yaml", detail=None),
+        Figures(title="Trials", table=trials, detail=Detail.USUAL if trials.rows[1:] else None),
+        notes_block(limit.notes),
+    ]
+    if any(row.limit_bytes is not None for row in limit_rows(limit)):
+        blocks.insert(
+            1,
+            Picture(
+                title="Time against limit",
+                alt="Time relative to the shortest without slowdown, for each limit that was tried."
+                " The table below contains the figures.",
+                hint="Crosses are limits under which it is killed, or takes far too long. Filled"
+                " marks are slow: contents of files were read again, and the time is above the"
+                " dotted line (loading: twice the shortest). Where nothing was read again, times"
+                " differ by what else the machine does.",
+            ),
         )
+    return Document(
+        subject=answer.subject,
+        kind="memory limit",
+        answer=f"{answer.advice} It {answer.first}",
+        seconds=(answer.second,),
+        facts=answer.facts,
+        ended=f"{answer.ended_label}: {answer.ended}" if answer.ended else "",
+        blocks=blocks,
     )
 
 
@@ -92,13 +74,6 @@ def compose(limit: MemoryLimit) -> str:
     )
 
 
-def _page(limit: MemoryLimit, *, plotly: Plotly = "inline") -> bytes:
-    """Return the page for `limit`."""
-    from memdiag.reports.limit.page import render
-
-    return render(limit, plotly=plotly)
-
-
 def draw(limit: MemoryLimit) -> Figure:
     """Return the chart as a picture."""
     from memdiag.reports.limit import picture
@@ -106,11 +81,6 @@ def draw(limit: MemoryLimit) -> Figure:
     return picture.draw(limit)
 
 
-REPORT = Report[MemoryLimit](
-    name="memory limit",
-    files=file_names("limit"),
-    show=show,
-    page=_page,
-    markdown=markdown,
-    draw=draw,
+REPORT: Report[MemoryLimit] = Report.of_documents(
+    "memory limit", file_names("limit"), document, draw
 )

@@ -1,11 +1,10 @@
-"""Data of the picture and the page: time against limit, and where a program is killed."""
+"""Data of the picture: time against limit, and where a program is killed."""
 
 from dataclasses import dataclass
 
 from memdiag.deploy.limit_search import usual_times
 from memdiag.records.limit import MemoryLimit
 from memdiag.reports.limit.rows import latency_ratio, limit_rows
-from memdiag.units import format_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +24,9 @@ class LimitChart:
         x, ratio: limits that work, and the latency relative to the usual one.
         load_ratio: the same for loading; None where it is not known.
         is_slow: whether the limit makes it slow.
-        failed, results: limits under which it does not work, and how it ends there.
+        failed: limits under which it does not work.
         marks: the smallest limits, and the suggested ones.
         max_slowdown: the largest ratio that is not slow.
-        texts, failed_texts: the words for hovering.
     """
 
     y_label: str
@@ -37,11 +35,8 @@ class LimitChart:
     load_ratio: tuple[float | None, ...]
     is_slow: tuple[bool, ...]
     failed: tuple[int, ...]
-    results: tuple[str, ...]
     marks: tuple[LimitMark, ...]
     max_slowdown: float
-    texts: tuple[str, ...]
-    failed_texts: tuple[str, ...]
 
 
 def limit_chart(limit: MemoryLimit) -> LimitChart:
@@ -71,9 +66,6 @@ def limit_chart(limit: MemoryLimit) -> LimitChart:
         load_ratio=tuple(latency_ratio(row.load_s, usual.load_s) for _, row in works),
         is_slow=tuple(row.slow > 0 for _, row in works),
         failed=tuple(size for size, _ in failed),
-        results=tuple(row.result for _, row in failed),
         marks=tuple(marks),
         max_slowdown=limit.max_slowdown,
-        texts=tuple(f"{format_size(size)}: {row.result}" for size, row in works),
-        failed_texts=tuple(f"{format_size(size)}: {row.result}" for size, row in failed),
     )

@@ -26,8 +26,9 @@ const whenIdle = (draw) => (window.requestIdleCallback ? requestIdleCallback(() 
 
 (() => {
   // Without Plotly each chart is replaced by a message, and hints about charts are removed.
-  if (window.Plotly) return;
-  const source = document.querySelector("script[src]").getAttribute("src");
+  const library = document.querySelector("script[src]");
+  if (window.Plotly || !library) return;
+  const source = library.getAttribute("src");
   const where = source.startsWith("../") ? "into the folder above this page's" : "beside this page";
   for (const chart of document.querySelectorAll(".chart")) {
     const message = document.createElement("p");
